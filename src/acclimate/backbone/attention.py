@@ -1,0 +1,77 @@
+"""The attention function that every model runs while `acclimate` works on it: gates on heads, packed rows.
+
+It is registered with ``transformers`` under the name ``acclimate``; models pick it by name and pass unknown keyword
+arguments of their ``forward`` through to it, so no model needs a change.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface
+from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+
+from acclimate.backbone.device import writes_attention_out
+
+NAME = "acclimate"
+
+
+def gated_attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    head_gates: Tensor | None = None,
+    block_mask: Tensor | None = None,
+    attention_probe: list[tuple[nn.Module, int, int]] | None = None,
+    **_: Any,
+) -> tuple[Tensor, None]:
+    """Multi-head attention whose context vectors are multiplied by gates (DGA, Eq. 5).
+
+    Args:
+        module: The attention module that calls; ``attach`` gave it its number ``acclimate_layer``.
+        query: (rows, heads, tokens, head width).
+        key: (rows, key heads, tokens, head width); fewer heads than queries for grouped-query attention.
+        value: As ``key``.
+        attention_mask: Boolean (rows or 1, 1, tokens, tokens), true where a query may look; or None.
+        dropout: Probability with which an attention weight is dropped.
+        scaling: Factor on the scores; by default 1 / sqrt(head width).
+        head_gates: (layers, rows, heads); 1 leaves a head as it is, 0 silences it.
+        block_mask: Boolean (rows, 1, tokens, tokens), true where two tokens belong to the same text.
+        attention_probe: If given, ``(module, heads, head width)`` of each call is appended to it.
+
+    Returns:
+        The context vectors (rows, tokens, heads, head width), and None for the weights, which are not kept.
+    """
+    if attention_probe is not None:
+        attention_probe.append((module, query.shape[1], query.shape[3]))
+    if key.shape[1] != query.shape[1]:
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    mask = attention_mask
+    if block_mask is not None:
+        mask = block_mask if mask is None else mask & block_mask
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    if writes_attention_out(query.device):
+        scores = torch.matmul(query * scaling, key.transpose(2, 3))
+        if mask is not None:
+            # A finite floor: a row of padding that sees nothing must give numbers, not NaN.
+            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype)
+        context = torch.matmul(nn.functional.dropout(weights, dropout, training=dropout > 0), value)
+    else:
+        context = nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
+        )
+    if head_gates is not None:
+        context = context * head_gates[module.acclimate_layer][:, :, None, None].to(context.dtype)
+    return context.transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(NAME, gated_attention)
+AttentionMaskInterface.register(NAME, sdpa_mask)

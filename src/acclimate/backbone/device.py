@@ -1,0 +1,89 @@
+"""Every choice that depends on the processor, in one place.
+
+The measurements behind the choices are in ``docs/performance.md``; ``benchmarks/`` repeats them.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from typing import Literal
+
+import torch
+
+from acclimate.errors import UserError
+
+Precision = Literal["fp32", "bf16"]
+
+MICRO_BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
+"""Tokens (with padding, over all views) that one forward reads: on a CPU small enough to stay in the cache."""
+
+
+def default_device() -> torch.device:
+    """Return the accelerator if there is one, else the CPU."""
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def micro_batch_tokens(device: torch.device) -> int:
+    """Return how many tokens one forward should read on ``device``."""
+    return MICRO_BATCH_TOKENS.get(device.type, MICRO_BATCH_TOKENS["cuda"])
+
+
+@cache
+def has_fast_bf16(kind: str = "cpu") -> bool:
+    """Say whether ``kind`` (``"cpu"`` or ``"cuda"``) multiplies bfloat16 in hardware: asked, not assumed."""
+    if kind == "cuda":
+        return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
+    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(bool(getattr(torch.cpu, name, lambda: False)()) for name in probes)
+
+
+def choose_precision(precision: str = "auto", device: torch.device | None = None) -> Precision:
+    """Resolve ``"auto"`` to bf16 where the hardware multiplies it, else fp32.
+
+    Raises:
+        UserError: If ``precision`` is not one of auto, fp32 and bf16.
+    """
+    if precision == "auto":
+        return "bf16" if has_fast_bf16((device or default_device()).type) else "fp32"
+    if precision == "fp32":
+        return "fp32"
+    if precision == "bf16":
+        return "bf16"
+    raise UserError(f"Unknown precision '{precision}'. Available: auto, bf16, fp32.")
+
+
+def autocast(precision: Precision, device: torch.device) -> AbstractContextManager:
+    """Return the context in which a forward of that precision runs; the weights stay in fp32."""
+    if precision == "fp32":
+        return nullcontext()
+    return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+@cache
+def fast_fp32_matmul() -> bool:
+    """Let oneDNN multiply fp32 matrices on a CPU where that is still fp32, and say whether it does.
+
+    The switch doubles the speed on processors with AVX-512; on some others it silently computes in bfloat16.
+    The error of one product against float64 decides (true fp32: below 2e-6 relative).
+    """
+    if torch.cuda.is_available():
+        return False
+    before = torch.get_float32_matmul_precision()
+    generator = torch.Generator().manual_seed(0)
+    a, b = torch.randn(256, 384, generator=generator), torch.randn(384, 256, generator=generator)
+    exact = a.double() @ b.double()
+    torch.set_float32_matmul_precision("medium")
+    error = ((a @ b).double() - exact).norm() / exact.norm()
+    if error < 2e-6:
+        return True
+    torch.set_float32_matmul_precision(before)
+    return False
+
+
+def writes_attention_out(device: torch.device) -> bool:
+    """Say whether attention is computed step by step instead of by the fused kernel.
+
+    On a CPU the backward of the fused kernel in bfloat16 takes five times as long as the written-out one.
+    """
+    return device.type == "cpu"

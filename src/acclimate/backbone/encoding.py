@@ -1,0 +1,47 @@
+"""One forward through the encoder, for padded and for packed rows, with or without gates on the heads."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+
+def encode(model: PreTrainedModel, ids: Tensor, text: Tensor, head_gates: Tensor | None = None) -> Tensor:
+    """Return the last hidden states of the encoder.
+
+    Texts that share a row never see each other, and each starts at position zero.
+
+    Args:
+        model: A model that went through :func:`acclimate.backbone.attach`.
+        ids: Token ids (rows, tokens).
+        text: Which text each token belongs to (rows, tokens); -1 for padding.
+        head_gates: Gates (layers, rows, heads), or None for ones.
+
+    Returns:
+        (rows, tokens, width). What stands at padding has no meaning.
+    """
+    real = text >= 0
+    options: dict[str, Tensor] = {}
+    packed = bool(((text[:, 1:] != text[:, :-1]) & real[:, 1:]).any())
+    if packed:
+        options["block_mask"] = (text[:, :, None] == text[:, None, :]).unsqueeze(1)
+        options["position_ids"] = _positions(text) + _first_position(model)
+    if head_gates is not None:
+        options["head_gates"] = head_gates
+    return model.base_model(input_ids=ids, attention_mask=real.long(), **options).last_hidden_state
+
+
+def _positions(text: Tensor) -> Tensor:
+    """Number the tokens of each text in a row from zero: (rows, tokens)."""
+    place = torch.arange(text.shape[1], device=text.device).expand_as(text)
+    starts = torch.ones_like(text, dtype=torch.bool)
+    starts[:, 1:] = text[:, 1:] != text[:, :-1]
+    return place - torch.where(starts, place, 0).cummax(1).values
+
+
+def _first_position(model: PreTrainedModel) -> int:
+    """RoBERTa and its kin number positions from the padding index plus one."""
+    embeddings = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
+    padding = getattr(embeddings, "padding_idx", None)
+    return 0 if padding is None else padding + 1

@@ -1,0 +1,83 @@
+"""Loading a model and its tokenizer, with one clear line where that fails, and no silently random weights."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from acclimate.backbone.language_head import head_parameters, language_head, start_head
+from acclimate.errors import UserError
+
+
+@dataclass
+class LoadedModel:
+    """A masked language model with what is known about how it was loaded."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    absent_head: bool
+    """The checkpoint held no (or not the whole) masked-LM head: it needs a warm-up before its losses mean anything."""
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model.
+
+    Raises:
+        UserError: If there is none, or it has no mask token.
+    """
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path))
+    except (OSError, ValueError) as error:
+        raise UserError(f"No tokenizer could be loaded from '{path}': {_line(error)}") from error
+    return tokenizer
+
+
+def load_masked_lm(path: str | Path, dtype: torch.dtype = torch.float32) -> LoadedModel:
+    """Load a masked language model and its tokenizer.
+
+    Args:
+        path: A model folder, or a name on the hub.
+        dtype: What the weights become; training wants float32 whatever the file holds.
+
+    Returns:
+        The model in evaluation mode, the tokenizer, and whether the head was absent.
+
+    Raises:
+        UserError: If there is no model there, it has no masked-LM form, or encoder weights are missing.
+    """
+    looks_local = str(path).startswith((".", "/", "~")) or Path(path).exists()
+    if looks_local and not Path(path).is_dir():
+        raise UserError(f"There is no model folder '{path}'.")
+    if looks_local and not (Path(path) / "config.json").is_file():
+        raise UserError(f"The folder '{path}' holds no config.json, so it is no Hugging Face model.")
+    try:
+        config = AutoConfig.from_pretrained(str(path))
+        model, info = AutoModelForMaskedLM.from_pretrained(
+            str(path), config=config, dtype=dtype, output_loading_info=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"No masked language model could be loaded from '{path}': {_line(error)}") from error
+    tokenizer = load_tokenizer(path)
+    if tokenizer.mask_token_id is None:
+        raise UserError(f"The tokenizer of '{path}' has no mask token, so the model cannot be trained by masking.")
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > vocabulary:
+        raise UserError(f"The tokenizer of '{path}' has {len(tokenizer)} tokens, its model only {vocabulary}.")
+    language_head(model)
+    missing = set(info["missing_keys"])
+    prefix = model.base_model_prefix + "."
+    lost = sorted(name for name in missing if name.startswith(prefix))
+    if lost:
+        raise UserError(f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.")
+    absent = bool(missing & set(head_parameters(model)))
+    if absent:
+        start_head(model, missing)
+    model.eval()
+    return LoadedModel(model, tokenizer, absent)
+
+
+def _line(error: Exception) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,31 @@
+"""The one kind of error that a user is meant to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UserError(Exception):
+    """A mistake that the user can mend.
+
+    The message is one line that says what is wrong and what to do. The command line prints it without a
+    traceback and ends with exit code 2.
+    """
+
+
+def unknown(kind: str, name: str, options: Iterable[str]) -> UserError:
+    """Make the error for a name that is not among ``options``.
+
+    Args:
+        kind: What the name stands for, for example ``"method"``.
+        name: What the user wrote.
+        options: The names that exist.
+
+    Returns:
+        An error whose message proposes the closest name and lists all of them.
+    """
+    choices = sorted(options)
+    close = get_close_matches(name, choices, n=1, cutoff=0.5)
+    hint = f" Did you mean '{close[0]}'?" if close else ""
+    return UserError(f"Unknown {kind} '{name}'.{hint} Available: {', '.join(choices)}.")

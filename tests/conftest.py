@@ -1,0 +1,44 @@
+"""Tiny random models and tokenizers, made in memory: no test needs a network."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+import transformers
+
+from tests.tiny import ENCODERS, save_tiny
+
+SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(scope="session", params=sorted(ENCODERS))
+def any_encoder(request, tmp_path_factory) -> Path:
+    """The folder of a tiny random masked LM, once for each supported architecture."""
+    return save_tiny(request.param, tmp_path_factory.mktemp("models") / request.param)
+
+
+@pytest.fixture(scope="session")
+def tiny_bert(tmp_path_factory) -> Path:
+    """The folder of a tiny random BERT with a masked-LM head and a tokenizer."""
+    return save_tiny("bert", tmp_path_factory.mktemp("models") / "bert")
+
+
+@pytest.fixture(scope="session")
+def shared() -> Path:
+    """The folder of real data and models; tests that ask for it are skipped where it is absent."""
+    if not SHARED.is_dir():
+        pytest.skip("no shared data here")
+    return SHARED
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread():
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
