@@ -1,1 +1,23 @@
 """Adapt a language model to unlabelled domain text, keep what it already knows, and measure whether it helped."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from acclimate.study import compare
+    from acclimate.tasks import finetune
+    from acclimate.training import adapt
+
+__version__ = "0.1.0"
+__all__ = ["adapt", "compare", "finetune"]
+
+_HOMES = {"adapt": "acclimate.training", "finetune": "acclimate.tasks", "compare": "acclimate.study"}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a verb when it is first asked for, so that ``import acclimate`` stays quick."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'acclimate' has no attribute '{name}'")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from tests.tiny import ENCODERS, save_tiny, tiny_model
 
 from acclimate.backbone import attach, encode, head_rows, language_head, load_masked_lm
 from acclimate.errors import UserError
-from tests.tiny import ENCODERS, save_tiny, tiny_model
 
 IDS = torch.tensor([[2, 10, 11, 12, 13, 14, 15, 3], [2, 20, 21, 3, 0, 0, 0, 0]])
 TEXT = torch.tensor([[0] * 8, [1] * 4 + [-1] * 4])

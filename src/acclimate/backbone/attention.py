@@ -14,8 +14,11 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from acclimate.backbone.device import writes_attention_out
+from acclimate.backbone.dropout import dropout as drop
 
 NAME = "acclimate"
+LAYER = "acclimate_layer"
+"""Attribute of an attention module: the number of its row in ``head_gates``."""
 
 
 def gated_attention(
@@ -63,13 +66,13 @@ def gated_attention(
             # A finite floor: a row of padding that sees nothing must give numbers, not NaN.
             scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
         weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype)
-        context = torch.matmul(nn.functional.dropout(weights, dropout, training=dropout > 0), value)
+        context = torch.matmul(drop(weights, dropout), value)
     else:
         context = nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
         )
     if head_gates is not None:
-        context = context * head_gates[module.acclimate_layer][:, :, None, None].to(context.dtype)
+        context = context * head_gates[getattr(module, LAYER)][:, :, None, None].to(context.dtype)
     return context.transpose(1, 2).contiguous(), None
 
 

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Literal
+from typing import Literal, TypeVar
 
 import torch
+from torch import nn
 
 from acclimate.errors import UserError
 
 Precision = Literal["fp32", "bf16"]
+M = TypeVar("M", bound=nn.Module)
 
 MICRO_BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 """Tokens (with padding, over all views) that one forward reads: on a CPU small enough to stay in the cache."""
@@ -22,6 +24,11 @@ MICRO_BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 def default_device() -> torch.device:
     """Return the accelerator if there is one, else the CPU."""
     return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def to_device(model: M) -> M:
+    """Move a model to the default device."""
+    return nn.Module.to(model, default_device())
 
 
 def micro_batch_tokens(device: torch.device) -> int:

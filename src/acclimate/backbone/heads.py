@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from acclimate.backbone.attention import NAME
+from acclimate.backbone.attention import LAYER, NAME
+from acclimate.backbone.dropout import cheapen_dropout
 from acclimate.errors import UserError
 
 QUERY, KEY, VALUE = ("query", "q_lin", "q_proj"), ("key", "k_lin", "k_proj"), ("value", "v_lin", "v_proj")
@@ -74,10 +75,11 @@ def attach(model: PreTrainedModel) -> list[HeadLayer]:
     for module, heads, width in calls:
         if id(module) not in seen:
             seen.add(id(module))
-            module.acclimate_layer = len(layers)  # type: ignore[assignment]
+            setattr(module, LAYER, len(layers))
             layers.append(_layer(model, module, names[id(module)], heads, width))
     if not layers:
         raise refusal
+    cheapen_dropout(model)
     return layers
 
 

@@ -1,0 +1,223 @@
+"""Documents become token rows, once: a second run with the same corpus, tokenizer and settings finds the first one's.
+
+Documents are encoded without special tokens and cut here, instead of by the tokenizer's own overflow: fast and slow
+tokenizers then give the same rows whatever their truncation side, and the last two rows of a document can be evened
+out. A special token that stands in a document as text (``<s>`` is also HTML, ``[SEP]`` occurs in papers about BERT) is
+read as the text that it is.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from acclimate.corpus.documents import Corpus, CorpusReport
+from acclimate.corpus.progress import Progress
+from acclimate.corpus.rows import RowWriter, TokenRows
+from acclimate.errors import UserError
+from acclimate.files import new_folder
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+SHORTEST_TAIL = 8
+BATCH_DOCUMENTS = 512
+BATCH_CHARACTERS = 1_000_000
+_VERSION = 1  # raise when the same corpus and settings come to give other rows
+
+
+def tokenize(
+    corpus: Corpus,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    *,
+    cache: str | Path | None = None,
+    max_tokens: int | None = None,
+    progress: bool = True,
+) -> TokenRows:
+    """Cut every document into rows of at most ``max_length`` tokens, special tokens included.
+
+    All tokens of a document are kept, in order and once. Rows are full but for the last one of a document; a last row
+    that would have fewer than 8 tokens shares evenly with the row before it. Alone it would teach next to nothing (a
+    masked token with hardly any context, a document vector of two words), and dropping it would lose text.
+    Documents that have no tokens give no row.
+
+    Args:
+        corpus: The documents.
+        tokenizer: Any tokenizer of ``transformers``; it is not changed.
+        max_length: The most tokens in a row.
+        cache: A folder to keep rows in. With it memory stays flat, and rows are found again when the content of the
+            corpus, the content of the tokenizer and the settings are the same; without it the rows are in memory.
+        max_tokens: Stop after the row with which this many tokens are reached. Bytes and characters of a document that
+            is cut off there count in proportion to its tokens.
+        progress: Whether to show a progress bar on stderr if it takes longer than two seconds.
+
+    Returns:
+        The rows. ``corpus.report`` is filled also when they come from the cache.
+
+    Raises:
+        UserError: If the corpus gives nothing usable, or ``max_length`` leaves no room beside the special tokens.
+    """
+    encoder = _Encoder(tokenizer, max_length)
+    if max_tokens is not None and max_tokens < 1:
+        raise UserError(f"max_tokens is {max_tokens}: it must be at least 1.")
+    settings = f"{_VERSION} {corpus.fingerprint} {encoder.fingerprint()} {max_length} {max_tokens}"
+    key = blake2b(settings.encode(), digest_size=16).hexdigest()
+    if cache is None:
+        rows = _write(corpus, encoder, None, key, max_tokens, progress)
+        assert rows is not None
+        return rows
+    folder = Path(cache) / f"rows-{key}"
+    rows = _cached(folder)
+    if rows is None:
+        try:
+            with new_folder(folder) as temporary:
+                _write(corpus, encoder, temporary, key, max_tokens, progress)
+        except OSError:
+            # Another process may have put the same rows there first. Anything else is a real failure.
+            if _cached(folder) is None:
+                raise
+        return TokenRows.load(folder)
+    corpus.report = CorpusReport(**rows.report)
+    return rows
+
+
+def _cached(folder: Path) -> TokenRows | None:
+    """Load rows if they are there and whole; a damaged folder is made anew, so it counts as absent."""
+    if not folder.exists():
+        return None
+    try:
+        return TokenRows.load(folder)
+    except (OSError, ValueError, KeyError, TypeError):
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+
+def _write(
+    corpus: Corpus, encoder: _Encoder, folder: Path | None, key: str, max_tokens: int | None, progress: bool
+) -> TokenRows | None:
+    documents = iter(corpus)
+    with (
+        RowWriter(folder, encoder.largest_id) as writer,
+        Progress("Tokenising", max_tokens, unit="tokens", enabled=progress) as bar,
+    ):
+        for index, (text, ids) in enumerate(_encoded(documents, encoder)):
+            if not ids:
+                continue
+            rows = encoder.rows(ids)
+            left = None if max_tokens is None else max_tokens - writer.tokens
+            taken = rows if left is None else _up_to(rows, left)
+            body = sum(map(len, taken)) - len(taken) * encoder.specials
+            writer.add(taken, index)
+            writer.bytes += len(text.encode("utf-8")) * body // len(ids)
+            writer.characters += len(text) * body // len(ids)
+            bar.at(writer.tokens)
+            if max_tokens is not None and writer.tokens >= max_tokens:
+                break
+        if not writer.rows:
+            raise UserError(
+                f"No document of the corpus gives a token with this tokenizer ({corpus.report.summary()})."
+            )
+        return writer.finish(key, corpus.report.as_dict())
+
+
+def _up_to(rows: list[list[int]], tokens: int) -> list[list[int]]:
+    """Return the first rows, as many as it takes to reach a number of tokens."""
+    total = 0
+    for count, row in enumerate(rows, start=1):
+        total += len(row)
+        if total >= tokens:
+            return rows[:count]
+    return rows
+
+
+def _encoded(documents: Iterable[str], encoder: _Encoder) -> Iterator[tuple[str, list[int]]]:
+    """Give each document with its ids; encode in batches that are bounded in documents and in characters."""
+    for batch in batches(documents):
+        yield from zip(batch, encoder.encode(batch), strict=True)
+
+
+def batches(documents: Iterable[str]) -> Iterator[list[str]]:
+    """Group documents, at most 512 and not much more than a million characters at a time."""
+    batch: list[str] = []
+    size = 0
+    for text in documents:
+        batch.append(text)
+        size += len(text)
+        if len(batch) >= BATCH_DOCUMENTS or size >= BATCH_CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+class _Encoder:
+    """A tokenizer with the special tokens that it puts around a text."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
+        # A copy, because encoding switches truncation and special tokens in the state of a fast tokenizer.
+        self._tokenizer = copy.deepcopy(tokenizer)
+        self.prefix, self.suffix = self._around()
+        self.specials = len(self.prefix) + len(self.suffix)
+        self.room = max_length - self.specials
+        if self.room < 1:
+            raise UserError(
+                f"max_length is {max_length}: it must be above the {self.specials} special tokens of the tokenizer."
+            )
+        self.largest_id = max(self._tokenizer.get_vocab().values(), default=0)
+
+    def encode(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
+        encoding = self._tokenizer(
+            list(texts),
+            add_special_tokens=special,
+            split_special_tokens=True,
+            truncation=False,
+            padding=False,
+            return_attention_mask=False,
+            return_token_type_ids=False,
+            verbose=False,
+        )
+        return encoding["input_ids"]
+
+    def rows(self, ids: list[int]) -> list[list[int]]:
+        """Cut the ids of one document into rows and put the special tokens around each."""
+        cuts = [*range(0, len(ids), self.room), len(ids)]
+        if len(cuts) > 2 and cuts[-1] - cuts[-2] + self.specials < SHORTEST_TAIL:
+            cuts[-2] = (cuts[-3] + cuts[-1] + 1) // 2
+        return [[*self.prefix, *ids[a:b], *self.suffix] for a, b in pairwise(cuts)]
+
+    def _around(self) -> tuple[list[int], list[int]]:
+        """Find the special tokens before and after a text by what encoding with them adds."""
+        for probe in ("a", "1", "the"):
+            bare, full = self.encode([probe])[0], self.encode([probe], special=True)[0]
+            for start in range(len(full) - len(bare) + 1):
+                if bare and full[start : start + len(bare)] == bare:
+                    return full[:start], full[start + len(bare) :]
+        raise UserError(
+            f"The tokenizer {type(self._tokenizer).__name__} does not put its special tokens around the text: "
+            "use one that encodes a text as prefix, text, suffix."
+        )
+
+    def fingerprint(self) -> str:
+        """Hash what determines the ids of a text."""
+        backend = getattr(self._tokenizer, "backend_tokenizer", None)
+        if backend is not None:
+            content = json.loads(backend.to_str())
+            content.pop("truncation", None)
+            content.pop("padding", None)
+        else:
+            settings = {
+                k: v for k, v in self._tokenizer.init_kwargs.items() if not k.endswith(("_file", "name_or_path"))
+            }
+            content = [type(self._tokenizer).__name__, self._tokenizer.get_vocab(), settings]
+        state = blake2b(
+            json.dumps(content, sort_keys=True, default=str).encode("utf-8", "surrogatepass"), digest_size=16
+        )
+        state.update(repr((self.prefix, self.suffix)).encode())
+        return state.hexdigest()

@@ -1,0 +1,190 @@
+"""The text and the task of the demo as files: what the user gives, and documentation for what is not given."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from acclimate.corpus import Corpus
+from acclimate.corpus.progress import Progress
+from acclimate.demo.task import PACKAGES, DerivedTask, derive, label_counts
+from acclimate.demo.text import Document, distinct, distribution_of, library_documents, package_documents
+from acclimate.errors import UserError
+from acclimate.files import new_folder, read_json, write_json, write_text
+
+HELDOUT = 200
+"""Documents of the domain kept for measuring the masked-LM loss on it."""
+
+GENERAL = 200
+"""Documents of the standard library kept for measuring forgetting; the others help to warm up a missing head."""
+
+USER_DOCUMENTS = 50_000
+"""A demo reads no more documents than this from a corpus that the user names."""
+
+_VERSION = 1  # raise when the same packages come to give other files
+
+
+@dataclass(frozen=True)
+class DemoData:
+    """Where the parts of the demo lie.
+
+    Attributes:
+        corpus: Domain text to adapt to.
+        heldout: Domain text kept out of it.
+        general: General text on which forgetting is measured.
+        warmup: Further text of the standard library, disjoint from ``general``, to warm up a missing head.
+        task: Folder of the labelled task.
+        derived: Whether the task is the one made from documentation.
+        about: Counts and origins, for the report.
+    """
+
+    corpus: Path
+    heldout: Path
+    general: list[str]
+    warmup: Path
+    task: Path
+    derived: bool
+    about: dict[str, Any]
+
+
+def prepare(
+    folder: str | Path,
+    *,
+    corpus: str | Path | Sequence[str | Path] | None = None,
+    general: str | Path | Sequence[str | Path] | None = None,
+    task: str | Path | None = None,
+    progress: bool = True,
+) -> DemoData:
+    """Write the data of the demo, or find it written by an earlier run from the same versions of the packages.
+
+    Args:
+        folder: Where to write.
+        corpus: Domain text of the user's; documentation of the installed packages by default.
+        general: General text of the user's; documentation of the standard library by default.
+        task: Task folder of the user's; by default one is derived from the documentation.
+        progress: Whether to show a bar.
+
+    Returns:
+        The places of all parts.
+
+    Raises:
+        UserError: If a source of the user's is missing or unusable, or a package is not installed.
+    """
+    from acclimate.tasks import load_task
+
+    folder = Path(folder)
+    loaded = load_task(task) if task is not None else None
+    texts = Corpus(corpus, limit=USER_DOCUMENTS) if corpus is not None else None
+    if general is not None:
+        Corpus(general)  # says at once that a file is not there
+    key = _key(None if texts is None else texts.fingerprint, None if loaded is None else loaded.fingerprint())
+    about = _earlier(folder, key)
+    if about is None:
+        with new_folder(folder) as made:
+            about = {"key": key}
+            if texts is None or loaded is None:
+                about |= _from_packages(made, want_corpus=texts is None, want_task=loaded is None, progress=progress)
+            if texts is not None:
+                tested = {example.text for example in (*loaded.dev, *loaded.test)} if loaded else set()
+                about["corpus"] = _from_user(made, texts, tested)
+            about["general"] = _from_library(made)
+            write_json(made / "about.json", about)
+    return DemoData(
+        corpus=folder / "corpus.jsonl",
+        heldout=folder / "heldout.jsonl",
+        general=[str(folder / "general.jsonl")] if general is None else _sources(general),
+        warmup=folder / "warmup.jsonl",
+        task=folder / "task" if task is None else Path(task),
+        derived=task is None,
+        about=about,
+    )
+
+
+def _sources(given: str | Path | Sequence[str | Path]) -> list[str]:
+    return [str(given)] if isinstance(given, str | Path) else [str(source) for source in given]
+
+
+def _key(corpus: str | None, task: str | None) -> str:
+    versions = {name: version(distribution_of(name)) for name in PACKAGES} if corpus is None or task is None else {}
+    parts = [_VERSION, HELDOUT, GENERAL, platform.python_version(), versions, corpus, task]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _earlier(folder: Path, key: str) -> dict[str, Any] | None:
+    try:
+        about = read_json(folder / "about.json")
+    except (OSError, ValueError):
+        return None
+    return about if isinstance(about, dict) and about.get("key") == key else None
+
+
+def _from_packages(folder: Path, *, want_corpus: bool, want_task: bool, progress: bool) -> dict[str, Any]:
+    """Write corpus, held-out documents and task from the documentation of the packages; return the counts."""
+    documents: list[Document] = []
+    with Progress("reading documentation", len(PACKAGES), unit="packages", enabled=progress) as bar:
+        for done, name in enumerate(PACKAGES):
+            bar.at(done)
+            documents += package_documents(name)
+    documents = list(distinct(documents))
+    made = derive(documents) if want_task else DerivedTask([], [], [], documents, 0)
+    about: dict[str, Any] = {"packages": {name: version(distribution_of(name)) for name in PACKAGES}}
+    if want_task:
+        for part in ("train", "dev", "test"):
+            write_lines(folder / "task" / f"{part}.jsonl", (item.row() for item in getattr(made, part)))
+        about["task"] = {
+            **{part: len(getattr(made, part)) for part in ("train", "dev", "test")},
+            "labels": label_counts(made.test),
+            "kept_out_of_corpus": made.removed,
+        }
+    if want_corpus:
+        heldout, train = made.corpus[:HELDOUT], made.corpus[HELDOUT:]
+        write_lines(folder / "heldout.jsonl", map(_row, heldout))
+        write_lines(folder / "corpus.jsonl", map(_row, train))
+        about["corpus"] = {"documents": len(train), "bytes": _bytes(train), "heldout": len(heldout)}
+    return about
+
+
+def _from_library(folder: Path) -> dict[str, Any]:
+    documents = sorted(
+        distinct(library_documents()), key=lambda document: hashlib.sha256(document.text.encode()).digest()
+    )
+    general, rest = documents[:GENERAL], documents[GENERAL:]
+    if not rest:
+        raise UserError("The standard library of this Python has no documentation strings: give text with --general.")
+    write_lines(folder / "general.jsonl", map(_row, general))
+    write_lines(folder / "warmup.jsonl", map(_row, rest))
+    return {"documents": len(general), "bytes": _bytes(general), "python": platform.python_version()}
+
+
+def _from_user(folder: Path, corpus: Corpus, tested: set[str]) -> dict[str, Any]:
+    """Copy the beginning of the user's corpus, without texts of dev and test, and split held-out documents off."""
+    texts = [text for text in corpus if text not in tested]
+    # By a hash of the text: where a document falls does not depend on the others.
+    ordered = sorted(texts, key=lambda text: hashlib.sha256(text.encode()).digest())
+    count = min(HELDOUT, max(1, len(ordered) // 10))
+    heldout, train = ordered[:count], ordered[count:]
+    if not train:
+        raise UserError(f"The corpus has {len(ordered)} usable documents; the demo needs at least two.")
+    write_lines(folder / "heldout.jsonl", ({"text": text} for text in heldout))
+    write_lines(folder / "corpus.jsonl", ({"text": text} for text in train))
+    size = sum(len(text.encode()) for text in train)
+    return {"documents": len(train), "bytes": size, "heldout": len(heldout), "read": corpus.report.summary()}
+
+
+def _row(document: Document) -> dict[str, str]:
+    return {"text": document.text, "source": document.source}
+
+
+def _bytes(documents: Iterable[Document]) -> int:
+    return sum(len(document.text.encode()) for document in documents)
+
+
+def write_lines(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
+    """Write rows as JSON lines."""
+    write_text(path, "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows))

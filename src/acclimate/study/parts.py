@@ -1,0 +1,126 @@
+"""The functions that a study calls, gathered so that each can be replaced: by a test, or by a user's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from acclimate.errors import UserError
+
+
+def _adapt(*args: Any, **options: Any) -> Any:
+    from acclimate.training import adapt
+
+    return adapt(*args, **options)
+
+
+def _finetune(*args: Any, **options: Any) -> Any:
+    from acclimate.tasks import finetune
+
+    return finetune(*args, **options)
+
+
+def _load_task(path: str, name: str) -> Any:
+    from acclimate.tasks import load_task
+
+    return load_task(path, name=name)
+
+
+def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
+    from acclimate.evaluation import masked_lm_loss
+
+    return masked_lm_loss(model, texts, max_length=max_length)
+
+
+def _has_head(model: str) -> bool:
+    from acclimate.backbone import load_masked_lm
+
+    return not load_masked_lm(model).absent_head
+
+
+def _corpus(sources: list[str], text_column: str) -> Any:
+    from acclimate.corpus import Corpus
+
+    return Corpus(sources, text_column=text_column)
+
+
+def _method(name: str, settings: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a method with its defaults filled in; raise UserError for a name or key it lacks."""
+    from acclimate import methods
+
+    made = methods.get(name, **settings)
+    if dataclasses.is_dataclass(made) and not isinstance(made, type):
+        return {field.name: getattr(made, field.name) for field in dataclasses.fields(made) if field.init}
+    return dict(settings)
+
+
+def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
+    return {
+        name: parameter.default
+        for name, parameter in inspect.signature(function).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    }
+
+
+def _adapt_defaults() -> dict[str, Any] | None:
+    from acclimate.training import adapt
+
+    return _defaults(adapt)
+
+
+def _finetune_defaults() -> dict[str, Any] | None:
+    from acclimate.tasks import finetune
+
+    return _defaults(finetune)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a study is made of. Everything heavy is imported when it is first called.
+
+    Attributes:
+        adapt: As ``acclimate.adapt``.
+        finetune: As ``acclimate.finetune``.
+        load_task: From a folder and a name to a task with ``fingerprint()``.
+        lm_loss: From a model, texts and ``max_length`` to ``{"nats", "per_text", ...}``.
+        corpus: From sources and a text column to an iterable of documents with ``fingerprint`` and ``split``.
+        has_head: Whether a model has a masked-LM head; one without is given one before anything else.
+        method: From a method's name and parameters to its parameters with defaults.
+        adapt_defaults: Keywords of ``adapt`` with their defaults; None if any keyword will do.
+        finetune_defaults: The same of ``finetune``.
+    """
+
+    adapt: Callable[..., Any] = _adapt
+    finetune: Callable[..., Any] = _finetune
+    load_task: Callable[[str, str], Any] = _load_task
+    lm_loss: Callable[..., dict[str, Any]] = _lm_loss
+    corpus: Callable[[list[str], str], Any] = _corpus
+    has_head: Callable[[str], bool] = _has_head
+    method: Callable[[str, dict[str, Any]], dict[str, Any]] = _method
+    adapt_defaults: Callable[[], dict[str, Any] | None] = _adapt_defaults
+    finetune_defaults: Callable[[], dict[str, Any] | None] = _finetune_defaults
+
+
+# What a study gives to adapt() itself, and what cannot change the result.
+RESERVED = ("model", "corpus", "method", "out", "settings", "progress")
+HARMLESS = ("save_every", "overwrite", "progress")
+
+
+def check_keywords(given: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Raise UserError for a keyword that is not known, proposing the closest.
+
+    Raises:
+        UserError: Naming the section of the study file and the key.
+    """
+    options = sorted(set(known) - set(RESERVED))
+    for name in given:
+        if name in RESERVED:
+            raise UserError(f"study: the study itself sets '{where}.{name}'; remove it.")
+        if name not in options:
+            close = get_close_matches(name, options, n=1, cutoff=0.5)
+            hint = f" Did you mean '{close[0]}'?" if close else ""
+            raise UserError(f"study: unknown key '{where}.{name}'.{hint} Known here: {', '.join(options)}.")

@@ -1,0 +1,237 @@
+"""From finished cells to results: means over seeds, paired differences, what was forgotten, what it took."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+
+from acclimate.evaluation.significance import holm, paired_bootstrap, paired_difference, permutation_test
+from acclimate.study.cells import Cell, CellStore
+from acclimate.study.config import StudyConfig
+from acclimate.study.environment import environment
+from acclimate.study.plan import HEAD, Plan
+
+FORMAT = 1
+METRICS = ("macro_f1", "accuracy", "micro_f1")
+CURVE_POINTS = 200
+
+
+@dataclass
+class Outcome:
+    """What became of a cell: ``"done"`` now, ``"reused"``, ``"failed"``, or ``"blocked"`` by one that failed."""
+
+    cell: Cell
+    state: str
+    result: dict[str, Any] | None = None
+    error: str = ""
+    seconds: float = 0.0
+
+    def line(self) -> str:
+        """One line for the terminal."""
+        if self.state == "done":
+            return f"✓ {self.cell.description} ({self.seconds:.1f} s)"
+        return f"✗ {self.cell.description}: {self.error}"
+
+
+def summarise(config: StudyConfig, plan: Plan, store: CellStore, outcomes: dict[str, Outcome]) -> dict[str, Any]:
+    """Make the results of a study from what its cells hold; plain values, ready for JSON."""
+    view = _View(config, plan, outcomes)
+    scores = view.scores()
+    _correct(scores)
+    return {
+        "format": FORMAT,
+        "name": config.name,
+        "title": config.title or config.name,
+        "notes": config.notes,
+        "samples": config.samples,
+        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+        "baseline": config.baseline,
+        "models": [model.name for model in config.models],
+        "domains": [domain.name for domain in config.domains],
+        "methods": [
+            {"label": method.label, "name": method.name, "parameters": plan.settings.get(method.label, {})}
+            for method in config.methods
+        ],
+        "seeds": config.seeds,
+        "adapt_seeds": config.adapt_seeds or [config.adapt.seed],
+        "shared_adaptation": len(config.adapt_seeds or [0]) == 1,
+        "scores": scores,
+        "losses": view.losses(),
+        "adaptations": view.adaptations(store),
+        "failures": [
+            {"cell": outcome.cell.description, "error": outcome.error, "state": outcome.state}
+            for outcome in outcomes.values()
+            if outcome.state in ("failed", "blocked")
+        ],
+        "cells": {
+            "total": len(outcomes),
+            **{
+                state: sum(outcome.state == state for outcome in outcomes.values())
+                for state in ("done", "reused", "failed", "blocked")
+            },
+        },
+        "config": config.resolved(),
+        "environment": environment(),
+    }
+
+
+class _View:
+    """Looks up results by their place in the study."""
+
+    def __init__(self, config: StudyConfig, plan: Plan, outcomes: dict[str, Outcome]) -> None:
+        self._config = config
+        self._plan = plan
+        self._cells: dict[tuple[Any, ...], list[tuple[Cell, dict[str, Any]]]] = {}
+        for cell in plan.entries:
+            result = outcomes[cell.key].result
+            if result is not None:
+                self._cells.setdefault(self._place(cell.kind, cell.labels), []).append((cell, result))
+
+    @staticmethod
+    def _place(kind: str, labels: dict[str, Any]) -> tuple[Any, ...]:
+        return (kind, *(labels.get(name) for name in ("model", "domain", "method", "task", "text")))
+
+    def _find(self, kind: str, **labels: Any) -> list[tuple[Cell, dict[str, Any]]]:
+        return self._cells.get(self._place(kind, labels), [])
+
+    def scores(self) -> list[dict[str, Any]]:
+        """One row per model, domain, task and method."""
+        rows = []
+        for model in self._config.models:
+            for domain in self._config.domains:
+                for task in domain.tasks:
+                    place = {"model": model.name, "domain": domain.name, "task": task.name}
+                    base = self._find("finetune", **place, method=self._config.baseline)
+                    for method in self._config.methods:
+                        found = self._find("finetune", **place, method=method.label)
+                        if found:
+                            row = {**place, "method": method.label, "metric": task.metric, **_describe(found)}
+                            if method.label != self._config.baseline and base:
+                                row["difference"] = _against(found, base)
+                            rows.append(row)
+        return rows
+
+    def losses(self) -> list[dict[str, Any]]:
+        """One row per model, domain, kind of text and method: masked-LM loss before and after."""
+        rows = []
+        for model in self._config.models:
+            for domain in self._config.domains:
+                for text in ("domain", "general"):
+                    place = {"model": model.name, "domain": domain.name, "text": text}
+                    base = self._find("loss", **place, method=None)
+                    for method in self._config.methods:
+                        found = self._find("loss", **place, method=method.label)
+                        if found:
+                            rows.append({**place, "method": method.label, **_change(found, base)})
+        return rows
+
+    def adaptations(self, store: CellStore) -> list[dict[str, Any]]:
+        """One row per adaptation: its budget, time and learning curve."""
+        rows = []
+        for (kind, model, domain, method, *_), found in self._cells.items():
+            if kind != "adapt":
+                continue
+            for cell, result in found:
+                rows.append(
+                    {
+                        "model": model,
+                        "domain": domain,
+                        "method": method,
+                        "head": method == HEAD,
+                        "seed": cell.labels.get("adapt_seed"),
+                        "folder": f"models/{cell.key}",
+                        **{name: result.get(name) for name in ("steps", "tokens", "seconds", "losses")},
+                        "curve": _curve(store, cell.key),
+                    }
+                )
+        return rows
+
+
+def _describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
+    """Mean and standard deviation over seeds of each metric, and the values themselves."""
+    first = found[0][1]
+    row: dict[str, Any] = {
+        "seeds": [cell.labels["seed"] for cell, _ in found],
+        "labels": list(first.get("labels", [])),
+        "test_items": len(first["gold"]),
+        "train_size": first.get("train_size"),
+        "seconds": round(float(np.mean([result.get("seconds") or 0.0 for _, result in found])), 2),
+    }
+    for metric in METRICS:
+        values = [float(result["metrics"][metric]) for _, result in found if metric in result["metrics"]]
+        if values:
+            spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+            row[metric] = {"mean": float(np.mean(values)), "sd": spread, "values": values}
+    return row
+
+
+def _against(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]]) -> dict[str, Any] | None:
+    """Compare with the baseline on the seeds that both have."""
+    other = {cell.labels["seed"]: result for cell, result in base}
+    pairs = [(cell, result, other[cell.labels["seed"]]) for cell, result in found if cell.labels["seed"] in other]
+    if not pairs or any(result["gold"] != reference["gold"] for _, result, reference in pairs):
+        return None
+    gold = pairs[0][1]["gold"]
+    ours = [result["predicted"] for _, result, _ in pairs]
+    theirs = [reference["predicted"] for _, _, reference in pairs]
+    groups = [cell.needs for cell, _, _ in pairs]
+    compared: dict[str, Any] = {"seeds": [cell.labels["seed"] for cell, _, _ in pairs]}
+    for metric in ("macro_f1", "accuracy"):
+        interval = paired_bootstrap(gold, ours, theirs, metric, groups=groups)
+        compared[metric] = {**interval.as_dict(), "p_models": permutation_test(gold, ours, theirs, metric)}
+    compared["micro_f1"] = dict(compared["accuracy"])  # the same number when each item has one label
+    return compared
+
+
+def _correct(rows: list[dict[str, Any]]) -> None:
+    """Add Holm's correction over all comparisons of the study, by each task's own metric."""
+    compared = [row["difference"][row["metric"]] for row in rows if row.get("difference")]
+    for difference, adjusted in zip(compared, holm([entry["p"] for entry in compared]), strict=True):
+        difference["p_holm"] = adjusted
+
+
+def _change(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]]) -> dict[str, Any]:
+    """Masked-LM loss after, and, where the model as it came was measured too, before and the difference."""
+    after = [result for _, result in found]
+    row: dict[str, Any] = {
+        "nats": float(np.mean([result["nats"] for result in after])),
+        "values": [float(result["nats"]) for result in after],
+        "adapt_seeds": [cell.labels.get("adapt_seed") for cell, _ in found],
+        "texts": len(after[0]["per_text"]),
+        "masked": after[0].get("masked"),
+    }
+    if base:
+        before = base[0][1]
+        counts = np.asarray(before.get("per_text_masked") or np.ones(len(before["per_text"])), dtype=float)
+        used = counts > 0
+        was = np.asarray(before["per_text"], dtype=float)[used] / counts[used]
+        now = np.asarray([result["per_text"] for result in after], dtype=float)[:, used] / counts[used]
+        row["before"] = float(before["nats"])
+        row["difference"] = paired_difference(now, was, counts[used]).as_dict()
+        row["percent"] = 100 * row["difference"]["difference"] / row["before"] if row["before"] else None
+    return row
+
+
+def _curve(store: CellStore, key: str) -> list[dict[str, Any]]:
+    """Read the log of an adaptation, thinned to what a plot can show; broken lines are left out."""
+    path = store.model_folder(key) / "log.jsonl"
+    points = []
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return []
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            points.append({name: entry[name] for name in ("step", "tokens", "loss", "terms") if name in entry})
+        except (json.JSONDecodeError, TypeError):
+            continue
+    if len(points) <= CURVE_POINTS:
+        return points
+    chosen = np.unique(np.linspace(0, len(points) - 1, CURVE_POINTS).round().astype(int))
+    return [points[index] for index in chosen]

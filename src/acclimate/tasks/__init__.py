@@ -1,0 +1,6 @@
+"""Labelled end tasks: reading them, fine-tuning a model on them, and measuring it."""
+
+from acclimate.tasks.classification import FinetuneResult, finetune
+from acclimate.tasks.data import Example, Task, load_task
+
+__all__ = ["Example", "FinetuneResult", "Task", "finetune", "load_task"]

@@ -1,0 +1,199 @@
+"""A classifier made of a checkpoint: loading it, feeding it examples, and asking it for probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForSequenceClassification,
+    DataCollatorWithPadding,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+from transformers.utils import logging
+
+from acclimate.backbone.device import Precision, autocast, micro_batch_tokens, writes_attention_out
+from acclimate.backbone.loading import load_tokenizer
+from acclimate.errors import UserError
+from acclimate.tasks.batching import token_budget_batches
+from acclimate.tasks.data import Example
+
+
+@dataclass
+class Classifier:
+    """A sequence classification model with its tokenizer."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    """Tokens that are read of an example; of a pair the longer text is cut first."""
+
+    def __post_init__(self) -> None:
+        """Find out what inputs the model takes."""
+        # The model decides, not the tokenizer: that may give segment numbers to a model with one segment or none, or,
+        # saved without its class, keep them from a model that was trained with them.
+        self._segments = getattr(self.model.config, "type_vocab_size", 0) > 1
+        self._collate = DataCollatorWithPadding(self.tokenizer)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def features(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
+        """Return the model inputs of each example, not padded, with its label."""
+        texts = [example.text for example in examples]
+        seconds = [example.text_pair for example in examples if example.text_pair is not None]
+        read = self.tokenizer(
+            texts,
+            seconds or None,
+            truncation="longest_first",
+            max_length=self.max_length,
+            return_token_type_ids=self._segments,
+        )
+        names = ["input_ids", "attention_mask"] + ["token_type_ids"] * self._segments
+        return [
+            {**{name: read[name][place] for name in names}, "labels": example.label}
+            for place, example in enumerate(examples)
+        ]
+
+    def collate(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+        """Pad rows to the longest of them and make tensors of them."""
+        return self._collate(rows)
+
+    @torch.inference_mode()
+    def probabilities(self, examples: Sequence[Example], precision: Precision) -> Tensor:
+        """Return the softmax over the classes: (examples, classes), fp32 on the CPU, in the order of ``examples``.
+
+        The texts are read by length in batches of similar length. What comes out for an example depends on which
+        others are asked for with it (in the last bits, through padding), but not on their order.
+
+        Raises:
+            UserError: If the model gives something that is not a number.
+        """
+        rows = self.features(examples)
+        result = torch.empty(len(rows), int(self.model.config.num_labels or 0))
+        self.model.eval()
+        with _exact_last_layer(self.model):
+            for batch in token_budget_batches([row["input_ids"] for row in rows], micro_batch_tokens(self.device)):
+                inputs = self.collate([rows[place] for place in batch])
+                inputs.pop("labels")
+                with autocast(precision, self.device):
+                    logits = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits
+                result[batch] = logits.float().softmax(-1).cpu()
+        if not bool(result.isfinite().all()):
+            raise diverged()
+        return result
+
+
+def diverged() -> UserError:
+    """Make the error for training that went to NaN or infinity."""
+    return UserError("The loss of fine-tuning is not a number any more; lower the learning rate.")
+
+
+def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, device: torch.device) -> Classifier:
+    """Load a checkpoint of any kind as a classifier in fp32, on the CPU.
+
+    What the checkpoint lacks is drawn from torch's global generator: seed it before. That is the classification head
+    and, in a checkpoint of a masked language model whose architecture has one (BERT), the pooler in front of it. A
+    checkpoint that already is a classifier with as many classes goes on from its head.
+
+    Args:
+        path: A model folder, or a name on the hub.
+        labels: The classes.
+        max_length: Tokens that are read of an example, at most; never more than the model can read.
+        device: Where it is going to run, which decides how attention is computed.
+
+    Raises:
+        UserError: If there is no model, or its encoder is incomplete.
+    """
+    local = str(path).startswith((".", "/", "~")) or Path(path).exists()
+    if local and not (Path(path) / "config.json").is_file():
+        raise UserError(f"'{path}' is no Hugging Face model folder: there is no config.json in it.")
+    tokenizer = load_tokenizer(path)
+    names = dict(enumerate(labels))
+    try:
+        config = AutoConfig.from_pretrained(
+            str(path), num_labels=len(names), id2label=names, label2id={label: place for place, label in names.items()}
+        )
+        config.problem_type = "single_label_classification"
+        with _quiet():
+            model, info = AutoModelForSequenceClassification.from_pretrained(
+                str(path),
+                config=config,
+                dtype=torch.float32,
+                attn_implementation="eager" if writes_attention_out(device) else None,
+                ignore_mismatched_sizes=True,  # of the head of another task; the encoder is checked below
+                output_loading_info=True,
+            )
+    except (OSError, ValueError, RuntimeError) as error:
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise UserError(f"No classifier could be made of '{path}': {reason}") from error
+    fresh = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
+    lost = sorted(name for name in fresh if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)
+    if lost:
+        raise UserError(f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.")
+    rows = model.get_input_embeddings().weight.shape[0]
+    if tokenizer.pad_token_id is None:  # decoders
+        tokenizer.pad_token = tokenizer.eos_token
+    if len(tokenizer) > rows:
+        raise UserError(f"The tokenizer of '{path}' has {len(tokenizer)} tokens, its model only {rows}.")
+    model.config.pad_token_id = tokenizer.pad_token_id
+    length = min(max_length, _longest(model, tokenizer))
+    if length < 4:
+        raise UserError(f"max_length={max_length} leaves no room for text; ask for at least 4 tokens.")
+    return Classifier(model, tokenizer, length)
+
+
+def _longest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
+    """Return how many tokens the model can read."""
+    positions = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
+    embedding = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
+    padding = getattr(embedding, "padding_idx", None)
+    if padding is not None:  # RoBERTa and its kin number positions from the padding index plus one
+        positions -= padding + 1
+    return min(positions, tokenizer.model_max_length)
+
+
+@contextmanager
+def _exact_last_layer(model: PreTrainedModel) -> Iterator[None]:
+    """Compute the layers that may give the logits in fp32 also under autocast.
+
+    In bfloat16 two logits of nearly the same size are often equal; the first class would win all of these.
+    """
+
+    def exact(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if not isinstance(module, nn.Linear) or output.dtype == torch.float32:
+            return output
+        with torch.autocast(output.device.type, enabled=False):
+            return nn.functional.linear(inputs[0].float(), module.weight, module.bias)
+
+    width = model.config.num_labels
+    last = [layer for layer in model.modules() if isinstance(layer, nn.Linear) and layer.out_features == width]
+    hooks = [layer.register_forward_hook(exact) for layer in last]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep transformers from listing the new weights and drawing bars: what is new is known and documented."""
+    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(level)
+        if bar:
+            logging.enable_progress_bar()

@@ -1,0 +1,98 @@
+"""Reading the rows of a labelled file. Nothing is ever dropped: a row that cannot be used is an error."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any
+
+import pyarrow
+import pyarrow.parquet
+
+from acclimate.errors import UserError
+
+FORMATS = (".jsonl", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".csv.gz", ".tsv.gz")
+CELL_LIMIT = 2**31 - 1
+"""Letters that one CSV cell may have; the limit of the csv module is 131,072, which a long document exceeds."""
+
+Row = tuple[str, dict[str, Any]]
+"""Where a row stands (``file:line``), and its columns."""
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Yield the rows of a ``.jsonl``, ``.csv``, ``.tsv`` (each also ``.gz``) or ``.parquet`` file.
+
+    Raises:
+        UserError: If a line is broken, the text is not UTF-8, or the file is damaged.
+    """
+    try:
+        if path.suffix == ".parquet":
+            yield from _parquet(path)
+            return
+        with _open(path) as file:
+            kind = path.name.removesuffix(".gz").rpartition(".")[2]
+            yield from _json_lines(path, file) if kind == "jsonl" else _table(path, file, kind)
+    except (OSError, EOFError, zlib.error, pyarrow.ArrowException) as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"'{path}' cannot be read: {reason}.") from error
+
+
+def _open(path: Path) -> IO[bytes]:
+    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
+
+
+def _lines(path: Path, file: IO[bytes]) -> Iterator[str]:
+    """Decode line by line, so that a wrong encoding is reported where it is."""
+    for number, line in enumerate(file, 1):
+        try:
+            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{path}:{number}: not UTF-8 text; save the file as UTF-8.") from error
+
+
+def _json_lines(path: Path, file: IO[bytes]) -> Iterator[Row]:
+    for number, line in enumerate(_lines(path, file), 1):
+        if not line.strip():
+            continue
+        where = f"{path}:{number}"
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            reason = getattr(error, "msg", type(error).__name__)
+            raise UserError(f"{where}: broken JSON ({reason}); mend or remove the line.") from error
+        if not isinstance(row, dict):
+            raise UserError(f'{where}: a row must be a JSON object such as {{"text": ..., "label": ...}}.')
+        yield where, row
+
+
+def _table(path: Path, file: IO[bytes], kind: str) -> Iterator[Row]:
+    before = csv.field_size_limit(CELL_LIMIT)
+    reader = csv.reader(_lines(path, file), delimiter="\t" if kind == "tsv" else ",", strict=True)
+    try:
+        header = next(reader, None)
+        if header is None:
+            return
+        for cells in reader:
+            if not cells:
+                continue
+            where = f"{path}:{reader.line_num}"
+            if len(cells) != len(header):
+                raise UserError(f"{where}: {len(cells)} cells, but the header has {len(header)}; mend the line.")
+            yield where, dict(zip(header, cells, strict=True))
+    except csv.Error as error:
+        raise UserError(f"{path}:{reader.line_num}: broken {kind.upper()} ({error}); mend the line.") from error
+    finally:
+        csv.field_size_limit(before)
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    with pyarrow.parquet.ParquetFile(path) as file:
+        number = 0
+        for batch in file.iter_batches():
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{path}: row {number}", row

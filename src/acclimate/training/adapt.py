@@ -1,0 +1,404 @@
+"""Adapting a model: from a model, text and a method to a model folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainingArguments, set_seed
+from transformers.trainer_utils import get_last_checkpoint
+
+import acclimate
+from acclimate.backbone import LoadedModel, attach, head_parameters, load_masked_lm
+from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, micro_batch_tokens, to_device
+from acclimate.corpus import Corpus, TokenRows, tokenize
+from acclimate.errors import UserError
+from acclimate.files import new_folder, read_json, write_json
+from acclimate.masking import RandomMasking
+from acclimate.objectives import MaskedLM
+from acclimate.training.batches import Collator, Layout, Steps
+from acclimate.training.engine import Engine
+from acclimate.training.method import Method, get
+from acclimate.training.progress import TrainingBar
+from acclimate.training.run import Run, cache_folder
+from acclimate.training.trainer import Clock, StepTrainer, resume_clock
+
+CARD = "acclimate.json"
+HEAD_TOKENS = 300_000
+Text = str | Path | Iterable[str | Path] | Corpus
+
+
+@dataclass
+class AdaptResult:
+    """What an adaptation did.
+
+    Attributes:
+        out: The model folder.
+        method: Name of the method.
+        steps: Optimiser steps.
+        tokens: Real tokens of unique text read (each text counts once a step, however many views read it).
+        seconds: Of training, without loading and tokenising.
+        losses: Mean of each term over the last logged stretch, nats.
+        parameters: The resolved configuration.
+    """
+
+    out: Path
+    method: str
+    steps: int
+    tokens: int
+    seconds: float
+    losses: dict[str, float]
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Budget:
+    """How long to train: exactly one of steps, epochs, tokens and minutes."""
+
+    steps: int | None = None
+    epochs: float | None = None
+    tokens: int | None = None
+    max_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check that one of the four is given and positive.
+
+        Raises:
+            UserError: If none or several are given, or one is not positive.
+        """
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        if not given:
+            self.epochs = 1
+        elif len(given) > 1:
+            raise UserError(f"Give one of steps, epochs, tokens and max-minutes, not {' and '.join(given)}.")
+        elif min(given.values()) <= 0:
+            raise UserError(f"{next(iter(given))} must be more than zero.")
+
+    def resolve(self, rows: TokenRows, batch_size: int) -> int:
+        """Return the number of optimiser steps; under a time budget a number that will not be reached."""
+        per_step = batch_size * rows.tokens / len(rows)
+        if self.steps is not None:
+            return self.steps
+        if self.tokens is not None:
+            return max(1, round(self.tokens / per_step))
+        if self.epochs is not None:
+            return max(1, math.ceil(self.epochs * len(rows) / batch_size))
+        return 10_000_000
+
+
+def adapt(
+    model: str | Path,
+    corpus: Text,
+    method: str | Method = "mlm",
+    out: str | Path = "adapted",
+    *,
+    steps: int | None = None,
+    epochs: float | None = None,
+    tokens: int | None = None,
+    max_minutes: float | None = None,
+    seed: int = 0,
+    max_length: int = 128,
+    batch_size: int = 64,
+    learning_rate: float = 1e-4,
+    mask_rate: float = 0.15,
+    weight_decay: float = 0.0,
+    warmup: float = 0.1,
+    precision: str = "auto",
+    layout: Layout = "padded",
+    settings: dict[str, Any] | None = None,
+    text_column: str = "text",
+    head_tokens: int = HEAD_TOKENS,
+    save_every: int | None = None,
+    overwrite: bool = False,
+    progress: bool = True,
+) -> AdaptResult:
+    """Adapt a masked language model to domain text.
+
+    The folder ``out`` appears whole at the end: an ordinary Hugging Face model with its tokenizer, beside the resolved
+    configuration (``acclimate.json``) and the losses of every stretch (``log.jsonl``). If the run is killed, the same
+    call goes on from its last checkpoint; if it had finished, the same call returns at once.
+
+    Args:
+        model: A model folder or a name on the hub. An absent masked-LM head is warmed up first.
+        corpus: Text files, folders or globs, or a :class:`acclimate.corpus.Corpus`.
+        method: Name of a method, or a method with its parameters.
+        out: Folder to make.
+        steps: Optimiser steps to train. One of ``steps``, ``epochs``, ``tokens`` and ``max_minutes``; default 1 epoch.
+        epochs: Passes over the corpus.
+        tokens: Tokens of text to read.
+        max_minutes: Minutes of training; the learning rate decays with the time. Not repeatable to the bit.
+        seed: From it comes every random choice: the same seed gives the same weights on the same machine.
+        max_length: Tokens of a text at most; longer documents are cut.
+        batch_size: Texts a step, however many micro-batches they make.
+        learning_rate: Peak, reached after the warm-up, then linear to zero.
+        mask_rate: Share of tokens that are chosen for prediction.
+        weight_decay: Of AdamW, on matrices only.
+        warmup: Share of the training in which the learning rate rises.
+        precision: ``fp32``, ``bf16`` (autocast, weights stay fp32), or ``auto``: bf16 where the hardware has it.
+        layout: ``padded`` rows of one text, or ``packed`` rows of several that do not see each other.
+        settings: Parameters of the method, where it is given by name.
+        text_column: Where the text is in tables and JSON lines.
+        head_tokens: Budget of the warm-up of an absent head, in tokens.
+        save_every: Steps between checkpoints; by default one every five minutes.
+        overwrite: Replace an ``out`` that another configuration made.
+        progress: Show bars.
+
+    Raises:
+        UserError: If something is wrong with the input; nothing that was written before is lost.
+    """
+    if isinstance(method, str):
+        method = get(method, **(settings or {}))
+    elif settings:
+        raise UserError("Give parameters in the method or in settings, not in both.")
+    budget = Budget(steps, epochs, tokens, max_minutes)
+    _check(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate)
+    if not 0 < mask_rate < 1:
+        raise UserError(f"mask-rate must be between 0 and 1, not {mask_rate}.")
+    out = Path(out)
+    device = default_device()
+    text = corpus if isinstance(corpus, Corpus) else Corpus(corpus, text_column=text_column)  # type: ignore[arg-type]
+    chosen = choose_precision(precision, device)
+    config = {
+        "acclimate": acclimate.__version__,
+        "model": str(model),
+        "corpus": text.fingerprint,
+        "method": method.name,
+        "settings": method.settings(),
+        "budget": asdict(budget),
+        "seed": seed,
+        "max_length": max_length,
+        "batch_size": batch_size,
+        "learning_rate": learning_rate,
+        "mask_rate": mask_rate,
+        "weight_decay": weight_decay,
+        "warmup": warmup,
+        "precision": chosen,
+        "layout": layout,
+        "head_tokens": head_tokens,
+    }
+    if (done := _finished(out, config, overwrite)) is not None:
+        return done
+    fast_fp32_matmul()
+    loaded = load_masked_lm(model)
+    layers = attach(loaded.model)
+    _check_length(loaded, max_length)
+    rows = tokenize(text, loaded.tokenizer, max_length, cache=cache_folder() / "rows", progress=progress)
+    work = out.parent / f".{out.name}.work"
+    if work.is_dir() and _read(work / CARD) != config:
+        shutil.rmtree(work)
+    work.mkdir(parents=True, exist_ok=True)
+    write_json(work / CARD, config)
+    masking = RandomMasking(mask_rate)
+    to_device(loaded.model)
+    if loaded.absent_head:
+        _warm_up(loaded, rows, work / "head", head_tokens, seed, chosen, progress)
+    result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config)
+    if method.trains:
+        run = Run(loaded.model, layers, loaded.tokenizer, rows, masking, seed, chosen, progress)
+        method.prepare(run)
+        engine = Engine(loaded.model, method.objectives(), chosen)
+        collator = Collator.of(
+            loaded.tokenizer, masking, micro_batch_tokens(device) // max(1, engine.student_views), layout
+        )
+        total = budget.resolve(rows, batch_size)
+        data = Steps(rows, collator, batch_size=batch_size, steps=total, seed=seed)
+        trainer = _train(
+            engine,
+            data,
+            work / "steps",
+            rule=method.update_rule(),
+            seed=seed,
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            warmup=warmup,
+            minutes=max_minutes,
+            save_every=save_every,
+            title=f"adapt {method.name}",
+            progress=progress,
+        )
+        result.steps, result.tokens = trainer.state.global_step, trainer.tokens
+        result.seconds, result.losses = round(trainer.clock.seconds, 1), trainer.last_terms
+    with new_folder(out) as folder:
+        loaded.model.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+        if (work / "steps" / "log.jsonl").is_file():
+            shutil.copy(work / "steps" / "log.jsonl", folder / "log.jsonl")
+        measured = {"steps": result.steps, "tokens": result.tokens, "seconds": result.seconds, "losses": result.losses}
+        # A numeric summary of what was read goes with the model, so that it can be traced.
+        write_json(folder / CARD, {**config, "text": text.report.as_dict(), "result": measured})
+    shutil.rmtree(work, ignore_errors=True)
+    return result
+
+
+def ensure_head(
+    model: str | Path,
+    corpus: Text,
+    out: str | Path,
+    *,
+    tokens: int = HEAD_TOKENS,
+    max_length: int = 128,
+    seed: int = 0,
+    precision: str = "auto",
+    progress: bool = True,
+) -> Path:
+    """Return a model folder with a usable masked-LM head: ``model`` itself if it has one, else ``out``.
+
+    Args:
+        model: A model folder or a name on the hub.
+        corpus: Text to warm an absent head up on; general text is best, so that no adaptation hides in it.
+        out: Folder to make if the head is absent.
+        tokens: Budget of the warm-up.
+        max_length: Tokens of a text at most.
+        seed: Of the warm-up.
+        precision: As in :func:`adapt`.
+        progress: Show bars.
+    """
+    if not load_masked_lm(model).absent_head:
+        return Path(model)
+    return adapt(
+        model,
+        corpus,
+        "none",
+        out,
+        head_tokens=tokens,
+        max_length=max_length,
+        seed=seed,
+        precision=precision,
+        progress=progress,
+    ).out
+
+
+def _warm_up(
+    loaded: LoadedModel, rows: TokenRows, work: Path, tokens: int, seed: int, precision: str, progress: bool
+) -> None:
+    """Train an absent head with the encoder frozen."""
+    model = loaded.model
+    head = list(head_parameters(model).values())
+    TrainingBar.say(
+        f"{type(model).__name__}: the checkpoint has no masked-LM head. A new one, tied to the embeddings, is warmed "
+        f"up on {tokens:,} tokens with the encoder frozen.",
+        enabled=progress,
+    )
+    frozen = {id(parameter) for parameter in model.parameters()} - {id(parameter) for parameter in head}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) not in frozen)
+    device = default_device()
+    batch_size = 64
+    collator = Collator.of(loaded.tokenizer, RandomMasking(), micro_batch_tokens(device))
+    steps = Budget(tokens=tokens).resolve(rows, batch_size)
+    engine = Engine(model, [MaskedLM()], choose_precision(precision, device))
+    data = Steps(rows, collator, batch_size=batch_size, steps=steps, seed=seed)
+    try:
+        _train(
+            engine, data, work, rule=None, seed=seed, learning_rate=1e-3, title="warm up the head", progress=progress
+        )
+    finally:
+        for parameter in model.parameters():
+            parameter.requires_grad_(True)
+
+
+def _train(
+    engine: Engine,
+    data: Steps,
+    work: Path,
+    *,
+    rule: Any,
+    seed: int,
+    learning_rate: float,
+    title: str,
+    progress: bool,
+    weight_decay: float = 0.0,
+    warmup: float = 0.1,
+    minutes: float | None = None,
+    save_every: int | None = None,
+) -> StepTrainer:
+    """Train with checkpoints in ``work``; go on from the last one if there is one."""
+    work.mkdir(parents=True, exist_ok=True)
+    set_seed(seed)
+    args = TrainingArguments(
+        output_dir=str(work),
+        max_steps=len(data),
+        learning_rate=learning_rate,
+        weight_decay=weight_decay,
+        adam_epsilon=1e-6,
+        max_grad_norm=1.0,
+        logging_steps=max(1, min(50, len(data) // 50)),
+        logging_nan_inf_filter=False,
+        save_strategy="no",
+        save_total_limit=1,
+        seed=seed,
+        disable_tqdm=True,
+        report_to="none",
+        remove_unused_columns=False,
+    )
+    with TrainingBar(title, enabled=progress) as bar:
+        trainer = StepTrainer(
+            engine,
+            args,
+            data,
+            rule=rule,
+            clock=Clock(None if minutes is None else 60 * minutes),
+            log_file=work / "log.jsonl",
+            warmup=warmup,
+            progress=bar,
+            save_every=save_every,
+        )
+        checkpoint = get_last_checkpoint(str(work))
+        if checkpoint is not None:
+            resume_clock(checkpoint, trainer)
+        trainer.train(resume_from_checkpoint=checkpoint)
+    # Left over from the last step, it would be in the way of whatever the caller does with the model.
+    engine.readers["student"].zero_grad(set_to_none=True)
+    return trainer
+
+
+def _check(**values: float) -> None:
+    for name, value in values.items():
+        if value <= 0:
+            raise UserError(f"{name.replace('_', '-')} must be more than zero, not {value:g}.")
+
+
+def _check_length(loaded: LoadedModel, max_length: int) -> None:
+    if max_length < 8:
+        raise UserError(f"max-length must be at least 8 tokens, not {max_length}.")
+    with torch.no_grad():
+        positions = getattr(loaded.model.config, "max_position_embeddings", None)
+    if positions is not None:
+        embeddings = getattr(loaded.model.base_model, "embeddings", None)
+        padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
+        room = positions - (0 if padding is None else padding + 1)
+        if max_length > room:
+            raise UserError(f"max-length {max_length} is more than the {room} positions of this model.")
+
+
+def _read(file: Path) -> Any:
+    return read_json(file) if file.is_file() else None
+
+
+def _finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult | None:
+    """Return the result if ``out`` holds just this run; complain if it holds something else."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())) or overwrite:
+        return None
+    if out.is_file():
+        raise UserError(f"'{out}' is a file; give a folder to make.")
+    card = _read(out / CARD)
+    if card is None:
+        raise UserError(f"The folder '{out}' is not empty; give another, or overwrite it.")
+    same = {key: card.get(key) for key in config} == _plain(config)
+    if not same:
+        raise UserError(f"The folder '{out}' holds another adaptation; give another, or overwrite it.")
+    measured = card["result"]
+    return AdaptResult(
+        out, card["method"], measured["steps"], measured["tokens"], measured["seconds"], measured["losses"], config
+    )
+
+
+def _plain(config: dict[str, Any]) -> dict[str, Any]:
+    """Return what the configuration looks like after a trip through JSON."""
+    return json.loads(json.dumps(config, default=str))

@@ -1,0 +1,147 @@
+"""Token rows become the micro-batches of each step, the same ones whenever the same step is asked for.
+
+A step is a function of the seed and its number alone. So a resumed run reads what the killed one would have read, and
+no state of a loader has to be saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal
+
+import numpy as np
+import torch
+from torch.utils.data import Dataset
+from transformers import PreTrainedTokenizerBase
+
+from acclimate.masking import Masking
+from acclimate.masking.random import IGNORED, Vocabulary
+from acclimate.objectives import Batch
+
+Layout = Literal["padded", "packed"]
+
+
+def vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+    """Return what masking needs to know of a tokenizer."""
+    ordinary = np.setdiff1d(np.arange(len(tokenizer)), np.array(tokenizer.all_special_ids))
+    assert isinstance(tokenizer.mask_token_id, int)
+    return Vocabulary(tokenizer.mask_token_id, ordinary)
+
+
+@dataclass(frozen=True)
+class Collator:
+    """Makes micro-batches out of token rows.
+
+    Attributes:
+        vocabulary: What may stand in for a masked token.
+        special: Ids that are never masked.
+        padding: Id of the padding token.
+        masking: Which tokens are hidden.
+        tokens: Tokens of a micro-batch, padding included; a single longer text makes one of its own.
+        layout: ``"padded"`` gives each text a row, texts of like length together; ``"packed"`` puts several texts in
+            a row without letting them see each other.
+    """
+
+    vocabulary: Vocabulary
+    special: np.ndarray
+    padding: int
+    masking: Masking
+    tokens: int
+    layout: Layout = "padded"
+
+    @classmethod
+    def of(
+        cls, tokenizer: PreTrainedTokenizerBase, masking: Masking, tokens: int, layout: Layout = "padded"
+    ) -> Collator:
+        """Make a collator for a tokenizer."""
+        padding = tokenizer.pad_token_id
+        special = np.array(sorted(tokenizer.all_special_ids))
+        return cls(
+            vocabulary_of(tokenizer), special, padding if isinstance(padding, int) else 0, masking, tokens, layout
+        )
+
+    def __call__(self, texts: Sequence[np.ndarray], rng: np.random.Generator) -> list[Batch]:
+        """Cut texts (token ids with special tokens) into micro-batches and corrupt them."""
+        order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
+        ordered = [texts[index] for index in order]
+        return [self._batch(rows, rng) for rows in self._cut(self._rows(ordered))]
+
+    def _rows(self, texts: list[np.ndarray]) -> list[list[np.ndarray]]:
+        """Put texts, longest first, into rows: one each, or first-fit into rows of the longest text."""
+        if self.layout == "padded" or not texts:
+            return [[text] for text in texts]
+        width = len(texts[0])
+        rows: list[list[np.ndarray]] = []
+        room: list[int] = []
+        for text in texts:
+            place = next((row for row, free in enumerate(room) if free >= len(text)), None)
+            if place is None:
+                rows.append([text])
+                room.append(width - len(text))
+            else:
+                rows[place].append(text)
+                room[place] -= len(text)
+        return rows
+
+    def _cut(self, rows: list[list[np.ndarray]]) -> Iterator[list[list[np.ndarray]]]:
+        part: list[list[np.ndarray]] = []
+        width = 0
+        for row in rows:
+            length = sum(len(text) for text in row)
+            if part and max(width, length) * (len(part) + 1) > self.tokens:
+                yield part
+                part, width = [], 0
+            part.append(row)
+            width = max(width, length)
+        if part:
+            yield part
+
+    def _batch(self, rows: list[list[np.ndarray]], rng: np.random.Generator) -> Batch:
+        width = max(sum(len(text) for text in row) for row in rows)
+        ids = np.full((len(rows), width), self.padding, dtype=np.int64)
+        text = np.full((len(rows), width), -1, dtype=np.int64)
+        number = 0
+        for row, members in enumerate(rows):
+            start = 0
+            for member in members:
+                ids[row, start : start + len(member)] = member
+                text[row, start : start + len(member)] = number
+                start += len(member)
+                number += 1
+        allowed = (text >= 0) & ~np.isin(ids, self.special)
+        masked, labels = self.masking(ids, allowed, self.vocabulary, rng)
+        assert ((labels == IGNORED) | allowed).all()
+        tensors = [torch.from_numpy(array) for array in (ids, masked, labels, text)]
+        return Batch(tensors[0], tensors[1], tensors[2], tensors[3], number)
+
+
+class Steps(Dataset):
+    """The micro-batches of every step: item ``i`` is the list for step ``i``.
+
+    Each epoch visits every text once in an order drawn anew; a step may reach over the end of an epoch.
+    """
+
+    def __init__(
+        self, rows: Sequence[np.ndarray], collator: Collator, *, batch_size: int, steps: int, seed: int
+    ) -> None:
+        """Set up ``steps`` steps of ``batch_size`` texts each."""
+        self.rows, self.collator = rows, collator
+        self.batch_size, self.steps, self.seed = batch_size, steps, seed
+        self._order = lru_cache(maxsize=2)(self._draw_order)
+
+    def _draw_order(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng([self.seed, 1, epoch]).permutation(len(self.rows))
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def indices(self, step: int) -> list[int]:
+        """Return which texts step ``step`` reads."""
+        places = range(step * self.batch_size, (step + 1) * self.batch_size)
+        return [int(self._order(place // len(self.rows))[place % len(self.rows)]) for place in places]
+
+    def __getitem__(self, step: int) -> list[Batch]:
+        texts = [np.asarray(self.rows[index]) for index in self.indices(step)]
+        return self.collator(texts, np.random.default_rng([self.seed, 2, step]))

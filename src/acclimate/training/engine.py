@@ -1,0 +1,171 @@
+"""Views -> one forward -> objectives -> backward, once for all methods."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from acclimate.backbone import encode, language_head
+from acclimate.backbone.device import Precision, autocast
+from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
+
+Terms = dict[str, Tensor]
+
+
+class Engine:
+    """Runs the objectives of a method on the micro-batches of a step.
+
+    Every mean goes over the whole step, however it is cut: token terms are summed and divided by the count of all
+    micro-batches; terms that need all texts at once take two passes (see :class:`BatchObjective`).
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        objectives: Sequence[Objective | BatchObjective],
+        precision: Precision = "fp32",
+        reference: PreTrainedModel | None = None,
+    ) -> None:
+        """Collect the views that the objectives ask for.
+
+        Args:
+            model: The student, with attached attention.
+            objectives: The loss terms.
+            precision: Of the forward.
+            reference: A frozen model for views that ask for it.
+        """
+        self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
+        self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
+        self.plain = [term for term in objectives if isinstance(term, Objective)]
+        self.whole = [term for term in objectives if isinstance(term, BatchObjective)]
+        self.precision = precision
+        self.views = tuple(dict.fromkeys(view for term in objectives for view in term.views))
+        for view in self.views:
+            if view.reader not in self.readers:
+                raise ValueError(f"a view asks for the reader '{view.reader}', which this engine does not have")
+
+    @property
+    def student_views(self) -> int:
+        """How many times the student reads each text."""
+        return sum(view.reader == "student" for view in self.views)
+
+    def read(self, batch: Batch, views: Sequence[View]) -> Outputs:
+        """Run one forward for each reader over the rows of all its views."""
+        hidden: dict[View, Tensor] = {}
+        for name, reader in self.readers.items():
+            mine = [view for view in views if view.reader == name]
+            if not mine:
+                continue
+            ids = torch.cat([batch.masked if view.tokens == "masked" else batch.original for view in mine])
+            with torch.no_grad() if name == "reference" else nullcontext():
+                states = encode(reader, ids, batch.text.repeat(len(mine), 1), _stack_gates(mine, len(batch.text)))
+            hidden.update(zip(mine, states.chunk(len(mine)), strict=True))
+        return Outputs(hidden, batch, self.heads)
+
+    def step(self, batches: Sequence[Batch], *, backward: bool = True) -> Terms:
+        """Compute all terms over the step and, unless told otherwise, add their gradients to the parameters.
+
+        Args:
+            batches: The micro-batches of the step, on the device of the model.
+            backward: Whether gradients are wanted.
+
+        Returns:
+            Each term by name (unweighted means, detached), and their weighted sum as ``"loss"``.
+        """
+        counts = {term.name: max(1, sum(term.count(batch) for batch in batches)) for term in self.plain}
+        terms: Terms = {}
+        pending: dict[str, tuple[Tensor, ...]] = {}
+        seeds: list[_RandomState] = []
+        if self.whole and len(batches) > 1:
+            pending, seeds = self._first_pass(batches, terms)
+        for number, batch in enumerate(batches):
+            with _replay(seeds[number] if seeds else None), torch.set_grad_enabled(backward):
+                loss = self._micro_batch(batch, number, counts, pending, terms)
+            if backward:
+                loss.backward()
+        weights = {term.name: term.weight for term in self.plain} | {term.name: term.weight for term in self.whole}
+        terms["loss"] = torch.stack([weights[name] * value for name, value in terms.items()]).sum()
+        return terms
+
+    def _micro_batch(
+        self, batch: Batch, number: int, counts: dict[str, int], pending: dict[str, tuple[Tensor, ...]], terms: Terms
+    ) -> Tensor:
+        parts: list[Tensor] = []
+        with autocast(self.precision, batch.masked.device):
+            outputs = self.read(batch, self.views)
+            for term in self.plain:
+                value = term.total(outputs) / counts[term.name]
+                terms[term.name] = terms.get(term.name, 0) + value.detach()
+                parts.append(term.weight * value)
+            for whole in self.whole:
+                representations = whole.represent(outputs)
+                if pending:
+                    # Its value is not the loss, but its gradient is: the chain rule through the representations.
+                    parts.append((representations * pending[whole.name][number]).sum())
+                else:
+                    value = whole.loss(representations)
+                    terms[whole.name] = value.detach()
+                    parts.append(whole.weight * value)
+        return torch.stack(parts).sum()
+
+    def _first_pass(
+        self, batches: Sequence[Batch], terms: Terms
+    ) -> tuple[dict[str, tuple[Tensor, ...]], list[_RandomState]]:
+        """Collect the representations of all texts; return their gradients, and the dropout draws to repeat.
+
+        All views are read, not only those needed here: the draws must fall the same way in the second pass.
+        """
+        collected: dict[str, list[Tensor]] = {term.name: [] for term in self.whole}
+        seeds: list[_RandomState] = []
+        device = batches[0].masked.device
+        with torch.no_grad(), autocast(self.precision, device):
+            for batch in batches:
+                seeds.append(_RandomState(device))
+                outputs = self.read(batch, self.views)
+                for term in self.whole:
+                    collected[term.name].append(term.represent(outputs))
+        pending = {}
+        for term in self.whole:
+            parts = collected[term.name]
+            everything = torch.cat(parts).requires_grad_()
+            with torch.enable_grad():
+                value = term.loss(everything)
+                (gradient,) = torch.autograd.grad(term.weight * value, everything)
+            terms[term.name] = value.detach()
+            pending[term.name] = gradient.split([len(part) for part in parts])
+        return pending, seeds
+
+
+def _stack_gates(views: Sequence[View], rows: int) -> Tensor | None:
+    """Make gates (layers, views x rows, heads) for stacked views; None if no view has any."""
+    gated = [view.gates.values for view in views if view.gates is not None]
+    if not gated:
+        return None
+    ones = torch.ones_like(gated[0])
+    stacked = [ones if view.gates is None else view.gates.values for view in views]
+    return torch.stack(stacked, dim=1).repeat_interleave(rows, dim=1)
+
+
+class _RandomState:
+    """The state of the generators that dropout draws from."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.cpu = torch.get_rng_state()
+        self.cuda = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+        self.device = device
+
+    def restore(self) -> None:
+        torch.set_rng_state(self.cpu)
+        if self.cuda is not None:
+            torch.cuda.set_rng_state(self.cuda, self.device)
+
+
+@contextmanager
+def _replay(state: _RandomState | None) -> Iterator[None]:
+    if state is not None:
+        state.restore()
+    yield

@@ -1,0 +1,131 @@
+"""What a method is, and the list of all there are.
+
+A method is a recipe of parts: objectives over views, perhaps an update rule, perhaps a preparation. Every module in
+``acclimate.methods`` is imported when the list is first read, and so is every entry point of the group
+``acclimate.methods`` in other packages: one file with ``@register`` is all that a new method needs.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import pkgutil
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, TypeVar
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
+
+from acclimate.errors import UserError, unknown
+from acclimate.objectives import BatchObjective, MaskedLM, Objective
+from acclimate.training.run import Run
+from acclimate.updates import UpdateRule
+
+
+@dataclasses.dataclass
+class Method:
+    """Base of all methods; by itself plain masked language modelling.
+
+    Subclasses are dataclasses: their fields are the parameters, with the paper's values as defaults.
+    """
+
+    name: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    trains: ClassVar[bool] = True
+    """False for a method that leaves the model as it is."""
+
+    def prepare(self, run: Run) -> None:
+        """Measure or build what the method needs before the first step."""
+
+    def objectives(self) -> list[Objective | BatchObjective]:
+        """Return the loss terms; called after :meth:`prepare`."""
+        return [MaskedLM()]
+
+    def update_rule(self) -> UpdateRule | None:
+        """Return what happens around each optimiser step; called after :meth:`prepare`."""
+        return None
+
+    def settings(self) -> dict[str, Any]:
+        """Return the parameters and their values."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+
+M = TypeVar("M", bound=type[Method])
+_methods: dict[str, type[Method]] = {}
+_discovered = False
+
+
+def register(name: str, *, paper: str = "", summary: str = "") -> Callable[[M], M]:
+    """Enter a subclass of :class:`Method` (a dataclass) in the list.
+
+    Args:
+        name: What users call it.
+        paper: Short citation.
+        summary: One line for the table of methods.
+
+    Raises:
+        ValueError: If the name is taken by another class.
+    """
+
+    def enter(cls: M) -> M:
+        known = _methods.get(name)
+        if known is not None and known.__qualname__ != cls.__qualname__:
+            raise ValueError(f"two methods are called '{name}': {known.__module__} and {cls.__module__}")
+        cls.name, cls.paper, cls.summary = name, paper, summary
+        _methods[name] = cls
+        return cls
+
+    return enter
+
+
+def _discover() -> None:
+    global _discovered
+    if _discovered:
+        return
+    _discovered = True
+    package = importlib.import_module("acclimate.methods")
+    for module in pkgutil.iter_modules(package.__path__):
+        importlib.import_module(f"acclimate.methods.{module.name}")
+    for entry in entry_points(group="acclimate.methods"):
+        entry.load()
+
+
+def names() -> list[str]:
+    """Return the names of all methods, sorted."""
+    _discover()
+    return sorted(_methods)
+
+
+def lookup(name: str) -> type[Method]:
+    """Return the class of a method.
+
+    Raises:
+        UserError: If there is none of that name; the message proposes the nearest.
+    """
+    _discover()
+    if name not in _methods:
+        raise unknown("method", name, _methods)
+    return _methods[name]
+
+
+def get(name: str, **settings: Any) -> Method:
+    """Make a method with its parameters; strings are converted to the type of the parameter.
+
+    Raises:
+        UserError: If the method or a parameter is unknown, or a value does not fit.
+    """
+    cls = lookup(name)
+    fields = {field.name for field in dataclasses.fields(cls)}
+    for key in settings:
+        if key not in fields:
+            if not fields:
+                raise UserError(f"Method '{name}' has no parameters, so '{key}' cannot be set.")
+            raise unknown(f"parameter of method '{name}'", key, fields)
+    try:
+        checked = TypeAdapter(with_config(ConfigDict(extra="forbid"))(cls)).validate_python(settings)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in first["loc"])
+        raise UserError(f"Method '{name}', parameter '{place}': {first['msg']} (got {first['input']!r}).") from error
+    return checked

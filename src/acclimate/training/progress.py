@@ -1,0 +1,47 @@
+"""The bar that training shows: share done, loss, speed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+if TYPE_CHECKING:
+    from acclimate.training.trainer import StepTrainer
+
+
+class TrainingBar:
+    """A progress bar on stderr; a context manager that is called after every step."""
+
+    def __init__(self, title: str, enabled: bool = True) -> None:
+        """Prepare a bar; ``enabled`` false shows nothing."""
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+        )
+        self._bar = Progress(*columns, console=Console(stderr=True), disable=not enabled)
+        self._task = self._bar.add_task(title, total=1.0, note="")
+
+    def __enter__(self) -> TrainingBar:
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, share: float, trainer: StepTrainer) -> None:
+        """Show how far training has come."""
+        loss = f"loss {trainer.last_terms['loss']:.3f} " if trainer.last_terms else ""
+        speed = trainer.tokens / max(1e-9, trainer.clock.seconds)
+        self._bar.update(self._task, completed=share, note=f"{loss}{speed:,.0f} tokens/s")
+
+    @staticmethod
+    def say(text: str, enabled: bool = True) -> None:
+        """Print a line to stderr."""
+        if enabled:
+            Console(stderr=True).print(text, highlight=False, markup=False)

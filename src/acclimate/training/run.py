@@ -1,0 +1,118 @@
+"""What a method can reach while it prepares: the model, the text, the seed, and a cache."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from acclimate.backbone import HeadLayer
+from acclimate.backbone.device import Precision, micro_batch_tokens
+from acclimate.files import new_folder
+from acclimate.masking import Masking
+from acclimate.objectives import Batch
+from acclimate.training.batches import Collator
+
+
+def cache_folder() -> Path:
+    """Return where tokenised corpora and importances are kept: ``$ACCLIMATE_CACHE`` or ``~/.cache/acclimate``."""
+    return Path(os.environ.get("ACCLIMATE_CACHE") or Path.home() / ".cache" / "acclimate")
+
+
+def fingerprint_weights(model: PreTrainedModel) -> str:
+    """Hash the weights of a model: the same for the same numbers, wherever they came from."""
+    digest = hashlib.sha256()
+    for name, value in sorted(model.state_dict().items()):
+        digest.update(name.encode())
+        digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+@dataclass
+class Run:
+    """One adaptation in progress.
+
+    Attributes:
+        model: The model as loaded, with attached attention.
+        layers: Its attention layers.
+        tokenizer: Its tokenizer.
+        rows: The domain text as token rows, with a ``fingerprint`` of their content.
+        masking: How tokens are hidden in this run.
+        seed: The one seed of the run.
+        precision: Of the forward.
+    """
+
+    model: PreTrainedModel
+    layers: list[HeadLayer]
+    tokenizer: PreTrainedTokenizerBase
+    rows: Sequence[np.ndarray]
+    masking: Masking
+    seed: int
+    precision: Precision
+    progress: bool = True
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def sample(self, tokens: int, readings: int = 1) -> Iterator[Batch]:
+        """Yield micro-batches, one text a row, from a random part of the corpus of about ``tokens`` tokens.
+
+        Args:
+            tokens: Real tokens to read; the whole corpus if it has fewer.
+            readings: How many times one forward reads each row, for the size of the micro-batches.
+        """
+        collator = Collator.of(self.tokenizer, self.masking, micro_batch_tokens(self.device) // readings)
+        order = np.random.default_rng([self.seed, 3]).permutation(len(self.rows))
+        rng = np.random.default_rng([self.seed, 4])
+        chosen: list[np.ndarray] = []
+        total = pool = 0
+        for index in order:
+            row = np.asarray(self.rows[int(index)])
+            if total and total + len(row) > tokens:
+                break
+            chosen.append(row)
+            total += len(row)
+            pool += len(row)
+            if pool > 40_000:  # enough for rows of like length to meet; the memory stays flat
+                yield from collator(chosen, rng)
+                chosen, pool = [], 0
+        if chosen:
+            yield from collator(chosen, rng)
+
+    def cached(self, name: str, options: dict[str, Any], make: Callable[[], Tensor]) -> Tensor:
+        """Return a tensor from the cache, or make and keep it; chance inside ``make`` comes from the run's seed.
+
+        The key is the model's weights, the text, the seed and ``options``.
+        """
+        parts = {
+            "name": name,
+            "options": options,
+            "seed": self.seed,
+            "precision": self.precision,
+            "model": fingerprint_weights(self.model),
+            "text": getattr(self.rows, "fingerprint", None),
+        }
+        key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
+        folder = cache_folder() / name / key
+        file = folder / "tensor.safetensors"
+        if parts["text"] is not None and file.is_file():
+            return load_file(file)["tensor"].to(self.device)
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            value = make()
+        if parts["text"] is not None:
+            with new_folder(folder) as temporary:
+                save_file({"tensor": value.cpu().contiguous()}, temporary / "tensor.safetensors")
+        return value

@@ -1,0 +1,222 @@
+"""The ``Trainer`` of transformers with our engine inside: one step is one item of the data set."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from acclimate.errors import UserError
+from acclimate.files import read_json, write_json
+from acclimate.objectives import Batch
+from acclimate.training.batches import Steps
+from acclimate.training.engine import Engine
+from acclimate.updates import UpdateRule
+
+SECONDS_BETWEEN_CHECKPOINTS = 300
+
+
+class Clock:
+    """Seconds of training, over all the runs that it took; and how much of a time budget they used."""
+
+    def __init__(self, budget: float | None = None) -> None:
+        """Start at zero, with ``budget`` seconds to spend or none."""
+        self.budget, self.earlier, self._start = budget, 0.0, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return self.earlier + time.monotonic() - self._start
+
+    @property
+    def spent(self) -> float:
+        """Share of the budget that is used up; 0 without a budget."""
+        return 0.0 if self.budget is None else self.seconds / self.budget
+
+
+class StepTrainer(Trainer):
+    """Trains on the steps of a :class:`Steps` data set with an :class:`Engine` and an update rule."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        args: TrainingArguments,
+        steps: Steps,
+        *,
+        rule: UpdateRule | None,
+        clock: Clock,
+        log_file: Path,
+        warmup: float,
+        parameters: Sequence[torch.nn.Parameter] | None = None,
+        progress: Any = None,
+        save_every: int | None = None,
+    ) -> None:
+        """Wire the parts; ``parameters`` limits what the optimiser moves, ``progress`` is told of every step."""
+        self.engine, self.clock, self.log_file, self._warmup = engine, clock, log_file, warmup
+        self._only = parameters
+        self.tokens = 0
+        self._recent: list[dict[str, Tensor]] = []
+        self.last_terms: dict[str, float] = {}
+        model = engine.readers["student"]
+        super().__init__(model=model, args=args, train_dataset=steps, data_collator=_the_one)
+        for callback in (PrinterCallback, ProgressCallback):
+            self.remove_callback(callback)
+        self.add_callback(_Hooks(self, rule, progress, save_every))
+
+    def get_train_dataloader(self) -> DataLoader:
+        """Return the loader of steps, in order: the order of texts is the data set's business."""
+        loader: DataLoader = DataLoader(
+            self.train_dataset,  # type: ignore[arg-type]
+            batch_size=1,
+            shuffle=False,
+            collate_fn=_the_one,
+        )
+        return loader
+
+    def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
+        """Make a fused AdamW; weight decay spares biases and normalisation layers."""
+        if self.optimizer is None:
+            chosen = self._only if self._only is not None else list(self.model.parameters())  # type: ignore[union-attr]
+            chosen = [parameter for parameter in chosen if parameter.requires_grad]
+            groups = [
+                {"params": [p for p in chosen if p.dim() > 1], "weight_decay": self.args.weight_decay},
+                {"params": [p for p in chosen if p.dim() <= 1], "weight_decay": 0.0},
+            ]
+            self.optimizer = torch.optim.AdamW(
+                [group for group in groups if group["params"]],
+                lr=self.args.learning_rate,
+                betas=(self.args.adam_beta1, self.args.adam_beta2),
+                eps=self.args.adam_epsilon,
+                fused=True,
+            )
+        return self.optimizer
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
+        """Make the linear schedule with warm-up; under a time budget its progress is the time spent."""
+        if self.lr_scheduler is None:
+
+            def factor(step: int) -> float:
+                done = max(step / num_training_steps, self.clock.spent)
+                if done < self._warmup:
+                    # The first step must not be lost: its rate is that of the end of the step.
+                    return max(done, 1 / num_training_steps) / self._warmup
+                return max(0.0, (1 - done) / max(1e-9, 1 - self._warmup))
+
+            self.lr_scheduler = LambdaLR(optimizer or self.create_optimizer(), factor)
+        return self.lr_scheduler
+
+    def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
+        """Run the engine over the micro-batches of a step.
+
+        Raises:
+            UserError: If the loss is not a finite number.
+        """
+        model.train()
+        batches: list[Batch] = [batch.to(self.args.device) for batch in inputs]
+        terms = self.engine.step(batches)
+        if not math.isfinite(terms["loss"].item()):
+            raise UserError(
+                f"The loss is {terms['loss'].item()} at step {self.state.global_step + 1}. Lower the learning rate "
+                f"(now {self.args.learning_rate:g}) or use precision fp32; finished checkpoints are kept."
+            )
+        self.tokens += sum(batch.tokens for batch in batches)
+        self._recent.append(terms)
+        return terms["loss"]
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Append the mean of each term since the last line to ``log.jsonl``."""
+        if self._recent:
+            self.last_terms = {
+                name: float(torch.stack([terms[name].float() for terms in self._recent]).mean())
+                for name in self._recent[0]
+            }
+            self._recent = []
+            line = {
+                "step": self.state.global_step,
+                "tokens": self.tokens,
+                "seconds": round(self.clock.seconds, 1),
+                "loss": self.last_terms["loss"],
+                "terms": {name: value for name, value in self.last_terms.items() if name != "loss"},
+                "learning_rate": logs.get("learning_rate"),
+                "grad_norm": logs.get("grad_norm"),
+            }
+            with self.log_file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        super().log(logs, start_time)
+
+    def floating_point_ops(self, inputs: Any) -> int:
+        """Count nothing: the micro-batches are not what the parent expects."""
+        return 0
+
+
+class _Hooks(TrainerCallback):
+    """The update rule around the step; the clock; checkpoints by time."""
+
+    def __init__(self, trainer: StepTrainer, rule: UpdateRule | None, progress: Any, save_every: int | None) -> None:
+        self.trainer, self.rule, self.progress, self.save_every = trainer, rule, progress, save_every
+        self._saved = time.monotonic()
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        # A resumed run forgets the lines after its checkpoint: those steps are made again.
+        trainer = self.trainer
+        if trainer.log_file.is_file():
+            lines = trainer.log_file.read_text(encoding="utf-8").splitlines(keepends=True)
+            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= state.global_step]
+            trainer.log_file.write_text("".join(kept), encoding="utf-8")
+        self._saved = time.monotonic()
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.rule is not None:
+            self.rule.before_step()
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self.rule is not None:
+            self.rule.after_step()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        trainer = self.trainer
+        if trainer.clock.spent >= 1:
+            control.should_training_stop = True
+            control.should_log = True
+        if self.progress is not None:
+            share = max(state.global_step / state.max_steps, trainer.clock.spent)
+            self.progress(min(1.0, share), trainer)
+        due = time.monotonic() - self._saved > SECONDS_BETWEEN_CHECKPOINTS
+        if due if self.save_every is None else state.global_step % self.save_every == 0:
+            control.should_save = state.global_step < state.max_steps
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        self._saved = time.monotonic()
+        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+        write_json(folder / "clock.json", {"seconds": self.trainer.clock.seconds, "tokens": self.trainer.tokens})
+
+
+def resume_clock(checkpoint: str, trainer: StepTrainer) -> None:
+    """Go on counting time and tokens from where a checkpoint stopped."""
+    file = Path(checkpoint) / "clock.json"
+    if file.is_file():
+        state = read_json(file)
+        trainer.clock.earlier, trainer.tokens = state["seconds"], state["tokens"]
+
+
+def _the_one(items: Any) -> Any:
+    """Collate a batch of one: the item itself."""
+    return items[0]

@@ -1,0 +1,7 @@
+"""What happens between the backward and the optimiser step, and the importances that steer it."""
+
+from acclimate.updates.base import UpdateRule
+from acclimate.updates.importance import dropout_importance, normalise
+from acclimate.updates.soft_mask import SoftMask
+
+__all__ = ["SoftMask", "UpdateRule", "dropout_importance", "normalise"]

@@ -1,0 +1,130 @@
+"""Importance of attention heads to general knowledge, measured by robustness to dropout (DGA, Eq. 5 to 8 and 10)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from acclimate.backbone import HeadLayer, encode, language_head
+from acclimate.backbone.device import Precision, autocast
+from acclimate.errors import UserError
+from acclimate.objectives import Batch, mean_pool
+
+Representation = Literal["hidden", "logits"]
+
+
+def dropout_divergence(
+    model: PreTrainedModel, batch: Batch, gates: Tensor, representation: Representation = "hidden"
+) -> Tensor:
+    """Read each text under two dropout draws and return how far the two readings are apart (Eq. 8).
+
+    Both readings go through one forward and share the gates of their text.
+
+    Args:
+        model: In training mode, with attached attention.
+        batch: One text a row.
+        gates: (layers, rows, heads).
+        representation: Over what the distributions of the Kullback-Leibler divergence range at each token: softmax of
+            the last hidden state over its features, or the language model's distribution over the vocabulary.
+
+    Returns:
+        KL(first || second), averaged over the real tokens of each text: (texts,), nats.
+    """
+    ids, text = batch.original.repeat(2, 1), batch.text.repeat(2, 1)
+    values = encode(model, ids, text, gates.repeat(1, 2, 1))
+    if representation == "logits":
+        values = language_head(model)(values)
+    first, second = nn.functional.log_softmax(values.float(), dim=-1).chunk(2)
+    token_kl = (first.exp() * (first - second)).sum(-1, keepdim=True)
+    return mean_pool(token_kl, batch.text, batch.texts).squeeze(-1)
+
+
+def dropout_importance(
+    model: PreTrainedModel,
+    layers: list[HeadLayer],
+    batches: Iterable[Batch],
+    *,
+    representation: Representation = "hidden",
+    precision: Precision = "fp32",
+) -> Tensor:
+    """Average the absolute gradient of each head's gate over texts (Eq. 6).
+
+    The gates have a row for each text, so that one backward gives the exact gradient of every text by itself.
+    The parameters are frozen meanwhile and keep no gradient; the mode and the gates of the model are restored.
+
+    Args:
+        model: A masked language model with attached attention.
+        layers: Its attention layers.
+        batches: Micro-batches of one text a row.
+        representation: See :func:`dropout_divergence`. The paper says "the resulting representations"; the hidden
+            state is the default, since it is what those words name and needs no vocabulary projection at every token.
+        precision: Of the forward.
+
+    Returns:
+        (layers, heads), float32, not normalised.
+
+    Raises:
+        UserError: If the model has no dropout (the divergence would be zero and its gradient rounding noise), there
+            is no text, or a gradient is not finite.
+    """
+    if representation not in ("hidden", "logits"):
+        raise UserError(f"Importance reads 'hidden' or 'logits', not '{representation}'.")
+    device = next(model.parameters()).device
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    training = model.training
+    total = torch.zeros(len(layers), layers[0].heads, device=device)
+    texts = 0
+    model.train()
+    for parameter in trainable:
+        parameter.requires_grad_(False)
+    try:
+        for batch in batches:
+            batch = batch.to(device)
+            if batch.texts != len(batch.text):
+                raise ValueError("per-text gradients need one text a row")
+            gates = torch.ones(len(layers), batch.texts, layers[0].heads, device=device, requires_grad=True)
+            with autocast(precision, device):
+                divergence = dropout_divergence(model, batch, gates, representation)
+            if texts == 0 and bool((divergence.detach() < 1e-9).all()):
+                raise UserError(
+                    "Two readings of the same text do not differ: the dropout of this model is zero, so head "
+                    "importance cannot be measured. Set dropout probabilities in its config.json (0.1 is usual)."
+                )
+            (gradient,) = torch.autograd.grad(divergence.sum(), gates)
+            total += gradient.abs().sum(1)
+            texts += batch.texts
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+        model.train(training)
+    if texts == 0:
+        raise UserError("There is no text to measure head importance on.")
+    if not bool(total.isfinite().all()):
+        raise UserError("Head importance is not finite; try precision fp32.")
+    return total / texts
+
+
+def normalise(importance: Tensor, protect: Literal["unusual", "important"] = "unusual") -> Tensor:
+    """Normalise importances layer by layer to [0, 1] (Eq. 10).
+
+    Args:
+        importance: (layers, heads).
+        protect: ``"unusual"`` is the paper's absolute value of tanh(z), z the score standardised over the heads of
+            its layer; note that it protects the least important heads as strongly as the most important ones. ``"important"`` keeps
+            only the upper side, max(0, tanh(z)). The paper's form is the default, because its results are for it.
+
+    Returns:
+        (layers, heads). A layer whose heads are all equally important gets zeros.
+    """
+    if protect not in ("unusual", "important"):
+        raise UserError(f"Importances protect 'unusual' or 'important' heads, not '{protect}'.")
+    centred = importance - importance.mean(1, keepdim=True)
+    spread = importance.std(1, keepdim=True)
+    # Relative to the scores' size: the spread of equal scores is rounding noise, which must not be blown up.
+    flat = spread <= 1e-6 * importance.abs().amax(1, keepdim=True)
+    score = torch.tanh(torch.where(flat, 0.0, centred / spread.masked_fill(flat, 1.0)))
+    return score.abs() if protect == "unusual" else score.clamp(min=0)

@@ -1,0 +1,203 @@
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import tempfile
+import tracemalloc
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from acclimate.corpus import readers
+from acclimate.corpus.readers import format_of, read, txt_layout
+from acclimate.errors import UserError
+from tests.corpus.writing import SUFFIXES, write
+
+# Any text that UTF-8 can carry.
+anything = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
+a_line = anything.filter(
+    lambda text: text.strip() and "\n" not in text and not text.endswith("\r") and text[0] != "\ufeff"
+)
+
+
+def good(path: Path, **options) -> list[str]:
+    records = list(read(path, **options))
+    assert [problem for _, _, problem in records if problem] == []
+    return [text for _, text, _ in records]
+
+
+@pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if not suffix.startswith(".txt")])
+@given(texts=st.lists(anything, min_size=1, max_size=6), end=st.sampled_from(["\n", "\r\n"]), bom=st.booleans())
+@example(texts=['"', "a\tb", 'a,b\n\n"c"\r\nd', "\u2028\x85\x1c", "\ufeff", "\x00", "\r"], end="\r\n", bom=True)
+def test_every_text_comes_back_from_every_format(suffix, texts, end, bom):
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), suffix, texts, end=end, bom=bom)
+        assert good(path) == texts
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".txt.gz", ".txt.zst"])
+@given(texts=st.lists(a_line, min_size=1, max_size=6), end=st.sampled_from(["\n", "\r\n"]), bom=st.booleans())
+def test_every_line_comes_back_from_txt(suffix, texts, end, bom):
+    with tempfile.TemporaryDirectory() as folder:
+        assert good(write(Path(folder), suffix, texts, end=end, bom=bom), txt="line") == texts
+
+
+@given(
+    blocks=st.lists(st.lists(a_line, min_size=1, max_size=4), min_size=2, max_size=5),
+    gap=st.sampled_from(["", " ", "\n", "\t\n"]),
+)
+def test_blocks_come_back_from_txt(blocks, gap):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "blocks.txt"
+        path.write_bytes(f"\n{gap}\n".join("\n".join(block) for block in blocks).encode())
+        assert txt_layout(path) == "block"
+        assert good(path) == ["\n".join(block) for block in blocks]
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@given(data=st.data())
+def test_damage_anywhere_never_ends_in_a_traceback(suffix, data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(Path(folder), suffix, ["one", 'two "quoted", and\tmore', "drei: größer"])
+        content = bytearray(path.read_bytes())
+        for _ in range(data.draw(st.integers(1, 4))):
+            at = data.draw(st.integers(0, len(content)))
+            content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+        path.write_bytes(content)
+        try:
+            records = list(read(path))
+        except UserError as error:
+            assert "\n" not in str(error)
+        else:
+            assert all(line >= 1 and "\n" not in problem for line, _, problem in records)
+
+
+def test_layout_of_txt(tmp_path):
+    path = tmp_path / "a.txt"
+    for content, layout in (
+        ("one\ntwo\nthree\n", "line"),
+        ("\n\none\ntwo\n\n", "line"),
+        ("one\n\ntwo", "block"),
+        ("line\n" * 300 + "\n" + "line\n" * 300, "line"),  # a stray blank line
+        ("", "line"),
+    ):
+        path.write_text(content)
+        assert txt_layout(path) == layout
+
+
+def test_lines_are_numbered_and_bad_ones_named(tmp_path):
+    path = tmp_path / "a.jsonl"
+    deep = b"[" * 100_000
+    lines = [b'{"text": "ok"}', b"{broken", b"[1]", b'{"other": 1}', b'{"text": 3}', b'{"text": "\xff"}', b"", deep]
+    path.write_bytes(b"\n".join([*lines, b'{"text": null}', b'{"text": "end"}']))
+    records = list(read(path))
+    assert [(line, text) for line, text, problem in records if not problem] == [
+        (1, "ok"),
+        (7, ""),
+        (9, ""),
+        (10, "end"),
+    ]
+    problems = {line: problem for line, _, problem in records if problem}
+    assert set(problems) == {2, 3, 4, 5, 6, 8}
+    assert "JSON" in problems[2] and "object" in problems[3] and "'text'" in problems[4]
+    assert "int" in problems[5] and "UTF-8" in problems[6] and "0xff" in problems[6]
+
+
+def test_undecodable_txt(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"one\n\xe9t\xe9\nthree\n")
+    assert [(line, text, bool(problem)) for line, text, problem in read(path)] == [
+        (1, "one", False), (2, "", True), (3, "three", False)
+    ]  # fmt: skip
+    path.write_bytes(b"one\nmore\n\ntwo\n\xe9t\xe9\n\nthree\n")
+    assert [(line, text, bool(problem)) for line, text, problem in read(path)] == [
+        (1, "one\nmore", False), (5, "", True), (7, "three", False)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", [".txt.gz", ".jsonl.gz", ".csv.gz", ".txt.zst", ".jsonl.zst"])
+def test_cut_off_files_give_what_they_have(tmp_path, suffix):
+    draw = random.Random(0)
+    texts = ["".join(draw.choices("abcdefghijklmnop", k=60)) for _ in range(20_000)]
+    path = write(tmp_path, suffix, texts)
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    records = list(read(path))
+    assert "cut off" in records[-1][2]
+    kept = [text for _, text, problem in records if not problem]
+    assert 100 < len(kept) < len(texts) and kept == texts[: len(kept)]
+    assert records[-1][0] in (len(kept) + 1, len(kept) + 2)  # CSV has a header
+
+
+def test_frames_of_zstandard_and_members_of_gzip_are_joined(tmp_path):
+    for suffix in (".txt.gz", ".txt.zst"):
+        path = write(tmp_path, suffix, ["one", "two"])
+        path.write_bytes(path.read_bytes() * 2)
+        assert good(path) == ["one", "two", "one", "two"]
+
+
+def test_not_what_the_name_says(tmp_path):
+    for name in ("a.txt.gz", "a.jsonl.zst", "a.parquet"):
+        (tmp_path / name).write_bytes(b"plain text, not packed\n" * 3)
+        ((line, text, problem),) = read(tmp_path / name)
+        assert (line, text) == (1, "") and "damaged" in problem
+
+
+@pytest.mark.parametrize("suffix", [s for s in SUFFIXES if not s.startswith(".txt")])
+def test_missing_column_lists_the_columns(tmp_path, suffix):
+    path = write(tmp_path, suffix, ["one"], column="review")
+    with pytest.raises(UserError, match=r"no column 'text'.*'id', 'review'"):
+        list(read(path))
+    assert good(path, text_column="review") == ["one"]
+
+
+def test_missing_column_is_found_before_the_end(tmp_path, monkeypatch):
+    monkeypatch.setattr(readers, "PATIENCE", 10)
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"body": 1}\n' * 1000)
+    taken = []
+    with pytest.raises(UserError, match="'body'"):
+        taken.extend(record for record in iter_and_count(read(path), taken))
+    assert len(taken) < 20
+
+
+def iter_and_count(records, taken):
+    for record in records:
+        taken.append(record)
+        yield record
+
+
+def test_parquet_rows_that_are_not_texts(tmp_path):
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None, "b"], "n": [1, 2, 3]}), path)
+    assert list(read(path)) == [(1, "a", ""), (2, "", ""), (3, "b", "")]
+    assert [bool(problem) for _, _, problem in read(path, "n")] == [True] * 3
+    coded = pyarrow.array(["x", "y", "x"]).dictionary_encode()
+    pyarrow.parquet.write_table(pyarrow.table({"text": coded}), path)
+    assert good(path) == ["x", "y", "x"]
+
+
+def test_reading_is_lazy(tmp_path):
+    path = tmp_path / "a.jsonl.gz"
+    with gzip.open(path, "wt") as file:
+        file.writelines(json.dumps({"text": f"document {i}"}) + "\n" for i in range(60_000))
+    tracemalloc.start()
+    assert len(list(islice(read(path), 5))) == 5
+    for _ in islice(read(path), 40_000):
+        pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 1_000_000
+
+
+def test_format_of():
+    assert format_of(Path("A.JSONL.GZ")) == ".jsonl"
+    assert format_of(Path("a.parquet")) == ".parquet"
+    for name in ("a.parquet.gz", "a.json", "a.gz", "txt", "a.txt.bz2"):
+        assert format_of(Path(name)) is None

@@ -1,0 +1,146 @@
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+import pytest
+
+from acclimate.corpus.sources import FileSource, HubSource, ListSource, resolve
+from acclimate.errors import UserError
+
+
+@pytest.fixture
+def tree(tmp_path):
+    for name in ("b.txt", "a.jsonl", "deep/c.csv.gz", "deep/.hidden.txt", ".git/d.txt", "README.md"):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+    return tmp_path
+
+
+def names(sources, tree):
+    return [str(source.path.relative_to(tree)) for source in sources]
+
+
+def test_folders_globs_and_files(tree):
+    assert names(resolve(tree), tree) == ["a.jsonl", "b.txt", "deep/c.csv.gz"]
+    assert names(resolve(str(tree / "*")), tree) == ["a.jsonl", "b.txt", "deep/c.csv.gz"]
+    assert names(resolve(str(tree / "**")), tree) == ["a.jsonl", "b.txt", "deep/c.csv.gz"]
+    assert names(resolve([tree / "b.txt", tree]), tree) == ["b.txt", "a.jsonl", "deep/c.csv.gz"]
+    assert names(resolve([str(tree / "*.txt"), str(tree / "deep" / ".." / "b.txt")]), tree) == ["b.txt"]
+
+
+def test_a_name_with_brackets_is_a_file_first(tmp_path):
+    path = tmp_path / "data[1].txt"
+    path.write_text("x")
+    assert resolve(path) == [FileSource(path)]
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("c.txt", "no file .*c.txt"),
+        ("a.json", "Did you mean '.*a.jsonl'"),
+        ("README.md", r"not known by its ending.*\.parquet.*\.zst"),
+        ("nowhere/a.txt", "folder '.*nowhere' does not exist"),
+        ("*.parquet", "matches nothing"),
+        ("*.md", "matches no file of a known format"),
+        ("empty", "has no file of a known format"),
+    ],
+)
+def test_what_cannot_be_found_is_one_line(tree, source, message):
+    (tree / "empty").mkdir()
+    with pytest.raises(UserError, match=message) as error:
+        resolve(str(tree / source))
+    assert "\n" not in str(error.value)
+
+
+def test_nothing_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for sources in ([], "", [""]):
+        with pytest.raises(UserError, match=r"name at least one|empty name"):
+            resolve(sources)
+    with pytest.raises(UserError, match="'hf:ag_news'"):
+        resolve("ag_news")
+    with pytest.raises(UserError, match="'hf:someone/ag_news'"):
+        resolve("someone/ag_news")
+
+
+def test_fingerprint_is_of_the_content(tmp_path):
+    one, other = tmp_path / "a.txt", tmp_path / "b.txt"
+    one.write_text("same")
+    other.write_text("same")
+    os.utime(other, (1, 1))
+    assert FileSource(one).fingerprint() == FileSource(other).fingerprint()
+    other.write_text("sane")
+    assert FileSource(one).fingerprint() != FileSource(other).fingerprint()
+    assert ListSource(("ab", "c")).fingerprint() != ListSource(("a", "bc")).fingerprint()
+
+
+def test_fingerprint_of_large_files(tmp_path, monkeypatch):
+    monkeypatch.setattr("acclimate.corpus.sources.HASHED_IN_FULL", 10)
+    monkeypatch.setattr("acclimate.corpus.sources._PIECE", 4)
+    path = tmp_path / "a.txt"
+    prints = set()
+    for text in ("abcdefghijkl", "abcdefghijkm", "xbcdefghijkl", "abcdefghijk"):
+        path.write_text(text)
+        os.utime(path, (1, 1))
+        prints.add(FileSource(path).fingerprint())
+    os.utime(path, (2, 2))
+    prints.add(FileSource(path).fingerprint())
+    assert len(prints) == 5
+
+
+def test_hub_names():
+    assert HubSource.parse("hf:user/set") == HubSource("user/set", None, "train")
+    assert HubSource.parse("hf:set:conf") == HubSource("set", "conf", "train")
+    assert HubSource.parse("hf:set::test") == HubSource("set", None, "test")
+    for name in ("hf:", "hf:a:b:c:d"):
+        with pytest.raises(UserError, match="hf:NAME:CONFIG:SPLIT"):
+            HubSource.parse(name)
+
+
+class _Rows(list):
+    column_names = None
+
+
+def _hub(monkeypatch, load):
+    monkeypatch.setitem(sys.modules, "datasets", types.SimpleNamespace(load_dataset=load))
+
+
+def test_hub_rows_stream(monkeypatch):
+    calls = []
+
+    def load(name, config, **options):
+        calls.append((name, config, options))
+        return _Rows([{"text": "a"}, {"text": 1}, {"other": 2}])
+
+    _hub(monkeypatch, load)
+    records = list(HubSource("set", "conf", "test").records("text", "auto"))
+    assert calls == [("set", "conf", {"split": "test", "streaming": True})]
+    assert [(line, text, bool(problem)) for line, text, problem in records] == [
+        (1, "a", False),
+        (2, "", True),
+        (3, "", True),
+    ]
+
+
+def test_hub_errors_are_one_line(monkeypatch):
+    def refuse(*_, **__):
+        raise ConnectionError("no network\nlong story")
+
+    _hub(monkeypatch, refuse)
+    with pytest.raises(UserError, match=r"Cannot open 'hf:set::train': no network\.$"):
+        list(HubSource("set").records("text", "auto"))
+
+    def breaking():
+        yield {"text": "a"}
+        raise ConnectionError("gone")
+
+    rows = type("Rows", (), {"column_names": ["text"], "__iter__": lambda self: breaking()})()
+    _hub(monkeypatch, lambda *_, **__: rows)
+    with pytest.raises(UserError, match="broke off at row 1: gone"):
+        list(HubSource("set").records("text", "auto"))
+    with pytest.raises(UserError, match=r"no column 'body'.*'text'"):
+        list(HubSource("set").records("body", "auto"))

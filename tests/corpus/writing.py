@@ -1,0 +1,47 @@
+"""Writes documents in every format that the corpus reads, independently of the readers."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+from pathlib import Path
+
+import pyarrow
+import pyarrow.parquet
+import zstandard
+
+TEXT_FORMATS = (".txt", ".jsonl", ".csv", ".tsv")
+SUFFIXES = (*(form + pack for form in TEXT_FORMATS for pack in ("", ".gz", ".zst")), ".parquet")
+
+
+def packed(data: bytes, name: str) -> bytes:
+    if name.endswith(".gz"):
+        return gzip.compress(data)
+    if name.endswith(".zst"):
+        return zstandard.ZstdCompressor().compress(data)
+    return data
+
+
+def write(folder: Path, suffix: str, texts: list[str], *, column: str = "text", end: str = "\n", bom=False) -> Path:
+    path = folder / f"documents{suffix}"
+    if suffix == ".parquet":
+        table = pyarrow.table({"id": list(range(len(texts))), column: pyarrow.array(texts, pyarrow.string())})
+        pyarrow.parquet.write_table(table, path, row_group_size=2)
+        return path
+    buffer = io.StringIO(newline="")
+    if suffix.startswith(".txt"):
+        buffer.writelines(text + end for text in texts)
+    elif suffix.startswith(".jsonl"):
+        buffer.writelines(json.dumps({"id": 1, column: t}, ensure_ascii=len(t) % 2 == 0) + end for t in texts)
+    else:
+        # Before Python 3.13 csv.writer leaves a carriage return unquoted, which no reader can undo.
+        quoting = csv.QUOTE_ALL if "\r" in "".join(texts) else csv.QUOTE_MINIMAL
+        delimiter = "\t" if suffix.startswith(".tsv") else ","
+        writer = csv.writer(buffer, delimiter=delimiter, lineterminator=end, quoting=quoting)
+        writer.writerow(["id", column])
+        writer.writerows([i, text] for i, text in enumerate(texts))
+    data = buffer.getvalue().encode("utf-8")
+    path.write_bytes(packed(b"\xef\xbb\xbf" * bom + data, path.name))
+    return path

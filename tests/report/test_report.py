@@ -1,0 +1,168 @@
+"""The report renders whatever a study can leave behind, escapes all of it, and needs nothing else."""
+
+from __future__ import annotations
+
+import io
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from acclimate.report import answer, render, results_table, write_report
+from acclimate.report.words import p_text, plain, signed
+from acclimate.study import compare
+from tests.study.fakes import World, files, study
+
+EVIL = '<script>alert("x")</script>'
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    data = files(folder / "data")
+    domains = [
+        {"name": "cs", "corpus": str(data / "cs.txt"), "tasks": [str(data / "intent")]},
+        {"name": "food", "corpus": str(data / "food.txt"), "tasks": [str(data / "aspect")]},
+    ]
+    world = World(items=600, gain=0.25)
+    return compare(study(data, domains=domains, seeds=5), folder / "out", progress=False, parts=world.parts())
+
+
+def small(tmp_path, **changes):
+    values = study(files(tmp_path / "data"), **changes)
+    values = {key: value for key, value in values.items() if value is not None}
+    return compare(values, tmp_path / "out", progress=False, parts=World().parts())
+
+
+class Page(HTMLParser):
+    """Collects ids and addresses, and checks that tags close."""
+
+    def __init__(self):
+        super().__init__()
+        self.ids, self.addresses, self.open, self.scripts = [], [], [], 0
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        self.scripts += tag == "script"
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href", "action", "data"):
+                self.addresses.append(value)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in ("meta", "br"):
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def read(text) -> Page:
+    page = Page()
+    page.feed(text)
+    assert not page.open
+    assert len(page.ids) == len(set(page.ids))
+    assert all(address.startswith("#") for address in page.addresses)
+    assert "@import" not in text and not re.search(r"url\((?!#)", text)
+    return page
+
+
+def test_the_page_is_whole_and_needs_nothing_else(results):
+    text = render(results)
+    page = read(text)
+    assert page.scripts == 1
+    assert text.count("<svg") == 3
+    assert "prefers-color-scheme: dark" in text and "currentColor" in text
+    assert "#00000" not in text  # every stand-in for a colour was replaced
+    assert "Settings of the study" in text and "torch" in text
+
+
+def test_the_answer_in_words(results):
+    said = answer(results)
+    assert said["headline"].startswith("mlm helped on 2 of 2 tasks")
+    assert "On general text the masked-LM loss changed by +0." in said["headline"]
+    lines = {(place["name"], line["method"]): line for place in said["places"] for line in place["lines"]}
+    assert lines["cs · intent", "mlm"]["verdict"] == "win"
+    assert "95 % interval" in lines["cs · intent", "mlm"]["text"]
+    assert any("comparisons were made" in caveat for caveat in said["caveats"])
+    assert len(said["details"]) == 4
+
+
+def test_everything_from_outside_is_escaped(results, tmp_path):
+    evil = {
+        **results,
+        "title": EVIL,
+        "notes": [EVIL],
+        "samples": [{"text": EVIL, "label": EVIL}],
+        "models": [EVIL],
+        "failures": [{"cell": EVIL, "error": EVIL, "state": "failed"}],
+        "config": {"name": EVIL},
+        "environment": {EVIL: EVIL},
+        "baseline": EVIL,
+    }
+    for name in ("scores", "losses", "adaptations"):
+        evil[name] = [
+            {**row, "domain": EVIL, "method": f"{EVIL} $x_1$", **({"task": EVIL} if "task" in row else {})}
+            for row in results[name]
+        ]
+    evil["domains"] = [EVIL]
+    evil["methods"] = [{"label": f"{EVIL} $x_1$", "name": "dga", "parameters": {EVIL: EVIL}}]
+    text = write_report(evil, tmp_path / "r.html").read_text()
+    assert "<script>alert" not in text and "&lt;script&gt;alert" in text
+    assert read(text).scripts == 1
+
+
+def test_one_seed_is_said_to_be_too_few(tmp_path):
+    found = small(tmp_path, seeds=1)
+    read(render(found))
+    assert any("Only one seed" in caveat for caveat in answer(found)["caveats"])
+
+
+def test_without_general_text(tmp_path):
+    found = small(tmp_path, general=None)
+    text = render(found)
+    read(text)
+    assert "Gain against forgetting" not in text
+    assert "What was forgotten of general text was not measured." in answer(found)["headline"]
+
+
+def test_without_tasks(tmp_path):
+    data = files(tmp_path / "more")
+    found = small(tmp_path, domains=[{"name": "cs", "corpus": str(data / "cs.txt")}])
+    text = render(found)
+    read(text)
+    assert "fall of the loss on domain text" in text
+    assert answer(found)["headline"].startswith("On held-out text of the domain the masked-LM loss changed by −0.")
+
+
+def test_with_one_method_there_is_nothing_to_compare(tmp_path):
+    found = small(tmp_path, methods=["none"], general=None)
+    read(render(found))
+    assert "nothing to compare" in answer(found)["headline"]
+
+
+def test_without_any_result(results):
+    empty = {**results, "scores": [], "losses": [], "adaptations": []}
+    read(render(empty))
+    assert answer(empty)["headline"] == "No cell of this study has a result."
+    assert results_table(empty) == []
+
+
+def test_tables_of_the_terminal_fit_80_columns(results):
+    from rich.console import Console
+
+    console = Console(width=80, record=True, file=io.StringIO())
+    for table in results_table(results):
+        console.print(table)
+    text = console.export_text()
+    assert "…" not in text
+    assert re.search(r"mlm +\d\d\.\d ± \d\.\d .*\[\+\d+\.\d, \+\d+\.\d\] +win", text)
+
+
+def test_numbers():
+    assert signed(-1.25) == "−1.2" and signed(0.04) == "0.0" and signed(-0.04) == "0.0" and signed(2) == "+2.0"
+    assert plain(-0.5) == "−0.5" and plain(-0.01) == "0.0"
+    assert p_text(0.0004) == "p < 0.001" and p_text(0.04321) == "p = 0.043" and p_text(0.5) == "p = 0.50"

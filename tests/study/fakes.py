@@ -1,0 +1,169 @@
+"""Stand-ins for the heavy parts of a study: they compute nothing, but count and can fail or be killed."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError, unknown
+from acclimate.study import Parts
+
+METHODS = {"none": {}, "mlm": {}, "dga": {"contrast_weight": 1.0, "temperature": 0.05}}
+
+
+@dataclass
+class FakeTask:
+    path: Path
+    name: str
+
+    def fingerprint(self) -> str:
+        return sha256(self.path.read_bytes()).hexdigest()
+
+
+class World:
+    """The parts, and what was asked of them."""
+
+    def __init__(self, items: int = 120, gain: float = 0.1, headless: bool = False):
+        self.calls: Counter[str] = Counter()
+        self.arguments: list[dict] = []
+        self.items, self.gain, self.headless = items, gain, headless
+        self.fail_on: dict[str, Exception] = {}
+        self.die_after: int | None = None
+
+    def _called(self, kind: str, **arguments) -> None:
+        if self.die_after is not None and sum(self.calls.values()) >= self.die_after:
+            raise KeyboardInterrupt
+        self.calls[kind] += 1
+        self.arguments.append({"kind": kind, **arguments})
+        if kind in self.fail_on:
+            raise self.fail_on[kind]
+
+    def adapt(self, model, corpus, method="mlm", out=None, *, settings=None, progress=True, **options):
+        self._called("adapt", model=model, method=method, documents=list(corpus), settings=settings, **options)
+        self._called(f"adapt {method}")
+        self.calls[f"adapt {method}"] -= 1
+        folder = Path(out)
+        folder.mkdir(parents=True)
+        (folder / "config.json").write_text(json.dumps({"method": method, **(settings or {})}))
+        terms = {"mlm": 2.5, "contrast": 4.0} if method == "dga" else {"mlm": 2.4}
+        steps = [
+            {
+                "step": i,
+                "tokens": 5000 * i,
+                "loss": sum(terms.values()),
+                "terms": {
+                    name: value * (0.8 + np.exp(-i / 8) / 4 + 0.01 * np.sin(7 * i)) for name, value in terms.items()
+                },
+            }
+            for i in range(1, 41)
+        ]
+        (folder / "log.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+        return SimpleNamespace(method=method, steps=40, tokens=200_000, seconds=62.5, losses=terms, out=folder)
+
+    def finetune(self, model, task, *, seed=0, progress=True, **options):
+        self._called("finetune", model=model, task=task.name, seed=seed, **options)
+        self._called(f"finetune {task.name}")
+        self.calls[f"finetune {task.name}"] -= 1
+        gold = np.random.default_rng(5).integers(3, size=self.items)
+        kind = self._kind(model)
+        rng = np.random.default_rng([seed, len(kind), 3])
+        right = rng.random(self.items) < 0.55 + self.gain * (kind == "mlm") - self.gain * (kind == "dga") / 3
+        predicted = np.where(right, gold, (gold + 1) % 3)
+        score = float(right.mean())
+        return SimpleNamespace(
+            task=task.name,
+            seed=seed,
+            metrics={"accuracy": score, "macro_f1": score, "micro_f1": score},
+            gold=gold.tolist(),
+            predicted=predicted.tolist(),
+            labels=["a", "b", "c"],
+            seconds=1.5,
+            train_size=50,
+        )
+
+    @staticmethod
+    def _kind(model) -> str:
+        return json.loads((Path(model) / "config.json").read_text()).get("method", "none")
+
+    def lm_loss(self, model, texts, *, max_length):
+        self._called("loss", model=model, texts=list(texts), max_length=max_length)
+        kind = self._kind(model)
+        general = texts[0].startswith("general")
+        shift = {"none": 0.0, "mlm": 0.12, "dga": 0.05}[kind] * (1 if general else -3)
+        rng = np.random.default_rng(len(texts))
+        noise = np.random.default_rng(len(kind)).normal(0, 0.1, len(texts)) * (kind != "none")
+        counts = rng.integers(3, 12, len(texts))
+        losses = (3.1 + rng.normal(0, 0.6, len(texts)) + shift + noise) * counts
+        return {
+            "nats": float(losses.sum() / counts.sum()),
+            "masked": int(counts.sum()),
+            "texts": len(texts),
+            "per_text": losses.tolist(),
+            "per_text_masked": counts.tolist(),
+        }
+
+    @staticmethod
+    def method(name, settings):
+        if name not in METHODS:
+            raise unknown("method", name, METHODS)
+        for key in settings:
+            if key not in METHODS[name]:
+                raise unknown(f"parameter of method '{name}'", key, METHODS[name])
+        return {**METHODS[name], **settings}
+
+    @staticmethod
+    def load_task(path, name):
+        if not Path(path).exists():
+            raise UserError(f"No task at '{path}'.")
+        return FakeTask(Path(path), name)
+
+    def parts(self) -> Parts:
+        return Parts(
+            adapt=self.adapt,
+            finetune=self.finetune,
+            load_task=self.load_task,
+            lm_loss=self.lm_loss,
+            corpus=lambda sources, column: Corpus(sources, text_column=column),
+            has_head=lambda model: not self.headless,
+            method=self.method,
+            adapt_defaults=lambda: {
+                **{name: None for name in ("steps", "epochs", "tokens", "max_minutes", "save_every")},
+                **{"seed": 0, "batch_size": 64, "learning_rate": 1e-4, "head_tokens": 300_000, "mask_rate": 0.15},
+            },
+            finetune_defaults=lambda: {"epochs": 5, "learning_rate": 3e-5, "metric": "macro_f1", "select": "last"},
+        )
+
+
+def files(folder: Path) -> Path:
+    """Write the files of a small study; return the folder."""
+    (folder / "model").mkdir(parents=True)
+    (folder / "model" / "config.json").write_text('{"model_type": "bert"}')
+    (folder / "model" / "model.safetensors").write_bytes(b"weights")
+    for name, count in (("cs", 300), ("food", 300), ("general", 80), ("heldout", 60)):
+        (folder / f"{name}.txt").write_text("".join(f"{name} document number {i} of many\n" for i in range(count)))
+    for name in ("intent", "aspect"):
+        (folder / name).write_text(name)
+    return folder
+
+
+def study(folder: Path, **changes) -> dict:
+    """The values of a small study of those files."""
+    return {
+        "name": "small",
+        "models": [str(folder / "model")],
+        "methods": ["none", "mlm", {"name": "dga", "label": "dga, no contrast", "contrast_weight": 0}],
+        "domains": [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [str(folder / "intent")]}],
+        "general": str(folder / "general.txt"),
+        "adapt": {"tokens": 200_000},
+        "finetune": {"epochs": 3},
+        "seeds": 3,
+        "evaluate": {"documents": 20},
+        **changes,
+    }

@@ -1,0 +1,129 @@
+"""The study file: short forms, defaults, relative paths, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acclimate.errors import UserError
+from acclimate.study import StudyConfig, TaskSpec
+from tests.study.fakes import files, study
+
+TINY = {
+    "models": ["m"],
+    "methods": ["none", "mlm"],
+    "domains": [{"name": "d", "corpus": "c.txt", "tasks": ["t/intent"]}],
+}
+
+
+def changed(**changes) -> dict:
+    return {**TINY, **changes}
+
+
+def test_short_forms_and_defaults():
+    config = StudyConfig.of(changed(seeds=3, methods=["none", {"name": "dga", "contrast_weight": 0}]))
+    assert config.seeds == [0, 1, 2]
+    assert config.baseline == "none"
+    assert [method.label for method in config.methods] == ["none", "dga (contrast_weight=0)"]
+    assert config.methods[1].parameters == {"contrast_weight": 0}
+    assert config.domains[0].corpus == ["c.txt"]
+    assert config.domains[0].tasks == [TaskSpec(path="t/intent", name="intent")]
+
+
+def test_without_none_the_first_method_is_the_baseline():
+    assert StudyConfig.of(changed(methods=["mlm", "dga"])).baseline == "mlm"
+
+
+def test_numbers_written_with_an_exponent():
+    config = StudyConfig.of(yaml.safe_load(yaml.safe_dump(changed()) + "adapt: {tokens: 1e6, learning_rate: 1e-4}"))
+    assert config.adapt.given() == {"tokens": 1_000_000, "learning_rate": 1e-4, "seed": 0}
+
+
+def test_own_settings_of_a_task_are_kept_apart():
+    config = StudyConfig.of(
+        changed(domains=[{"name": "d", "corpus": "c", "tasks": [{"path": "t", "epochs": 2}]}], finetune={"epochs": 9})
+    )
+    assert config.domains[0].tasks[0].given() == {"epochs": 2}
+    assert config.finetune.given() == {"epochs": 9}
+
+
+@pytest.mark.parametrize("suffix", ["yaml", "toml"])
+def test_relative_paths_start_at_the_file(tmp_path, suffix):
+    folder = files(tmp_path / "data")
+    (tmp_path / "studies").mkdir()
+    path = tmp_path / "studies" / f"spine.{suffix}"
+    if suffix == "yaml":
+        text = "models: [../data/model, org/name]\nmethods: [mlm]\ndomains: [{name: d, corpus: [../data/*.txt]}]\n"
+    else:
+        text = 'models = ["../data/model", "org/name"]\nmethods = ["mlm"]\n'
+        text += '[[domains]]\nname = "d"\ncorpus = "../data/*.txt"\n'
+    path.write_text(text)
+    config = StudyConfig.load(path)
+    assert config.name == "spine"
+    assert [model.path for model in config.models] == [str(folder / "model"), "org/name"]
+    assert config.domains[0].corpus == [str(folder / "*.txt")]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"sedes": 3}, "unknown key 'sedes'. Did you mean 'seeds'?"),
+        (
+            {"domains": [{"name": "d", "corpus": "c", "task": []}]},
+            "unknown key 'domains[0].task'. Did you mean 'tasks'?",
+        ),
+        (
+            {"domains": [{"name": "d", "corpus": "c", "tasks": [{"path": "t", "epoch": 1}]}]},
+            "unknown key 'domains[0].tasks[0].epoch'. Did you mean 'epochs'?",
+        ),
+        ({"finetune": {"learningrate": 1}}, "unknown key 'finetune.learningrate'. Did you mean 'learning_rate'?"),
+        ({"domains": [{"corpus": "c"}]}, "the key 'domains[0].name' is missing"),
+        ({"seeds": "many"}, "'seeds'"),
+        ({"seeds": 0}, "'seeds'"),
+        ({"adapt": {"tokens": "lots"}}, "'adapt.tokens'"),
+        ({"methods": ["mlm", "mlm"]}, "'mlm' stands twice under methods"),
+        ({"baseline": "nome"}, "Unknown baseline 'nome'. Did you mean 'none'?"),
+        ({"models": []}, "'models'"),
+    ],
+)
+def test_mistakes_are_one_clear_line(change, message):
+    with pytest.raises(UserError) as caught:
+        StudyConfig.of(changed(**change), where="study.yaml")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a: [", "just words", "", "- 1"])
+def test_a_file_that_is_no_study(tmp_path, text):
+    path = tmp_path / "study.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as caught:
+        StudyConfig.load(path)
+    assert "study.yaml" in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_not_there(tmp_path):
+    with pytest.raises(UserError, match="No study file"):
+        StudyConfig.load(tmp_path / "study.yaml")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(st.sampled_from(sorted(StudyConfig.model_fields)), VALUES)
+def test_whatever_is_written_there_is_no_traceback(key, value):
+    try:
+        StudyConfig.of(changed(**{key: value}))
+    except UserError as error:
+        assert "\n" not in str(error)
+
+
+def test_the_resolved_study_can_be_read_again(tmp_path):
+    config = StudyConfig.of(study(files(tmp_path / "data")))
+    assert StudyConfig.of(config.resolved()) == config

@@ -1,0 +1,67 @@
+"""The study with its real parts, on a tiny random model."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+import transformers
+
+from acclimate.study import compare
+from tests.tiny import WORDS, save_tiny, tiny_tokenizer
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    rng = random.Random(0)
+    words = [word for word in WORDS if word.isalpha() and len(word) > 1]
+
+    def sentence() -> str:
+        return " ".join(rng.choices(words, k=rng.randint(4, 14)))
+
+    for name, count in (("domain", 200), ("general", 40)):
+        (tmp_path / f"{name}.txt").write_text("".join(sentence() + "\n" for _ in range(count)))
+    (tmp_path / "task").mkdir()
+    for split, count in (("train", 16), ("test", 24)):
+        rows = [
+            {"text": f"{('bad', 'good')[i % 2]} {sentence()}", "label": ("no", "yes")[i % 2]} for i in range(count)
+        ]
+        (tmp_path / "task" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def write_study(folder, methods: str, model: str = "model"):
+    (folder / "study.yaml").write_text(
+        f"models: [{model}]\nmethods: {methods}\n"
+        "domains: [{name: d, corpus: domain.txt, heldout: general.txt, tasks: [task]}]\ngeneral: general.txt\n"
+        "adapt: {steps: 2, batch_size: 8, max_length: 16, head_tokens: 300}\n"
+        "finetune: {epochs: 1, max_length: 16}\nevaluate: {documents: 10, max_length: 16}\nseeds: 2\n"
+    )
+    return folder / "study.yaml"
+
+
+def test_from_files_to_a_report_and_nothing_twice(folder):
+    save_tiny("bert", folder / "model")
+    path = write_study(folder, "[none, mlm]")
+    results = compare(path, folder / "out", progress=False)
+    assert results["cells"]["done"] == len(list((folder / "out" / "cells").iterdir()))
+    # Held-out text of the domain and general text are one here, and so are their cells: 1 + 2 + 4.
+    assert results["cells"]["done"] == 7
+    made = folder / "out" / results["adaptations"][0]["folder"]
+    assert transformers.AutoModelForMaskedLM.from_pretrained(made).config.model_type == "bert"
+    assert results["losses"][0]["difference"]["difference"] != 0
+    assert len(results["scores"][1]["difference"]["seeds"]) == 2
+    assert compare(path, folder / "out", progress=False)["cells"]["reused"] == 7
+
+
+@pytest.mark.slow
+def test_a_model_without_a_head_and_a_method_with_parameters(folder):
+    whole = save_tiny("bert", folder / "whole")
+    transformers.BertModel.from_pretrained(whole).save_pretrained(folder / "model")
+    tiny_tokenizer().save_pretrained(folder / "model")
+    path = write_study(folder, "[none, mlm, {name: dga, importance_tokens: 200}]")
+    results = compare(path, folder / "out", progress=False)
+    assert results["adaptations"][0]["head"] and results["cells"]["failed"] == 0
+    assert [row["method"] for row in results["scores"]] == ["none", "mlm", "dga (importance_tokens=200)"]

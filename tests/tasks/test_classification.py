@@ -1,0 +1,255 @@
+"""Fine-tuning tiny models on toy tasks that can be learnt in a second."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+from acclimate.errors import UserError
+from acclimate.tasks import Task, finetune
+from acclimate.tasks.classifier import load_classifier
+from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
+
+FILLER = ["the", "a", "of", "and", "to", "in", "is", "was", "it", "for", "on", "with", "he", "as", "at", "by", "this"]
+QUICK = {"progress": False, "precision": "fp32"}
+CPU = torch.device("cpu")
+
+
+def keyword_task(train=64, test=24, pair=False):
+    """Texts with "good" or "bad" in them; in the task of pairs the word is in the second text alone."""
+    chance = random.Random(0)
+
+    def row(number):
+        word = ("good", "bad")[number % 2]
+        words = chance.choices(FILLER, k=chance.randint(2, 9))
+        if pair:
+            return {"text": " ".join(words), "text_pair": f"the {word}", "label": word}
+        words.insert(chance.randint(0, len(words)), word)
+        return {"text": " ".join(words), "label": word}
+
+    return Task.of(
+        "keyword", [row(n) for n in range(train)], [row(n) for n in range(test)], [row(n) for n in range(8)]
+    )
+
+
+@pytest.fixture(scope="module")
+def learnt(tiny_bert, tmp_path_factory):
+    """A finished run that was saved, and its folder."""
+    out = tmp_path_factory.mktemp("runs") / "keyword"
+    return finetune(tiny_bert, keyword_task(), epochs=8, learning_rate=3e-3, out=out, **QUICK), out
+
+
+def test_a_keyword_is_learnt(learnt):
+    result, _ = learnt
+    assert result.metrics["accuracy"] > 0.9
+    assert (result.train_size, result.steps, result.epoch, result.precision) == (64, 32, 8, "fp32")
+    assert result.metrics["per_class"]["bad"]["support"] == 12
+    assert result.dev_metrics is not None
+    assert result.train_loss < 0.7
+    json.dumps(dataclasses.asdict(result))
+
+
+def test_predictions_and_probabilities_belong_together(learnt):
+    result, _ = learnt
+    assert result.predicted == torch.tensor(result.probabilities).argmax(1).tolist()
+    assert torch.tensor(result.probabilities).sum(1).tolist() == pytest.approx([1.0] * 24)
+    accuracy = sum(a == b for a, b in zip(result.gold, result.predicted, strict=True)) / 24
+    assert result.metrics["accuracy"] == pytest.approx(accuracy)
+
+
+def test_what_is_saved_is_a_plain_model_with_the_same_predictions(learnt):
+    result, out = learnt
+    model, tokenizer = AutoModelForSequenceClassification.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    assert model.config.id2label == {0: "bad", 1: "good"}
+    with torch.no_grad():
+        probabilities = [
+            model.eval()(**tokenizer(example.text, return_tensors="pt")).logits.softmax(-1)[0].tolist()
+            for example in keyword_task().test
+        ]
+    for theirs, ours in zip(probabilities, result.probabilities, strict=True):
+        assert theirs == pytest.approx(ours, abs=1e-5)
+    assert json.loads((out / "metrics.json").read_text())["metrics"] == result.metrics
+    rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
+    assert [row["predicted"] for row in rows] == [result.labels[number] for number in result.predicted]
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_does_not(tiny_bert, tmp_path):
+    task = keyword_task(train=32, test=6)
+    torch.manual_seed(99)  # what went before must not matter
+    one = finetune(tiny_bert, task, epochs=1, seed=1, out=tmp_path / "one", **QUICK)
+    two = finetune(tiny_bert, task, epochs=1, seed=1, out=tmp_path / "two", **QUICK)
+    three = finetune(tiny_bert, task, epochs=1, seed=2, out=tmp_path / "three", **QUICK)
+    assert one.probabilities == two.probabilities != three.probabilities
+    first, second, third = (load_file(tmp_path / name / "model.safetensors") for name in ("one", "two", "three"))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert not torch.equal(first["classifier.weight"], third["classifier.weight"])
+
+
+def test_new_weights_come_from_the_seed_and_the_encoder_from_the_checkpoint(tiny_bert):
+    def load(seed):
+        torch.manual_seed(seed)
+        return load_classifier(tiny_bert, ["a", "b", "c"], 64, CPU).model.state_dict()
+
+    one, same, other = load(0), load(0), load(1)
+    fresh = {name for name in one if not torch.equal(one[name], other[name])}
+    assert fresh == {"classifier.weight", "bert.pooler.dense.weight"}
+    assert all(torch.equal(one[name], same[name]) for name in one)
+    assert one["classifier.weight"].dtype == torch.float32
+    saved = load_file(tiny_bert / "model.safetensors")
+    assert torch.equal(
+        one["bert.encoder.layer.0.output.dense.weight"], saved["bert.encoder.layer.0.output.dense.weight"]
+    )
+
+
+def test_the_second_text_is_read(tiny_bert):
+    result = finetune(tiny_bert, keyword_task(pair=True), epochs=8, learning_rate=3e-3, **QUICK)
+    assert result.metrics["accuracy"] > 0.9
+
+
+def test_segments_reach_the_model_and_the_longer_text_is_cut(tiny_bert):
+    task = Task.of(
+        "t",
+        [{"text": "a " * 50, "text_pair": "b c", "label": n} for n in (0, 1)],
+        [{"text": "a", "text_pair": "b", "label": 0}],
+    )
+    classifier = load_classifier(tiny_bert, task.labels, 16, CPU)
+    row = classifier.features(task.train)[1]
+    assert len(row["input_ids"]) == 16
+    assert row["token_type_ids"] == [0] * 13 + [1] * 3
+    assert classifier.tokenizer.convert_ids_to_tokens(row["input_ids"][-4:]) == ["[SEP]", "b", "c", "[SEP]"]
+    assert row["labels"] == 1
+
+
+def test_every_architecture_is_fine_tuned(any_encoder):
+    result = finetune(any_encoder, keyword_task(train=8, test=4, pair=True), epochs=1, **QUICK)
+    assert len(result.predicted) == 4
+
+
+def test_the_order_of_the_test_rows_changes_nothing(tiny_bert):
+    task = keyword_task(train=16, test=40)
+    by_length = sorted(range(40), key=lambda place: len(task.test[place].text))
+    ordered = dataclasses.replace(task, test=[task.test[place] for place in by_length])
+    one = finetune(tiny_bert, task, epochs=1, **QUICK)
+    two = finetune(tiny_bert, ordered, epochs=1, **QUICK)
+    assert [one.probabilities[place] for place in by_length] == two.probabilities
+    assert one.metrics == two.metrics
+
+
+def test_few_shot_trains_on_few(tiny_bert):
+    assert finetune(tiny_bert, keyword_task(), few_shot=5, epochs=1, **QUICK).train_size == 10
+
+
+def test_dev_chooses_the_best_epoch_and_keeps_its_weights(tiny_bert, tmp_path, monkeypatch):
+    task = keyword_task(train=16, test=4)
+    scores = iter([0.2, 0.9, 0.9])
+    seen = []
+
+    def measured(classifier, data, examples, precision):
+        probabilities = classifier.probabilities(examples, precision)
+        if examples is data.dev and len(seen) < 3:
+            seen.append(classifier.model.classifier.weight.detach().clone())
+            return {"accuracy": next(scores)}, probabilities
+        return {"accuracy": 0.0}, probabilities
+
+    monkeypatch.setattr("acclimate.tasks.classification._measure", measured)
+    options = {"select": "dev", "metric": "accuracy", "epochs": 3, "learning_rate": 1e-2}
+    result = finetune(tiny_bert, task, out=tmp_path / "out", **options, **QUICK)
+    assert result.epoch == 2
+    kept = load_file(tmp_path / "out" / "model.safetensors")["classifier.weight"]
+    assert torch.equal(kept, seen[1])
+    assert not torch.equal(kept, seen[2])
+
+
+def test_both_precisions_in_one_process(tiny_bert):
+    task = keyword_task(train=16, test=8)
+    options = {"epochs": 1, "progress": False}
+    low, high = (finetune(tiny_bert, task, precision=kind, **options) for kind in ("bf16", "fp32"))
+    assert (low.precision, high.precision) == ("bf16", "fp32")
+    assert low.probabilities != high.probabilities
+    for one, other in zip(low.probabilities, high.probabilities, strict=True):
+        assert one == pytest.approx(other, abs=0.02)
+
+
+def test_logits_keep_their_digits_under_autocast(tiny_bert):
+    classifier = load_classifier(tiny_bert, ["a", "b"], 64, CPU)
+    probabilities = classifier.probabilities(keyword_task().test, "bf16")
+    logits = probabilities.log()
+    assert not torch.equal(logits, logits.bfloat16().float())
+    assert len(set(probabilities[:, 0].tolist())) > 15
+    assert not any(layer._forward_hooks for layer in classifier.model.modules())
+
+
+def test_no_output_without_progress(tiny_bert, capfd):
+    finetune(tiny_bert, keyword_task(train=8, test=4), epochs=1, **QUICK)
+    captured = capfd.readouterr()
+    assert captured.out + captured.err == ""
+
+
+def test_a_task_folder_will_do(tiny_bert, tmp_path):
+    for split in ("train", "test"):
+        rows = [{"text": word, "label": word} for word in ("good", "bad")]
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert finetune(tiny_bert, tmp_path, epochs=1, **QUICK).task == tmp_path.name
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"select": "best"}, "Unknown choice of weights 'best'"),
+        ({"metric": "macro-f1"}, r"Unknown metric 'macro-f1'\. Did you mean 'macro_f1'"),
+        ({"epochs": 0}, "epochs=0"),
+        ({"batch_size": 0}, "batch_size=0"),
+        ({"learning_rate": -1.0}, "learning_rate=-1.0"),
+        ({"warmup": 2.0}, "warmup=2.0"),
+        ({"max_length": 2}, "max_length=2"),
+        ({"few_shot": 0}, "few_shot=0"),
+        ({"precision": "fp8"}, "Unknown precision 'fp8'"),
+    ],
+)
+def test_options_without_sense(tiny_bert, options, message):
+    with pytest.raises(UserError, match=message):
+        finetune(tiny_bert, keyword_task(train=4, test=2), **{**QUICK, **options})
+
+
+def test_dev_choice_needs_a_dev_split(tiny_bert):
+    task = dataclasses.replace(keyword_task(train=4, test=2), dev=[])
+    with pytest.raises(UserError, match="select='dev' needs a dev file"):
+        finetune(tiny_bert, task, select="dev", **QUICK)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_loss_that_explodes_is_one_line(tiny_bert, tmp_path):
+    with pytest.raises(UserError, match="lower the learning rate"):
+        finetune(tiny_bert, keyword_task(train=16, test=4), learning_rate=1e38, out=tmp_path / "out", **QUICK)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_with_other_things_is_not_replaced(tiny_bert, tmp_path):
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(UserError, match="choose another place"):
+        finetune(tiny_bert, keyword_task(train=4, test=2), out=tmp_path, **QUICK)
+    assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+def test_models_that_cannot_be_used(tmp_path):
+    task = keyword_task(train=4, test=2)
+    with pytest.raises(UserError, match=r"no config\.json"):
+        finetune(tmp_path, task, **QUICK)
+    with pytest.raises(UserError, match="no Hugging Face model folder"):
+        finetune("./nowhere", task, **QUICK)
+    folder = save_tiny("bert", tmp_path / "small", vocab_size=20)
+    with pytest.raises(UserError, match=r"tokenizer .* tokens, its model only 20"):
+        finetune(folder, task, **QUICK)
+    torn = tmp_path / "torn"
+    model = tiny_model("bert")
+    state = {name: value for name, value in model.state_dict().items() if "layer.1.attention" not in name}
+    model.save_pretrained(torn, state_dict=state)
+    tiny_tokenizer().save_pretrained(torn)
+    with pytest.raises(UserError, match=r"incomplete: .* missing, such as bert\.encoder\.layer\.1"):
+        finetune(torn, task, **QUICK)

@@ -1,0 +1,214 @@
+"""Task folders in every format, and one clear line for each that cannot be used."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import json
+
+import pyarrow
+import pyarrow.parquet
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acclimate.errors import UserError
+from acclimate.tasks import Example, Task, load_task
+
+TRAIN = [{"text": "good food", "label": "pos"}, {"text": "rude waiter", "label": "neg"}]
+TEST = [{"text": "fresh pasta", "label": "pos"}]
+
+
+def lines(rows):
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def folder(path, **splits):
+    """Write each split, given as rows or as the text of the file."""
+    path.mkdir(exist_ok=True)
+    for split, rows in {"train": TRAIN, "test": TEST, **splits}.items():
+        if rows is not None:
+            (path / f"{split}.jsonl").write_text(rows if isinstance(rows, str) else lines(rows), encoding="utf-8")
+    return path
+
+
+def table(rows, delimiter):
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(rows[0]), delimiter=delimiter)
+    writer.writeheader()
+    writer.writerows(rows)
+    return out.getvalue()
+
+
+def write(path, rows):
+    kind = path.name.removesuffix(".gz").rpartition(".")[2]
+    if kind == "parquet":
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+        return
+    text = lines(rows) if kind == "jsonl" else table(rows, "\t" if kind == "tsv" else ",")
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "csv", "csv.gz", "tsv", "parquet"])
+def test_every_format_gives_the_same_task(tmp_path, ending):
+    rows = [
+        {"text": 'She said "no",\n\tand left', "text_pair": "service", "label": "neg", "id": "7"},
+        {"text": "Crème brûlée", "text_pair": "", "label": "pos", "id": "8"},
+    ]
+    for split in ("train", "test"):
+        write(tmp_path / f"{split}.{ending}", rows)
+    task = load_task(tmp_path)
+    assert task.train == [Example('She said "no",\n\tand left', "service", 0), Example("Crème brûlée", "", 1)]
+    assert (task.labels, task.dev, task.is_pair, task.name) == (["neg", "pos"], [], True, tmp_path.name)
+    assert task.fingerprint() == Task.of("other", rows, rows).fingerprint()
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip), min_size=1, max_size=5))
+def test_any_text_comes_through_jsonl_as_it_was(tmp_path_factory, texts):
+    path = tmp_path_factory.mktemp("task")
+    task = load_task(folder(path, test=[{"text": text, "label": "pos"} for text in texts]))
+    assert [example.text for example in task.test] == texts
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.binary(max_size=60))
+def test_any_bytes_give_a_task_or_one_line(tmp_path_factory, data):
+    path = folder(tmp_path_factory.mktemp("task"), test=None)
+    for name in ("test.jsonl", "test.csv", "test.tsv", "test.jsonl.gz", "test.parquet"):
+        (path / name).write_bytes(data)
+        try:
+            load_task(path)
+        except UserError as error:
+            assert "\n" not in str(error)
+        (path / name).unlink()
+
+
+@pytest.mark.parametrize(
+    ("labels", "order"),
+    [
+        ([10, 9, 2], ["2", "9", "10"]),
+        (["10", "9", "b"], ["10", "9", "b"]),
+        ([True, False], ["false", "true"]),
+        ([1.0, 0.0], ["0", "1"]),
+        ([" b ", "a"], ["a", "b"]),
+    ],
+)
+def test_label_order_is_stable(labels, order):
+    rows = [{"text": "x", "label": label} for label in labels]
+    assert Task.of("t", rows, rows[:1]).labels == order
+    assert Task.of("t", rows[::-1], rows[:1]).labels == order
+
+
+def test_the_fingerprint_sees_what_matters_only(tmp_path):
+    base = load_task(folder(tmp_path / "a")).fingerprint()
+    assert load_task(folder(tmp_path / "b", test=[{**TEST[0], "id": 3}])).fingerprint() == base
+    assert load_task(folder(tmp_path / "c", test=[{"text": "fresh pasta.", "label": "pos"}])).fingerprint() != base
+    assert load_task(folder(tmp_path / "d", train=TRAIN[::-1])).fingerprint() != base
+    assert load_task(folder(tmp_path / "e", dev=TEST)).fingerprint() != base
+    assert load_task(folder(tmp_path / "f", test=[{"text": "fresh pasta", "label": "neg"}])).fingerprint() != base
+
+
+def test_few_shot_keeps_that_many_of_each_class():
+    rows = [{"text": f"t{number}", "label": "ab"[number % 2]} for number in range(20)] + [{"text": "c", "label": "c"}]
+    task = Task.of("t", rows, rows[:1])
+    kept = task.few_shot(3, seed=0)
+    assert [sum(example.label == label for example in kept) for label in range(3)] == [3, 3, 1]
+    assert [task.train.index(example) for example in kept] == sorted(task.train.index(example) for example in kept)
+    assert task.few_shot(3, seed=0) == kept != task.few_shot(3, seed=1)
+    with pytest.raises(UserError, match="few_shot=0"):
+        task.few_shot(0, seed=0)
+
+
+def test_no_such_folder_names_the_closest(tmp_path):
+    folder(tmp_path / "asc_restaurant")
+    with pytest.raises(UserError, match=r"no task folder .*asc_restaurnt'\. Did you mean .*asc_restaurant'"):
+        load_task(tmp_path / "asc_restaurnt")
+    with pytest.raises(UserError, match="is a file"):
+        load_task(tmp_path / "asc_restaurant" / "train.jsonl")
+    with pytest.raises(UserError, match="no task folder"):
+        load_task(tmp_path / "no" / "where")
+
+
+def test_missing_and_doubled_files(tmp_path):
+    path = folder(tmp_path / "t", test=None)
+    with pytest.raises(UserError, match=r"no test file; it needs test\.jsonl .*Found: train\.jsonl\."):
+        load_task(path)
+    write(path / "test.csv", TEST)
+    write(path / "test.tsv", TEST)
+    with pytest.raises(UserError, match=r"several test files \(test\.csv, test\.tsv\)"):
+        load_task(path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match=r"no train file.*Found: nothing"):
+        load_task(tmp_path / "empty")
+
+
+@pytest.mark.parametrize(
+    ("split", "content", "message"),
+    [
+        ("test", '{"text": "x", "label": "pos"}\n\n{"text": "x"', r"test\.jsonl:3: broken JSON"),
+        ("test", "[1]\n", r"test\.jsonl:1: a row must be a JSON object"),
+        ("train", [{"sentence": "x", "label": "pos"}], r":1: no column 'text'\. The columns are: sentence, label"),
+        ("dev", [{"text": "x", "gold": "pos"}], r"dev\.jsonl:1: no column 'label'\. The columns are: text, gold"),
+        ("test", [{"text": " \n", "label": "pos"}], ":1: 'text' must be a text that is not empty"),
+        ("test", [{"text": 3, "label": "pos"}], ":1: 'text' must be a text"),
+        ("test", [{"text": "\ud800", "label": "pos"}], "surrogate"),
+        ("test", [{"text": "x", "text_pair": 3, "label": "pos"}], "'text_pair' must be a text"),
+        ("test", [{"text": "x", "text_pair": "y", "label": "pos"}], "has a 'text_pair', the first train row none"),
+        ("test", [{"text": "x", "label": None}], "label must be a string"),
+        ("test", [{"text": "x", "label": 0.5}], "label must be a string"),
+        ("test", [{"text": "x", "label": " "}], "label is empty"),
+        ("test", [{"text": "x", "label": ["pos"]}], "label is a list"),
+        ("test", [*TEST, {"text": "x", "label": "mixed"}], r":2: the label 'mixed' occurs in test but not in train"),
+        ("dev", [{"text": "x", "label": "mixed"}], "'mixed' occurs in dev but not in train.*neg, pos"),
+        ("train", TRAIN[:1], "All train rows .* have the label 'pos'"),
+        ("train", "", "holds no rows"),
+    ],
+)
+def test_bad_rows_are_named_by_file_and_line(tmp_path, split, content, message):
+    with pytest.raises(UserError, match=message) as caught:
+        load_task(folder(tmp_path / "t", **{split: content}))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_pair_task_wants_a_pair_everywhere(tmp_path):
+    pairs = [{**row, "text_pair": "x"} for row in TRAIN]
+    with pytest.raises(UserError, match=r"test\.jsonl:1: has no 'text_pair'"):
+        load_task(folder(tmp_path / "t", train=pairs))
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "message"),
+    [
+        ("test.csv", b"text,label\nfine,pos\na,b,pos\n", r"test\.csv:3: 3 cells, but the header has 2"),
+        ("test.csv", b'text,label\n"a" b,pos\n', r"test\.csv:2: broken CSV"),
+        ("test.csv", b"text,label\n\xff,pos\n", r"test\.csv:2: not UTF-8"),
+        ("test.csv", b"", "holds no rows"),
+        ("test.parquet", b"PAR1", "cannot be read"),
+        ("test.jsonl.gz", b"no gzip", "cannot be read"),
+        ("test.jsonl.gz", gzip.compress(b'{"text": "x", "label": "pos"}' * 50)[:-12], "cannot be read"),
+    ],
+)
+def test_damaged_files(tmp_path, name, data, message):
+    path = folder(tmp_path / "t", test=None)
+    (path / name).write_bytes(data)
+    with pytest.raises(UserError, match=message):
+        load_task(path)
+
+
+def test_a_byte_order_mark_and_long_cells_are_no_trouble(tmp_path):
+    path = folder(tmp_path / "t", test=None)
+    (path / "test.csv").write_bytes(b"\xef\xbb\xbftext,label\r\n" + b"x" * 200_000 + b",pos\r\n")
+    assert len(load_task(path).test[0].text) == 200_000
+
+
+def test_real_tasks_are_read(shared):
+    task = load_task(shared / "data" / "asc_restaurant")
+    assert (len(task.train), len(task.dev), len(task.test)) == (3452, 150, 1120)
+    assert task.labels == ["negative", "neutral", "positive"]
+    assert task.is_pair
+    with pytest.raises(UserError, match=r"no train file.*Found: dev\.json, test\.json, train\.json"):
+        load_task(shared / "data" / "covid_qa")
+    with pytest.raises(UserError, match="label is a list"):
+        load_task(shared / "data" / "hoc_doc")
