@@ -42,3 +42,8 @@ def _one_thread():
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory):
+    os.environ["ACCLIMATE_CACHE"] = str(tmp_path_factory.mktemp("cache"))

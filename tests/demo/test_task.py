@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acclimate.demo.task import NEUTRAL, OVERLAP, PACKAGES, TOPICS, derive, label_counts, mask_names, shown_text, topic
+from acclimate.demo.text import Document
+from acclimate.errors import UserError
+from tests.demo.packages import library
+
+SIZES = {"train": 3, "dev": 1, "test": 2}
+
+
+def document(text: str = "Some text of it.", module: str = "scipy.signal.x", name: str = "f") -> Document:
+    return Document(module.split(".")[0], module, name, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("SciPy and NUMPY arrays", "library and library arrays"),
+        ("Calls np.linalg.norm(x) twice", "Calls library(x) twice"),
+        ("A scikit-learn estimator", "A library estimator"),
+        ("Use signal.lfilter for it, e.g. twice.", "Use library for it, e.g. twice."),
+        ("See https://docs.scipy.org/doc/ for more", "See library for more"),
+        ("a pandas.DataFrame", "a library"),
+        ("An input is split.", "An input is split."),
+        ("The expander", "The expander"),
+    ],
+)
+def test_names_that_give_it_away_are_masked(text, masked):
+    assert mask_names(text) == masked
+
+
+@given(
+    st.sampled_from([*PACKAGES, "np", "plt", "scikit-learn"]),
+    st.sampled_from([str.upper, str.lower, str.title]),
+    st.sampled_from(["", " ", "(", ": ", '"']),
+    st.sampled_from(["", " ", ")", ".", ", ", "'s"]),
+)
+def test_no_name_survives_in_any_writing(name, style, before, after):
+    masked = mask_names(f"text{before or ' '}{style(name)}{after} end")
+    assert name.lower() not in masked.lower().replace("input", "")
+    assert NEUTRAL in masked
+
+
+def test_the_most_specific_module_decides():
+    assert topic(document(module="scipy.sparse.csgraph._flow")) == "graphs"
+    assert topic(document(module="scipy.sparse.linalg._eigen")) == "linear algebra"
+    assert topic(document(module="scipy.sparse._csr")) is None
+    assert topic(document(module="scipy.signalling")) is None
+    assert topic(document(module="scipy.signal")) == "signal processing"
+
+
+def test_the_shown_text_is_the_masked_beginning():
+    assert shown_text(document("SciPy filters.\nAll of them, forwards."), words=4) == "library filters. All of"
+
+
+def test_every_topic_has_its_share_and_every_item_its_place():
+    made = derive(library(), **SIZES)
+    for part, size in SIZES.items():
+        assert label_counts(getattr(made, part)) == dict.fromkeys(sorted(TOPICS), size)
+    sources = Counter(item.document.source for item in (*made.train, *made.dev, *made.test))
+    assert max(sources.values()) == 1
+
+
+def test_dev_and_test_are_not_in_the_corpus_and_train_is():
+    made = derive(library(), **SIZES)
+    corpus = {document.source for document in made.corpus}
+    assert not corpus & {item.document.source for item in (*made.dev, *made.test)}
+    assert corpus >= {item.document.source for item in made.train}
+    assert made.removed == len(library()) - len(made.corpus) == len(TOPICS) * 3
+
+
+def _with(extra_of):
+    """Add to the library a document made from a test item; return whether it came into the corpus."""
+    plain = derive(library(), **SIZES)
+    extra = extra_of(plain.test[0].document)
+    made = derive([*library(), extra], **SIZES)
+    assert plain.test[0].document in [item.document for item in made.test]
+    return extra in made.corpus
+
+
+def test_a_namesake_in_the_same_package_is_kept_out():
+    assert not _with(lambda item: Document(item.package, f"{item.package}.other", item.name, "Quite another text."))
+    assert _with(lambda item: Document("elsewhere", "elsewhere.other", item.name, "Quite another text."))
+
+
+def test_a_document_with_the_same_summary_is_kept_out():
+    assert not _with(lambda item: Document("x", "x.y", "z", f"{item.summary.upper()}\nOther words follow."))
+
+
+def test_a_document_that_shares_a_run_of_words_is_kept_out():
+    def sharing(words):
+        return lambda item: Document("x", "x.y", "z", "New. " + " ".join(item.text.split()[5 : 5 + words]))
+
+    assert not _with(sharing(OVERLAP))
+    assert _with(sharing(OVERLAP - 1))
+
+
+def test_train_does_not_repeat_test():
+    documents = library()
+    copies = [Document(d.package, d.module, d.name + "_copy", f"Copy.\n{d.text}") for d in documents]
+    made = derive([*documents, *copies], **SIZES)
+    held = {item.document.name.removesuffix("_copy") for item in (*made.dev, *made.test)}
+    assert not held & {item.document.name.removesuffix("_copy") for item in made.train}
+
+
+def test_the_order_of_the_documents_does_not_matter_and_the_seed_does():
+    documents = library()
+    shuffled = random.Random(5).sample(documents, len(documents))
+    assert derive(documents, **SIZES) == derive(shuffled, **SIZES)
+    assert derive(documents, **SIZES).test != derive(documents, **SIZES, seed=1).test
+
+
+def test_too_little_documentation_names_the_topic():
+    with pytest.raises(UserError, match=r"1 texts too few for the topic 'calculus'.*--task"):
+        derive(library(5), **SIZES)

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acclimate.demo.text import clean, distinct, library_documents, package_documents, package_folder
+from acclimate.errors import UserError
+from tests.demo.packages import PROSE, documented, write_package
+
+NUMPYDOC = """Return the weighted mean along an axis.
+
+The mean is taken of :func:`~fake.stats.weigh` and ``values``, see [1]_ for *why*.
+
+.. versionadded:: 1.2
+   Only in new versions.
+
+Parameters
+----------
+values : array_like, shape (n,)
+    The numbers whose mean is taken.
+axis : int, optional
+    The axis along which it is taken.
+
+Returns
+-------
+mean : float
+    The weighted mean of the numbers.
+
+Notes
+-----
+Large sums lose digits::
+
+    total = sum(values)
+
+See Also
+--------
+median : Another middle of the numbers here.
+
+References
+----------
+.. [1] Somebody, a book about means, 1901.
+
+Examples
+--------
+>>> mean([1, 2, 3])
+2.0
+"""
+
+
+def test_prose_stays_and_the_rest_goes():
+    assert clean(NUMPYDOC).split("\n") == [
+        "Return the weighted mean along an axis.",
+        "The mean is taken of weigh and values, see for why.",
+        "The numbers whose mean is taken.",
+        "The axis along which it is taken.",
+        "The weighted mean of the numbers.",
+        "Large sums lose digits:",
+    ]
+
+
+def test_wrapped_lines_become_one_paragraph():
+    assert clean("One sentence that\nis wrapped.\n\nAnother one follows here.") == (
+        "One sentence that is wrapped.\nAnother one follows here."
+    )
+
+
+def test_formulas_and_tables_are_no_prose():
+    assert clean("A line of prose.\n\nx^2 + y^2 = 1.0 (3) [4]\n\n===  ===\n1    2\n===  ===") == "A line of prose."
+
+
+def test_a_doctest_inside_prose_is_cut_out():
+    assert clean("Before it all.\n\n>>> f(1)\n2\n\nAfter it all.") == "Before it all.\nAfter it all."
+
+
+def test_a_fence_that_is_never_closed_ends_with_the_text():
+    assert clean("Before it all.\n```\ncode is here") == "Before it all."
+
+
+@given(st.text())
+def test_any_text_can_be_cleaned(text):
+    cleaned = clean(text)
+    assert "\n\n" not in cleaned
+    assert all(len(line.split()) >= 3 for line in cleaned.split("\n") if cleaned)
+
+
+def test_modules_classes_methods_and_functions_are_read_without_import(tmp_path):
+    source = f'"""Module. {PROSE}"""\nraise RuntimeError("imported")\n'
+    source += documented("outer", f"Function. {PROSE}")
+    source += f'class Thing:\n    """Class. {PROSE}"""\n    def part(self):\n        """Method. {PROSE}"""\n'
+    source += f'if True:\n    def late():\n        """Late. {PROSE}"""\n'
+    root = write_package(tmp_path / "fake", {"__init__.py": "", "signal/filters.py": source})
+    found = list(package_documents("fake", root, min_words=5))
+    assert [document.source for document in found] == [
+        "fake.signal.filters:",
+        "fake.signal.filters:outer",
+        "fake.signal.filters:Thing",
+        "fake.signal.filters:Thing.part",
+        "fake.signal.filters:late",
+    ]
+    assert found[3].text == f"Method. {PROSE}"
+
+
+def test_tests_short_texts_and_broken_files_are_left_out(tmp_path):
+    files = {
+        "__init__.py": f'"""{PROSE} {PROSE}"""',
+        "short.py": '"""Too short."""',
+        "tests/test_it.py": f'"""Not this. {PROSE} {PROSE}"""',
+        "broken.py": f'def (:\n    """Not this. {PROSE}"""',
+    }
+    root = write_package(tmp_path / "fake", files)
+    (root / "latin.py").write_bytes(b'"""caf\xe9 \xe9"""')
+    assert [document.module for document in package_documents("fake", root)] == ["fake"]
+
+
+def test_the_order_is_that_of_names_and_of_the_source(tmp_path):
+    files = {f"{name}.py": documented(name, f"{name} {PROSE}") for name in ("zeta", "alpha", "mid")}
+    root = write_package(tmp_path / "fake", files)
+    first = [document.name for document in package_documents("fake", root, min_words=5)]
+    assert first == ["alpha", "mid", "zeta"]
+    assert first == [document.name for document in package_documents("fake", root, min_words=5)]
+
+
+def test_the_standard_library_has_no_tests_and_no_site_packages(tmp_path):
+    text = f'"""{PROSE} {PROSE}"""'
+    files = {"json/decoder.py": text, "site-packages/numpy/a.py": text, "test/b.py": text, "idlelib/c.py": text}
+    found = list(library_documents(write_package(tmp_path, files)))
+    assert [(document.package, document.module) for document in found] == [("json", "json.decoder")]
+
+
+def test_texts_that_repeat_come_once(tmp_path):
+    files = {"a.py": documented("one", PROSE), "b.py": documented("two", PROSE)}
+    found = list(distinct(package_documents("fake", write_package(tmp_path, files), min_words=5)))
+    assert [document.name for document in found] == ["one"]
+
+
+def test_a_package_that_is_not_installed_is_named():
+    with pytest.raises(UserError, match="'no_such_package' is not installed: pip install no_such_package"):
+        package_folder("no_such_package")
+
+
+def test_the_import_name_may_differ_from_the_name_of_the_distribution():
+    assert (package_folder("sklearn") / "__init__.py").is_file()
+
+
+def test_finding_documents_imports_no_package():
+    code = (
+        "import sys; from acclimate.demo.text import package_documents; from itertools import islice;"
+        "print(len(list(islice(package_documents('networkx'), 5))), 'networkx' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["5", "False"]

@@ -1,0 +1,108 @@
+"""What every method must do on every architecture; a new method is tested here without a line of its own."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from tests.tiny import ENCODERS, TEXTS, save_tiny
+
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.files import read_json
+from acclimate.training import adapt, get, names
+from acclimate.training.method import lookup
+from acclimate.training.trainer import StepTrainer
+
+DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
+SHORT = {"steps": 3, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
+CHEAP = {"dga": {"importance_tokens": 200}}
+"""Settings that make a method quick enough for tests."""
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    return {kind: save_tiny(kind, folder / kind) for kind in ENCODERS}
+
+
+def run(model, method, out, **options):
+    return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=CHEAP.get(method), **{**SHORT, **options})
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+@pytest.mark.parametrize("kind", sorted(ENCODERS))
+@pytest.mark.parametrize("method", names())
+def test_trains_saves_and_loads_without_us(models, kind, method, tmp_path):
+    result = run(models[kind], method, tmp_path / "out")
+    trains = lookup(method).trains
+    assert result.steps == (3 if trains else 0)
+    assert bool(result.tokens) == trains
+    model, info = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+    assert not info["missing_keys"]
+    before, after = weights(models[kind]), weights(tmp_path / "out")
+    assert before.keys() == after.keys()
+    assert all(value.isfinite().all() for value in after.values())
+    changed = [name for name in after if not torch.equal(before[name], after[name])]
+    assert bool(changed) == trains
+    if trains:
+        assert any("embed" in name for name in changed)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert model(**tokenizer("the food", return_tensors="pt")).logits.isfinite().all()
+    assert not list(tmp_path.glob(".out*")), "the working folder is removed"
+
+
+@pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains])
+def test_same_seed_same_weights_other_seed_other_weights(models, method, tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run(models["bert"], method, tmp_path / name, seed=seed)
+    a, b, c = (weights(tmp_path / name) for name in "abc")
+    assert all(torch.equal(a[name], b[name]) for name in a)
+    assert any(not torch.equal(a[name], c[name]) for name in a)
+
+
+@pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains])
+def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(models, method, tmp_path, monkeypatch):
+    run(models["bert"], method, tmp_path / "whole", steps=5)
+    step = StepTrainer.training_step
+
+    def killed(self, *args, **kwargs):
+        if self.state.global_step == 3:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StepTrainer, "training_step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(models["bert"], method, tmp_path / "cut", steps=5, save_every=2)
+    assert not (tmp_path / "cut").exists()
+    counted = []
+
+    def counting(self, *args, **kwargs):
+        counted.append(self.state.global_step)
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(StepTrainer, "training_step", counting)
+    result = run(models["bert"], method, tmp_path / "cut", steps=5, save_every=2)
+    assert counted == [2, 3, 4]
+    whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    assert result.tokens == read_json(tmp_path / "whole" / "acclimate.json")["result"]["tokens"]
+    logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("whole", "cut")]
+    assert len(logs[0]) == len(logs[1]) == 5
+
+
+def test_unknown_names_and_values_are_explained():
+    with pytest.raises(UserError, match="Did you mean 'dga'"):
+        get("dgaa")
+    with pytest.raises(UserError, match="Did you mean 'contrast_weight'"):
+        get("dga", contrast_wait=1)
+    with pytest.raises(UserError, match="temperature"):
+        get("dga", temperature="warm")
+    with pytest.raises(UserError, match="has no parameters"):
+        get("mlm", temperature=1)
+    assert get("dga", contrast_weight="0.5").settings()["contrast_weight"] == 0.5

@@ -1,0 +1,117 @@
+"""Budgets, outputs, the warm-up of an absent head, and one clear line for every mistake."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from tests.tiny import TEXTS, save_tiny
+
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.training import adapt, ensure_head
+
+DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
+SHORT = {"batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
+
+
+def run(model, out, **options):
+    return adapt(model, Corpus.of(DOCUMENTS), "mlm", out, **{**SHORT, **options})
+
+
+def test_budgets(tiny_bert, tmp_path):
+    assert run(tiny_bert, tmp_path / "steps", steps=4).steps == 4
+    assert run(tiny_bert, tmp_path / "epochs", epochs=2).steps >= 2 * len(DOCUMENTS) // 6
+    tokens = run(tiny_bert, tmp_path / "tokens", tokens=500)
+    assert 350 < tokens.tokens < 650
+    timed = run(tiny_bert, tmp_path / "time", max_minutes=0.01)
+    assert timed.steps > 0
+    assert 0.4 < timed.seconds < 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 1, "epochs": 1}, "one of"),
+        ({"steps": 0}, "more than zero"),
+        ({"steps": 1, "mask_rate": 1.5}, "mask-rate"),
+        ({"steps": 1, "max_length": 500}, "positions"),
+        ({"steps": 1, "max_length": 2}, "at least 8"),
+        ({"steps": 1, "batch_size": 0}, "batch-size"),
+        ({"steps": 1, "precision": "fp8"}, "precision"),
+    ],
+)
+def test_mistakes_are_explained(tiny_bert, tmp_path, options, message):
+    with pytest.raises(UserError, match=message):
+        run(tiny_bert, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_loss_that_is_not_finite_stops_with_advice(tmp_path):
+    save_tiny("bert", tmp_path / "model")
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
+    with torch.no_grad():
+        model.bert.encoder.layer[0].output.dense.weight.fill_(float("nan"))
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(UserError, match="Lower the learning rate"):
+        run(tmp_path / "model", tmp_path / "out", steps=3)
+    assert not (tmp_path / "out").exists()
+
+
+def test_finished_run_is_not_repeated_and_another_is_not_overwritten(tiny_bert, tmp_path):
+    first = run(tiny_bert, tmp_path / "out", steps=2)
+    stamp = (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns
+    assert run(tiny_bert, tmp_path / "out", steps=2).tokens == first.tokens
+    assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == stamp
+    with pytest.raises(UserError, match="another adaptation"):
+        run(tiny_bert, tmp_path / "out", steps=3)
+    assert run(tiny_bert, tmp_path / "out", steps=3, overwrite=True).steps == 3
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("dear")
+    with pytest.raises(UserError, match="not empty"):
+        run(tiny_bert, tmp_path / "full", steps=2)
+    with pytest.raises(UserError, match="not an adaptation"):
+        run(tiny_bert, tmp_path / "full", steps=2, overwrite=True)
+    assert (tmp_path / "full" / "thesis.txt").read_text() == "dear"
+
+
+def test_the_configuration_and_the_losses_go_with_the_model(tiny_bert, tmp_path):
+    run(tiny_bert, tmp_path / "out", steps=3)
+    card = json.loads((tmp_path / "out" / "acclimate.json").read_text())
+    assert card["method"] == "mlm"
+    assert card["budget"]["steps"] == 3
+    assert card["text"]["documents"] == len(DOCUMENTS)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [1, 2, 3]
+    assert lines[0]["terms"]["mlm"] > 0
+
+
+@pytest.fixture
+def headless(tmp_path):
+    save_tiny("bert", tmp_path / "whole")
+    transformers.AutoModel.from_pretrained(tmp_path / "whole").save_pretrained(tmp_path / "bare")
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "whole").save_pretrained(tmp_path / "bare")
+    return tmp_path / "bare"
+
+
+def test_an_absent_head_is_warmed_up_with_the_encoder_frozen(headless, tmp_path, capsys):
+    out = ensure_head(headless, Corpus.of(DOCUMENTS), tmp_path / "warm", tokens=600, max_length=24, precision="fp32")
+    assert "no masked-LM head" in " ".join(capsys.readouterr().err.split())
+    before, after = load_file(headless / "model.safetensors"), load_file(out / "model.safetensors")
+    for name, value in before.items():
+        if "pooler" not in name:
+            assert torch.equal(after[f"bert.{name}"], value), name
+    assert "cls.predictions.transform.dense.weight" in after
+    assert (after["cls.predictions.transform.dense.weight"] - torch.eye(32)).abs().max() > 1e-3
+    assert ensure_head(out, Corpus.of(DOCUMENTS), tmp_path / "again", progress=False) == out
+    result = adapt(out, Corpus.of(DOCUMENTS), "mlm", tmp_path / "adapted", steps=2, **SHORT)
+    assert result.steps == 2
+
+
+def test_losses_fall(tiny_bert, tmp_path):
+    run(tiny_bert, tmp_path / "out", steps=60)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert lines[-1]["loss"] < lines[0]["loss"] - 0.5

@@ -1,0 +1,141 @@
+"""Head importance: exact gradients per text, and the refusals."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.tiny import tiny_model
+from tests.training.helpers import micro_batches
+
+from acclimate.backbone import attach, encode
+from acclimate.errors import UserError
+from acclimate.updates import dropout_importance, normalise
+from acclimate.updates.importance import dropout_divergence
+
+
+def one_text(batch, index):
+    """A micro-batch of one of its texts, padding cut off."""
+    length = int((batch.text[index] >= 0).sum())
+    parts = {name: getattr(batch, name)[index : index + 1, :length] for name in ("original", "masked", "labels")}
+    return type(batch)(text=torch.zeros(1, length, dtype=torch.long), texts=1, **parts)
+
+
+@pytest.fixture
+def model():
+    return tiny_model("bert")
+
+
+def test_gates_per_text_equal_a_loop_over_texts(model):
+    """With fixed dropout (a replayed deterministic pattern) the batched gradient is the gradient of each text."""
+    layers = attach(model)
+    # Deterministic "dropout": the two readings go through weights that differ by a fixed pattern per text row.
+    model.eval()
+    batch = micro_batches(200)[0]
+    gates = torch.full((len(layers), batch.texts, layers[0].heads), 0.9, requires_grad=True)
+
+    def divergence(part, gate):
+        first = encode(model, part.original, part.text, gate)
+        second = encode(model, part.original, part.text, gate * gate)
+        log_first, log_second = first.log_softmax(-1), second.log_softmax(-1)
+        token = (log_first.exp() * (log_first - log_second)).sum(-1)
+        real = part.text >= 0
+        return torch.stack([token[row][real[row]].mean() for row in range(len(token))])
+
+    (batched,) = torch.autograd.grad(divergence(batch, gates).sum(), gates)
+    for index in range(batch.texts):
+        gate = torch.full((len(layers), 1, layers[0].heads), 0.9, requires_grad=True)
+        (alone,) = torch.autograd.grad(divergence(one_text(batch, index), gate).sum(), gate)
+        torch.testing.assert_close(batched[:, index], alone[:, 0], atol=1e-7, rtol=1e-3)
+
+
+def test_divergence_is_the_kl_of_two_readings(model):
+    """Eq. 8 spelled out, token by token, from the hidden states of the same two dropout draws."""
+    attach(model)
+    model.train()
+    batch = micro_batches(200)[0]
+    gates = torch.ones(2, batch.texts, 4)
+    torch.manual_seed(3)
+    fast = dropout_divergence(model, batch, gates)
+    torch.manual_seed(3)
+    hidden = encode(model, batch.original.repeat(2, 1), batch.text.repeat(2, 1), gates.repeat(1, 2, 1))
+    first, second = hidden.chunk(2)
+    for index in range(batch.texts):
+        values = []
+        for place in range(int((batch.text[index] >= 0).sum())):
+            p, q = first[index, place].softmax(-1), second[index, place].softmax(-1)
+            values.append(sum(p[k] * torch.log(p[k] / q[k]) for k in range(len(p))))
+        torch.testing.assert_close(fast[index], torch.stack(values).mean(), rtol=1e-3, atol=1e-6)
+    assert (fast > 1e-6).all()
+
+
+def test_importance_is_the_mean_of_absolute_gradients(model):
+    layers = attach(model)
+    batch = micro_batches(10_000)[0]
+    torch.manual_seed(5)
+    fast = dropout_importance(model, layers, [batch])
+    torch.manual_seed(5)
+    model.train()
+    gates = torch.ones(2, batch.texts, 4, requires_grad=True)
+    divergence = dropout_divergence(model, batch, gates)
+    each = [torch.autograd.grad(value, gates, retain_graph=True)[0][:, row] for row, value in enumerate(divergence)]
+    torch.testing.assert_close(fast, torch.stack(each).abs().mean(0), rtol=1e-3, atol=1e-9)
+
+
+def test_leaves_no_gradient_and_restores_the_model(model):
+    layers = attach(model)
+    assert not model.training
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    dropout_importance(model, layers, micro_batches())
+    assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
+    assert not model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_a_model_without_dropout_is_refused():
+    model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    with pytest.raises(UserError, match="dropout of this model is zero"):
+        dropout_importance(model, attach(model), micro_batches())
+
+
+@pytest.mark.parametrize("kind", ["bert", "albert", "modernbert", "distilbert"])
+@pytest.mark.parametrize("representation", ["hidden", "logits"])
+def test_every_head_gets_a_score(kind, representation):
+    model = tiny_model(kind)
+    layers = attach(model)
+    scores = dropout_importance(model, layers, micro_batches(), representation=representation)
+    assert scores.shape == (len(layers), layers[0].heads)
+    assert (scores > 0).all()
+
+
+def test_normalisation_is_equation_10():
+    torch.manual_seed(0)
+    raw = torch.rand(3, 6)
+    expected = torch.stack([torch.tanh((row - row.mean()) / row.std()).abs() for row in raw])
+    torch.testing.assert_close(normalise(raw), expected)
+
+
+def test_the_paper_protects_the_least_important_too_and_the_option_does_not():
+    raw = torch.arange(12.0)[None]
+    both, upper = normalise(raw)[0], normalise(raw, "important")[0]
+    torch.testing.assert_close(both, both.flip(0))
+    assert (upper[:6] == 0).all()
+    torch.testing.assert_close(upper[6:], both[6:])
+
+
+def test_a_layer_of_equal_heads_gives_zeros_not_nan():
+    scores = normalise(torch.stack([torch.full((4,), 1e-7), torch.rand(4)]))
+    assert (scores[0] == 0).all()
+    assert scores.isfinite().all()
+
+
+def test_the_two_ways_to_drop_agree_on_average():
+    from acclimate.backbone.dropout import dropout
+
+    torch.manual_seed(0)
+    values = torch.randn(400, 500, requires_grad=True)
+    dropped = dropout(values, 0.1)
+    kept = dropped != 0
+    assert abs(kept.float().mean().item() - 0.9) < 0.003
+    torch.testing.assert_close(dropped[kept], (values / 0.9)[kept], rtol=1e-4, atol=1e-5)
+    dropped.sum().backward()
+    torch.testing.assert_close(values.grad, kept.float() / 0.9, rtol=1e-4, atol=1e-5)
