@@ -132,7 +132,7 @@ def library_documents(folder: Path | None = None, *, min_words: int = MIN_WORDS)
         min_words: Documents with fewer words are left out.
 
     Yields:
-        Documents as :func:`package_documents` does. Tests, ``idlelib``, ``lib2to3`` and installed packages are skipped.
+        Documents as :func:`package_documents` does, without tests, ``idlelib``, ``lib2to3`` and installed packages.
     """
     root = Path(sysconfig.get_paths()["stdlib"]) if folder is None else Path(folder)
     for file in _files(root):

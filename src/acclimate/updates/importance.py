@@ -114,8 +114,9 @@ def normalise(importance: Tensor, protect: Literal["unusual", "important"] = "un
     Args:
         importance: (layers, heads).
         protect: ``"unusual"`` is the paper's absolute value of tanh(z), z the score standardised over the heads of
-            its layer; note that it protects the least important heads as strongly as the most important ones. ``"important"`` keeps
-            only the upper side, max(0, tanh(z)). The paper's form is the default, because its results are for it.
+            its layer; note that it protects the least important heads as strongly as the most important ones.
+            ``"important"`` keeps only the upper side, max(0, tanh(z)). The paper's form is the default, because its
+            results are for it.
 
     Returns:
         (layers, heads). A layer whose heads are all equally important gets zeros.

@@ -1,0 +1,28 @@
+"""What the documentation shows must run."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from acclimate.corpus import Corpus
+from acclimate.training import adapt
+from acclimate.training import method as registry
+from tests.tiny import TEXTS
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def test_the_method_of_the_page_trains(tiny_bert, tmp_path):
+    page = (DOCS / "write-your-own-method.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
+    try:
+        exec(compile(source, "page", "exec"), {"__name__": "page"})
+        result = adapt(
+            tiny_bert, Corpus.of(TEXTS), "consistency", tmp_path / "out", steps=2, batch_size=4, max_length=24,
+            settings={"weight": "0.2"}, precision="fp32", progress=False,
+        )  # fmt: skip
+        assert result.losses["agreement"] > 0
+        assert abs(result.losses["loss"] - result.losses["mlm"] - 0.2 * result.losses["agreement"]) < 1e-4
+    finally:
+        registry._methods.pop("consistency", None)
