@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
@@ -13,11 +14,13 @@ from tests.tiny import TEXTS
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 
 
-def test_the_method_of_the_page_trains(tiny_bert, tmp_path):
+def test_the_method_of_the_page_trains(tiny_bert, tmp_path, monkeypatch):
     page = (DOCS / "write-your-own-method.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
     try:
-        exec(compile(source, "page", "exec"), {"__name__": "page"})
+        (tmp_path / "consistency_page.py").write_text(source, encoding="utf-8")
+        monkeypatch.syspath_prepend(tmp_path)
+        importlib.import_module("consistency_page")
         result = adapt(
             tiny_bert, Corpus.of(TEXTS), "consistency", tmp_path / "out", steps=2, batch_size=4, max_length=24,
             settings={"weight": "0.2"}, precision="fp32", progress=False,
