@@ -73,6 +73,7 @@ def test_what_cannot_work_is_said_at_once(tmp_path):
 def test_the_whole_demo_on_a_tiny_model(tmp_path, tiny_bert, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(run, "EPOCHS", 1)
+    monkeypatch.setattr(run, "ADAPT_LENGTH", 64)  # a tiny model has few positions
     results = demo(tmp_path / "out", model=tiny_bert, seeds=2, minutes=0.01, progress=False)
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     assert json.loads((tmp_path / "out" / "results.json").read_text())["name"] == "demo"

@@ -44,7 +44,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
 PACKAGES = ("matplotlib", "networkx", "numpy", "pandas", "scipy", "sklearn", "sympy")
 """The packages whose documentation is the domain."""
 
-WORDS = 40
+WORDS = 32
 """A text of the task is this many words at most: few-shot classification of short texts, quick on two cores."""
 
 OVERLAP = 13

@@ -1,6 +1,7 @@
 """The engine, the trainer around it, and adaptation from files to a model folder."""
 
-from acclimate.training.adapt import AdaptResult, Budget, adapt, ensure_head
+from acclimate.training.adapt import AdaptResult, adapt, ensure_head
+from acclimate.training.budget import Budget
 from acclimate.training.engine import Engine
 from acclimate.training.method import Method, get, names, register
 from acclimate.training.run import Run, cache_folder

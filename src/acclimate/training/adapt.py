@@ -3,34 +3,29 @@
 from __future__ import annotations
 
 import json
-import math
+import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-from transformers import TrainingArguments, set_seed
-from transformers.trainer_utils import get_last_checkpoint
-
 import acclimate
-from acclimate.backbone import LoadedModel, attach, head_parameters, load_masked_lm
+from acclimate.backbone import LoadedModel, attach, load_masked_lm
 from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, micro_batch_tokens, to_device
-from acclimate.corpus import Corpus, TokenRows, tokenize
+from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError
 from acclimate.files import new_folder, read_json, write_json
 from acclimate.masking import RandomMasking
-from acclimate.objectives import MaskedLM
 from acclimate.training.batches import Collator, Layout, Steps
+from acclimate.training.budget import Budget
 from acclimate.training.engine import Engine
+from acclimate.training.loop import train
 from acclimate.training.method import Method, get
-from acclimate.training.progress import TrainingBar
 from acclimate.training.run import Run, cache_folder
-from acclimate.training.trainer import Clock, StepTrainer, resume_clock
+from acclimate.training.warm_up import HEAD_TOKENS, warm_up_head
 
 CARD = "acclimate.json"
-HEAD_TOKENS = 300_000
 Text = str | Path | Iterable[str | Path] | Corpus
 
 
@@ -55,41 +50,6 @@ class AdaptResult:
     seconds: float
     losses: dict[str, float]
     parameters: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass
-class Budget:
-    """How long to train: exactly one of steps, epochs, tokens and minutes."""
-
-    steps: int | None = None
-    epochs: float | None = None
-    tokens: int | None = None
-    max_minutes: float | None = None
-
-    def __post_init__(self) -> None:
-        """Check that one of the four is given and positive.
-
-        Raises:
-            UserError: If none or several are given, or one is not positive.
-        """
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        if not given:
-            self.epochs = 1
-        elif len(given) > 1:
-            raise UserError(f"Give one of steps, epochs, tokens and max-minutes, not {' and '.join(given)}.")
-        elif min(given.values()) <= 0:
-            raise UserError(f"{next(iter(given))} must be more than zero.")
-
-    def resolve(self, rows: TokenRows, batch_size: int) -> int:
-        """Return the number of optimiser steps; under a time budget a number that will not be reached."""
-        per_step = batch_size * rows.tokens / len(rows)
-        if self.steps is not None:
-            return self.steps
-        if self.tokens is not None:
-            return max(1, round(self.tokens / per_step))
-        if self.epochs is not None:
-            return max(1, math.ceil(self.epochs * len(rows) / batch_size))
-        return 10_000_000
 
 
 def adapt(
@@ -156,6 +116,8 @@ def adapt(
         method = get(method, **(settings or {}))
     elif settings:
         raise UserError("Give parameters in the method or in settings, not in both.")
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise UserError("Adaptation runs in one process so far; start it without torchrun or accelerate launch.")
     budget = Budget(steps, epochs, tokens, max_minutes)
     _check(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate)
     if not 0 < mask_rate < 1:
@@ -197,7 +159,7 @@ def adapt(
     masking = RandomMasking(mask_rate)
     to_device(loaded.model)
     if loaded.absent_head:
-        _warm_up(loaded, rows, work / "head", head_tokens, seed, chosen, progress)
+        warm_up_head(loaded, rows, work / "head", head_tokens, seed, chosen, progress)
     result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config)
     if method.trains:
         run = Run(loaded.model, layers, loaded.tokenizer, rows, masking, seed, chosen, progress)
@@ -208,7 +170,7 @@ def adapt(
         )
         total = budget.resolve(rows, batch_size)
         data = Steps(rows, collator, batch_size=batch_size, steps=total, seed=seed)
-        trainer = _train(
+        trainer = train(
             engine,
             data,
             work / "steps",
@@ -274,90 +236,6 @@ def ensure_head(
     ).out
 
 
-def _warm_up(
-    loaded: LoadedModel, rows: TokenRows, work: Path, tokens: int, seed: int, precision: str, progress: bool
-) -> None:
-    """Train an absent head with the encoder frozen."""
-    model = loaded.model
-    head = list(head_parameters(model).values())
-    TrainingBar.say(
-        f"{type(model).__name__}: the checkpoint has no masked-LM head. A new one, tied to the embeddings, is warmed "
-        f"up on {tokens:,} tokens with the encoder frozen.",
-        enabled=progress,
-    )
-    frozen = {id(parameter) for parameter in model.parameters()} - {id(parameter) for parameter in head}
-    for parameter in model.parameters():
-        parameter.requires_grad_(id(parameter) not in frozen)
-    device = default_device()
-    batch_size = 64
-    collator = Collator.of(loaded.tokenizer, RandomMasking(), micro_batch_tokens(device))
-    steps = Budget(tokens=tokens).resolve(rows, batch_size)
-    engine = Engine(model, [MaskedLM()], choose_precision(precision, device))
-    data = Steps(rows, collator, batch_size=batch_size, steps=steps, seed=seed)
-    try:
-        _train(
-            engine, data, work, rule=None, seed=seed, learning_rate=1e-3, title="warm up the head", progress=progress
-        )
-    finally:
-        for parameter in model.parameters():
-            parameter.requires_grad_(True)
-
-
-def _train(
-    engine: Engine,
-    data: Steps,
-    work: Path,
-    *,
-    rule: Any,
-    seed: int,
-    learning_rate: float,
-    title: str,
-    progress: bool,
-    weight_decay: float = 0.0,
-    warmup: float = 0.1,
-    minutes: float | None = None,
-    save_every: int | None = None,
-) -> StepTrainer:
-    """Train with checkpoints in ``work``; go on from the last one if there is one."""
-    work.mkdir(parents=True, exist_ok=True)
-    set_seed(seed)
-    args = TrainingArguments(
-        output_dir=str(work),
-        max_steps=len(data),
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        adam_epsilon=1e-6,
-        max_grad_norm=1.0,
-        logging_steps=max(1, min(50, len(data) // 50)),
-        logging_nan_inf_filter=False,
-        save_strategy="no",
-        save_total_limit=1,
-        seed=seed,
-        disable_tqdm=True,
-        report_to="none",
-        remove_unused_columns=False,
-    )
-    with TrainingBar(title, enabled=progress) as bar:
-        trainer = StepTrainer(
-            engine,
-            args,
-            data,
-            rule=rule,
-            clock=Clock(None if minutes is None else 60 * minutes),
-            log_file=work / "log.jsonl",
-            warmup=warmup,
-            progress=bar,
-            save_every=save_every,
-        )
-        checkpoint = get_last_checkpoint(str(work))
-        if checkpoint is not None:
-            resume_clock(checkpoint, trainer)
-        trainer.train(resume_from_checkpoint=checkpoint)
-    # Left over from the last step, it would be in the way of whatever the caller does with the model.
-    engine.readers["student"].zero_grad(set_to_none=True)
-    return trainer
-
-
 def _check(**values: float) -> None:
     for name, value in values.items():
         if value <= 0:
@@ -367,8 +245,7 @@ def _check(**values: float) -> None:
 def _check_length(loaded: LoadedModel, max_length: int) -> None:
     if max_length < 8:
         raise UserError(f"max-length must be at least 8 tokens, not {max_length}.")
-    with torch.no_grad():
-        positions = getattr(loaded.model.config, "max_position_embeddings", None)
+    positions = getattr(loaded.model.config, "max_position_embeddings", None)
     if positions is not None:
         embeddings = getattr(loaded.model.base_model, "embeddings", None)
         padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)

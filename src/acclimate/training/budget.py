@@ -1,0 +1,44 @@
+"""How long to train."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+from acclimate.corpus import TokenRows
+from acclimate.errors import UserError
+
+
+@dataclass
+class Budget:
+    """How long to train: exactly one of steps, epochs, tokens and minutes."""
+
+    steps: int | None = None
+    epochs: float | None = None
+    tokens: int | None = None
+    max_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        """Check that one of the four is given and positive.
+
+        Raises:
+            UserError: If none or several are given, or one is not positive.
+        """
+        given = {name: value for name, value in asdict(self).items() if value is not None}
+        if not given:
+            self.epochs = 1
+        elif len(given) > 1:
+            raise UserError(f"Give one of steps, epochs, tokens and max-minutes, not {' and '.join(given)}.")
+        elif min(given.values()) <= 0:
+            raise UserError(f"{next(iter(given))} must be more than zero.")
+
+    def resolve(self, rows: TokenRows, batch_size: int) -> int:
+        """Return the number of optimiser steps; under a time budget a number that will not be reached."""
+        per_step = batch_size * rows.tokens / len(rows)
+        if self.steps is not None:
+            return self.steps
+        if self.tokens is not None:
+            return max(1, round(self.tokens / per_step))
+        if self.epochs is not None:
+            return max(1, math.ceil(self.epochs * len(rows) / batch_size))
+        return 10_000_000

@@ -1,0 +1,47 @@
+"""Warming up a masked-LM head that a checkpoint did not have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from acclimate.backbone import LoadedModel, head_parameters
+from acclimate.backbone.device import choose_precision, default_device, micro_batch_tokens
+from acclimate.corpus import TokenRows
+from acclimate.masking import RandomMasking
+from acclimate.objectives import MaskedLM
+from acclimate.training.batches import Collator, Steps
+from acclimate.training.budget import Budget
+from acclimate.training.engine import Engine
+from acclimate.training.loop import train
+from acclimate.training.progress import TrainingBar
+
+HEAD_TOKENS = 300_000
+
+
+def warm_up_head(
+    loaded: LoadedModel, rows: TokenRows, work: Path, tokens: int, seed: int, precision: str, progress: bool
+) -> None:
+    """Train an absent head with the encoder frozen."""
+    model = loaded.model
+    head = list(head_parameters(model).values())
+    TrainingBar.say(
+        f"{type(model).__name__}: the checkpoint has no masked-LM head. A new one, tied to the embeddings, is warmed "
+        f"up on {tokens:,} tokens with the encoder frozen.",
+        enabled=progress,
+    )
+    frozen = {id(parameter) for parameter in model.parameters()} - {id(parameter) for parameter in head}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) not in frozen)
+    device = default_device()
+    batch_size = 64
+    collator = Collator.of(loaded.tokenizer, RandomMasking(), micro_batch_tokens(device))
+    steps = Budget(tokens=tokens).resolve(rows, batch_size)
+    engine = Engine(model, [MaskedLM()], choose_precision(precision, device))
+    data = Steps(rows, collator, batch_size=batch_size, steps=steps, seed=seed)
+    try:
+        train(
+            engine, data, work, rule=None, seed=seed, learning_rate=1e-3, title="warm up the head", progress=progress
+        )
+    finally:
+        for parameter in model.parameters():
+            parameter.requires_grad_(True)
