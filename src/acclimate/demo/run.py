@@ -19,18 +19,18 @@ MINUTES = 8.0
 """What the default budgets are made for: two cores, the bundled model, three seeds."""
 
 # Budgets at MINUTES; other values of ``minutes`` scale the tokens. They follow from what two cores do, in tokens a
-# second: 5,500 to warm up a head, about 4,000 for MLM, a quarter of that for DGA. Fine-tuning (20 seconds a seed) does
-# not scale: fewer epochs would not learn the task.
+# second: 4,000 to warm up a head, 1,500 to 2,000 for MLM, 600 for DGA. Fine-tuning (20 seconds a seed) does not scale:
+# fewer epochs would not learn the task.
 WARM_UP_TOKENS = 150_000
-ADAPT_TOKENS = 160_000
-IMPORTANCE_TOKENS = 16_000
+ADAPT_TOKENS = 100_000
+IMPORTANCE_TOKENS = 10_000
 
 ADAPT_LENGTH = 128
 ADAPT_BATCH = 16  # many small steps: a short run is short of steps, not of texts
 ADAPT_RATE = 2e-4
 
 FEW_SHOT = 16
-EPOCHS = 6
+EPOCHS = 4
 LEARNING_RATE = 4e-4  # few steps and a small model
 TASK_LENGTH = 56
 

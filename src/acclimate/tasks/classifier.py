@@ -20,6 +20,7 @@ from transformers import (
 from transformers.utils import logging
 
 from acclimate.backbone.device import Precision, autocast, micro_batch_tokens, writes_attention_out
+from acclimate.backbone.dropout import cheapen_dropout
 from acclimate.backbone.loading import load_tokenizer
 from acclimate.errors import UserError
 from acclimate.tasks.batching import token_budget_batches
@@ -136,6 +137,7 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
     except (OSError, ValueError, RuntimeError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UserError(f"No classifier could be made of '{path}': {reason}") from error
+    cheapen_dropout(model)
     fresh = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
     lost = sorted(name for name in fresh if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)
     if lost:
