@@ -7,6 +7,7 @@ import pytest
 from acclimate.corpus import Corpus
 from acclimate.demo import data as rooms
 from acclimate.demo.data import prepare
+from acclimate.demo.task import TOPICS
 from acclimate.demo.text import Document
 from acclimate.errors import UserError
 from acclimate.tasks import load_task
@@ -48,7 +49,7 @@ def test_everything_is_written_and_nothing_leaks(tmp_path, machine):
     }
     assert (len(rows(made.warmup)), made.general) == (7, [str(tmp_path / "data" / "general.jsonl")])
     assert made.about["corpus"]["documents"] == len(corpus)
-    assert len(load_task(made.task).test) == 3 * 14
+    assert len(load_task(made.task).test) == 3 * len(TOPICS)
 
 
 def test_the_second_time_nothing_is_read_again(tmp_path, machine):

@@ -36,6 +36,11 @@ def micro_batch_tokens(device: torch.device) -> int:
     return MICRO_BATCH_TOKENS.get(device.type, MICRO_BATCH_TOKENS["cuda"])
 
 
+def kept_graph_tokens(device: torch.device) -> int:
+    """Return how many tokens' graphs may be alive at once; about 0.1 MB each for a model of MiniLM's size."""
+    return 16_384 if device.type == "cpu" else 131_072
+
+
 @cache
 def has_fast_bf16(kind: str = "cpu") -> bool:
     """Say whether ``kind`` (``"cpu"`` or ``"cuda"``) multiplies bfloat16 in hardware: asked, not assumed."""

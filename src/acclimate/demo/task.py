@@ -19,7 +19,6 @@ from acclimate.errors import UserError
 TOPICS: dict[str, tuple[str, ...]] = {
     "calculus": ("scipy.differentiate", "scipy.integrate", "sympy.calculus", "sympy.integrals", "sympy.series"),
     "combinatorics": ("sympy.combinatorics",),
-    "data frames": ("pandas.core",),
     "geometry": ("scipy.spatial", "sympy.geometry"),
     "graphs": ("networkx.algorithms", "scipy.sparse.csgraph"),
     "linear algebra": ("numpy.linalg", "scipy.linalg", "scipy.sparse.linalg", "sympy.matrices"),
@@ -32,7 +31,6 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "sklearn.tree",
     ),
     "optimisation": ("scipy.optimize",),
-    "physics": ("sympy.physics",),
     "plotting": ("matplotlib", "pandas.plotting"),
     "polynomials": ("numpy.polynomial", "sympy.polys"),
     "signal processing": ("numpy.fft", "scipy.fft", "scipy.fftpack", "scipy.signal"),

@@ -137,9 +137,10 @@ class Objective(ABC):
 class BatchObjective(ABC):
     """A loss term that needs all texts of the effective batch at once, for example for their negatives.
 
-    When the batch is cut into micro-batches the engine first collects the representations of all of them without a
-    graph, takes the gradient of the loss with respect to them, and then runs each micro-batch again with the same
-    dropout to carry that gradient on. Values and gradients are those of one large batch.
+    When the batch is cut into more micro-batches than fit into memory together, the engine first collects the
+    representations of all of them without a graph, takes the gradient of the loss with respect to them, and then runs
+    each micro-batch again with the same dropout to carry that gradient on. Values and gradients are those of one large
+    batch.
     """
 
     name: str

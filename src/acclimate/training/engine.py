@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from acclimate.backbone import encode, language_head
-from acclimate.backbone.device import Precision, autocast
+from acclimate.backbone.device import Precision, autocast, kept_graph_tokens
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 
 Terms = dict[str, Tensor]
@@ -20,7 +20,8 @@ class Engine:
     """Runs the objectives of a method on the micro-batches of a step.
 
     Every mean goes over the whole step, however it is cut: token terms are summed and divided by the count of all
-    micro-batches; terms that need all texts at once take two passes (see :class:`BatchObjective`).
+    micro-batches; terms that need all texts at once keep the graphs of all micro-batches, or take two passes where
+    that would be too much memory (see :class:`BatchObjective`).
     """
 
     def __init__(
@@ -29,6 +30,7 @@ class Engine:
         objectives: Sequence[Objective | BatchObjective],
         precision: Precision = "fp32",
         reference: PreTrainedModel | None = None,
+        graph_tokens: int | None = None,
     ) -> None:
         """Collect the views that the objectives ask for.
 
@@ -37,7 +39,11 @@ class Engine:
             objectives: The loss terms.
             precision: Of the forward.
             reference: A frozen model for views that ask for it.
+            graph_tokens: Up to how many tokens, over all views, the graphs of several micro-batches are kept at once
+                for terms that need all texts; beyond it they take two passes. By default what suits the device.
         """
+        device = next(model.parameters()).device
+        self.graph_tokens = kept_graph_tokens(device) if graph_tokens is None else graph_tokens
         self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
         self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
         self.plain = [term for term in objectives if isinstance(term, Objective)]
@@ -78,34 +84,52 @@ class Engine:
         """
         counts = {term.name: max(1, sum(term.count(batch) for batch in batches)) for term in self.plain}
         terms: Terms = {}
+        groups = [batches] if self.whole and self._fits(batches) else [[batch] for batch in batches]
         pending: dict[str, tuple[Tensor, ...]] = {}
         seeds: list[_RandomState] = []
-        if self.whole and len(batches) > 1:
+        if self.whole and len(groups) > 1:
             pending, seeds = self._first_pass(batches, terms)
-        for number, batch in enumerate(batches):
-            with _replay(seeds[number] if seeds else None), torch.set_grad_enabled(backward):
-                loss = self._micro_batch(batch, number, counts, pending, terms)
+        for number, group in enumerate(groups):
+            if seeds:
+                seeds[number].restore()
+            gradients = {name: parts[number] for name, parts in pending.items()}
+            with torch.set_grad_enabled(backward):
+                loss = self._loss(group, counts, gradients, terms)
             if backward:
                 loss.backward()
         weights = {term.name: term.weight for term in self.plain} | {term.name: term.weight for term in self.whole}
         terms["loss"] = torch.stack([weights[name] * value for name, value in terms.items()]).sum()
         return terms
 
-    def _micro_batch(
-        self, batch: Batch, number: int, counts: dict[str, int], pending: dict[str, tuple[Tensor, ...]], terms: Terms
+    def _fits(self, batches: Sequence[Batch]) -> bool:
+        """Say whether the graphs of all micro-batches can be kept, which saves the first pass."""
+        read = sum(batch.text.numel() for batch in batches) * self.student_views
+        return len(batches) == 1 or read <= self.graph_tokens
+
+    def _loss(
+        self, group: Sequence[Batch], counts: dict[str, int], gradients: dict[str, Tensor], terms: Terms
     ) -> Tensor:
+        """Return the part of the loss that a group of micro-batches makes, and add its terms to ``terms``.
+
+        Args:
+            group: Micro-batches that are differentiated together.
+            counts: Over how many items each plain term is a mean.
+            gradients: Gradients of the whole-batch terms with respect to the representations of this group, where a
+                first pass computed them; else the group is the whole batch.
+            terms: The terms so far.
+        """
         parts: list[Tensor] = []
-        with autocast(self.precision, batch.masked.device):
-            outputs = self.read(batch, self.views)
+        with autocast(self.precision, group[0].masked.device):
+            outputs = [self.read(batch, self.views) for batch in group]
             for term in self.plain:
-                value = term.total(outputs) / counts[term.name]
+                value = torch.stack([term.total(part) for part in outputs]).sum() / counts[term.name]
                 terms[term.name] = terms.get(term.name, 0) + value.detach()
                 parts.append(term.weight * value)
             for whole in self.whole:
-                representations = whole.represent(outputs)
-                if pending:
+                representations = torch.cat([whole.represent(part) for part in outputs])
+                if whole.name in gradients:
                     # Its value is not the loss, but its gradient is: the chain rule through the representations.
-                    parts.append((representations * pending[whole.name][number]).sum())
+                    parts.append((representations * gradients[whole.name]).sum())
                 else:
                     value = whole.loss(representations)
                     terms[whole.name] = value.detach()
@@ -162,10 +186,3 @@ class _RandomState:
         torch.set_rng_state(self.cpu)
         if self.cuda is not None:
             torch.cuda.set_rng_state(self.cuda, self.device)
-
-
-@contextmanager
-def _replay(state: _RandomState | None) -> Iterator[None]:
-    if state is not None:
-        state.restore()
-    yield
