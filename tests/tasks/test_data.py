@@ -187,7 +187,7 @@ def test_a_pair_task_wants_a_pair_everywhere(tmp_path):
         ("test.csv", b"", "holds no rows"),
         ("test.parquet", b"PAR1", "cannot be read"),
         ("test.jsonl.gz", b"no gzip", "cannot be read"),
-        ("test.jsonl.gz", gzip.compress(b'{"text": "x", "label": "pos"}' * 50)[:-12], "cannot be read"),
+        ("test.jsonl.gz", gzip.compress(b'{"text": "x", "label": "pos"}' * 50, mtime=0)[:-12], "cannot be read"),
     ],
 )
 def test_damaged_files(tmp_path, name, data, message):
