@@ -57,6 +57,8 @@ def gated_attention(
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     mask = attention_mask
+    if mask is None and getattr(module, "is_causal", False):  # transformers leaves a plain causal mask to the kernel
+        mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
     if block_mask is not None:
         mask = block_mask if mask is None else mask & block_mask
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling

@@ -19,6 +19,7 @@ from transformers import (
 )
 from transformers.utils import logging
 
+from acclimate.backbone.attention import NAME as ATTENTION
 from acclimate.backbone.device import Precision, autocast, micro_batch_tokens, writes_attention_out
 from acclimate.backbone.dropout import cheapen_dropout
 from acclimate.backbone.loading import load_tokenizer
@@ -130,7 +131,6 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
                 str(path),
                 config=config,
                 dtype=torch.float32,
-                attn_implementation="eager" if writes_attention_out(device) else None,
                 ignore_mismatched_sizes=True,  # of the head of another task; the encoder is checked below
                 output_loading_info=True,
             )
@@ -138,6 +138,8 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
         raise UserError(f"No classifier could be made of '{path}': {reason}") from error
     cheapen_dropout(model)
+    if writes_attention_out(device):
+        _write_attention_out(model)
     fresh = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
     lost = sorted(name for name in fresh if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)
     if lost:
@@ -152,6 +154,13 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
     if length < 4:
         raise UserError(f"max_length={max_length} leaves no room for text; ask for at least 4 tokens.")
     return Classifier(model, tokenizer, length)
+
+
+def _write_attention_out(model: PreTrainedModel) -> None:
+    try:
+        model.set_attn_implementation(ATTENTION)
+    except (ValueError, AttributeError):  # an architecture of its own kind keeps its own attention
+        return
 
 
 def _longest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:

@@ -1,0 +1,36 @@
+"""The attention function beside the one that transformers would run."""
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForSequenceClassification
+
+from acclimate.backbone.attention import NAME
+
+COMMON = {"vocab_size": 60, "pad_token_id": 0, "num_labels": 3}
+DECODERS = {
+    "gpt2": {"n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 32},
+    "llama": {
+        "hidden_size": 16,
+        "intermediate_size": 24,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+    },
+}
+
+
+@pytest.mark.parametrize("kind", DECODERS)
+@pytest.mark.parametrize("padded", [False, True])
+def test_decoders_do_not_see_ahead(kind, padded):
+    """Without padding transformers passes no mask and leaves causality to the attention function."""
+    torch.manual_seed(0)
+    config = AutoConfig.for_model(kind, **COMMON, **DECODERS[kind])
+    model = AutoModelForSequenceClassification.from_config(config, attn_implementation="sdpa").eval()
+    ids = torch.randint(5, 60, (3, 9))
+    mask = torch.ones_like(ids)
+    if padded:
+        ids[1, 6:], mask[1, 6:] = 0, 0
+    expected = model(input_ids=ids, attention_mask=mask)
+    model.set_attn_implementation(NAME)
+    found = model(input_ids=ids, attention_mask=mask)
+    torch.testing.assert_close(found.logits, expected.logits, rtol=1e-5, atol=1e-6)
