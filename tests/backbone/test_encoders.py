@@ -30,11 +30,11 @@ def test_gate_of_one_changes_nothing_and_of_zero_does(model):
     layers = attach(model)
     plain = encode(model, IDS, TEXT)
     ones = torch.ones(len(layers), 2, layers[0].heads)
-    torch.testing.assert_close(encode(model, IDS, TEXT, ones), plain)
+    torch.testing.assert_close(encode(model, IDS, TEXT, {"H": ones}), plain)
     for layer in range(len(layers)):
         gates = ones.clone()
         gates[layer, 0, 1] = 0
-        gated = encode(model, IDS, TEXT, gates)
+        gated = encode(model, IDS, TEXT, {"H": gates})
         assert (gated[0] - plain[0]).abs().max() > 1e-5
         torch.testing.assert_close(gated[1][:4], plain[1][:4])
 
@@ -42,7 +42,7 @@ def test_gate_of_one_changes_nothing_and_of_zero_does(model):
 def test_gradients_reach_every_gate(model):
     layers = attach(model)
     gates = torch.ones(len(layers), 2, layers[0].heads, requires_grad=True)
-    encode(model, IDS, TEXT, gates)[TEXT >= 0].square().sum().backward()
+    encode(model, IDS, TEXT, {"H": gates})[TEXT >= 0].square().sum().backward()
     assert gates.grad is not None
     assert (gates.grad != 0).all()
 
@@ -71,7 +71,7 @@ def test_rows_of_a_head_are_what_its_gate_silences(model):
     layers = attach(model)
     gates = torch.ones(len(layers), 2, layers[0].heads)
     gates[:, :, 2] = 0
-    expected = encode(model, IDS, TEXT, gates)
+    expected = encode(model, IDS, TEXT, {"H": gates})
     chosen = torch.zeros(layers[0].heads)
     chosen[2] = 1
     with torch.no_grad():

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
+import pytest
 import torch
 from safetensors.torch import load_file
 from tests.methods.test_contract import DOCUMENTS, SHORT
 
 from acclimate.corpus import Corpus
+from acclimate.errors import UserError
 from acclimate.training import adapt, cache_folder
 from acclimate.training.method import Method
 
@@ -21,8 +26,8 @@ def test_heads_move_less_the_more_important_they_are(tiny_bert, tmp_path):
     )
     from acclimate.updates import normalise
 
-    file = max(cache_folder().glob("importance/*/tensor.safetensors"), key=lambda path: path.stat().st_mtime)
-    importance = normalise(load_file(file)["tensor"])
+    file = max(cache_folder().glob("importance/*/tensors.safetensors"), key=lambda path: path.stat().st_mtime)
+    importance = normalise(load_file(file)["H"])
     for layer in range(2):
         name = f"bert.encoder.layer.{layer}.attention.self.value.weight"
         ratio = (dga[name] - start[name]).view(4, -1).norm(dim=1) / (mlm[name] - start[name]).view(4, -1).norm(dim=1)
@@ -82,3 +87,76 @@ def test_a_method_in_one_file_shows_up_everywhere(tiny_bert, tmp_path):
         assert not torch.equal(before[other], after[other])
     finally:
         del registry._methods["frozen-embeddings"]
+
+
+ABLATIONS = {
+    "without contrast": ({"contrast_weight": 0}, 1),
+    "random": ({"importance": "random"}, 3),
+    "domain": ({"knowledge": "domain"}, 4),
+    "H,I": ({"parts": "H,I"}, 3),
+    "H,I,O": ({"parts": "H,I,O"}, 3),
+    "H,I,O,E": ({"parts": "H, I, O, E"}, 3),
+}
+
+
+@pytest.mark.parametrize("name", ABLATIONS)
+def test_every_ablation_reads_what_it_should_and_trains(tiny_bert, tmp_path, name, monkeypatch):
+    module = sys.modules["acclimate.training.adapt"]
+    engines = []
+
+    class Watched(module.Engine):
+        def __init__(self, *args, **options):
+            super().__init__(*args, **options)
+            engines.append(self)
+
+    monkeypatch.setattr(module, "Engine", Watched)
+    settings, views = ABLATIONS[name]
+    result = adapt(
+        tiny_bert,
+        Corpus.of(DOCUMENTS),
+        "dga",
+        tmp_path / "out",
+        settings={"importance_tokens": 100, **settings},
+        **SHORT,
+    )
+    assert engines[-1].student_views == views
+    assert ("contrast" in result.losses) == (views > 1)
+    assert result.parameters["settings"]["parts"] == tuple(settings.get("parts", "H").replace(" ", "").split(","))
+    before, after = (load_file(path / "model.safetensors") for path in (tiny_bert, tmp_path / "out"))
+    assert not torch.equal(
+        before["bert.encoder.layer.0.output.dense.weight"], after["bert.encoder.layer.0.output.dense.weight"]
+    )
+
+
+def test_the_domain_contrast_reads_with_one_minus_the_importance(tiny_bert):
+    from acclimate.objectives import GeneralContrast
+
+    importance = {"H": torch.rand(2, 4), "O": torch.rand(2, 32)}
+    term = GeneralContrast(importance, knowledge="domain")
+    assert term.anchor.gates is term.positive.gates
+    assert term.anchor.draw != term.positive.draw
+    for part, values in importance.items():
+        torch.testing.assert_close(term.anchor.gates.values[part] + values, torch.ones_like(values))
+        assert torch.equal(term.general.gates.values[part], values)
+
+
+def test_random_importances_come_from_the_seed(tiny_bert, tmp_path):
+    from acclimate.training.method import get
+
+    drawn = []
+    for seed in (0, 0, 1):
+        method = get("dga", importance="random")
+        run = SimpleNamespace(units=lambda parts: {"H": [SimpleNamespace(units=4)] * 2}, seed=seed, device="cpu")
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("acclimate.methods.dga.SoftMask", lambda *args, **options: None)
+            method.prepare(run)
+        drawn.append(method._importance["H"])
+    assert torch.equal(drawn[0], drawn[1])
+    assert not torch.equal(drawn[0], drawn[2])
+
+
+def test_an_unknown_part_is_one_clear_line():
+    from acclimate.training.method import get
+
+    with pytest.raises(UserError, match=r"dga.*parts"):
+        get("dga", parts="H,X")

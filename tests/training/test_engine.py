@@ -70,7 +70,7 @@ def test_micro_batches_add_up_to_one_batch(training, graph_tokens):
     model = tiny_model("bert")
     attach(model)
     model.train(training)
-    importance = torch.rand(2, 4)
+    importance = {"H": torch.rand(2, 4)}
     many = micro_batches(60)
     assert len(many) > 2
     torch.manual_seed(4)
@@ -92,7 +92,7 @@ def test_micro_batches_add_up_to_one_batch(training, graph_tokens):
 
 
 def test_equal_views_are_read_once():
-    importance = torch.rand(2, 4)
+    importance = {"H": torch.rand(2, 4)}
     model = tiny_model("bert")
     attach(model)
     assert Engine(model, dga(importance)).student_views == 3
@@ -104,7 +104,7 @@ def test_equal_views_are_read_once():
 def test_views_get_what_they_ask_for():
     model = tiny_model("bert")
     attach(model)
-    silent = Gates(torch.zeros(2, 4))
+    silent = Gates({"H": torch.zeros(2, 4)})
     views = (View("original"), View("masked"), View("original", gates=silent), View("original", draw=1))
     engine = Engine(model, [MaskedLM()])
     batch = micro_batches(10_000)[0]
@@ -122,7 +122,7 @@ def test_a_batch_without_masked_tokens_gives_a_finite_loss():
     attach(model)
     batches = micro_batches(rate=1e-9)
     assert not any((batch.labels >= 0).any() for batch in batches)
-    terms = Engine(model, dga(torch.rand(2, 4))).step(batches)
+    terms = Engine(model, dga({"H": torch.rand(2, 4)})).step(batches)
     assert terms["mlm"] == 0
     assert all(value.isfinite() for value in terms.values())
     assert all(value.isfinite().all() for value in gradients(model).values())
@@ -132,7 +132,7 @@ def test_positives_of_the_general_contrast_are_readings_of_the_same_text():
     """Without dropout the anchor and its positive are the same vector: their cosine is one, text by text."""
     model = tiny_model("bert")
     attach(model)
-    term = GeneralContrast(torch.rand(2, 4))
+    term = GeneralContrast({"H": torch.rand(2, 4)})
     assert isinstance(term, BatchObjective)
     engine = Engine(model, [term])
     representations = term.represent(engine.read(micro_batches(10_000)[0], engine.views))

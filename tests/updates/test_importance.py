@@ -34,8 +34,8 @@ def test_gates_per_text_equal_a_loop_over_texts(model):
     gates = torch.full((len(layers), batch.texts, layers[0].heads), 0.9, requires_grad=True)
 
     def divergence(part, gate):
-        first = encode(model, part.original, part.text, gate)
-        second = encode(model, part.original, part.text, gate * gate)
+        first = encode(model, part.original, part.text, {"H": gate})
+        second = encode(model, part.original, part.text, {"H": gate * gate})
         log_first, log_second = first.log_softmax(-1), second.log_softmax(-1)
         token = (log_first.exp() * (log_first - log_second)).sum(-1)
         real = part.text >= 0
@@ -53,11 +53,11 @@ def test_divergence_is_the_kl_of_two_readings(model):
     attach(model)
     model.train()
     batch = micro_batches(200)[0]
-    gates = torch.ones(2, batch.texts, 4)
+    gates = {"H": torch.ones(2, batch.texts, 4)}
     torch.manual_seed(3)
     fast = dropout_divergence(model, batch, gates)
     torch.manual_seed(3)
-    hidden = encode(model, batch.original.repeat(2, 1), batch.text.repeat(2, 1), gates.repeat(1, 2, 1))
+    hidden = encode(model, batch.original.repeat(2, 1), batch.text.repeat(2, 1))
     first, second = hidden.chunk(2)
     for index in range(batch.texts):
         values = []
@@ -72,11 +72,11 @@ def test_importance_is_the_mean_of_absolute_gradients(model):
     layers = attach(model)
     batch = micro_batches(10_000)[0]
     torch.manual_seed(5)
-    fast = dropout_importance(model, layers, [batch])
+    fast = dropout_importance(model, {"H": layers}, [batch])["H"]
     torch.manual_seed(5)
     model.train()
     gates = torch.ones(2, batch.texts, 4, requires_grad=True)
-    divergence = dropout_divergence(model, batch, gates)
+    divergence = dropout_divergence(model, batch, {"H": gates})
     each = [torch.autograd.grad(value, gates, retain_graph=True)[0][:, row] for row, value in enumerate(divergence)]
     torch.testing.assert_close(fast, torch.stack(each).abs().mean(0), rtol=1e-3, atol=1e-9)
 
@@ -85,7 +85,7 @@ def test_leaves_no_gradient_and_restores_the_model(model):
     layers = attach(model)
     assert not model.training
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    dropout_importance(model, layers, micro_batches())
+    dropout_importance(model, {"H": layers}, micro_batches())
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
     assert not model.training
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
@@ -94,7 +94,7 @@ def test_leaves_no_gradient_and_restores_the_model(model):
 def test_a_model_without_dropout_is_refused():
     model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     with pytest.raises(UserError, match="dropout of this model is zero"):
-        dropout_importance(model, attach(model), micro_batches())
+        dropout_importance(model, {"H": attach(model)}, micro_batches())
 
 
 @pytest.mark.parametrize("kind", ["bert", "albert", "modernbert", "distilbert"])
@@ -102,7 +102,7 @@ def test_a_model_without_dropout_is_refused():
 def test_every_head_gets_a_score(kind, representation):
     model = tiny_model(kind)
     layers = attach(model)
-    scores = dropout_importance(model, layers, micro_batches(), representation=representation)
+    scores = dropout_importance(model, {"H": layers}, micro_batches(), representation=representation)["H"]
     assert scores.shape == (len(layers), layers[0].heads)
     assert (scores > 0).all()
 

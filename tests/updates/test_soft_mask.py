@@ -24,7 +24,7 @@ def train(kind, importance, on, steps=4, optimiser=torch.optim.AdamW, **options)
         model = tiny_model(kind)
         layers = attach(model)
         start = {name: value.detach().clone() for name, value in model.named_parameters()}
-        mask = SoftMask(layers, values, on) if values is not None else None
+        mask = SoftMask({"H": layers}, {"H": values}, on) if values is not None else None
         optimizer = optimiser(model.parameters(), **{"lr": 1e-3, **options})
         engine = Engine(model.train(), [MaskedLM()])
         for step in range(steps):
@@ -96,6 +96,6 @@ def test_bad_importances_are_refused():
     layers = attach(model)
     for bad in (torch.full((2, 4), float("nan")), torch.full((2, 4), 1.5)):
         with pytest.raises(UserError, match="between 0 and 1"):
-            SoftMask(layers, bad)
+            SoftMask({"H": layers}, {"H": bad})
     with pytest.raises(UserError, match="update"):
-        SoftMask(layers, torch.zeros(2, 4), on="gradients")
+        SoftMask({"H": layers}, {"H": torch.zeros(2, 4)}, on="gradients")

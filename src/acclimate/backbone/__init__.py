@@ -4,13 +4,18 @@ from acclimate.backbone.encoding import encode
 from acclimate.backbone.heads import HeadLayer, Projection, attach, head_rows
 from acclimate.backbone.language_head import head_parameters, language_head
 from acclimate.backbone.loading import LoadedModel, load_masked_lm, load_tokenizer
+from acclimate.backbone.units import PARTS, Gated, Part, gate_units
 
 __all__ = [
+    "PARTS",
+    "Gated",
     "HeadLayer",
     "LoadedModel",
+    "Part",
     "Projection",
     "attach",
     "encode",
+    "gate_units",
     "head_parameters",
     "head_rows",
     "language_head",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from acclimate.backbone.units import gates_set
 
-def encode(model: PreTrainedModel, ids: Tensor, text: Tensor, head_gates: Tensor | None = None) -> Tensor:
+
+def encode(model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str, Tensor] | None = None) -> Tensor:
     """Return the last hidden states of the encoder.
 
     Texts that share a row never see each other, and each starts at position zero.
@@ -16,7 +20,8 @@ def encode(model: PreTrainedModel, ids: Tensor, text: Tensor, head_gates: Tensor
         model: A model that went through :func:`acclimate.backbone.attach`.
         ids: Token ids (rows, tokens).
         text: Which text each token belongs to (rows, tokens); -1 for padding.
-        head_gates: Gates (layers, rows, heads), or None for ones.
+        gates: Gates (layers, rows, units) for each part (see :data:`acclimate.backbone.PARTS`; parts other than the
+            heads went through :func:`acclimate.backbone.gate_units`), or None for ones.
 
     Returns:
         (rows, tokens, width). What stands at padding has no meaning.
@@ -27,9 +32,11 @@ def encode(model: PreTrainedModel, ids: Tensor, text: Tensor, head_gates: Tensor
     if packed:
         options["block_mask"] = (text[:, :, None] == text[:, None, :]).unsqueeze(1)
         options["position_ids"] = _positions(text) + _first_position(model)
-    if head_gates is not None:
-        options["head_gates"] = head_gates
-    return model.base_model(input_ids=ids, attention_mask=real.long(), **options).last_hidden_state
+    others = dict(gates or {})
+    if "H" in others:
+        options["head_gates"] = others.pop("H")
+    with gates_set(model, others):
+        return model.base_model(input_ids=ids, attention_mask=real.long(), **options).last_hidden_state
 
 
 def _positions(text: Tensor) -> Tensor:

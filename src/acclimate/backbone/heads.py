@@ -39,6 +39,34 @@ class HeadLayer:
     inputs: tuple[Projection, Projection, Projection]
     output: nn.Linear
 
+    @property
+    def units(self) -> int:
+        """The heads are the units that gates and soft masks speak of."""
+        return self.heads
+
+    def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Spread one value a head over the weights that the head owns.
+
+        A head owns the rows of W_q, W_k and W_v (and of their biases) that compute its part, and the columns of W_o
+        that read it. The bias of W_o belongs to no head.
+
+        Args:
+            values: (heads,).
+
+        Returns:
+            Parameters, each with values that broadcast over it; zero where a weight belongs to no head.
+        """
+        rows: dict[int, tuple[nn.Linear, Tensor]] = {}
+        for projection in self.inputs:  # the three parts of a fused layer share one parameter
+            linear, before = rows.get(id(projection.linear), (projection.linear, 0))
+            rows[id(linear)] = (linear, before + head_rows(values, projection, self.width))
+        result: list[tuple[Tensor, Tensor]] = []
+        for linear, shares in rows.values():
+            result.append((linear.weight, shares[:, None]))
+            if linear.bias is not None:
+                result.append((linear.bias, shares))
+        return [*result, (self.output.weight, values.repeat_interleave(self.width)[None, :])]
+
 
 def attach(model: PreTrainedModel) -> list[HeadLayer]:
     """Make ``model`` run the gated attention function and return its attention layers in the order of their calls.

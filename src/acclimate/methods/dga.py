@@ -1,14 +1,21 @@
 """DGA: adapting a language model while preserving its general knowledge (Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Any, Literal
 
+import torch
+from pydantic import BeforeValidator
 from torch import Tensor
 
+from acclimate.backbone import Part
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, GeneralContrast, MaskedLM, Objective
 from acclimate.training.run import Run
 from acclimate.updates import SoftMask, dropout_importance, normalise
+
+
+def _letters(value: Any) -> Any:
+    return tuple(letter.strip() for letter in value.split(",")) if isinstance(value, str) else value
 
 
 @register(
@@ -20,57 +27,72 @@ from acclimate.updates import SoftMask, dropout_importance, normalise
 class DGA(Method):
     """L = L_MLM + contrast_weight x L_contrast (Eq. 16), heads learning in proportion to 1 - importance (Eq. 9).
 
+    The ablations of the paper's Table 3 are ``contrast_weight=0``, ``importance="random"``, ``knowledge="domain"``
+    and other ``parts``.
+
     Attributes:
         contrast_weight: The paper's lambda; 0 leaves the contrast out, and with it two of the three readings.
         temperature: Of the contrast (Eq. 15).
+        parts: What is measured, gated and protected, as letters with commas: H attention heads, I intermediate and
+            O output units of the feed-forward, E features of the embedding.
+        importance: Measured by ``"dropout"`` (Eq. 5 to 8), or drawn at ``"random"`` before normalisation.
         importance_tokens: Tokens of domain text on which importance is measured (paper: 1.64 M).
         importance_reads: Whether the divergence of Eq. 8 is taken between hidden states or vocabulary distributions.
-        protect: ``"unusual"`` is Eq. 10, which protects the least important heads of a layer as strongly as the most
+        protect: ``"unusual"`` is Eq. 10, which protects the least important units of a layer as strongly as the most
             important; ``"important"`` keeps only the upper side.
         mask_on: ``"update"`` scales what the optimiser does; ``"gradient"`` is the letter of Eq. 9 and of the
             released code, and does almost nothing under Adam.
         contrast_tokens: ``"masked"`` contrasts readings of the corrupted text, one of which the MLM loss reads
             anyway: three readings. ``"original"`` (released code) reads the uncorrupted text three times more.
+        knowledge: What general knowledge is contrasted with: ``"full"``, or ``"domain"`` (gates 1 - importance).
     """
 
     contrast_weight: float = 1.0
     temperature: float = 0.05
+    parts: Annotated[tuple[Part, ...], BeforeValidator(_letters)] = ("H",)
+    importance: Literal["dropout", "random"] = "dropout"
     importance_tokens: int = 1_640_000
     importance_reads: Literal["hidden", "logits"] = "hidden"
     protect: Literal["unusual", "important"] = "unusual"
     mask_on: Literal["update", "gradient"] = "update"
     contrast_tokens: Literal["masked", "original"] = "masked"
+    knowledge: Literal["full", "domain"] = "full"
 
     def __post_init__(self) -> None:
-        """Start without an importance: :meth:`prepare` measures it."""
+        """Start without importances: :meth:`prepare` measures them."""
         self._mask: SoftMask | None = None
-        self._importance: Tensor | None = None
+        self._importance: dict[str, Tensor] | None = None
 
     def prepare(self, run: Run) -> None:
-        """Measure the importance of the heads on a part of the domain text, or take it from the cache."""
-        raw = run.cached(
-            "importance",
-            {"tokens": self.importance_tokens, "reads": self.importance_reads},
-            lambda: dropout_importance(
-                run.model,
-                run.layers,
-                run.sample(self.importance_tokens, readings=2),
-                representation=self.importance_reads,
-                precision=run.precision,
-            ),
-        )
-        self._importance = normalise(raw, self.protect)
-        self._mask = SoftMask(run.layers, self._importance, on=self.mask_on)
+        """Measure the importances on a part of the domain text, or take them from the cache."""
+        units = run.units(self.parts)
+        if self.importance == "random":
+            chance = torch.Generator().manual_seed(run.seed)
+            raw = {part: torch.rand(len(of), of[0].units, generator=chance) for part, of in units.items()}
+        else:
+            raw = run.cached(
+                "importance",
+                {"tokens": self.importance_tokens, "reads": self.importance_reads, "parts": sorted(units)},
+                lambda: dropout_importance(
+                    run.model,
+                    units,
+                    run.sample(self.importance_tokens, readings=2),
+                    representation=self.importance_reads,
+                    precision=run.precision,
+                ),
+            )
+        self._importance = {part: normalise(values.to(run.device), self.protect) for part, values in raw.items()}
+        self._mask = SoftMask(units, self._importance, on=self.mask_on)
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the MLM loss and, unless its weight is zero, the contrast."""
         assert self._importance is not None, "prepare first"
         if not self.contrast_weight:
             return [MaskedLM()]
-        return [
-            MaskedLM(),
-            GeneralContrast(self._importance, self.temperature, self.contrast_weight, self.contrast_tokens),
-        ]
+        contrast = GeneralContrast(
+            self._importance, self.temperature, self.contrast_weight, self.contrast_tokens, self.knowledge
+        )
+        return [MaskedLM(), contrast]
 
     def update_rule(self) -> SoftMask | None:
         """Return the soft mask."""

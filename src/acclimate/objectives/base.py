@@ -7,7 +7,7 @@ for all that the same model reads, and hands out the slices; two objectives that
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,9 +17,9 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class Gates:
-    """Gates on attention heads that a view applies to every text: (layers, heads). Equal only to itself."""
+    """Gates that a view applies to every text: (layers, units) for each part. Equal only to itself."""
 
-    values: Tensor
+    values: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class View:
     Attributes:
         tokens: The corrupted tokens, or the original ones.
         draw: Number of the dropout draw; views that differ in nothing else get independent dropout.
-        gates: Gates on the heads; None means ones.
+        gates: Gates on the heads or other units; None means ones.
         reader: The model in training, or its frozen original (no gradient, no dropout).
     """
 

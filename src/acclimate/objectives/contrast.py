@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -34,7 +35,7 @@ def contrast(anchor: Tensor, positive: Tensor, negative: Tensor | None, temperat
 class GeneralContrast(BatchObjective):
     """Full knowledge twice (two dropout draws) against general knowledge (Eq. 11 to 15).
 
-    The general knowledge of a text is its representation with the normalised importances as gates on the heads.
+    The general knowledge of a text is its representation with the normalised importances as gates.
 
     Attributes:
         temperature: Divides the cosine similarities; the paper takes 0.05.
@@ -44,24 +45,31 @@ class GeneralContrast(BatchObjective):
 
     def __init__(
         self,
-        importance: Tensor,
+        importance: Mapping[str, Tensor],
         temperature: float = 0.05,
         weight: float = 1.0,
         tokens: Literal["masked", "original"] = "masked",
+        knowledge: Literal["full", "domain"] = "full",
     ) -> None:
         """Set up the three views.
 
         Args:
-            importance: Normalised head importances (layers, heads) in [0, 1].
+            importance: Normalised importances (layers, units) in [0, 1] of each part.
             temperature: Divides the cosine similarities.
             weight: The paper's lambda.
             tokens: With ``"masked"`` the anchor is the view that the MLM loss reads anyway, so a text is read three
                 times in all; with ``"original"`` (as the released code) the uncorrupted text is read three times
                 beside it.
+            knowledge: What general knowledge is contrasted with: ``"full"`` (no gates), or ``"domain"`` (one minus
+                the importances as gates), the ablation "domain-specific" of Table 3, whose anchor is a reading of
+                its own.
         """
         self.temperature, self.weight = temperature, weight
-        self.anchor = View(tokens, draw=0)
-        self.positive = View(tokens, draw=1)
+        gates = None
+        if knowledge == "domain":
+            gates = Gates({part: 1 - values for part, values in importance.items()})
+        self.anchor = View(tokens, draw=0, gates=gates)
+        self.positive = View(tokens, draw=1, gates=gates)
         self.general = View(tokens, draw=2, gates=Gates(importance))
         self.views = (self.anchor, self.positive, self.general)
 

@@ -164,14 +164,17 @@ class Engine:
         return pending, seeds
 
 
-def _stack_gates(views: Sequence[View], rows: int) -> Tensor | None:
-    """Make gates (layers, views x rows, heads) for stacked views; None if no view has any."""
+def _stack_gates(views: Sequence[View], rows: int) -> dict[str, Tensor] | None:
+    """Make gates (layers, views x rows, units) for stacked views, part by part; None if no view has any."""
     gated = [view.gates.values for view in views if view.gates is not None]
     if not gated:
         return None
-    ones = torch.ones_like(gated[0])
-    stacked = [ones if view.gates is None else view.gates.values for view in views]
-    return torch.stack(stacked, dim=1).repeat_interleave(rows, dim=1)
+    stacked = {}
+    for part, like in {part: values for gates in gated for part, values in gates.items()}.items():
+        ones = torch.ones_like(like)
+        each = [ones if view.gates is None else view.gates.values.get(part, ones) for view in views]
+        stacked[part] = torch.stack(each, dim=1).repeat_interleave(rows, dim=1)
+    return stacked
 
 
 class _RandomState:

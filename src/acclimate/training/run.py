@@ -16,7 +16,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.backbone import HeadLayer
+from acclimate.backbone import Gated, HeadLayer, gate_units
 from acclimate.backbone.device import Precision, micro_batch_tokens
 from acclimate.files import new_folder
 from acclimate.masking import Masking
@@ -91,8 +91,12 @@ class Run:
         if chosen:
             yield from collator(chosen, rng)
 
-    def cached(self, name: str, options: dict[str, Any], make: Callable[[], Tensor]) -> Tensor:
-        """Return a tensor from the cache, or make and keep it; chance inside ``make`` comes from the run's seed.
+    def units(self, parts: Sequence[str]) -> dict[str, list[Gated]]:
+        """Return the units of some parts of the model, ready for gates."""
+        return gate_units(self.model, self.layers, parts)
+
+    def cached(self, name: str, options: dict[str, Any], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """Return tensors from the cache, or make and keep them; chance inside ``make`` comes from the run's seed.
 
         The key is the model's weights, the text, the seed and ``options``.
         """
@@ -106,13 +110,14 @@ class Run:
         }
         key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
         folder = cache_folder() / name / key
-        file = folder / "tensor.safetensors"
+        file = folder / "tensors.safetensors"
         if parts["text"] is not None and file.is_file():
-            return load_file(file)["tensor"].to(self.device)
+            return {name: value.to(self.device) for name, value in load_file(file).items()}
         with torch.random.fork_rng():
             torch.manual_seed(self.seed)
-            value = make()
+            values = make()
         if parts["text"] is not None:
             with new_folder(folder) as temporary:
-                save_file({"tensor": value.cpu().contiguous()}, temporary / "tensor.safetensors")
-        return value
+                kept = {name: value.cpu().contiguous() for name, value in values.items()}
+                save_file(kept, temporary / "tensors.safetensors")
+        return values

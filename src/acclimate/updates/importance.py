@@ -1,15 +1,15 @@
-"""Importance of attention heads to general knowledge, measured by robustness to dropout (DGA, Eq. 5 to 8 and 10)."""
+"""Importance of heads and other units to general knowledge: how dropout disturbs them (DGA, Eq. 5 to 8 and 10)."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from acclimate.backbone import HeadLayer, encode, language_head
+from acclimate.backbone import Gated, encode, language_head
 from acclimate.backbone.device import Precision, autocast
 from acclimate.errors import UserError
 from acclimate.objectives import Batch, mean_pool
@@ -18,7 +18,7 @@ Representation = Literal["hidden", "logits"]
 
 
 def dropout_divergence(
-    model: PreTrainedModel, batch: Batch, gates: Tensor, representation: Representation = "hidden"
+    model: PreTrainedModel, batch: Batch, gates: Mapping[str, Tensor], representation: Representation = "hidden"
 ) -> Tensor:
     """Read each text under two dropout draws and return how far the two readings are apart (Eq. 8).
 
@@ -27,7 +27,7 @@ def dropout_divergence(
     Args:
         model: In training mode, with attached attention.
         batch: One text a row.
-        gates: (layers, rows, heads).
+        gates: (layers, rows, units) for each part.
         representation: Over what the distributions of the Kullback-Leibler divergence range at each token: softmax of
             the last hidden state over its features, or the language model's distribution over the vocabulary.
 
@@ -35,7 +35,7 @@ def dropout_divergence(
         KL(first || second), averaged over the real tokens of each text: (texts,), nats.
     """
     ids, text = batch.original.repeat(2, 1), batch.text.repeat(2, 1)
-    values = encode(model, ids, text, gates.repeat(1, 2, 1))
+    values = encode(model, ids, text, {part: values.repeat(1, 2, 1) for part, values in gates.items()})
     if representation == "logits":
         values = language_head(model)(values)
     first, second = nn.functional.log_softmax(values.float(), dim=-1).chunk(2)
@@ -45,27 +45,27 @@ def dropout_divergence(
 
 def dropout_importance(
     model: PreTrainedModel,
-    layers: list[HeadLayer],
+    units: Mapping[str, Sequence[Gated]],
     batches: Iterable[Batch],
     *,
     representation: Representation = "hidden",
     precision: Precision = "fp32",
-) -> Tensor:
-    """Average the absolute gradient of each head's gate over texts (Eq. 6).
+) -> dict[str, Tensor]:
+    """Average the absolute gradient of the gate of each head, or other unit, over texts (Eq. 6).
 
     The gates have a row for each text, so that one backward gives the exact gradient of every text by itself.
     The parameters are frozen meanwhile and keep no gradient; the mode and the gates of the model are restored.
 
     Args:
         model: A masked language model with attached attention.
-        layers: Its attention layers.
+        units: The layers of each part that is measured (see :func:`acclimate.backbone.gate_units`).
         batches: Micro-batches of one text a row.
         representation: See :func:`dropout_divergence`. The paper says "the resulting representations"; the hidden
             state is the default, since it is what those words name and needs no vocabulary projection at every token.
         precision: Of the forward.
 
     Returns:
-        (layers, heads), float32, not normalised.
+        (layers, units) for each part, float32, not normalised.
 
     Raises:
         UserError: If the model has no dropout (the divergence would be zero and its gradient rounding noise), there
@@ -76,7 +76,8 @@ def dropout_importance(
     device = next(model.parameters()).device
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     training = model.training
-    total = torch.zeros(len(layers), layers[0].heads, device=device)
+    shapes = {part: (len(layers), layers[0].units) for part, layers in units.items()}
+    total = {part: torch.zeros(shape, device=device) for part, shape in shapes.items()}
     texts = 0
     model.train()
     for parameter in trainable:
@@ -86,7 +87,10 @@ def dropout_importance(
             batch = batch.to(device)
             if batch.texts != len(batch.text):
                 raise ValueError("per-text gradients need one text a row")
-            gates = torch.ones(len(layers), batch.texts, layers[0].heads, device=device, requires_grad=True)
+            gates = {
+                part: torch.ones(layers, batch.texts, width, device=device, requires_grad=True)
+                for part, (layers, width) in shapes.items()
+            }
             with autocast(precision, device):
                 divergence = dropout_divergence(model, batch, gates, representation)
             if texts == 0 and bool((divergence.detach() < 1e-9).all()):
@@ -94,8 +98,9 @@ def dropout_importance(
                     "Two readings of the same text do not differ: the dropout of this model is zero, so head "
                     "importance cannot be measured. Set dropout probabilities in its config.json (0.1 is usual)."
                 )
-            (gradient,) = torch.autograd.grad(divergence.sum(), gates)
-            total += gradient.abs().sum(1)
+            gradients = torch.autograd.grad(divergence.sum(), list(gates.values()))
+            for part, gradient in zip(gates, gradients, strict=True):
+                total[part] += gradient.abs().sum(1)
             texts += batch.texts
     finally:
         for parameter in trainable:
@@ -103,23 +108,23 @@ def dropout_importance(
         model.train(training)
     if texts == 0:
         raise UserError("There is no text to measure head importance on.")
-    if not bool(total.isfinite().all()):
+    if not all(bool(values.isfinite().all()) for values in total.values()):
         raise UserError("Head importance is not finite; try precision fp32.")
-    return total / texts
+    return {part: values / texts for part, values in total.items()}
 
 
 def normalise(importance: Tensor, protect: Literal["unusual", "important"] = "unusual") -> Tensor:
     """Normalise importances layer by layer to [0, 1] (Eq. 10).
 
     Args:
-        importance: (layers, heads).
-        protect: ``"unusual"`` is the paper's absolute value of tanh(z), z the score standardised over the heads of
-            its layer; note that it protects the least important heads as strongly as the most important ones.
+        importance: (layers, units) of one part.
+        protect: ``"unusual"`` is the paper's absolute value of tanh(z), z the score standardised over the units of
+            its layer; note that it protects the least important ones as strongly as the most important ones.
             ``"important"`` keeps only the upper side, max(0, tanh(z)). The paper's form is the default, because its
             results are for it.
 
     Returns:
-        (layers, heads). A layer whose heads are all equally important gets zeros.
+        (layers, units). A layer whose units are all equally important gets zeros.
     """
     if protect not in ("unusual", "important"):
         raise UserError(f"Importances protect 'unusual' or 'important' heads, not '{protect}'.")

@@ -1,22 +1,22 @@
-"""Soft-masking of attention heads (DGA, Eq. 9)."""
+"""Soft-masking of attention heads and other units (DGA, Eq. 9)."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from acclimate.backbone import HeadLayer, head_rows
+from acclimate.backbone import Gated
 from acclimate.errors import UserError
 from acclimate.updates.base import UpdateRule
 
 
 class SoftMask(UpdateRule):
-    """Scale the learning of each head by one minus its importance.
+    """Scale the learning of each unit by one minus its importance.
 
-    A head owns the rows of W_q, W_k and W_v (and of their biases) that compute its part, and the columns of W_o that
-    read it. The bias of W_o belongs to no head and is left alone.
+    Which weights a unit owns is said by :meth:`acclimate.backbone.Gated.owned`.
 
     With ``on="update"``, the default, what the optimiser does to a weight is scaled: the weight moves (1 - I) of the
     way. That is what "constrain the update" means. With ``on="gradient"`` the gradient is scaled, as the equation is
@@ -25,13 +25,16 @@ class SoftMask(UpdateRule):
     """
 
     def __init__(
-        self, layers: list[HeadLayer], importance: Tensor, on: Literal["update", "gradient"] = "update"
+        self,
+        units: Mapping[str, Sequence[Gated]],
+        importance: Mapping[str, Tensor],
+        on: Literal["update", "gradient"] = "update",
     ) -> None:
         """Prepare the factors.
 
         Args:
-            layers: The attention layers of the model.
-            importance: Normalised importances (layers, heads) in [0, 1].
+            units: The layers of each part of the model.
+            importance: Normalised importances (layers, units) in [0, 1] of the same parts.
             on: What is scaled.
 
         Raises:
@@ -39,25 +42,14 @@ class SoftMask(UpdateRule):
         """
         if on not in ("update", "gradient"):
             raise UserError(f"A soft mask works on 'update' or 'gradient', not on '{on}'.")
-        if not bool(((importance >= 0) & (importance <= 1)).all()):
-            raise UserError("Head importances must be numbers between 0 and 1; normalise them first.")
         self.on = on
         self.scaled: list[tuple[Tensor, Tensor]] = []
-        for layer, values in zip(layers, importance, strict=True):
-            kept: dict[int, tuple[nn.Linear, Tensor]] = {}
-            for projection in layer.inputs:  # the three parts of a fused layer share one parameter
-                linear, rows = kept.get(id(projection.linear), (projection.linear, 0))
-                kept[id(linear)] = (linear, rows + head_rows(values, projection, layer.width))
-            for linear, rows in kept.values():
-                self._add(linear.weight, 1 - rows[:, None])
-                if linear.bias is not None:
-                    self._add(linear.bias, 1 - rows)
-            columns = values.repeat_interleave(layer.width)
-            self._add(layer.output.weight, 1 - columns[None, :])
+        for part, values in importance.items():
+            if not bool(((values >= 0) & (values <= 1)).all()):
+                raise UserError("Importances must be numbers between 0 and 1; normalise them first.")
+            for layer, mine in zip(units[part], values, strict=True):
+                self.scaled += [(weight, (1 - shares).to(weight)) for weight, shares in layer.owned(mine)]
         self._before: list[Tensor] = []
-
-    def _add(self, parameter: Tensor, factor: Tensor) -> None:
-        self.scaled.append((parameter, factor.to(parameter)))
 
     @torch.no_grad()
     def before_step(self) -> None:
