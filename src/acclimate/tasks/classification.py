@@ -19,6 +19,7 @@ from acclimate.backbone.device import Precision, choose_precision, default_devic
 from acclimate.errors import UserError, unknown
 from acclimate.evaluation.metrics import NAMES, classification_metrics
 from acclimate.files import new_folder, write_json, write_text
+from acclimate.locks import one_writer
 from acclimate.tasks.batching import LengthGroupedBatches
 from acclimate.tasks.classifier import Classifier, diverged, load_classifier
 from acclimate.tasks.data import Example, Task, load_task
@@ -53,6 +54,7 @@ class FinetuneResult:
     precision: str
 
 
+@one_writer
 def finetune(
     model: str | Path,
     task: Task | str | Path,
@@ -75,7 +77,7 @@ def finetune(
 
     AdamW, a learning rate that rises over the first ``warmup`` of the steps and falls linearly to zero, and gradients
     clipped to a norm of one. The classification head is drawn from ``seed``. A checkpoint of a masked language model
-    has no pooler either; where the architecture wants one (BERT), that is drawn from ``seed`` too.
+    has no pooler either; where the architecture wants one (BERT), that is drawn from ``seed`` too and starts near the identity.
 
     Args:
         model: A Hugging Face model folder, or a name on the hub.

@@ -104,7 +104,8 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
     """Load a checkpoint of any kind as a classifier in fp32, on the CPU.
 
     What the checkpoint lacks is drawn from torch's global generator: seed it before. That is the classification head
-    and, in a checkpoint of a masked language model whose architecture has one (BERT), the pooler in front of it. A
+    and, in a checkpoint of a masked language model whose architecture has one (BERT), the pooler in front of it, which
+    starts near the identity. A
     checkpoint that already is a classifier with as many classes goes on from its head.
 
     Args:
@@ -144,6 +145,7 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
     lost = sorted(name for name in fresh if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)
     if lost:
         raise UserError(f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.")
+    _start_pooler(model, fresh)
     rows = model.get_input_embeddings().weight.shape[0]
     if tokenizer.pad_token_id is None:  # decoders
         tokenizer.pad_token = tokenizer.eos_token
@@ -154,6 +156,20 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
     if length < 4:
         raise UserError(f"max_length={max_length} leaves no room for text; ask for at least 4 tokens.")
     return Classifier(model, tokenizer, length)
+
+
+def _start_pooler(model: PreTrainedModel, fresh: list[str]) -> None:
+    """Let a new pooler start near the identity: its random matrix is added to it.
+
+    A random matrix in front of a random classifier forgets what the first token says, and learning it anew costs a
+    small model its first epochs.
+    """
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name in fresh:
+            weight = parameters.get(name)
+            if ".pooler." in name and weight is not None and weight.dim() == 2 and weight.shape[0] == weight.shape[1]:
+                weight += torch.eye(len(weight))
 
 
 def _write_attention_out(model: PreTrainedModel) -> None:
