@@ -77,7 +77,7 @@ def finetune(
 
     AdamW, a learning rate that rises over the first ``warmup`` of the steps and falls linearly to zero, and gradients
     clipped to a norm of one. The classification head is drawn from ``seed``. A checkpoint of a masked language model
-    has no pooler either; where the architecture wants one (BERT), that is drawn from ``seed`` too and starts near the identity.
+    has no pooler either; where the architecture wants one (BERT), that is drawn from ``seed`` too, near the identity.
 
     Args:
         model: A Hugging Face model folder, or a name on the hub.
