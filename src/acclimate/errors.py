@@ -14,6 +14,17 @@ class UserError(Exception):
     """
 
 
+def check_positive(**values: float) -> None:
+    """Check that every value is more than zero.
+
+    Raises:
+        UserError: If one is not; the message names it as on the command line.
+    """
+    for name, value in values.items():
+        if value <= 0:
+            raise UserError(f"{name.replace('_', '-')} must be more than zero, not {value:g}.")
+
+
 def unknown(kind: str, name: str, options: Iterable[str]) -> UserError:
     """Make the error for a name that is not among ``options``.
 

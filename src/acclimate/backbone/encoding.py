@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -26,6 +27,23 @@ def encode(model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str
     Returns:
         (rows, tokens, width). What stands at padding has no meaning.
     """
+    return _run(model, ids, text, gates).last_hidden_state
+
+
+def encode_with_embeddings(
+    model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str, Tensor] | None = None
+) -> tuple[Tensor, Tensor]:
+    """Return the last hidden states as :func:`encode` does, and what entered the first layer in the same pass.
+
+    The latter is the output of the embedding layer after its normalisation and dropout, projected to the width of the
+    layers where a model (ELECTRA, ALBERT) keeps narrower embeddings. Both are (rows, tokens, width).
+    """
+    output = _run(model, ids, text, gates, output_hidden_states=True)
+    return output.last_hidden_state, output.hidden_states[0]
+
+
+def _run(model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str, Tensor] | None, **wanted: bool) -> Any:
+    """Run the encoder; ``wanted`` are its switches for further outputs."""
     real = text >= 0
     options: dict[str, Tensor] = {}
     packed = bool(((text[:, 1:] != text[:, :-1]) & real[:, 1:]).any())
@@ -36,7 +54,7 @@ def encode(model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str
     if "H" in others:
         options["head_gates"] = others.pop("H")
     with gates_set(model, others):
-        return model.base_model(input_ids=ids, attention_mask=real.long(), **options).last_hidden_state
+        return model.base_model(input_ids=ids, attention_mask=real.long(), **options, **wanted)
 
 
 def _positions(text: Tensor) -> Tensor:

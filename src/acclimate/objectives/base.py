@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+
+from acclimate.masking import Rewriting
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,16 +29,28 @@ class View:
     """How a model reads the batch.
 
     Attributes:
-        tokens: The corrupted tokens, or the original ones.
+        tokens: The corrupted tokens, the original ones, or the texts rewritten in another way.
         draw: Number of the dropout draw; views that differ in nothing else get independent dropout.
         gates: Gates on the heads or other units; None means ones.
         reader: The model in training, or its frozen original (no gradient, no dropout).
     """
 
-    tokens: Literal["masked", "original"] = "masked"
+    tokens: Literal["masked", "original"] | Rewriting = "masked"
     draw: int = 0
     gates: Gates | None = None
     reader: Literal["student", "reference"] = "student"
+
+    @property
+    def full(self) -> bool:
+        """Whether it reads about as many tokens as the texts have."""
+        return not isinstance(self.tokens, Rewriting) or self.tokens.full
+
+
+class Reading(NamedTuple):
+    """What a view reads: token ids, and the number of the text of each token, -1 at padding; both (rows, tokens)."""
+
+    ids: Tensor
+    text: Tensor
 
 
 @dataclass(frozen=True)
@@ -49,6 +63,7 @@ class Batch:
         labels: Original id where the token was chosen, else -100 (rows, tokens).
         text: Number of the text each token belongs to, from 0; -1 at padding (rows, tokens).
         texts: How many texts there are.
+        rewritten: The texts written in the other ways that views ask for.
     """
 
     original: Tensor
@@ -56,11 +71,25 @@ class Batch:
     labels: Tensor
     text: Tensor
     texts: int
+    rewritten: dict[Rewriting, Reading] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on ``device``."""
         moved = {name: getattr(self, name).to(device) for name in ("original", "masked", "labels", "text")}
-        return replace(self, **moved)
+        rewritten = {how: Reading(ids.to(device), text.to(device)) for how, (ids, text) in self.rewritten.items()}
+        return replace(self, **moved, rewritten=rewritten)
+
+    def reading(self, tokens: Literal["masked", "original"] | Rewriting) -> Reading:
+        """Return what a view of those ``tokens`` reads.
+
+        Raises:
+            ValueError: If the collator was not asked for that rewriting.
+        """
+        if isinstance(tokens, Rewriting):
+            if tokens not in self.rewritten:
+                raise ValueError(f"the collator of this batch does not make {tokens}; give it Engine.rewritings")
+            return self.rewritten[tokens]
+        return Reading(self.masked if tokens == "masked" else self.original, self.text)
 
     @property
     def tokens(self) -> int:
@@ -86,12 +115,25 @@ def mean_pool(hidden: Tensor, text: Tensor, texts: int) -> Tensor:
     return total / torch.bincount(index, minlength=texts).clamp(min=1)[:, None]
 
 
+def starts(text: Tensor) -> Tensor:
+    """Return where a text begins (rows, tokens), from the number of the text of each token, -1 at padding."""
+    first = torch.ones_like(text, dtype=torch.bool)
+    first[:, 1:] = text[:, 1:] != text[:, :-1]
+    return first & (text >= 0)
+
+
 class Outputs:
     """What the forward made of the views; what is derived from them is computed once and shared."""
 
-    def __init__(self, hidden: dict[View, Tensor], batch: Batch, heads: dict[str, Callable[[Tensor], Tensor]]) -> None:
-        """Keep hidden states (rows, tokens, width) by view, and the vocabulary head of each reader."""
-        self._hidden, self.batch, self._heads = hidden, batch, heads
+    def __init__(
+        self,
+        hidden: dict[View, Tensor],
+        batch: Batch,
+        heads: dict[str, Callable[[Tensor], Tensor]],
+        embedded: dict[View, Tensor] | None = None,
+    ) -> None:
+        """Keep hidden and embedded states (rows, tokens, width) by view, and the vocabulary head of each reader."""
+        self._hidden, self.batch, self._heads, self._embedded = hidden, batch, heads, embedded or {}
         self._pooled: dict[View, Tensor] = {}
         self._logits: dict[View, Tensor] = {}
 
@@ -99,10 +141,14 @@ class Outputs:
         """Last hidden states (rows, tokens, width); padding has no meaning."""
         return self._hidden[view]
 
+    def embedded(self, view: View) -> Tensor:
+        """What entered the first layer (rows, tokens, width), for terms whose ``embeddings`` is true."""
+        return self._embedded[view]
+
     def pooled(self, view: View) -> Tensor:
         """Mean over the real tokens of each text: (texts, width), float32."""
         if view not in self._pooled:
-            self._pooled[view] = mean_pool(self._hidden[view], self.batch.text, self.batch.texts)
+            self._pooled[view] = mean_pool(self._hidden[view], self.batch.reading(view.tokens).text, self.batch.texts)
         return self._pooled[view]
 
     def masked_logits(self, view: View) -> Tensor:
@@ -119,11 +165,13 @@ class Objective(ABC):
         name: How the term is called in logs.
         weight: Factor of the term in the total loss.
         views: The views that the term reads.
+        embeddings: Whether it asks for what entered the first layer, :meth:`Outputs.embedded`.
     """
 
     name: str
     weight: float
     views: tuple[View, ...]
+    embeddings: bool = False
 
     @abstractmethod
     def count(self, batch: Batch) -> int:
@@ -146,11 +194,15 @@ class BatchObjective(ABC):
     name: str
     weight: float
     views: tuple[View, ...]
+    embeddings: bool = False
 
     @abstractmethod
     def represent(self, outputs: Outputs) -> Tensor:
-        """Return what the loss needs of each text of a micro-batch: (texts, ...)."""
+        """Return what the loss needs of each text (or token) of a micro-batch, in order: (texts, ...).
+
+        Those of all micro-batches are joined along the first dimension.
+        """
 
     @abstractmethod
     def loss(self, representations: Tensor) -> Tensor:
-        """Return the loss of the whole batch from (all texts, ...), a scalar mean."""
+        """Return the loss of the whole batch from (all texts, ...), a scalar mean with a graph."""

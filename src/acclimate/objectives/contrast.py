@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.objectives.base import BatchObjective, Gates, Outputs, View
+from acclimate.objectives.similarity import similarities
 
 
 def contrast(anchor: Tensor, positive: Tensor, negative: Tensor | None, temperature: float) -> Tensor:
@@ -27,9 +28,8 @@ def contrast(anchor: Tensor, positive: Tensor, negative: Tensor | None, temperat
         A scalar.
     """
     others = positive if negative is None else torch.cat([positive, negative])
-    similarity = nn.functional.normalize(anchor, dim=-1) @ nn.functional.normalize(others, dim=-1).T
     own = torch.arange(len(anchor), device=anchor.device)
-    return nn.functional.cross_entropy(similarity / temperature, own)
+    return nn.functional.cross_entropy(similarities(anchor, others) / temperature, own)
 
 
 class GeneralContrast(BatchObjective):

@@ -14,12 +14,12 @@ import acclimate
 from acclimate.backbone import LoadedModel, attach, load_masked_lm
 from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, micro_batch_tokens, to_device
 from acclimate.corpus import Corpus, tokenize
-from acclimate.errors import UserError
+from acclimate.errors import UserError, check_positive
 from acclimate.files import new_folder, read_json, write_json
 from acclimate.masking import RandomMasking
 from acclimate.training.batches import Collator, Layout, Steps
 from acclimate.training.budget import Budget
-from acclimate.training.engine import Engine
+from acclimate.training.engine import Engine, reference_for
 from acclimate.training.loop import train
 from acclimate.training.method import Method, get
 from acclimate.training.run import Run, cache_folder
@@ -119,7 +119,7 @@ def adapt(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("Adaptation runs in one process so far; start it without torchrun or accelerate launch.")
     budget = Budget(steps, epochs, tokens, max_minutes)
-    _check(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate)
+    check_positive(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate)
     if not 0 < mask_rate < 1:
         raise UserError(f"mask-rate must be between 0 and 1, not {mask_rate}.")
     out = Path(out)
@@ -164,10 +164,10 @@ def adapt(
     if method.trains:
         run = Run(loaded.model, layers, loaded.tokenizer, rows, masking, seed, chosen, progress)
         method.prepare(run)
-        engine = Engine(loaded.model, method.objectives(), chosen)
-        collator = Collator.of(
-            loaded.tokenizer, masking, micro_batch_tokens(device) // max(1, engine.student_views), layout
-        )
+        objectives = method.objectives()
+        engine = Engine(loaded.model, objectives, chosen, reference=reference_for(objectives, loaded.model))
+        at_once = micro_batch_tokens(device) // max(1, engine.student_views)
+        collator = Collator.of(loaded.tokenizer, masking, at_once, layout, engine.rewritings)
         total = budget.resolve(rows, batch_size)
         data = Steps(rows, collator, batch_size=batch_size, steps=total, seed=seed)
         trainer = train(
@@ -234,12 +234,6 @@ def ensure_head(
         precision=precision,
         progress=progress,
     ).out
-
-
-def _check(**values: float) -> None:
-    for name, value in values.items():
-        if value <= 0:
-            raise UserError(f"{name.replace('_', '-')} must be more than zero, not {value:g}.")
 
 
 def _check_length(loaded: LoadedModel, max_length: int) -> None:

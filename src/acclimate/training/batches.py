@@ -16,9 +16,9 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from acclimate.masking import Masking
+from acclimate.masking import Masking, Rewriting
 from acclimate.masking.random import IGNORED, Vocabulary
-from acclimate.objectives import Batch
+from acclimate.objectives import Batch, Reading
 
 Layout = Literal["padded", "packed"]
 
@@ -42,6 +42,7 @@ class Collator:
         tokens: Tokens of a micro-batch, padding included; a single longer text makes one of its own.
         layout: ``"padded"`` gives each text a row, texts of like length together; ``"packed"`` puts several texts in
             a row without letting them see each other.
+        rewritings: Other ways to write the texts that views ask for.
     """
 
     vocabulary: Vocabulary
@@ -50,17 +51,22 @@ class Collator:
     masking: Masking
     tokens: int
     layout: Layout = "padded"
+    rewritings: tuple[Rewriting, ...] = ()
 
     @classmethod
     def of(
-        cls, tokenizer: PreTrainedTokenizerBase, masking: Masking, tokens: int, layout: Layout = "padded"
+        cls,
+        tokenizer: PreTrainedTokenizerBase,
+        masking: Masking,
+        tokens: int,
+        layout: Layout = "padded",
+        rewritings: Sequence[Rewriting] = (),
     ) -> Collator:
         """Make a collator for a tokenizer."""
         padding = tokenizer.pad_token_id
         special = np.array(sorted(tokenizer.all_special_ids))
-        return cls(
-            vocabulary_of(tokenizer), special, padding if isinstance(padding, int) else 0, masking, tokens, layout
-        )
+        padding = padding if isinstance(padding, int) else 0
+        return cls(vocabulary_of(tokenizer), special, padding, masking, tokens, layout, tuple(rewritings))
 
     def __call__(self, texts: Sequence[np.ndarray], rng: np.random.Generator) -> list[Batch]:
         """Cut texts (token ids with special tokens) into micro-batches and corrupt them."""
@@ -114,7 +120,21 @@ class Collator:
         masked, labels = self.masking(ids, allowed, self.vocabulary, rng)
         assert ((labels == IGNORED) | allowed).all()
         tensors = [torch.from_numpy(array) for array in (ids, masked, labels, text)]
-        return Batch(tensors[0], tensors[1], tensors[2], tensors[3], number)
+        rewritten = self._rewrite(ids, text, allowed, rng)
+        return Batch(tensors[0], tensors[1], tensors[2], tensors[3], number, rewritten)
+
+    def _rewrite(
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, rng: np.random.Generator
+    ) -> dict[Rewriting, Reading]:
+        if not self.rewritings:
+            return {}
+        # A stream of its own: a method that asks for rewritings masks the same tokens as one that does not.
+        seed = int(rng.spawn(1)[0].integers(2**63))
+        made = {}
+        for how in self.rewritings:
+            new = how(ids, text, allowed, self.vocabulary, np.random.default_rng(seed))
+            made[how] = Reading(torch.from_numpy(new[0]), torch.from_numpy(new[1]))
+        return made
 
 
 class Steps(Dataset):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
 
@@ -9,8 +10,10 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from acclimate.backbone import encode, language_head
+from acclimate.backbone import language_head
 from acclimate.backbone.device import Precision, autocast, kept_graph_tokens
+from acclimate.backbone.encoding import encode, encode_with_embeddings
+from acclimate.masking import Rewriting
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 
 Terms = dict[str, Tensor]
@@ -38,7 +41,7 @@ class Engine:
             model: The student, with attached attention.
             objectives: The loss terms.
             precision: Of the forward.
-            reference: A frozen model for views that ask for it.
+            reference: A frozen model in evaluation mode for views that ask for it.
             graph_tokens: Up to how many tokens, over all views, the graphs of several micro-batches are kept at once
                 for terms that need all texts; beyond it they take two passes. By default what suits the device.
         """
@@ -50,27 +53,40 @@ class Engine:
         self.whole = [term for term in objectives if isinstance(term, BatchObjective)]
         self.precision = precision
         self.views = tuple(dict.fromkeys(view for term in objectives for view in term.views))
+        self.embeddings = any(term.embeddings for term in objectives)
         for view in self.views:
             if view.reader not in self.readers:
                 raise ValueError(f"a view asks for the reader '{view.reader}', which this engine does not have")
 
     @property
     def student_views(self) -> int:
-        """How many times the student reads each text."""
-        return sum(view.reader == "student" for view in self.views)
+        """How many times the student reads each text; readings of a few tokens do not count."""
+        return sum(view.reader == "student" and view.full for view in self.views)
+
+    @property
+    def rewritings(self) -> tuple[Rewriting, ...]:
+        """The other ways to write the texts that the collator must make for the views."""
+        return tuple(dict.fromkeys(view.tokens for view in self.views if isinstance(view.tokens, Rewriting)))
 
     def read(self, batch: Batch, views: Sequence[View]) -> Outputs:
-        """Run one forward for each reader over the rows of all its views."""
+        """Run one forward for each reader over the rows of all its views; rows of another width get one more."""
         hidden: dict[View, Tensor] = {}
-        for name, reader in self.readers.items():
-            mine = [view for view in views if view.reader == name]
-            if not mine:
-                continue
-            ids = torch.cat([batch.masked if view.tokens == "masked" else batch.original for view in mine])
+        embedded: dict[View, Tensor] = {}
+        groups: dict[tuple[str, torch.Size], list[View]] = {}
+        for view in views:
+            groups.setdefault((view.reader, batch.reading(view.tokens).ids.shape), []).append(view)
+        for (name, (rows, _)), mine in groups.items():
+            readings = [batch.reading(view.tokens) for view in mine]
+            ids, text = torch.cat([part.ids for part in readings]), torch.cat([part.text for part in readings])
             with torch.no_grad() if name == "reference" else nullcontext():
-                states = encode(reader, ids, batch.text.repeat(len(mine), 1), _stack_gates(mine, len(batch.text)))
+                gates = _stack_gates(mine, rows)
+                if self.embeddings:
+                    states, first = encode_with_embeddings(self.readers[name], ids, text, gates)
+                    embedded.update(zip(mine, first.chunk(len(mine)), strict=True))
+                else:
+                    states = encode(self.readers[name], ids, text, gates)
             hidden.update(zip(mine, states.chunk(len(mine)), strict=True))
-        return Outputs(hidden, batch, self.heads)
+        return Outputs(hidden, batch, self.heads, embedded)
 
     def step(self, batches: Sequence[Batch], *, backward: bool = True) -> Terms:
         """Compute all terms over the step and, unless told otherwise, add their gradients to the parameters.
@@ -162,6 +178,15 @@ class Engine:
             terms[term.name] = value.detach()
             pending[term.name] = gradient.split([len(part) for part in parts])
         return pending, seeds
+
+
+def reference_for(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> PreTrainedModel | None:
+    """Return a frozen copy of ``model`` as it is now, without dropout, if a view of an objective asks for one."""
+    if all(view.reader == "student" for term in objectives for view in term.views):
+        return None
+    reference = copy.deepcopy(model)
+    reference.zero_grad(set_to_none=True)
+    return reference.eval().requires_grad_(False)
 
 
 def _stack_gates(views: Sequence[View], rows: int) -> dict[str, Tensor] | None:

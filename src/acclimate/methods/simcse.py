@@ -1,0 +1,40 @@
+"""MLM+SimCSE: two dropout draws of a text against all other texts (baseline of Ke et al., EMNLP 2022)."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from acclimate.errors import check_positive
+from acclimate.methods import Method, register
+from acclimate.objectives import BatchObjective, MaskedLM, Objective, TextContrast
+
+
+@register(
+    "mlm-simcse",
+    paper="Gao et al., EMNLP 2021; Ke et al., EMNLP 2022",
+    summary="MLM, with two dropout draws of each text contrasted with all other texts",
+)
+@dataclass
+class MLMWithSimCSE(Method):
+    """L = L_MLM + weight x mean over i of -log( e^(cos(z_i, z_i') / t) / sum_j e^(cos(z_i, z_j') / t) ).
+
+    z and z' are mean-pooled readings of a text under two dropout draws; negatives are the other texts of the step.
+
+    Attributes:
+        weight: Of the contrast (paper: 1).
+        temperature: t (paper: 0.05).
+        tokens: ``"original"`` reads the clean text twice beside the MLM loss; ``"masked"`` contrasts readings of the
+            corrupted text, one of which the MLM loss reads anyway: two readings instead of three. That is DGA without
+            its soft mask and its general negatives, whose default is ``"masked"``, too.
+    """
+
+    weight: float = 1.0
+    temperature: float = 0.05
+    tokens: Literal["original", "masked"] = "original"
+
+    def __post_init__(self) -> None:
+        """Check the temperature."""
+        check_positive(temperature=self.temperature)
+
+    def objectives(self) -> list[Objective | BatchObjective]:
+        """Return the MLM loss and the contrast."""
+        return [MaskedLM(), TextContrast(self.weight, self.temperature, self.tokens)]

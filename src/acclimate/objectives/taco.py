@@ -1,0 +1,141 @@
+"""Contrast of the context of neighbouring tokens (TACO, Fu et al., ACL 2022)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.objectives.base import BatchObjective, Outputs, View, starts
+from acclimate.objectives.similarity import similarities
+
+
+def draw_positives(lengths: Tensor, window: int) -> Tensor:
+    """Draw for each token another one nearby: at most ``window // 2`` away, uniformly.
+
+    Where that falls outside of the text, it is any other token of the text.
+
+    Args:
+        lengths: Tokens of each text (texts,); the tokens of all texts are numbered one text after the other.
+        window: Width of the window whose middle is the token.
+
+    Returns:
+        Numbers of the drawn tokens (all tokens,); the only token of a text gets itself.
+    """
+    half = window // 2
+    text, place = _places(lengths)
+    length = lengths[text]
+    step = torch.randint(2 * half, place.shape, device=place.device) - half
+    near = place + torch.where(step < 0, step, step + 1)
+    elsewhere = (torch.rand(place.shape, device=place.device) * (length - 1)).long()
+    far = (place + 1 + elsewhere) % length
+    return _first(lengths)[text] + torch.where((near >= 0) & (near < length), near, far)
+
+
+def draw_negatives(lengths: Tensor, count: int) -> Tensor:
+    """Draw tokens of other texts for each text, uniformly and independently.
+
+    Args:
+        lengths: Tokens of each of at least two texts (texts,).
+        count: How many tokens to draw.
+
+    Returns:
+        Numbers of the drawn tokens (texts, count).
+    """
+    others = (lengths.sum() - lengths)[:, None]
+    drawn = (torch.rand(len(lengths), count, device=lengths.device, dtype=torch.float64) * others).long()
+    return torch.where(drawn >= _first(lengths)[:, None], drawn + lengths[:, None], drawn)
+
+
+def _first(lengths: Tensor) -> Tensor:
+    return lengths.cumsum(0) - lengths
+
+
+def _places(lengths: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the text of each token, and its place in it."""
+    text = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
+    return text, torch.arange(len(text), device=lengths.device) - _first(lengths)[text]
+
+
+def context_contrast(
+    context: Tensor, lengths: Tensor, positive: Tensor, negative: Tensor | None, temperature: float
+) -> Tensor:
+    """Compute the mean over tokens t of -log( e(t, p_t) / (e(t, p_t) + sum_n e(t, n)) ), e(a, b) = exp(cos(a, b) / T).
+
+    The gradient goes through t only, as in the code of TACO. A text of one token has no positive and is left out.
+
+    Args:
+        context: (tokens, width), one text after the other.
+        lengths: Tokens of each text (texts,).
+        positive: Number of the positive of each token (tokens,).
+        negative: Numbers of the negatives that the tokens of a text share (texts, negatives); None for none.
+        temperature: T.
+
+    Returns:
+        A scalar.
+    """
+    text, place = _places(lengths)
+    unit = nn.functional.normalize(context, dim=-1)
+    fixed = unit.detach()
+    logits = (unit * fixed[positive]).sum(-1, keepdim=True)
+    if negative is not None:
+        by_text = unit.new_zeros(len(lengths), int(lengths.max()), unit.shape[1])
+        by_text = by_text.index_put((text, place), unit)
+        logits = torch.cat([logits, similarities(by_text, fixed[negative], "dot")[text, place]], dim=1)
+    losses = torch.logsumexp(logits / temperature, dim=1) - logits[:, 0] / temperature
+    has_positive = lengths[text] > 1
+    return (losses * has_positive).sum() / has_positive.sum().clamp(min=1)
+
+
+class ContextContrast(BatchObjective):
+    """Draws the context of a token, g = h - e, to that of a neighbour and away from those of other texts.
+
+    h is the last hidden state, e what the embedding layer made of the token in the same pass; e holds what the token
+    is by itself, so g is what the context added.
+
+    The negatives come from the whole step, not from the micro-batch: micro-batches hold texts of like length, a long
+    text may be alone in its own, and the loss must not depend on how a step was cut. They are drawn once a text and
+    shared by its tokens. Each token then sees negatives of the same distribution as if it had drawn its own, so the
+    expected loss is the same, for one part in hundreds of the memory.
+    """
+
+    name = "taco"
+    embeddings = True
+
+    def __init__(
+        self,
+        weight: float = 1.0,
+        temperature: float = 0.07,
+        window: int = 5,
+        negatives: int = 50,
+        tokens: Literal["masked", "original"] = "masked",
+    ) -> None:
+        """Set up the view.
+
+        Args:
+            weight: Factor of the term.
+            temperature: Divides the cosines.
+            window: A positive is at most half of it away.
+            negatives: Tokens of other texts.
+            tokens: ``"masked"`` is the reading of the MLM loss, as in TACO, so the term costs no reading;
+                ``"original"`` reads the clean text beside it, as the released code of DGA does.
+        """
+        self.weight, self.temperature, self.window, self.negatives = weight, temperature, window, negatives
+        self.view = View(tokens)
+        self.views = (self.view,)
+
+    def represent(self, outputs: Outputs) -> Tensor:
+        """Return 1 for each real token that is the first of its text, else 0, and its context: (tokens, 1 + width)."""
+        text = outputs.batch.text
+        real = text >= 0
+        context = outputs.hidden(self.view)[real].float() - outputs.embedded(self.view)[real].float()
+        return torch.cat([starts(text)[real][:, None].to(context.dtype), context], dim=1)
+
+    def loss(self, representations: Tensor) -> Tensor:
+        """Draw positives and negatives among all tokens, and return their contrast."""
+        first, context = representations[:, 0], representations[:, 1:]
+        lengths = torch.bincount(first.detach().long().cumsum(0) - 1)
+        positive = draw_positives(lengths, self.window)
+        negative = draw_negatives(lengths, self.negatives) if len(lengths) > 1 else None
+        return context_contrast(context, lengths, positive, negative, self.temperature)

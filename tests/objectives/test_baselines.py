@@ -1,0 +1,116 @@
+"""The added terms of the baselines on a real model: cuts, packing, dropout, and texts with nothing to learn from."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.objectives.layouts import cut, packed, padded
+from tests.tiny import tiny_model
+
+from acclimate.backbone import attach
+from acclimate.objectives import View
+from acclimate.training import get
+from acclimate.training.engine import Engine, reference_for
+
+METHODS = ["mlm-infoword", "mlm-kd", "mlm-simcse", "mlm-taco", "mlm-tacl"]
+VARIANTS = [
+    *((name, {}) for name in METHODS),
+    ("mlm-kd", {"tokens": "masked", "divergence": "reverse"}),
+    ("mlm-simcse", {"tokens": "masked"}),
+    ("mlm-infoword", {"span": "masked"}),
+    ("mlm-infoword", {"pooling": "first", "similarity": "dot", "temperature": 1}),
+    ("mlm-taco", {"tokens": "original"}),
+    ("mlm-tacl", {"positions": "unmasked", "similarity": "dot", "temperature": 1}),
+]
+
+
+def engine_for(name, settings=None, training=False, graph_tokens=None):
+    """An engine over a tiny model whose original was another one, so that no term is zero."""
+    model = tiny_model("bert")
+    attach(model)
+    objectives = get(name, **(settings or {})).objectives()
+    reference = tiny_model("bert", seed=1)
+    attach(reference)
+    engine = Engine(model, objectives, reference=reference, graph_tokens=graph_tokens)
+    model.train(training)
+    return model, engine
+
+
+def run(model, engine, batches):
+    """Terms and gradients of one step."""
+    model.zero_grad()
+    torch.manual_seed(7)
+    terms = engine.step(batches)
+    return terms, {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
+
+
+def assert_same(one, other):
+    assert one[0].keys() == other[0].keys()
+    for name, value in one[0].items():
+        torch.testing.assert_close(other[0][name], value, atol=1e-5, rtol=1e-4)
+    assert one[1].keys() == other[1].keys()
+    for name, value in one[1].items():
+        torch.testing.assert_close(other[1][name], value, atol=2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize(("name", "settings"), VARIANTS)
+def test_neither_the_cut_nor_packing_changes_value_or_gradient(name, settings):
+    model, engine = engine_for(name, settings)
+    batch = padded(rewritings=engine.rewritings)
+    whole = run(model, engine, [batch])
+    assert all(value > 0.01 for value in whole[0].values())
+    for graph_tokens in (0, 100_000):
+        engine.graph_tokens = graph_tokens
+        assert_same(whole, run(model, engine, cut(batch, 3)))
+    assert_same(whole, run(model, engine, [packed(batch)]))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_two_passes_repeat_the_dropout_and_the_draws_of_one(name):
+    model, engine = engine_for(name, training=True, graph_tokens=100_000)
+    pieces = cut(padded(rewritings=engine.rewritings), 3)
+    kept = run(model, engine, pieces)
+    engine.graph_tokens = 0
+    assert_same(kept, run(model, engine, pieces))
+
+
+@pytest.mark.parametrize("texts", [[[2]], [[2, 3]], [[2, 10, 3], [2]], [[2, 10, 11, 12, 3]], [[2, 10, 11, 3]] * 3])
+@pytest.mark.parametrize("rate", [1e-9, 0.999])
+@pytest.mark.parametrize(("name", "settings"), VARIANTS)
+def test_texts_with_little_or_nothing_to_learn_from_give_finite_numbers(name, settings, rate, texts):
+    model, engine = engine_for(name, settings)
+    terms, gradients = run(model, engine, [padded(texts, rate, engine.rewritings)])
+    assert all(value.isfinite() for value in terms.values())
+    assert all(value.isfinite().all() for value in gradients.values())
+
+
+def test_the_reference_is_a_frozen_copy_that_reads_without_dropout():
+    model = tiny_model("bert")
+    attach(model)
+    objectives = get("mlm-kd").objectives()
+    assert reference_for(get("mlm-simcse").objectives(), model) is None
+    model.train()
+    engine = Engine(model, objectives, reference=reference_for(objectives, model))
+    assert model.training
+    batch, view = padded(), View("original", reader="reference")
+    before = engine.read(batch, [view]).hidden(view)
+    assert not before.requires_grad
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    engine.step([batch])
+    optimizer.step()
+    assert all(value.grad is None for value in engine.readers["reference"].parameters())
+    torch.testing.assert_close(engine.read(batch, [view]).hidden(view), before, atol=0, rtol=0)
+    student = View("original")
+    assert (engine.read(batch, [student]).hidden(student) - before).abs().max() > 1e-2
+
+
+def test_mistakes_are_explained():
+    from acclimate.errors import UserError
+
+    for name in METHODS:
+        with pytest.raises(UserError, match="temperature must be more than zero"):
+            get(name, temperature=0)
+    with pytest.raises(UserError, match="window must be odd"):
+        get("mlm-taco", window=4)
+    with pytest.raises(UserError, match="ngram-longest"):
+        get("mlm-infoword", ngram_longest=0)

@@ -1,0 +1,54 @@
+"""SimCSE, one exponential at a time."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.objectives.layouts import outputs, packed, padded, random_states, same_gradients
+from tests.tiny import tiny_model
+
+from acclimate.backbone import attach
+from acclimate.objectives import MaskedLM, TextContrast
+from acclimate.training.engine import Engine
+
+
+def spelled_out(first, second, temperature):
+    """Mean pooling and the loss of SimCSE, text by text."""
+    z = [[sum(states) / len(states) for states in draw] for draw in (first, second)]
+
+    def e(i, j):
+        cosine = (z[0][i] * z[1][j]).sum() / (z[0][i].norm() * z[1][j].norm())
+        return torch.exp(cosine / temperature)
+
+    count = len(first)
+    return -sum(torch.log(e(i, i) / sum(e(i, j) for j in range(count))) for i in range(count)) / count
+
+
+@pytest.mark.parametrize("layout", [lambda batch: batch, packed])
+def test_equals_the_loss_spelled_out(layout):
+    batch = layout(padded())
+    term = TextContrast(temperature=0.3)
+    first, second = random_states(batch, seed=1), random_states(batch, seed=2)
+    ours = term.loss(term.represent(outputs(batch, dict(zip(term.views, (first, second), strict=True)))))
+    same_gradients(ours, spelled_out(first, second, 0.3), first + second)
+
+
+def test_pairs_are_two_draws_of_the_same_text():
+    """Without dropout both readings of a text are the same vector; with it they are not."""
+    model = tiny_model("bert")
+    attach(model)
+    term = TextContrast()
+    engine = Engine(model, [term])
+    first, second = term.represent(engine.read(padded(), engine.views)).unbind(1)
+    torch.testing.assert_close(first, second)
+    assert torch.cdist(first, first).add(torch.eye(len(first))).min() > 1e-3
+    model.train()
+    first, second = term.represent(engine.read(padded(), engine.views)).unbind(1)
+    assert ((first - second).abs().amax(1) > 1e-3).all()
+
+
+def test_corrupted_text_shares_the_reading_of_the_mlm_loss():
+    model = tiny_model("bert")
+    attach(model)
+    assert Engine(model, [MaskedLM(), TextContrast()]).student_views == 3
+    assert Engine(model, [MaskedLM(), TextContrast(tokens="masked")]).student_views == 2
