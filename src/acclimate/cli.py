@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from acclimate.errors import UserError, unknown
+from acclimate.locks import one_writer
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=(__import__("acclimate").__doc__)
@@ -69,6 +70,7 @@ def adapt(
 
 
 @app.command()
+@one_writer
 def finetune(
     model: Annotated[str, typer.Option(help="Model folder or name on the hub.")],
     task: Annotated[Path, typer.Option(help="Folder with train, dev and test files.")],
@@ -126,13 +128,24 @@ def finetune(
 def compare(
     study: Annotated[Path, typer.Argument(help="YAML or TOML file that describes the study.")],
     out: Out,
+    shard: Annotated[str | None, typer.Option(help="i/n: compute the i-th of n shares only, for job arrays.")] = None,
+    report_only: Annotated[
+        bool, typer.Option("--report-only", help="Compute nothing; write the report from what is there.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a study of models x methods x tasks x seeds; run it again to go on after a kill."""
+    """Run a study of models x methods x tasks x seeds; run it again to go on after a kill.
+
+    Several processes may share --out, also on several machines: no cell is computed twice.
+    """
     from acclimate.study import compare as run
 
-    run(study, out, progress=not quiet)
-    typer.echo(f"Report: {out / 'report.html'}")
+    cells = run(study, out, shard=shard, report_only=report_only, progress=not quiet)["cells"]
+    left = cells["total"] - cells["done"] - cells["reused"]
+    if shard and left:
+        typer.echo(f"Shard {shard} is through; {left} of {cells['total']} cells are left.")
+    else:
+        typer.echo(f"Report: {out / 'report.html'}")
 
 
 @app.command()

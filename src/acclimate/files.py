@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -50,13 +51,26 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     try:
         yield temporary
         temporary.chmod(0o755)
-        if path.exists():
-            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
-            os.replace(path, old / "old")
-            os.replace(temporary, path)
-            shutil.rmtree(old, ignore_errors=True)
-        else:
-            os.replace(temporary, path)
+        _put(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
+
+
+def _put(temporary: Path, path: Path) -> None:
+    """Let ``temporary`` take the place of ``path``; of several processes that do so at once, none fails."""
+    for tries in range(20, 0, -1):
+        old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old.")) if path.exists() else None
+        try:
+            if old is not None:
+                with suppress(FileNotFoundError):  # another process was quicker to move it away
+                    os.replace(path, old / "old")
+            os.replace(temporary, path)
+            tries = 1
+        except OSError as error:  # another process put its folder there in between
+            if tries == 1 or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)
+        if tries == 1:
+            return

@@ -82,6 +82,7 @@ def test_relative_paths_start_at_the_file(tmp_path, suffix):
         ({"domains": [{"corpus": "c"}]}, "the key 'domains[0].name' is missing"),
         ({"seeds": "many"}, "'seeds'"),
         ({"seeds": 0}, "'seeds'"),
+        ({"seeds": 10**15}, "give a list"),
         ({"adapt": {"tokens": "lots"}}, "'adapt.tokens'"),
         ({"methods": ["mlm", "mlm"]}, "'mlm' stands twice under methods"),
         ({"baseline": "nome"}, "Unknown baseline 'nome'. Did you mean 'none'?"),

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from acclimate.files import read_json, write_json
+from acclimate.locks import Claim
 from acclimate.study.identity import digest
 
 FORMAT = 1
@@ -59,6 +60,19 @@ class CellStore:
         """Return the stored result of a finished cell, or None if it is absent, failed or unreadable."""
         record = self._record(cell)
         return record["result"] if record and record.get("status") == "done" else None
+
+    def failure(self, cell: Cell) -> dict[str, Any] | None:
+        """Return the stored record of a failed cell, with its ``error``, or None."""
+        record = self._record(cell)
+        return record if record and record.get("status") == "failed" else None
+
+    def claim(self, cell: Cell) -> Claim:
+        """Return the claim to work on a cell; it is not taken yet.
+
+        Its marker lies beside the result: where a network file system remembers what a folder held, making the
+        marker there makes it look again, so that who holds the claim sees the result that another just stored.
+        """
+        return Claim(self.out / "cells" / f"{cell.key}.claim")
 
     def _record(self, cell: Cell) -> dict[str, Any] | None:
         try:

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-import logging
-import time
-from collections.abc import Callable
-from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from acclimate.errors import UserError
 from acclimate.files import write_json
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.config import StudyConfig
 from acclimate.study.parts import Parts
-from acclimate.study.plan import Plan, make_plan
+from acclimate.study.plan import make_plan
+from acclimate.study.runner import Runner
+from acclimate.study.shards import Shard
 from acclimate.study.summary import Outcome, summarise
 
-log = logging.getLogger(__name__)
+NAMED = 5
+"""How many of the missing cells are named on the terminal."""
 
 
 def compare(
     config: StudyConfig | dict[str, Any] | str | Path,
     out: str | Path,
     *,
+    shard: str | None = None,
+    report_only: bool = False,
     progress: bool = True,
     parts: Parts | None = None,
 ) -> dict[str, Any]:
@@ -36,18 +36,28 @@ def compare(
     call after a kill, or with a method more, computes only what is not there yet. At the end ``out`` holds
     ``results.json`` and ``report.html``.
 
+    Several processes may work on one folder, also on several machines that share it: each claims a cell before it
+    computes it, leaves alone what another has claimed, and takes over what a killed one left.
+
     Args:
         config: The study, or plain values for one, or the path of a ``.yaml`` or ``.toml`` file.
         out: Folder of the study.
+        shard: ``"i/n"``: compute the i-th of n shares (from 1) only, for job arrays. Results and report are written
+            by the shard that finds the study complete, or by a call without ``shard``.
+        report_only: Compute nothing; write results and report from what is there, naming what is missing.
         progress: Show a bar, a line per cell, and the table of results.
         parts: The functions to call; the default are acclimate's own.
 
     Returns:
-        The results, as in ``results.json``.
+        The results, as in ``results.json``. After a shard that left cells to others they say how far the study is,
+        and nothing was written.
 
     Raises:
         UserError: If the study cannot be run, or, after everything else was done and written, if cells failed.
     """
+    share = Shard.parse(shard) if shard is not None else None
+    if share and report_only:
+        raise UserError("A shard computes and 'report only' does not: give one of them.")
     if isinstance(config, str | Path):
         config = StudyConfig.load(config)
     elif isinstance(config, dict):
@@ -58,8 +68,38 @@ def compare(
         raise UserError(f"'{out}' is a file; give a folder for the study.")
     plan = make_plan(config, parts)
     store = CellStore(out)
-    outcomes = _Runner(plan, store, parts, progress).run()
+    keys = [] if report_only else share.own(plan.cells) if share else list(plan.cells)
+    ours = Runner(plan, store, parts, progress).run(keys)
+    outcomes = {key: ours.get(key) or _stored(cell, store) for key, cell in plan.cells.items()}
+    left = [outcome.cell for outcome in outcomes.values() if outcome.result is None]
+    if report_only and len(left) == len(outcomes):
+        raise UserError(f"No cell of this study is finished in '{out}'. Run it without 'report only' first.")
     results = summarise(config, plan, store, outcomes)
+    if not (share and left):
+        _write(results, out, progress)
+    if progress and left and (share or report_only):
+        _tell_left(left, len(outcomes), share)
+    failed = [outcome for outcome in ours.values() if outcome.state == "failed"]
+    if failed:
+        raise UserError(
+            f"{len(failed)} of {len(ours)} cells failed; the others are in '{out}'. First: "
+            f"{failed[0].cell.description}: {failed[0].error} Mend it and run the same command again."
+        )
+    return results
+
+
+def _stored(cell: Cell, store: CellStore) -> Outcome:
+    """Return what the store says of a cell that this call does not compute."""
+    result = store.result(cell)
+    if result is not None:
+        return Outcome(cell, "reused", result)
+    record = store.failure(cell)
+    if record is not None:
+        return Outcome(cell, "failed", error=str(record.get("error")))
+    return Outcome(cell, "missing", error="not computed yet")
+
+
+def _write(results: dict[str, Any], out: Path, progress: bool) -> None:
     write_json(out / "results.json", results)
 
     from acclimate.report import results_table, write_report
@@ -70,119 +110,16 @@ def compare(
         for table in results_table(results):
             console.print(table)
         console.print(f"Report: {report}", highlight=False, markup=False, soft_wrap=True)
-    failed = [outcome for outcome in outcomes.values() if outcome.state == "failed"]
-    if failed:
-        raise UserError(
-            f"{len(failed)} of {len(outcomes)} cells failed; the others are in '{out}'. First: "
-            f"{failed[0].cell.description}: {failed[0].error} Mend it and run the same command again."
-        )
-    return results
 
 
-class _Runner:
-    """Runs the cells of a plan one after the other."""
-
-    def __init__(self, plan: Plan, store: CellStore, parts: Parts, progress: bool) -> None:
-        self._plan = plan
-        self._store = store
-        self._parts = parts
-        self._progress = progress
-        self._outcomes: dict[str, Outcome] = {}
-
-    def run(self) -> dict[str, Outcome]:
-        """Run what is not there yet; return what became of each cell."""
-        pending = self._pending()
-        console = Console(stderr=True)
-        bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=console,
-            disable=not (self._progress and console.is_terminal),
-            transient=True,
-        )
-        with bar:
-            task = bar.add_task("study", total=len(self._plan.cells), completed=len(self._plan.cells) - len(pending))
-            for key, cell in self._plan.cells.items():
-                if key not in pending:
-                    self._outcomes[key] = Outcome(cell, "reused", self._store.result(cell))
-                    continue
-                bar.update(task, description=cell.description)
-                if cell.kind == "adapt":  # it shows a bar of its own
-                    bar.stop()
-                outcome = self._outcomes[key] = self._one(cell)
-                bar.start()
-                bar.advance(task)
-                if self._progress:
-                    console.print(outcome.line(), highlight=False, markup=False, soft_wrap=True)
-        return self._outcomes
-
-    def _pending(self) -> set[str]:
-        """Return the keys to run: what has no result, and any model that is gone but still needed for one."""
-        pending: set[str] = set()
-        for key, cell in reversed(self._plan.cells.items()):  # what needs a model comes after it
-            if self._store.result(cell) is None:
-                pending.add(key)
-        for key, cell in reversed(self._plan.cells.items()):
-            needed = cell.needs
-            if key in pending and needed and not (self._store.model_folder(needed) / "config.json").is_file():
-                pending.add(needed)
-        return pending
-
-    def _one(self, cell: Cell) -> Outcome:
-        source = self._outcomes.get(cell.needs) if cell.needs else None
-        if source is not None and source.state in ("failed", "blocked"):
-            return Outcome(cell, "blocked", error="the adaptation that it needs failed")
-        started = time.perf_counter()
-        try:
-            result = self._work(cell)
-        except UserError as error:
-            return self._failed(cell, str(error), time.perf_counter() - started)
-        except Exception as error:  # one cell must not take the others with it
-            log.debug("cell %s failed", cell.key, exc_info=True)
-            return self._failed(cell, f"{type(error).__name__}: {error}", time.perf_counter() - started)
-        seconds = time.perf_counter() - started
-        self._store.finish(cell, result, seconds)
-        return Outcome(cell, "done", result, seconds=seconds)
-
-    def _failed(self, cell: Cell, message: str, seconds: float) -> Outcome:
-        line = " ".join(message.split())
-        line = line if len(line) <= 500 else line[:497] + "..."
-        self._store.fail(cell, line, seconds)
-        return Outcome(cell, "failed", error=line, seconds=seconds)
-
-    def _work(self, cell: Cell) -> dict[str, Any]:
-        work: dict[str, Callable[[Cell], dict[str, Any]]] = {
-            "adapt": self._adapt,
-            "loss": self._loss,
-            "finetune": self._finetune,
-        }
-        return work[cell.kind](cell)
-
-    def _model(self, cell: Cell) -> str:
-        return str(self._store.model_folder(cell.needs)) if cell.needs else self._plan.models[cell.labels["model"]]
-
-    def _adapt(self, cell: Cell) -> dict[str, Any]:
-        options = dict(self._plan.adapt[cell.key])
-        folder = self._store.model_folder(cell.key)
-        result = self._parts.adapt(
-            self._model(cell), options.pop("corpus"), out=folder, progress=self._progress, **options
-        )
-        return {name: getattr(result, name) for name in ("method", "steps", "tokens", "seconds", "losses")}
-
-    def _loss(self, cell: Cell) -> dict[str, Any]:
-        name = "general" if cell.labels["text"] == "general" else f"domain {cell.labels['domain']}"
-        return dict(
-            self._parts.lm_loss(
-                self._model(cell), self._plan.texts[name].texts, max_length=cell.identity["max_length"]
-            )
-        )
-
-    def _finetune(self, cell: Cell) -> dict[str, Any]:
-        task = self._plan.tasks[cell.labels["domain"], cell.labels["task"]]
-        options = self._plan.finetune[cell.key]
-        result = self._parts.finetune(self._model(cell), task, seed=cell.labels["seed"], progress=False, **options)
-        values = asdict(result) if is_dataclass(result) and not isinstance(result, type) else dict(vars(result))
-        values.pop("probabilities", None)
-        return values
+def _tell_left(left: list[Cell], total: int, share: Shard | None) -> None:
+    """Say which cells have no result yet, and what writes the report."""
+    lines = [f"{len(left)} of {total} cells of the study are left:"]
+    lines += [f"  {cell.description}" for cell in left[:NAMED]]
+    if len(left) > NAMED:
+        lines.append(f"  and {len(left) - NAMED} more")
+    if share:
+        lines.append(f"Shard {share} is through. The last one writes the report, or the same command without a shard.")
+    console = Console(stderr=True)
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)

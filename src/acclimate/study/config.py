@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Mapping
-from difflib import get_close_matches
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from acclimate.errors import UserError, unknown
+from acclimate.study.explain import explain
 
 Paths = list[str]
+MOST_SEEDS = 1000
+"""A number of seeds above it is taken for a slip: the list of them alone could fill the memory."""
 
 
 def _whole(value: Any) -> Any:
@@ -207,8 +209,11 @@ class StudyConfig(_Strict):
         for key in ("models", "methods"):
             if isinstance(value.get(key), str | Path):
                 value[key] = [value[key]]
-        if isinstance(value.get("seeds"), int) and not isinstance(value["seeds"], bool):
-            value["seeds"] = list(range(value["seeds"]))
+        seeds = value.get("seeds")
+        if isinstance(seeds, int) and not isinstance(seeds, bool):
+            if seeds > MOST_SEEDS:
+                raise ValueError(f"seeds: {seeds} is more than {MOST_SEEDS}; for certain seeds, give a list of them")
+            value["seeds"] = list(range(seeds))
         return value
 
     @model_validator(mode="after")
@@ -256,7 +261,7 @@ class StudyConfig(_Strict):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise UserError(f"{where}: {_explain(error)}") from error
+            raise UserError(f"{where}: {explain(error, cls)}") from error
 
     def relative_to(self, folder: Path) -> StudyConfig:
         """Return a copy whose relative paths start at ``folder``; names of the hub are left alone."""
@@ -291,36 +296,3 @@ def _distinct(what: str, names: list[str], remedy: str) -> None:
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"'{name}' stands twice under {what}: {remedy}")
-
-
-def _explain(error: ValidationError) -> str:
-    """Put the first mistake that pydantic found into one line, with the path of its key."""
-    first = error.errors(include_url=False)[0]
-    where = ""
-    for part in first["loc"]:
-        where += f"[{part}]" if isinstance(part, int) else f"{'.' if where else ''}{part}"
-    if first["type"] == "extra_forbidden":
-        name = str(first["loc"][-1])
-        known = sorted(_fields_at(StudyConfig, first["loc"][:-1]))
-        close = get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f" Did you mean '{close[0]}'?" if close else ""
-        return f"unknown key '{where}'.{hint} Known here: {', '.join(known)}."
-    if first["type"] == "missing":
-        return f"the key '{where}' is missing."
-    message = first["msg"].removeprefix("Value error, ")
-    return f"'{where}': {message}." if where else f"{message}."
-
-
-def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
-    """Return the names of the keys of the section at ``location``."""
-    for part in location:
-        if isinstance(part, str) and part in model.model_fields:
-            model = _section(model.model_fields[part].annotation) or model
-    return list(model.model_fields)
-
-
-def _section(annotation: Any) -> type[BaseModel] | None:
-    """Return the section inside an annotation such as ``list[TaskSpec]``."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    return next((found for inner in get_args(annotation) if (found := _section(inner))), None)

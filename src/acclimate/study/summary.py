@@ -23,7 +23,10 @@ CURVE_POINTS = 200
 
 @dataclass
 class Outcome:
-    """What became of a cell: ``"done"`` now, ``"reused"``, ``"failed"``, or ``"blocked"`` by one that failed."""
+    """What became of a cell.
+
+    ``"done"`` now, ``"reused"``, ``"failed"``, ``"blocked"`` by one that failed, or ``"missing"``: left to others.
+    """
 
     cell: Cell
     state: str
@@ -66,13 +69,13 @@ def summarise(config: StudyConfig, plan: Plan, store: CellStore, outcomes: dict[
         "failures": [
             {"cell": outcome.cell.description, "error": outcome.error, "state": outcome.state}
             for outcome in outcomes.values()
-            if outcome.state in ("failed", "blocked")
+            if outcome.state in ("failed", "blocked", "missing")
         ],
         "cells": {
             "total": len(outcomes),
             **{
                 state: sum(outcome.state == state for outcome in outcomes.values())
-                for state in ("done", "reused", "failed", "blocked")
+                for state in ("done", "reused", "failed", "blocked", "missing")
             },
         },
         "config": config.resolved(),

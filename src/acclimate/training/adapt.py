@@ -16,6 +16,7 @@ from acclimate.backbone.device import choose_precision, default_device, fast_fp3
 from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive
 from acclimate.files import new_folder, read_json, write_json
+from acclimate.locks import one_writer
 from acclimate.masking import RandomMasking
 from acclimate.training.batches import Collator, Layout, Steps
 from acclimate.training.budget import Budget
@@ -52,6 +53,7 @@ class AdaptResult:
     parameters: dict[str, Any] = field(default_factory=dict)
 
 
+@one_writer
 def adapt(
     model: str | Path,
     corpus: Text,

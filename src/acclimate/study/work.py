@@ -1,0 +1,82 @@
+"""The work of one cell: the call of the part that does it, and what is kept of its result."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import asdict, is_dataclass
+from typing import Any
+
+from acclimate.errors import UserError
+from acclimate.study.cells import Cell, CellStore
+from acclimate.study.parts import Parts
+from acclimate.study.plan import Plan
+from acclimate.study.summary import Outcome
+
+log = logging.getLogger(__name__)
+
+
+class Worker:
+    """Computes cells and stores what came out; which, and when, is for others to say."""
+
+    def __init__(self, plan: Plan, store: CellStore, parts: Parts, progress: bool) -> None:
+        self._plan = plan
+        self._store = store
+        self._parts = parts
+        self._progress = progress
+
+    def compute(self, cell: Cell) -> Outcome:
+        """Compute a cell and store its result, or the error that it ended with."""
+        work: dict[str, Callable[[Cell], dict[str, Any]]] = {
+            "adapt": self._adapt,
+            "loss": self._loss,
+            "finetune": self._finetune,
+        }
+        started = time.perf_counter()
+        try:
+            result = work[cell.kind](cell)
+        except UserError as error:
+            return self._failed(cell, str(error), time.perf_counter() - started)
+        except Exception as error:  # one cell must not take the others with it
+            log.debug("cell %s failed", cell.key, exc_info=True)
+            return self._failed(cell, f"{type(error).__name__}: {error}", time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self._store.finish(cell, result, seconds)
+        return Outcome(cell, "done", result, seconds=seconds)
+
+    def _failed(self, cell: Cell, message: str, seconds: float) -> Outcome:
+        stored = self._store.result(cell)
+        if stored is not None:  # this process stood still so long that another took the cell over, and did it
+            return Outcome(cell, "reused", stored)
+        line = " ".join(message.split())
+        line = line if len(line) <= 500 else line[:497] + "..."
+        self._store.fail(cell, line, seconds)
+        return Outcome(cell, "failed", error=line, seconds=seconds)
+
+    def _model(self, cell: Cell) -> str:
+        return str(self._store.model_folder(cell.needs)) if cell.needs else self._plan.models[cell.labels["model"]]
+
+    def _adapt(self, cell: Cell) -> dict[str, Any]:
+        options = dict(self._plan.adapt[cell.key])
+        folder = self._store.model_folder(cell.key)
+        result = self._parts.adapt(
+            self._model(cell), options.pop("corpus"), out=folder, progress=self._progress, **options
+        )
+        return {name: getattr(result, name) for name in ("method", "steps", "tokens", "seconds", "losses")}
+
+    def _loss(self, cell: Cell) -> dict[str, Any]:
+        name = "general" if cell.labels["text"] == "general" else f"domain {cell.labels['domain']}"
+        return dict(
+            self._parts.lm_loss(
+                self._model(cell), self._plan.texts[name].texts, max_length=cell.identity["max_length"]
+            )
+        )
+
+    def _finetune(self, cell: Cell) -> dict[str, Any]:
+        task = self._plan.tasks[cell.labels["domain"], cell.labels["task"]]
+        options = self._plan.finetune[cell.key]
+        result = self._parts.finetune(self._model(cell), task, seed=cell.labels["seed"], progress=False, **options)
+        values = asdict(result) if is_dataclass(result) and not isinstance(result, type) else dict(vars(result))
+        values.pop("probabilities", None)
+        return values

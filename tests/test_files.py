@@ -1,0 +1,37 @@
+"""Folders appear whole, also when several processes make the same one at once."""
+
+from __future__ import annotations
+
+import multiprocessing
+
+import pytest
+
+from acclimate.files import new_folder
+
+
+def make(path, times: int) -> None:
+    for _ in range(times):
+        with new_folder(path) as folder:
+            (folder / "a").write_text("whole")
+            (folder / "b").write_text("whole")
+
+
+def test_processes_that_make_the_same_folder_do_not_disturb_each_other(tmp_path):
+    context = multiprocessing.get_context("fork")
+    processes = [context.Process(target=make, args=(tmp_path / "folder", 100)) for _ in range(4)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [process.exitcode for process in processes] == [0] * 4
+    assert sorted(path.name for path in (tmp_path / "folder").iterdir()) == ["a", "b"]
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_an_error_leaves_what_was_there(tmp_path):
+    make(tmp_path / "folder", 1)
+    with pytest.raises(KeyError), new_folder(tmp_path / "folder") as folder:
+        (folder / "a").write_text("half")
+        raise KeyError
+    assert (tmp_path / "folder" / "a").read_text() == "whole"
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]

@@ -1,0 +1,155 @@
+"""A claim keeps other processes out, names its owner, and ends with its process, however that ends."""
+
+from __future__ import annotations
+
+import errno
+import multiprocessing
+import socket
+import time
+
+import pytest
+
+from acclimate import locks
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.locks import Claim, only_writer
+from acclimate.tasks import finetune
+from acclimate.training import adapt
+from tests.tiny import TEXTS
+
+FORK = multiprocessing.get_context("fork")
+
+
+class Holder:
+    """A process that holds something until it is killed."""
+
+    def __init__(self, hold, machine: str = ""):
+        ready = FORK.Event()
+        self._process = FORK.Process(target=self._run, args=(hold, machine, ready), daemon=True)
+        self._process.start()
+        assert ready.wait(30)
+        self.pid = self._process.pid
+
+    @staticmethod
+    def _run(hold, machine, ready) -> None:
+        if machine:
+            socket.gethostname = lambda: machine
+        with hold():
+            ready.set()
+            time.sleep(1000)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "runs" / "adapted"
+
+
+def test_a_claim_is_taken_once_and_given_back(tmp_path):
+    first, second = Claim(tmp_path / "a.claim"), Claim(tmp_path / "a.claim")
+    assert first.owner() is None
+    assert first.take() and not second.take()
+    assert second.owner() == first.owner() and abs(first.owner().seen - time.time()) < 60
+    assert Claim(tmp_path / "b.claim").take()
+    first.release()
+    assert not first.path.exists() and second.take()
+
+
+def test_another_process_is_named_and_its_end_is_seen(out):
+    holder = Holder(lambda: only_writer(out))
+    with pytest.raises(UserError) as caught, only_writer(out):
+        pass
+    message = str(caught.value)
+    assert f"Another run is writing '{out}' (pid {holder.pid} on " in message and "choose another folder" in message
+    assert "\n" not in message
+    holder.kill()
+    with only_writer(out):
+        assert Claim(out.parent / ".adapted.lock").owner().pid != holder.pid
+    assert list(out.parent.iterdir()) == []
+
+
+def test_a_lock_ends_with_an_error_in_the_work(out):
+    with pytest.raises(KeyboardInterrupt), only_writer(out):
+        raise KeyboardInterrupt
+    with only_writer(out.parent / "." / "adapted"), pytest.raises(UserError, match="Another run"), only_writer(out):
+        pass
+
+
+def test_of_another_machine_only_silence_counts(out, monkeypatch):
+    monkeypatch.setattr(locks, "PATIENCE", 1.0)
+    monkeypatch.setattr(locks, "POLL", 0.1)
+    holder = Holder(lambda: only_writer(out), machine="node7")
+    claim = Claim(out.parent / ".adapted.lock")
+    end = time.monotonic() + 2.5
+    while time.monotonic() < end:  # it lives, so it keeps what it has for much longer than the patience
+        assert not claim.take()
+        time.sleep(0.1)
+    with pytest.raises(UserError, match=rf"pid {holder.pid} on node7"), only_writer(out):
+        pass
+    holder.kill()
+    assert not Claim(claim.path).take()  # its silence has not lasted yet
+    began = time.monotonic()
+    with only_writer(out):
+        assert 0.5 < time.monotonic() - began < 30
+
+
+def test_a_child_that_ends_takes_no_claim_along(tmp_path):
+    claim = Claim(tmp_path / "a.claim")
+    assert claim.take()
+    child = FORK.Process(target=lambda: None)
+    child.start()
+    child.join()
+    assert claim.path.exists() and not Claim(claim.path).take()
+
+
+def test_a_marker_of_other_settings_is_explained(tmp_path, monkeypatch):
+    holder = Claim(tmp_path / "a.claim")
+    monkeypatch.setattr(socket, "gethostname", lambda: "node7")
+    assert holder.take()
+    monkeypatch.undo()
+    monkeypatch.setattr(locks, "PATIENCE", 7.0)
+    with pytest.raises(UserError, match="another version of acclimate"):
+        Claim(holder.path).take()
+
+
+def test_where_nothing_can_be_written_there_is_no_lock(out, monkeypatch, tmp_path):
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(UserError, match=r"Cannot write beside.*Choose another folder"),
+        only_writer(tmp_path / "file/x"),
+    ):
+        pass
+
+    def refuse(self):
+        raise OSError(errno.EROFS, "Read-only file system")
+
+    monkeypatch.setattr(Claim, "take", refuse)
+    with only_writer(out):
+        pass
+
+
+def test_one_lock_for_all_processes_of_a_distributed_run(out, monkeypatch):
+    with only_writer(out):
+        monkeypatch.setenv("RANK", "1")
+        with only_writer(out):
+            pass
+        assert (out.parent / ".adapted.lock").exists()
+
+
+def test_adapt_and_finetune_leave_a_folder_alone_that_another_writes(tiny_bert, tmp_path):
+    out = tmp_path / "out"
+    options = {"steps": 1, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}
+    holder = Holder(lambda: only_writer(out))
+    with pytest.raises(UserError, match=rf"Another run is writing '{out}' \(pid {holder.pid} on"):
+        adapt(tiny_bert, Corpus.of(TEXTS), "mlm", out, **options)
+    with pytest.raises(UserError, match="Another run is writing"):
+        finetune(tiny_bert, tmp_path / "task", out=out)
+    with pytest.raises(UserError, match="task"):  # without a folder to write there is nothing to lock
+        finetune(tiny_bert, tmp_path / "task")
+    assert [path.name for path in tmp_path.iterdir()] == [".out.lock"]
+    holder.kill()
+    assert adapt(tiny_bert, Corpus.of(TEXTS), "mlm", out=out, **options).steps == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
