@@ -1,5 +1,6 @@
 """The only room that knows what a Hugging Face model looks like inside."""
 
+from acclimate.backbone.checkpoints import save_model
 from acclimate.backbone.encoding import encode
 from acclimate.backbone.heads import HeadLayer, Projection, attach, head_rows
 from acclimate.backbone.language_head import head_parameters, language_head
@@ -21,4 +22,5 @@ __all__ = [
     "language_head",
     "load_masked_lm",
     "load_tokenizer",
+    "save_model",
 ]

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from acclimate.backbone.checkpoints import from_pretrained, quiet
 from acclimate.backbone.language_head import head_parameters, language_head, start_head
 from acclimate.errors import UserError
 
@@ -55,9 +56,8 @@ def load_masked_lm(path: str | Path, dtype: torch.dtype = torch.float32) -> Load
         raise UserError(f"The folder '{path}' holds no config.json, so it is no Hugging Face model.")
     try:
         config = AutoConfig.from_pretrained(str(path))
-        model, info = AutoModelForMaskedLM.from_pretrained(
-            str(path), config=config, dtype=dtype, output_loading_info=True
-        )
+        with quiet():
+            model, info = from_pretrained(AutoModelForMaskedLM, path, config, dtype=dtype)
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"No masked language model could be loaded from '{path}': {_line(error)}") from error
     tokenizer = load_tokenizer(path)

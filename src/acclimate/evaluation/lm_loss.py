@@ -16,6 +16,7 @@ from acclimate.backbone import attach, encode, language_head, load_masked_lm
 from acclimate.backbone.device import micro_batch_tokens, to_device
 from acclimate.errors import UserError
 from acclimate.masking.random import IGNORED
+from acclimate.modules import virtual_ids
 
 
 def masked_lm_loss(
@@ -37,7 +38,7 @@ def masked_lm_loss(
         model: A masked language model, or its folder.
         texts: The documents.
         tokenizer: Needed with a model in memory.
-        max_length: Tokens of each text that are read, special tokens included.
+        max_length: Tokens of each text that are read, special tokens included, virtual tokens not.
         rate: Share of tokens that are masked.
         seed: Of the masks.
 
@@ -67,7 +68,8 @@ def _measure(
     seed: int,
 ) -> dict[str, Any]:
     attach(model)
-    encoded = tokenizer(list(texts), truncation=True, max_length=max_length)["input_ids"]
+    virtual = virtual_ids(tokenizer)
+    encoded = tokenizer(list(texts), truncation=True, max_length=max_length + len(virtual))["input_ids"]
     questions = [_mask(np.array(ids), tokenizer, rate, seed) for ids in encoded]
     order = sorted((index for index, item in enumerate(questions) if item is not None), key=lambda i: -len(encoded[i]))
     if not order:
@@ -100,7 +102,8 @@ def _mask(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase, rate: float, seed
     ordinary = np.flatnonzero(~np.isin(ids, tokenizer.all_special_ids))
     if not len(ordinary):
         return None
-    rng = np.random.default_rng([seed, zlib.crc32(ids.astype(np.int64).tobytes())])
+    asked = ids[~np.isin(ids, virtual_ids(tokenizer))]  # a model with a soft prompt is asked the same
+    rng = np.random.default_rng([seed, zlib.crc32(asked.astype(np.int64).tobytes())])
     return rng.choice(ordinary, max(1, round(rate * len(ordinary))), replace=False)
 
 

@@ -8,6 +8,7 @@ from acclimate.objectives.mlm import MaskedLM
 from acclimate.objectives.simcse import TextContrast
 from acclimate.objectives.tacl import TokenAwareContrast
 from acclimate.objectives.taco import ContextContrast
+from acclimate.objectives.token_distillation import TokenDistillation
 
 __all__ = [
     "Batch",
@@ -23,6 +24,7 @@ __all__ = [
     "SpanContrast",
     "TextContrast",
     "TokenAwareContrast",
+    "TokenDistillation",
     "View",
     "contrast",
     "mean_pool",

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from acclimate.backbone import save_model
 from acclimate.backbone.device import Precision, choose_precision, default_device
 from acclimate.errors import UserError, unknown
 from acclimate.evaluation.metrics import NAMES, classification_metrics
@@ -260,7 +261,7 @@ def _measure(
 
 def _save(out: Path, classifier: Classifier, result: FinetuneResult) -> None:
     with new_folder(out) as folder:
-        classifier.model.save_pretrained(folder)
+        save_model(classifier.model, folder, out)
         classifier.tokenizer.save_pretrained(folder)
         summary = asdict(result)
         rows = zip(summary.pop("gold"), summary.pop("predicted"), summary.pop("probabilities"), strict=True)

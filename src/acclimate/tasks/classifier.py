@@ -17,13 +17,14 @@ from transformers import (
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
-from transformers.utils import logging
 
 from acclimate.backbone.attention import NAME as ATTENTION
+from acclimate.backbone.checkpoints import from_pretrained, quiet
 from acclimate.backbone.device import Precision, autocast, micro_batch_tokens, writes_attention_out
 from acclimate.backbone.dropout import cheapen_dropout
 from acclimate.backbone.loading import load_tokenizer
 from acclimate.errors import UserError
+from acclimate.modules import virtual_ids
 from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.data import Example
 
@@ -127,13 +128,13 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
             str(path), num_labels=len(names), id2label=names, label2id={label: place for place, label in names.items()}
         )
         config.problem_type = "single_label_classification"
-        with _quiet():
-            model, info = AutoModelForSequenceClassification.from_pretrained(
-                str(path),
-                config=config,
+        with quiet():
+            model, info = from_pretrained(
+                AutoModelForSequenceClassification,
+                path,
+                config,
                 dtype=torch.float32,
                 ignore_mismatched_sizes=True,  # of the head of another task; the encoder is checked below
-                output_loading_info=True,
             )
     except (OSError, ValueError, RuntimeError) as error:
         reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
@@ -152,7 +153,7 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
     if len(tokenizer) > rows:
         raise UserError(f"The tokenizer of '{path}' has {len(tokenizer)} tokens, its model only {rows}.")
     model.config.pad_token_id = tokenizer.pad_token_id
-    length = min(max_length, _longest(model, tokenizer))
+    length = min(max_length + len(virtual_ids(tokenizer)), _longest(model, tokenizer))
     if length < 4:
         raise UserError(f"max_length={max_length} leaves no room for text; ask for at least 4 tokens.")
     return Classifier(model, tokenizer, length)
@@ -169,7 +170,7 @@ def _start_pooler(model: PreTrainedModel, fresh: list[str]) -> None:
         for name in fresh:
             weight = parameters.get(name)
             if ".pooler." in name and weight is not None and weight.dim() == 2 and weight.shape[0] == weight.shape[1]:
-                weight += torch.eye(len(weight))
+                weight.add_(torch.eye(len(weight)))
 
 
 def _write_attention_out(model: PreTrainedModel) -> None:
@@ -210,17 +211,3 @@ def _exact_last_layer(model: PreTrainedModel) -> Iterator[None]:
     finally:
         for hook in hooks:
             hook.remove()
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep transformers from listing the new weights and drawing bars: what is new is known and documented."""
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(level)
-        if bar:
-            logging.enable_progress_bar()

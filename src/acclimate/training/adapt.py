@@ -11,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import acclimate
-from acclimate.backbone import LoadedModel, attach, load_masked_lm
+from acclimate.backbone import LoadedModel, attach, load_masked_lm, save_model
 from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, micro_batch_tokens, to_device
 from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive
 from acclimate.files import new_folder, read_json, write_json
 from acclimate.locks import one_writer
 from acclimate.masking import RandomMasking
+from acclimate.modules import add_virtual_tokens, virtual_ids
 from acclimate.training.batches import Collator, Layout, Steps
 from acclimate.training.budget import Budget
 from acclimate.training.engine import Engine, reference_for
@@ -67,7 +68,7 @@ def adapt(
     seed: int = 0,
     max_length: int = 128,
     batch_size: int = 64,
-    learning_rate: float = 1e-4,
+    learning_rate: float | None = None,
     mask_rate: float = 0.15,
     weight_decay: float = 0.0,
     warmup: float = 0.1,
@@ -96,9 +97,10 @@ def adapt(
         tokens: Tokens of text to read.
         max_minutes: Minutes of training; the learning rate decays with the time. Not repeatable to the bit.
         seed: From it comes every random choice: the same seed gives the same weights on the same machine.
-        max_length: Tokens of a text at most; longer documents are cut.
+        max_length: Tokens of a text at most, without those that a method appends; longer documents are cut.
         batch_size: Texts a step, however many micro-batches they make.
-        learning_rate: Peak, reached after the warm-up, then linear to zero.
+        learning_rate: Peak, reached after the warm-up, then linear to zero; by default what the method says, mostly
+            1e-4.
         mask_rate: Share of tokens that are chosen for prediction.
         weight_decay: Of AdamW, on matrices only.
         warmup: Share of the training in which the learning rate rises.
@@ -121,6 +123,7 @@ def adapt(
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise UserError("Adaptation runs in one process so far; start it without torchrun or accelerate launch.")
     budget = Budget(steps, epochs, tokens, max_minutes)
+    learning_rate = method.learning_rate if learning_rate is None else learning_rate
     check_positive(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate)
     if not 0 < mask_rate < 1:
         raise UserError(f"mask-rate must be between 0 and 1, not {mask_rate}.")
@@ -151,6 +154,7 @@ def adapt(
     fast_fp32_matmul()
     loaded = load_masked_lm(model)
     layers = attach(loaded.model)
+    max_length += extend(loaded, method, seed)
     _check_length(loaded, max_length)
     rows = tokenize(text, loaded.tokenizer, max_length, cache=cache_folder() / "rows", progress=progress)
     work = out.parent / f".{out.name}.work"
@@ -189,7 +193,7 @@ def adapt(
         result.steps, result.tokens = trainer.state.global_step, trainer.tokens
         result.seconds, result.losses = round(trainer.clock.seconds, 1), trainer.last_terms
     with new_folder(out) as folder:
-        loaded.model.save_pretrained(folder)
+        save_model(loaded.model, folder, out)
         loaded.tokenizer.save_pretrained(folder)
         if (work / "steps" / "log.jsonl").is_file():
             shutil.copy(work / "steps" / "log.jsonl", folder / "log.jsonl")
@@ -236,6 +240,15 @@ def ensure_head(
         precision=precision,
         progress=progress,
     ).out
+
+
+def extend(loaded: LoadedModel, method: Method, seed: int) -> int:
+    """Give model and tokenizer the virtual tokens that the method wants; return by how much texts are longer."""
+    if method.virtual_tokens:
+        loaded.tokenizer = add_virtual_tokens(
+            loaded.model, loaded.tokenizer, method.virtual_tokens, start=method.virtual_start, seed=seed
+        )
+    return len(virtual_ids(loaded.tokenizer))
 
 
 def _check_length(loaded: LoadedModel, max_length: int) -> None:

@@ -12,7 +12,7 @@ import importlib
 import pkgutil
 from collections.abc import Callable
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
@@ -34,6 +34,20 @@ class Method:
     summary: ClassVar[str] = ""
     trains: ClassVar[bool] = True
     """False for a method that leaves the model as it is."""
+    learning_rate: ClassVar[float] = 1e-4
+    """What adaptation uses unless it is told otherwise."""
+    loads_without_us: ClassVar[bool] = True
+    """False for a method whose result ``transformers`` alone cannot load."""
+
+    @property
+    def virtual_tokens(self) -> int:
+        """How many learned vectors every text is read with; see :mod:`acclimate.modules.virtual_tokens`."""
+        return 0
+
+    @property
+    def virtual_start(self) -> Literal["vocabulary", "uniform"]:
+        """Where those start."""
+        return "vocabulary"
 
     def prepare(self, run: Run) -> None:
         """Measure or build what the method needs before the first step."""

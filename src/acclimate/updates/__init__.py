@@ -2,6 +2,7 @@
 
 from acclimate.updates.base import UpdateRule
 from acclimate.updates.importance import dropout_importance, normalise
+from acclimate.updates.keep import TrainRows
 from acclimate.updates.soft_mask import SoftMask
 
-__all__ = ["SoftMask", "UpdateRule", "dropout_importance", "normalise"]
+__all__ = ["SoftMask", "TrainRows", "UpdateRule", "dropout_importance", "normalise"]

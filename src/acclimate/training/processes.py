@@ -1,0 +1,115 @@
+"""The processes of one run, started by ``torchrun`` or ``accelerate launch``; mostly there is one.
+
+Every process holds the whole model and reads its share of the micro-batches of each step. Sums over the batch are
+summed over the processes, and so are the gradients, so that the step is that of one process with the same batch:
+loss, gradients and negatives. ``DistributedDataParallel`` is not what does it: it averages over processes, which is
+another loss where they read different numbers of tokens, and it wants every forward to go through its wrapper.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from acclimate.errors import UserError
+
+_SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+
+
+@dataclass(frozen=True)
+class Processes:
+    """The place of this process among those of the run."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    def share(self, items: Sequence) -> list:
+        """Return the items of this process: every ``size``-th."""
+        return list(items[self.rank :: self.size])
+
+    def add(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """Sum each of some tensors of the same type over the processes."""
+        if self.size == 1 or not values:
+            return list(values)
+        flat = torch.cat([value.detach().reshape(-1) for value in values])
+        dist.all_reduce(flat)
+        parts = flat.split([value.numel() for value in values])
+        return [part.view_as(value) for part, value in zip(parts, values, strict=True)]
+
+    def add_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Sum the gradients over the processes; one that is missing here counts as zero."""
+        if self.size == 1:
+            return
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        for parameter in trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        for gradient, total in zip(gradients, self.add(gradients), strict=True):
+            gradient.copy_(total)
+
+    def gather(self, part: Tensor) -> tuple[Tensor, slice]:
+        """Join the parts of all processes along the first dimension.
+
+        Args:
+            part: (n, ...), where n may differ between processes; without a graph.
+
+        Returns:
+            (sum of n, ...), the same everywhere, and where the part of this process is in it.
+        """
+        if self.size == 1:
+            return part, slice(0, len(part))
+        counts = [torch.zeros(1, dtype=torch.long, device=part.device) for _ in range(self.size)]
+        dist.all_gather(counts, torch.tensor([len(part)], device=part.device))
+        sizes = [int(count) for count in counts]
+        padded = part.new_zeros(max(sizes), *part.shape[1:])
+        padded[: len(part)] = part
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(parts, padded)
+        start = sum(sizes[: self.rank])
+        joined = torch.cat([other[:size] for other, size in zip(parts, sizes, strict=True)])
+        return joined, slice(start, start + len(part))
+
+    def agree(self, value: float, device: torch.device) -> float:
+        """Return what the first process has: for decisions that depend on a clock."""
+        if self.size == 1:
+            return value
+        shared = torch.tensor([value], dtype=torch.float64, device=device)
+        dist.broadcast(shared, 0)
+        return float(shared)
+
+    def wait(self) -> None:
+        """Wait until every process has come here."""
+        if self.size > 1:
+            dist.barrier()
+
+
+def processes() -> Processes:
+    """Return the processes of this run, and connect them if they are not yet.
+
+    Raises:
+        UserError: If parameters are to be sharded (FSDP, DeepSpeed): gates and soft masks belong to whole weights.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return Processes()
+    for name in _SHARDING:
+        if os.environ.get(name, "").lower() in ("1", "true"):
+            raise UserError(
+                "Adaptation keeps the whole model in every process; sharded parameters (FSDP, DeepSpeed) are not "
+                "supported, since soft masks and gates belong to whole weights. Start it with torchrun, or with "
+                "accelerate launch --multi_gpu."
+            )
+    from accelerate import PartialState  # chooses the backend as the Trainer is going to
+
+    state = PartialState()
+    return Processes(state.process_index, state.num_processes)

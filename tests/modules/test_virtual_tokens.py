@@ -1,0 +1,85 @@
+"""Virtual tokens: appended to every text, kept by ordinary folders, never predicted."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+
+from acclimate.backbone import load_masked_lm
+from acclimate.errors import UserError
+from acclimate.evaluation import masked_lm_loss
+from acclimate.modules import add_virtual_tokens, virtual_ids
+from acclimate.modules.virtual_tokens import NEVER
+
+TEXTS = ["the food was good", "cold soup and a slow waiter, a rude one!"]
+
+
+@pytest.fixture
+def loaded(any_encoder):
+    return load_masked_lm(any_encoder)
+
+
+def test_every_text_and_pair_ends_with_them_also_after_saving(loaded, tmp_path):
+    longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 3)
+    ids = virtual_ids(longer)
+    assert len(ids) == 3
+    assert not virtual_ids(loaded.tokenizer)
+    longer.save_pretrained(tmp_path)
+    for tokenizer in (longer, transformers.AutoTokenizer.from_pretrained(tmp_path)):
+        assert virtual_ids(tokenizer) == ids
+        for texts in [(TEXTS[0],), tuple(TEXTS)]:
+            assert tokenizer(*texts)["input_ids"] == [*loaded.tokenizer(*texts)["input_ids"], *ids]
+            short = tokenizer(*texts, truncation=True, max_length=10)["input_ids"]
+            assert short == [*loaded.tokenizer(*texts, truncation=True, max_length=7)["input_ids"], *ids]
+        assert set(ids) <= set(tokenizer.all_special_ids)
+        assert tokenizer.mask_token_id == loaded.tokenizer.mask_token_id
+
+
+def test_the_model_reads_them_never_predicts_them_and_loads_without_us(loaded, tmp_path):
+    longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 3)
+    loaded.model.save_pretrained(tmp_path)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
+    logits = model(**longer(TEXTS[0], return_tensors="pt")).logits
+    assert logits.isfinite().all()
+    assert (logits[..., virtual_ids(longer)] < NEVER / 2).all()
+    table = model.get_input_embeddings().weight
+    before = model(**longer(TEXTS[0], return_tensors="pt")).logits[0, 1, :50]
+    with torch.no_grad():
+        table[virtual_ids(longer)] += torch.linspace(-1, 1, table.shape[1])
+    assert not torch.allclose(before, model(**longer(TEXTS[0], return_tensors="pt")).logits[0, 1, :50], atol=1e-6)
+
+
+def test_they_start_at_ordinary_vectors_or_uniform(tiny_bert):
+    for start in ("vocabulary", "uniform"):
+        loaded = load_masked_lm(tiny_bert)
+        old = loaded.model.get_input_embeddings().weight.detach().clone()
+        ids = virtual_ids(add_virtual_tokens(loaded.model, loaded.tokenizer, 4, start=start, seed=3))
+        new = loaded.model.get_input_embeddings().weight
+        torch.testing.assert_close(new[: len(old)][5:100], old[5:100])
+        among = [(new[index] == old).all(1).nonzero().flatten().tolist() for index in ids]
+        if start == "vocabulary":
+            special = set(loaded.tokenizer.all_special_ids)
+            assert all(len(found) == 1 and not set(found) & special for found in among)
+        else:
+            assert not any(among)
+            assert new[ids].abs().max() <= 0.5
+            assert new[ids].std() > 0.2
+
+
+def test_twice_is_refused(tiny_bert):
+    loaded = load_masked_lm(tiny_bert)
+    longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 1)
+    with pytest.raises(UserError, match="virtual tokens already"):
+        add_virtual_tokens(loaded.model, longer, 1)
+
+
+def test_masked_lm_loss_asks_the_same_questions(tiny_bert, tmp_path):
+    """With the vectors unseen (attention cannot be told to skip them) at least the masked tokens are the same."""
+    loaded = load_masked_lm(tiny_bert)
+    plain = masked_lm_loss(loaded.model, TEXTS, tokenizer=loaded.tokenizer, max_length=8)
+    longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 3)
+    prompted = masked_lm_loss(loaded.model, TEXTS, tokenizer=longer, max_length=8)
+    assert prompted["per_text_masked"] == plain["per_text_masked"]
+    assert prompted["per_text"] != plain["per_text"]
+    assert abs(prompted["nats"] - plain["nats"]) < 0.5
