@@ -1,0 +1,129 @@
+"""Our side: the training and the importance of ``acclimate.adapt``, from the same functions in the same order."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import torch
+from torch import Tensor
+
+from acclimate.backbone import attach
+from acclimate.backbone.device import fast_fp32_matmul, micro_batch_tokens, to_device
+from acclimate.corpus import TokenRows
+from acclimate.masking import RandomMasking
+from acclimate.methods import Method, get
+from acclimate.objectives import Batch, BatchObjective, MaskedLM, Objective, Outputs, View, contrast
+from acclimate.training.batches import Collator, Steps
+from acclimate.training.engine import Engine
+from acclimate.training.loop import train
+from acclimate.training.run import Run
+from acclimate.updates import UpdateRule, dropout_importance
+from benchmarks.data import make_model, make_texts, make_tokenizer
+from benchmarks.gate import Gate, Job
+
+ENDLESS = 10_000_000
+"""Steps that no measurement reaches."""
+
+
+class CountedSteps(Steps):
+    """Steps that remember how many tokens each had: the loader reads a step ahead of the training."""
+
+    def __init__(self, *arguments, **options) -> None:
+        super().__init__(*arguments, **options)
+        self.read: deque[int] = deque()
+
+    def __getitem__(self, step: int) -> list[Batch]:
+        batches = super().__getitem__(step)
+        self.read.append(sum(batch.tokens for batch in batches))
+        return batches
+
+
+class StepEnds(UpdateRule):
+    """Tells the gate when the optimiser has moved the weights, after the update rule of the method."""
+
+    def __init__(self, gate: Gate, read: deque[int], rule: UpdateRule | None) -> None:
+        self.gate, self.read, self.rule = gate, read, rule
+
+    def before_step(self) -> None:
+        if self.rule is not None:
+            self.rule.before_step()
+
+    def after_step(self) -> None:
+        if self.rule is not None:
+            self.rule.after_step()
+        self.gate.step(self.read.popleft())
+
+
+class TwoReadings(BatchObjective):
+    """Contrast of two dropout draws of each text (SimCSE, Gao et al., 2021): a step with two views."""
+
+    name, weight = "agreement", 1.0
+
+    def __init__(self) -> None:
+        self.views = (View(draw=0), View(draw=1))
+
+    def represent(self, outputs: Outputs) -> Tensor:
+        return torch.stack([outputs.pooled(view) for view in self.views], dim=1)
+
+    def loss(self, representations: Tensor) -> Tensor:
+        return contrast(representations[:, 0], representations[:, 1], None, 0.05)
+
+
+class _TwoViews(Method):
+    def objectives(self) -> list[Objective | BatchObjective]:
+        return [MaskedLM(), TwoReadings()]
+
+
+def start(job: Job) -> Run:
+    """Build what ``adapt`` builds before it trains."""
+    fast_fp32_matmul()
+    model = make_model(job.shape, job.seed).eval()
+    layers = attach(model)
+    to_device(model)
+    if job.rows is not None:
+        rows = TokenRows.load(job.rows)
+    else:
+        texts = make_texts(job.shape, job.count, job.seed, job.lengths)
+        rows = TokenRows.of([text.tolist() for text in texts])
+    return Run(model, layers, make_tokenizer(job.shape), rows, RandomMasking(), job.seed, job.precision, False)
+
+
+def mlm(job: Job, gate: Gate) -> None:
+    """Masked language modelling: one view."""
+    _train(job, gate, get("mlm"))
+
+
+def two_views(job: Job, gate: Gate) -> None:
+    """Masked language modelling with a contrast of two readings."""
+    _train(job, gate, _TwoViews())
+
+
+def dga(job: Job, gate: Gate) -> None:
+    """DGA, soft mask included; its importance is measured on a little text before the first step."""
+    _train(job, gate, get("dga", importance_tokens=2_000))
+
+
+def importance(job: Job, gate: Gate) -> None:
+    """Exact importance of heads, text by text; a step of the gate is one whole measurement."""
+    run = start(job)
+    while True:
+        read: list[int] = []
+
+        def batches(read: list[int] = read):
+            for batch in run.sample(job.sample_tokens, readings=2):
+                read.append(batch.tokens)
+                yield batch
+
+        dropout_importance(run.model, run.units(("H",)), batches(), precision=run.precision)
+        gate.step(sum(read))
+
+
+def _train(job: Job, gate: Gate, method: Method) -> None:
+    run = start(job)
+    method.prepare(run)
+    engine = Engine(run.model, method.objectives(), run.precision)
+    room = micro_batch_tokens(run.device) // max(1, engine.student_views)
+    collator = Collator.of(run.tokenizer, run.masking, room)
+    data = CountedSteps(run.rows, collator, batch_size=job.batch, steps=ENDLESS, seed=job.seed)
+    rule = StepEnds(gate, data.read, method.update_rule())
+    train(engine, data, job.folder / "steps", rule=rule, seed=job.seed, learning_rate=1e-4, title="", progress=False)

@@ -1,0 +1,182 @@
+"""The measurements: what they count, how they judge, and that every contender trains. No test looks at a clock."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import numpy as np
+import pytest
+import torch
+from benchmarks.data import SHAPES, draw_lengths, make_model, make_texts, make_tokenizer
+from benchmarks.gate import Finished, Gate, Job, endless
+from benchmarks.rows import ROWS, judge
+from benchmarks.table import BEGIN, END, text_table, update_page
+from benchmarks.worker import CONTENDERS
+
+from acclimate.backbone import attach
+from acclimate.errors import UserError
+from acclimate.masking import RandomMasking
+from acclimate.objectives import Batch, MaskedLM
+from acclimate.training.batches import Collator
+from acclimate.training.engine import Engine
+from benchmarks import speed
+
+
+class Script:
+    """The other end of a gate: gives orders from a list and keeps the answers."""
+
+    def __init__(self, *orders) -> None:
+        self.orders, self.answers = [*orders, None], []
+
+    def send(self, value) -> None:
+        self.answers.append(value)
+
+    def recv(self):
+        return self.orders.pop(0)
+
+
+def order(steps: int = 1, tokens: int = 0) -> dict[str, float]:
+    return {"seconds": 0.0, "steps": steps, "tokens": tokens}
+
+
+def test_a_turn_counts_whole_steps_and_not_the_first():
+    script = Script(order(steps=2), order(tokens=25))
+    gate = Gate(script)
+    with pytest.raises(Finished):
+        for _ in range(100):
+            gate.step(10)
+    assert [(answer["steps"], answer["tokens"]) for answer in script.answers] == [(2, 20), (3, 30)]
+    assert all(answer["seconds"] > 0 for answer in script.answers)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision"),
+    [
+        *((name, "fp32") for name in sorted(CONTENDERS)),
+        *((name, "bf16") for name in ("three-forwards", "trainer-lines")),
+    ],
+)
+def test_every_contender_works_and_counts_real_tokens(name, precision, tmp_path, monkeypatch):
+    """With texts of 12 tokens each, the tokens of a turn are those of its texts: padding never counts."""
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    script = Script(order(steps=2))
+    job = Job(
+        "tiny", precision, batch=1 if name == "sample-loop" else 3, folder=tmp_path, count=40, lengths="fixed:12",
+        sample_tokens=48,
+    )  # fmt: skip
+    before = torch.get_float32_matmul_precision()
+    try:
+        with pytest.raises(Finished):
+            CONTENDERS[name](job, Gate(script))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    (answer,) = script.answers
+    texts = {"sample-loop": 1, "ours-importance": 4}.get(name, 3)
+    expected = 3 * 128 if name == "trainer-grouped" else texts * 12
+    assert (answer["steps"], answer["tokens"]) == (2, 2 * expected)
+
+
+def test_fp32_loss_and_gradients_are_those_of_the_plain_model():
+    """What is measured is the same mathematics: on the texts of the measurements, to 1e-5."""
+    theirs = make_model("tiny", seed=3).eval()
+    ours = copy.deepcopy(theirs)
+    attach(ours)
+    texts = make_texts("tiny", 12, seed=1)
+    collator = Collator.of(make_tokenizer("tiny"), RandomMasking(), tokens=400)
+    batches = collator(texts, np.random.default_rng(0))
+    assert len(batches) > 1
+    count = sum(int((batch.labels >= 0).sum()) for batch in batches)
+    expected = sum(_plain_sum(theirs, batch) for batch in batches) / count
+    expected.backward()
+    terms = Engine(ours, [MaskedLM()]).step(batches)
+    torch.testing.assert_close(terms["loss"], expected.detach(), atol=1e-5, rtol=0)
+    wanted = dict(theirs.named_parameters())
+    for name, value in ours.named_parameters():
+        if value.grad is not None:
+            torch.testing.assert_close(value.grad, wanted[name].grad, atol=1e-5, rtol=0)
+
+
+def _plain_sum(model, batch: Batch) -> torch.Tensor:
+    loss = model(input_ids=batch.masked, attention_mask=(batch.text >= 0).long(), labels=batch.labels).loss
+    return loss * int((batch.labels >= 0).sum())
+
+
+def test_texts_have_the_announced_lengths_and_no_special_token_inside():
+    rng = np.random.default_rng(0)
+    lengths = draw_lengths("lognormal", 20_000, rng)
+    assert (lengths.min(), lengths.max()) == (10, 164)
+    assert abs(np.median(lengths) - 64) < 2
+    special = set(SHAPES["base"].special.values())
+    for text in make_texts("base", 20, seed=0, lengths="fixed:40"):
+        assert len(text) == 40
+        assert not special & set(text[1:-1].tolist())
+    tokenizer = make_tokenizer("base")
+    assert (len(tokenizer), tokenizer.pad_token_id, tokenizer.mask_token_id) == (50_265, 1, 50_264)
+
+
+def test_batches_without_end_visit_every_text_once_a_pass():
+    batches = endless(9, 3, seed=0)
+    for _ in range(2):
+        assert sorted(index for _ in range(3) for index in next(batches)) == list(range(9))
+
+
+def test_a_row_is_judged_by_the_median_of_its_rounds():
+    rows = {row.key: row for row in ROWS}
+    found = judge(rows["mlm-minilm"], "fp32", [600, 700, 500], [100, 100, 100])
+    assert (found["ratio"], found["lowest"], found["highest"], found["met"]) == (6, 5, 7, True)
+    assert not judge(rows["mlm-minilm"], "bf16", [600, 700, 500], [100, 100, 100])["met"]
+    cost = judge(rows["dga-minilm-cost"], "fp32", [100.0], [290.0])
+    assert (cost["ratio"], cost["met"]) == (2.9, False)
+    assert judge(rows["memory-mlm-minilm"], "bf16", [55.0], [100.0])["met"]
+
+
+def test_goals_are_complete():
+    assert len({row.key for row in ROWS}) == len(ROWS)
+    for row in ROWS:
+        assert {row.ours, row.theirs} <= set(CONTENDERS)
+        assert row.shape in SHAPES
+
+
+def test_one_command_writes_rows_and_the_page(tmp_path, capsys, monkeypatch):
+    file, page = tmp_path / "speed.json", tmp_path / "page.md"
+    options = ["--rows", "minilm-grouped", "--precision", "fp32", "--shape", "tiny", "--batch", "4", "--threads", "1"]
+    short = ["--quick", "--batches", "4", "--rounds", "1", "--seconds", "0", "--json", str(file)]
+    assert speed.main([*options, *short]) == 0
+    result = json.loads(file.read_text(encoding="utf-8"))
+    keys = [row["key"] for row in result["rows"]]
+    assert keys == ["mlm-minilm-grouped"]
+    assert {"torch", "transformers", "processor", "threads", "bf16", "load"} <= set(result["machine"])
+    assert result["batch_sizes"]["minilm/fp32/trainer-grouped"]["chosen"] == 4
+    for row in result["rows"]:
+        assert row["lowest"] <= row["ratio"] <= row["highest"]
+        assert row["ours"] > 0 and row["theirs"] > 0
+        assert row["rounds"] == 1
+    assert len(result["contenders"]["minilm/fp32/ours-mlm"]["tokens_per_second"]) == 1
+    assert result["failed"] == {}
+    assert "Trainer, MLM, grouped texts" in capsys.readouterr().out
+    page.write_text(f"above\n{BEGIN}\nold\n{END}\nbelow\n", encoding="utf-8")
+    monkeypatch.setattr(speed, "PAGE", page)
+    assert speed.main(["--from-json", str(file), "--update-docs"]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.startswith("above\n") and text.endswith("below\n") and "old" not in text
+    assert text.count("\n| ") == 1 + len(keys)
+
+
+def test_mistakes_are_told_in_one_line(tmp_path, capsys):
+    assert speed.main(["--rows", "nothing"]) == 2
+    assert "mlm-minilm" in capsys.readouterr().err
+    page = tmp_path / "page.md"
+    page.write_text("no markers", encoding="utf-8")
+    with pytest.raises(UserError, match="measured:begin"):
+        update_page(page, {"rows": [], "machine": {}, "failed": {}, "settings": {"quick": True}, "date": ""})
+    assert "work" in text_table([])
+
+
+def test_a_contender_that_fails_is_named(tmp_path, capsys):
+    file = tmp_path / "speed.json"
+    options = ["--rows", "mlm-minilm-grouped", "--precision", "fp32", "--shape", "absent", "--quick"]
+    assert speed.main([*options, "--threads", "1", "--json", str(file)]) == 1
+    result = json.loads(file.read_text(encoding="utf-8"))
+    assert result["rows"] == []
+    assert "Unknown shape 'absent'" in result["failed"]["minilm fp32"]
