@@ -50,6 +50,7 @@ SHAPES = {
     "minilm": Shape("bert", 6, 384, 12, 1_536, 30_522),
     "base": Shape("roberta", 12, 768, 12, 3_072, 50_265),
     "tiny": Shape("bert", 2, 32, 4, 64, 300),
+    "tiny-roberta": Shape("roberta", 2, 32, 4, 64, 300),
 }
 
 

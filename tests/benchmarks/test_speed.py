@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from benchmarks.data import SHAPES, draw_lengths, make_model, make_texts, make_tokenizer
-from benchmarks.gate import Finished, Gate, Job, endless
+from benchmarks.gate import Finished, Gate, Job, endless, memory, peak_since
 from benchmarks.rows import ROWS, judge
 from benchmarks.table import BEGIN, END, text_table, update_page
 from benchmarks.worker import CONTENDERS
@@ -50,19 +50,26 @@ def test_a_turn_counts_whole_steps_and_not_the_first():
     assert all(answer["seconds"] > 0 for answer in script.answers)
 
 
+def test_peak_memory_counts_what_was_allocated_since():
+    start = memory()
+    block = torch.ones(16_000_000)
+    assert peak_since(start) >= 0.9 * block.numel() * 4
+
+
 @pytest.mark.parametrize(
-    ("name", "precision"),
+    ("name", "shape", "precision"),
     [
-        *((name, "fp32") for name in sorted(CONTENDERS)),
-        *((name, "bf16") for name in ("three-forwards", "trainer-lines")),
+        *((name, "tiny", "fp32") for name in sorted(CONTENDERS)),
+        *((name, "tiny", "bf16") for name in ("three-forwards", "trainer-lines")),
+        *((name, "tiny-roberta", "fp32") for name in ("ours-dga", "sample-loop", "three-forwards", "trainer-lines")),
     ],
 )
-def test_every_contender_works_and_counts_real_tokens(name, precision, tmp_path, monkeypatch):
+def test_every_contender_works_and_counts_real_tokens(name, shape, precision, tmp_path, monkeypatch):
     """With texts of 12 tokens each, the tokens of a turn are those of its texts: padding never counts."""
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     script = Script(order(steps=2))
     job = Job(
-        "tiny", precision, batch=1 if name == "sample-loop" else 3, folder=tmp_path, count=40, lengths="fixed:12",
+        shape, precision, batch=1 if name == "sample-loop" else 3, folder=tmp_path, count=40, lengths="fixed:12",
         sample_tokens=48,
     )  # fmt: skip
     before = torch.get_float32_matmul_precision()
@@ -77,13 +84,14 @@ def test_every_contender_works_and_counts_real_tokens(name, precision, tmp_path,
     assert (answer["steps"], answer["tokens"]) == (2, 2 * expected)
 
 
-def test_fp32_loss_and_gradients_are_those_of_the_plain_model():
+@pytest.mark.parametrize("shape", ["tiny", "tiny-roberta"])
+def test_fp32_loss_and_gradients_are_those_of_the_plain_model(shape):
     """What is measured is the same mathematics: on the texts of the measurements, to 1e-5."""
-    theirs = make_model("tiny", seed=3).eval()
+    theirs = make_model(shape, seed=3).eval()
     ours = copy.deepcopy(theirs)
     attach(ours)
-    texts = make_texts("tiny", 12, seed=1)
-    collator = Collator.of(make_tokenizer("tiny"), RandomMasking(), tokens=400)
+    texts = make_texts(shape, 12, seed=1)
+    collator = Collator.of(make_tokenizer(shape), RandomMasking(), tokens=400)
     batches = collator(texts, np.random.default_rng(0))
     assert len(batches) > 1
     count = sum(int((batch.labels >= 0).sum()) for batch in batches)
