@@ -132,7 +132,8 @@ def one_writer(function: Callable[P, R]) -> Callable[P, R]:
     def alone(*args: P.args, **options: P.kwargs) -> R:
         bound = signature.bind(*args, **options)
         bound.apply_defaults()
-        if bound.arguments["out"] is None:
+        # Of the processes that torchrun starts for one run, the first writes and holds the claim for all.
+        if bound.arguments["out"] is None or int(os.environ.get("RANK", "0")) > 0:
             return function(*args, **options)
         with only_writer(bound.arguments["out"]):
             return function(*args, **options)

@@ -5,6 +5,7 @@ The measurements behind the choices are in ``docs/performance.md``; ``benchmarks
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Literal, TypeVar
@@ -23,7 +24,9 @@ MICRO_BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 
 def default_device() -> torch.device:
     """Return the accelerator if there is one, else the CPU."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))  # torchrun numbers the processes of a machine
 
 
 def to_device(model: M) -> M:

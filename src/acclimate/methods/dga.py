@@ -79,6 +79,7 @@ class DGA(Method):
                     run.sample(self.importance_tokens, readings=2),
                     representation=self.importance_reads,
                     precision=run.precision,
+                    add=run.group.add,
                 ),
             )
         self._importance = {part: normalise(values.to(run.device), self.protect) for part, values in raw.items()}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
@@ -24,6 +23,7 @@ from acclimate.training.budget import Budget
 from acclimate.training.engine import Engine, reference_for
 from acclimate.training.loop import train
 from acclimate.training.method import Method, get
+from acclimate.training.processes import processes
 from acclimate.training.run import Run, cache_folder
 from acclimate.training.warm_up import HEAD_TOKENS, warm_up_head
 
@@ -87,6 +87,9 @@ def adapt(
     configuration (``acclimate.json``) and the losses of every stretch (``log.jsonl``). If the run is killed, the same
     call goes on from its last checkpoint; if it had finished, the same call returns at once.
 
+    Started by ``torchrun`` or ``accelerate launch``, its processes share each step: the same batch as one process
+    would read, with the same loss (see :mod:`acclimate.training.processes`).
+
     Args:
         model: A model folder or a name on the hub. An absent masked-LM head is warmed up first.
         corpus: Text files, folders or globs, or a :class:`acclimate.corpus.Corpus`.
@@ -120,8 +123,8 @@ def adapt(
         method = get(method, **(settings or {}))
     elif settings:
         raise UserError("Give parameters in the method or in settings, not in both.")
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise UserError("Adaptation runs in one process so far; start it without torchrun or accelerate launch.")
+    group = processes()
+    progress = progress and group.first
     budget = Budget(steps, epochs, tokens, max_minutes)
     learning_rate = method.learning_rate if learning_rate is None else learning_rate
     check_positive(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate)
@@ -156,26 +159,30 @@ def adapt(
     layers = attach(loaded.model)
     max_length += extend(loaded, method, seed)
     _check_length(loaded, max_length)
-    rows = tokenize(text, loaded.tokenizer, max_length, cache=cache_folder() / "rows", progress=progress)
+    with group.first_alone():
+        rows = tokenize(text, loaded.tokenizer, max_length, cache=cache_folder() / "rows", progress=progress)
     work = out.parent / f".{out.name}.work"
-    if work.is_dir() and _read(work / CARD) != config:
-        shutil.rmtree(work)
-    work.mkdir(parents=True, exist_ok=True)
-    write_json(work / CARD, config)
+    if group.first:
+        if work.is_dir() and _read(work / CARD) != _plain(config):
+            shutil.rmtree(work)
+        work.mkdir(parents=True, exist_ok=True)
+        write_json(work / CARD, config)
+    group.wait()
     masking = RandomMasking(mask_rate)
     to_device(loaded.model)
     if loaded.absent_head:
-        warm_up_head(loaded, rows, work / "head", head_tokens, seed, chosen, progress)
+        warm_up_head(loaded, rows, work / "head", head_tokens, seed, chosen, progress, group)
     result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config)
     if method.trains:
-        run = Run(loaded.model, layers, loaded.tokenizer, rows, masking, seed, chosen, progress)
+        run = Run(loaded.model, layers, loaded.tokenizer, rows, masking, seed, chosen, progress, group)
         method.prepare(run)
         objectives = method.objectives()
-        engine = Engine(loaded.model, objectives, chosen, reference=reference_for(objectives, loaded.model))
+        reference = reference_for(objectives, loaded.model)
+        engine = Engine(loaded.model, objectives, chosen, reference=reference, group=group)
         at_once = micro_batch_tokens(device) // max(1, engine.student_views)
         collator = Collator.of(loaded.tokenizer, masking, at_once, layout, engine.rewritings)
         total = budget.resolve(rows, batch_size)
-        data = Steps(rows, collator, batch_size=batch_size, steps=total, seed=seed)
+        data = Steps(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
         trainer = train(
             engine,
             data,
@@ -192,6 +199,17 @@ def adapt(
         )
         result.steps, result.tokens = trainer.state.global_step, trainer.tokens
         result.seconds, result.losses = round(trainer.clock.seconds, 1), trainer.last_terms
+    group.wait()
+    if group.first:
+        _write(out, work, loaded, config, text, result)
+    group.wait()
+    return result
+
+
+def _write(
+    out: Path, work: Path, loaded: LoadedModel, config: dict[str, Any], text: Corpus, result: AdaptResult
+) -> None:
+    """Write the model folder, and remove the working folder."""
     with new_folder(out) as folder:
         save_model(loaded.model, folder, out)
         loaded.tokenizer.save_pretrained(folder)
@@ -201,7 +219,6 @@ def adapt(
         # A numeric summary of what was read goes with the model, so that it can be traced.
         write_json(folder / CARD, {**config, "text": text.report.as_dict(), "result": measured})
     shutil.rmtree(work, ignore_errors=True)
-    return result
 
 
 def ensure_head(

@@ -7,7 +7,7 @@ no state of a loader has to be saved.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
@@ -16,9 +16,11 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from acclimate.errors import UserError
 from acclimate.masking import Masking, Rewriting
 from acclimate.masking.random import IGNORED, Vocabulary
 from acclimate.objectives import Batch, Reading
+from acclimate.training.processes import Processes
 
 Layout = Literal["padded", "packed"]
 
@@ -144,10 +146,23 @@ class Steps(Dataset):
     """
 
     def __init__(
-        self, rows: Sequence[np.ndarray], collator: Collator, *, batch_size: int, steps: int, seed: int
+        self,
+        rows: Sequence[np.ndarray],
+        collator: Collator,
+        *,
+        batch_size: int,
+        steps: int,
+        seed: int,
+        group: Processes | None = None,
     ) -> None:
-        """Set up ``steps`` steps of ``batch_size`` texts each."""
-        self.rows, self.collator = rows, collator
+        """Set up ``steps`` steps of ``batch_size`` texts each, which the processes of ``group`` share.
+
+        Raises:
+            UserError: If there are fewer texts in a step than processes.
+        """
+        self.rows, self.collator, self.group = rows, collator, group or Processes()
+        if batch_size < self.group.size:
+            raise UserError(f"batch-size {batch_size} is less than the {self.group.size} processes; give each a text.")
         self.batch_size, self.steps, self.seed = batch_size, steps, seed
         self._order = lru_cache(maxsize=2)(self._draw_order)
 
@@ -164,4 +179,12 @@ class Steps(Dataset):
 
     def __getitem__(self, step: int) -> list[Batch]:
         texts = [np.asarray(self.rows[index]) for index in self.indices(step)]
-        return self.collator(texts, np.random.default_rng([self.seed, 2, step]))
+        collator = self.collator
+        if self.group.size > 1:
+            # Every process makes all micro-batches, which costs little, and reads its share: none is without one.
+            collator = replace(collator, tokens=min(collator.tokens, sum(map(len, texts)) // self.group.size))
+        batches: list[Batch] = []
+        while len(batches) < self.group.size:
+            batches = collator(texts, np.random.default_rng([self.seed, 2, step]))
+            collator = replace(collator, tokens=collator.tokens // 2, layout="padded")
+        return self.group.share(batches)

@@ -15,6 +15,7 @@ from acclimate.backbone.device import Precision, autocast, kept_graph_tokens
 from acclimate.backbone.encoding import encode, encode_with_embeddings
 from acclimate.masking import Rewriting
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
+from acclimate.training.processes import Processes
 
 Terms = dict[str, Tensor]
 
@@ -34,6 +35,7 @@ class Engine:
         precision: Precision = "fp32",
         reference: PreTrainedModel | None = None,
         graph_tokens: int | None = None,
+        group: Processes | None = None,
     ) -> None:
         """Collect the views that the objectives ask for.
 
@@ -44,7 +46,9 @@ class Engine:
             reference: A frozen model in evaluation mode for views that ask for it.
             graph_tokens: Up to how many tokens, over all views, the graphs of several micro-batches are kept at once
                 for terms that need all texts; beyond it they take two passes. By default what suits the device.
+            group: The processes that read the step together, each its own micro-batches; by default this one alone.
         """
+        self.group = group or Processes()
         device = next(model.parameters()).device
         self.graph_tokens = kept_graph_tokens(device) if graph_tokens is None else graph_tokens
         self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
@@ -92,13 +96,14 @@ class Engine:
         """Compute all terms over the step and, unless told otherwise, add their gradients to the parameters.
 
         Args:
-            batches: The micro-batches of the step, on the device of the model.
-            backward: Whether gradients are wanted.
+            batches: The micro-batches of the step that this process reads, on the device of the model.
+            backward: Whether gradients are wanted. With several processes there must be none before.
 
         Returns:
-            Each term by name (unweighted means, detached), and their weighted sum as ``"loss"``.
+            Each term by name (unweighted means, detached), and their weighted sum as ``"loss"``; over the whole step,
+            so the same in all processes.
         """
-        counts = {term.name: max(1, sum(term.count(batch) for batch in batches)) for term in self.plain}
+        counts = self._counts(batches)
         terms: Terms = {}
         groups = [batches] if self.whole and self._fits(batches) else [[batch] for batch in batches]
         pending: dict[str, tuple[Tensor, ...]] = {}
@@ -113,9 +118,20 @@ class Engine:
                 loss = self._loss(group, counts, gradients, terms)
             if backward:
                 loss.backward()
+        if backward:
+            self.group.add_gradients(self.readers["student"].parameters())
+        plain = [term.name for term in self.plain]
+        terms.update(zip(plain, self.group.add([terms[name] for name in plain]), strict=True))
         weights = {term.name: term.weight for term in self.plain} | {term.name: term.weight for term in self.whole}
         terms["loss"] = torch.stack([weights[name] * value for name, value in terms.items()]).sum()
         return terms
+
+    def _counts(self, batches: Sequence[Batch]) -> dict[str, int]:
+        """Return over how many items of the step each plain term is a mean."""
+        device = batches[0].masked.device
+        mine = [torch.tensor(sum(term.count(batch) for batch in batches), device=device) for term in self.plain]
+        every = self.group.add(mine)
+        return {term.name: max(1, int(count)) for term, count in zip(self.plain, every, strict=True)}
 
     def _fits(self, batches: Sequence[Batch]) -> bool:
         """Say whether the graphs of all micro-batches can be kept, which saves the first pass."""
@@ -131,7 +147,7 @@ class Engine:
             group: Micro-batches that are differentiated together.
             counts: Over how many items each plain term is a mean.
             gradients: Gradients of the whole-batch terms with respect to the representations of this group, where a
-                first pass computed them; else the group is the whole batch.
+                first pass computed them; else the group is all that this process reads.
             terms: The terms so far.
         """
         parts: list[Tensor] = []
@@ -143,14 +159,23 @@ class Engine:
                 parts.append(term.weight * value)
             for whole in self.whole:
                 representations = torch.cat([whole.represent(part) for part in outputs])
-                if whole.name in gradients:
-                    # Its value is not the loss, but its gradient is: the chain rule through the representations.
-                    parts.append((representations * gradients[whole.name]).sum())
-                else:
-                    value = whole.loss(representations)
-                    terms[whole.name] = value.detach()
-                    parts.append(whole.weight * value)
+                if whole.name not in gradients:
+                    terms[whole.name], gradient = self._whole(whole, representations)
+                    gradients[whole.name] = gradient
+                # Its value is not the loss, but its gradient is: the chain rule through the representations.
+                parts.append((representations * gradients[whole.name]).sum())
         return torch.stack(parts).sum()
+
+    def _whole(self, term: BatchObjective, representations: Tensor) -> tuple[Tensor, Tensor]:
+        """Return a term over the representations of all processes, and its gradient for those of this one."""
+        everything, mine = self.group.gather(representations.detach())
+        device = everything.device
+        # Similarities divided by a small temperature want all their digits, so never in half precision.
+        exact = torch.autocast(device.type, enabled=False)
+        with torch.enable_grad(), exact, self.group.same_chance(device):
+            value = term.loss(everything.requires_grad_())
+            (gradient,) = torch.autograd.grad(term.weight * value, everything)
+        return value.detach(), gradient[mine]
 
     def _first_pass(
         self, batches: Sequence[Batch], terms: Terms
@@ -171,11 +196,7 @@ class Engine:
         pending = {}
         for term in self.whole:
             parts = collected[term.name]
-            everything = torch.cat(parts).requires_grad_()
-            with torch.enable_grad():
-                value = term.loss(everything)
-                (gradient,) = torch.autograd.grad(term.weight * value, everything)
-            terms[term.name] = value.detach()
+            terms[term.name], gradient = self._whole(term, torch.cat(parts))
             pending[term.name] = gradient.split([len(part) for part in parts])
         return pending, seeds
 

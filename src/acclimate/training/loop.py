@@ -7,6 +7,7 @@ from pathlib import Path
 from transformers import TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
+from acclimate.backbone.device import default_device
 from acclimate.training.batches import Steps
 from acclimate.training.engine import Engine
 from acclimate.training.progress import TrainingBar
@@ -31,9 +32,11 @@ def train(
 ) -> StepTrainer:
     """Train with checkpoints in ``work``; go on from the last one if there is one."""
     work.mkdir(parents=True, exist_ok=True)
+    engine.group.wait()
     set_seed(seed)
     args = TrainingArguments(
         output_dir=str(work),
+        use_cpu=default_device().type == "cpu",
         max_steps=len(data),
         learning_rate=learning_rate,
         weight_decay=weight_decay,
@@ -54,7 +57,7 @@ def train(
             args,
             data,
             rule=rule,
-            clock=Clock(None if minutes is None else 60 * minutes),
+            clock=Clock(None if minutes is None else 60 * minutes, engine.group),
             log_file=work / "log.jsonl",
             warmup=warmup,
             progress=bar,

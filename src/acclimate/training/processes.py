@@ -9,13 +9,15 @@ another loss where they read different numbers of tokens, and it wants every for
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from acclimate.backbone.device import default_device
 from acclimate.errors import UserError
 
 _SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
@@ -80,6 +82,17 @@ class Processes:
         joined = torch.cat([other[:size] for other, size in zip(parts, sizes, strict=True)])
         return joined, slice(start, start + len(part))
 
+    @contextmanager
+    def same_chance(self, device: torch.device) -> Iterator[None]:
+        """Give all processes the same draws inside the block; alone, it changes nothing."""
+        if self.size == 1:
+            yield
+            return
+        seed = int(self.agree(float(torch.randint(2**31, (1,))), device))
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            yield
+
     def agree(self, value: float, device: torch.device) -> float:
         """Return what the first process has: for decisions that depend on a clock."""
         if self.size == 1:
@@ -87,6 +100,19 @@ class Processes:
         shared = torch.tensor([value], dtype=torch.float64, device=device)
         dist.broadcast(shared, 0)
         return float(shared)
+
+    @contextmanager
+    def first_alone(self) -> Iterator[None]:
+        """Let the first process through the block before the others: they find what it left in a cache."""
+        if not self.first:
+            self.wait()
+        yield
+        if self.first:
+            self.wait()
+
+    def all(self, condition: bool, device: torch.device) -> bool:
+        """Say whether something holds in every process."""
+        return int(self.add([torch.tensor(int(condition), device=device)])[0]) == self.size
 
     def wait(self) -> None:
         """Wait until every process has come here."""
@@ -111,5 +137,5 @@ def processes() -> Processes:
             )
     from accelerate import PartialState  # chooses the backend as the Trainer is going to
 
-    state = PartialState()
+    state = PartialState(cpu=default_device().type == "cpu")
     return Processes(state.process_index, state.num_processes)

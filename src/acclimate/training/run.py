@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,10 @@ from acclimate.files import new_folder
 from acclimate.masking import Masking
 from acclimate.objectives import Batch
 from acclimate.training.batches import Collator
+from acclimate.training.processes import Processes
+
+SAMPLED_AT_ONCE = 40_000
+"""Tokens of a sample that are cut into micro-batches together: enough for rows of like length to meet."""
 
 
 def cache_folder() -> Path:
@@ -50,6 +54,8 @@ class Run:
         masking: How tokens are hidden in this run.
         seed: The one seed of the run.
         precision: Of the forward.
+        progress: Whether to show bars.
+        group: The processes of the run.
     """
 
     model: PreTrainedModel
@@ -60,6 +66,7 @@ class Run:
     seed: int
     precision: Precision
     progress: bool = True
+    group: Processes = field(default_factory=Processes)
 
     @property
     def device(self) -> torch.device:
@@ -68,6 +75,8 @@ class Run:
 
     def sample(self, tokens: int, readings: int = 1) -> Iterator[Batch]:
         """Yield micro-batches, one text a row, from a random part of the corpus of about ``tokens`` tokens.
+
+        With several processes each gets its share of them.
 
         Args:
             tokens: Real tokens to read; the whole corpus if it has fewer.
@@ -85,11 +94,11 @@ class Run:
             chosen.append(row)
             total += len(row)
             pool += len(row)
-            if pool > 40_000:  # enough for rows of like length to meet; the memory stays flat
-                yield from collator(chosen, rng)
+            if pool > SAMPLED_AT_ONCE:
+                yield from self.group.share(collator(chosen, rng))
                 chosen, pool = [], 0
         if chosen:
-            yield from collator(chosen, rng)
+            yield from self.group.share(collator(chosen, rng))
 
     def units(self, parts: Sequence[str]) -> dict[str, list[Gated]]:
         """Return the units of some parts of the model, ready for gates."""
@@ -111,12 +120,13 @@ class Run:
         key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
         folder = cache_folder() / name / key
         file = folder / "tensors.safetensors"
-        if parts["text"] is not None and file.is_file():
+        found = parts["text"] is not None and file.is_file()
+        if self.group.all(found, self.device):
             return {name: value.to(self.device) for name, value in load_file(file).items()}
         with torch.random.fork_rng():
-            torch.manual_seed(self.seed)
+            torch.manual_seed(self.seed + self.group.rank)
             values = make()
-        if parts["text"] is not None:
+        if parts["text"] is not None and not found and self.group.first:
             with new_folder(folder) as temporary:
                 kept = {name: value.cpu().contiguous() for name, value in values.items()}
                 save_file(kept, temporary / "tensors.safetensors")

@@ -21,6 +21,7 @@ from acclimate.files import read_json, write_json
 from acclimate.objectives import Batch
 from acclimate.training.batches import Steps
 from acclimate.training.engine import Engine
+from acclimate.training.processes import Processes
 from acclimate.updates import UpdateRule
 
 SECONDS_BETWEEN_CHECKPOINTS = 300
@@ -29,9 +30,10 @@ SECONDS_BETWEEN_CHECKPOINTS = 300
 class Clock:
     """Seconds of training, over all the runs that it took; and how much of a time budget they used."""
 
-    def __init__(self, budget: float | None = None) -> None:
+    def __init__(self, budget: float | None = None, group: Processes | None = None) -> None:
         """Start at zero, with ``budget`` seconds to spend or none."""
         self.budget, self.earlier, self._start = budget, 0.0, time.monotonic()
+        self._group, self._agreed = group or Processes(), 0.0
 
     @property
     def seconds(self) -> float:
@@ -40,8 +42,18 @@ class Clock:
 
     @property
     def spent(self) -> float:
-        """Share of the budget that is used up; 0 without a budget."""
-        return 0.0 if self.budget is None else self.seconds / self.budget
+        """Share of the budget that is used up; 0 without a budget.
+
+        Learning rates follow it, so with several processes it is what the first one's clock said at the last look.
+        """
+        if self.budget is None:
+            return 0.0
+        return self.seconds / self.budget if self._group.size == 1 else self._agreed
+
+    def look(self, device: torch.device) -> None:
+        """Let all processes agree on the time."""
+        if self.budget is not None and self._group.size > 1:
+            self._agreed = self._group.agree(self.seconds / self.budget, device)
 
 
 class StepTrainer(Trainer):
@@ -129,7 +141,8 @@ class StepTrainer(Trainer):
                 f"The loss is {terms['loss'].item()} at step {self.state.global_step + 1}. Lower the learning rate "
                 f"(now {self.args.learning_rate:g}) or use precision fp32; finished checkpoints are kept."
             )
-        self.tokens += sum(batch.tokens for batch in batches)
+        read = torch.tensor(sum(batch.tokens for batch in batches), device=self.args.device)
+        self.tokens += int(self.engine.group.add([read])[0])
         self._recent.append(terms)
         return terms["loss"]
 
@@ -150,6 +163,8 @@ class StepTrainer(Trainer):
                 "learning_rate": logs.get("learning_rate"),
                 "grad_norm": logs.get("grad_norm"),
             }
+            if not self.engine.group.first:
+                return super().log(logs, start_time)
             with self.log_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         super().log(logs, start_time)
@@ -171,7 +186,11 @@ class _Hooks(TrainerCallback):
     ) -> None:
         # A resumed run forgets the lines after its checkpoint: those steps are made again.
         trainer = self.trainer
-        if trainer.log_file.is_file():
+        group = trainer.engine.group
+        if group.size > 1 and state.global_step == 0:
+            # Dropout must differ between processes; on resume each has its own state back.
+            torch.manual_seed(int(args.seed) + 7_919 * group.rank)
+        if group.first and trainer.log_file.is_file():
             lines = trainer.log_file.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= state.global_step]
             trainer.log_file.write_text("".join(kept), encoding="utf-8")
@@ -193,18 +212,22 @@ class _Hooks(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         trainer = self.trainer
+        trainer.clock.look(args.device)
         if trainer.clock.spent >= 1:
             control.should_training_stop = True
             control.should_log = True
         if self.progress is not None:
             share = max(state.global_step / state.max_steps, trainer.clock.spent)
             self.progress(min(1.0, share), trainer)
-        due = time.monotonic() - self._saved > SECONDS_BETWEEN_CHECKPOINTS
+        late = time.monotonic() - self._saved > SECONDS_BETWEEN_CHECKPOINTS
+        due = bool(trainer.engine.group.agree(float(late), args.device))
         if due if self.save_every is None else state.global_step % self.save_every == 0:
             control.should_save = state.global_step < state.max_steps
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._saved = time.monotonic()
+        if not self.trainer.engine.group.first:
+            return
         folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         write_json(folder / "clock.json", {"seconds": self.trainer.clock.seconds, "tokens": self.trainer.tokens})
 

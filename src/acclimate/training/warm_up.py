@@ -13,13 +13,21 @@ from acclimate.training.batches import Collator, Steps
 from acclimate.training.budget import Budget
 from acclimate.training.engine import Engine
 from acclimate.training.loop import train
+from acclimate.training.processes import Processes
 from acclimate.training.progress import TrainingBar
 
 HEAD_TOKENS = 300_000
 
 
 def warm_up_head(
-    loaded: LoadedModel, rows: TokenRows, work: Path, tokens: int, seed: int, precision: str, progress: bool
+    loaded: LoadedModel,
+    rows: TokenRows,
+    work: Path,
+    tokens: int,
+    seed: int,
+    precision: str,
+    progress: bool,
+    group: Processes | None = None,
 ) -> None:
     """Train an absent head with the encoder frozen."""
     model = loaded.model
@@ -36,8 +44,8 @@ def warm_up_head(
     batch_size = 64
     collator = Collator.of(loaded.tokenizer, RandomMasking(), micro_batch_tokens(device))
     steps = Budget(tokens=tokens).resolve(rows, batch_size)
-    engine = Engine(model, [MaskedLM()], choose_precision(precision, device))
-    data = Steps(rows, collator, batch_size=batch_size, steps=steps, seed=seed)
+    engine = Engine(model, [MaskedLM()], choose_precision(precision, device), group=group)
+    data = Steps(rows, collator, batch_size=batch_size, steps=steps, seed=seed, group=group)
     try:
         train(
             engine, data, work, rule=None, seed=seed, learning_rate=1e-3, title="warm up the head", progress=progress

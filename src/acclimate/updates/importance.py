@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -50,6 +50,7 @@ def dropout_importance(
     *,
     representation: Representation = "hidden",
     precision: Precision = "fp32",
+    add: Callable[[Sequence[Tensor]], list[Tensor]] = list,
 ) -> dict[str, Tensor]:
     """Average the absolute gradient of the gate of each head, or other unit, over texts (Eq. 6).
 
@@ -63,6 +64,7 @@ def dropout_importance(
         representation: See :func:`dropout_divergence`. The paper says "the resulting representations"; the hidden
             state is the default, since it is what those words name and needs no vocabulary projection at every token.
         precision: Of the forward.
+        add: How to sum tensors over the processes that read other batches; by default there are none.
 
     Returns:
         (layers, units) for each part, float32, not normalised.
@@ -106,6 +108,8 @@ def dropout_importance(
         for parameter in trainable:
             parameter.requires_grad_(True)
         model.train(training)
+    counted, *totals = add([torch.tensor(float(texts), device=device), *total.values()])
+    texts, total = int(counted), dict(zip(total, totals, strict=True))
     if texts == 0:
         raise UserError("There is no text to measure head importance on.")
     if not all(bool(values.isfinite().all()) for values in total.values()):

@@ -1,0 +1,134 @@
+"""Two processes that share each step do what one does."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.methods.test_contract import DOCUMENTS, SHORT
+from tests.tiny import save_tiny, tiny_tokenizer
+from tests.training.helpers import rows
+from tests.training.together import NO_DROPOUT, one_step
+
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.files import read_json
+from acclimate.masking import RandomMasking
+from acclimate.training import adapt
+from acclimate.training.batches import Collator, Steps
+from acclimate.training.processes import Processes, processes
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def together(tmp_path_factory, _own_cache):
+    """The folder in which two processes have worked together."""
+    out = tmp_path_factory.mktemp("together")
+    save_tiny("bert", out / "bert")
+    save_tiny("bert", out / "still", **NO_DROPOUT)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    started = []
+    for rank in range(2):
+        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1, "CUDA_VISIBLE_DEVICES": ""}
+        environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
+        command = [sys.executable, "-m", "tests.training.together", str(out)]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        started.append(subprocess.Popen(command, cwd=ROOT, env=environment, **pipes))
+    said = [process.communicate(timeout=240)[0] for process in started]
+    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
+    return out
+
+
+@pytest.mark.parametrize(("name", "graph_tokens"), [("kept", 10**6), ("twice", 0)])
+def test_loss_and_gradients_are_those_of_one_process(together, name, graph_tokens):
+    """MLM, and contrasts whose negatives are the texts of both."""
+    alone = one_step(Processes(), graph_tokens)
+    for rank in range(2):
+        shared = load_file(together / f"{name}-{rank}.safetensors")
+        assert shared.keys() == alone.keys()
+        for key, value in alone.items():
+            torch.testing.assert_close(shared[key], value, rtol=1e-4, atol=1e-6, msg=f"{key} in process {rank}")
+
+
+def test_an_adaptation_ends_with_the_same_weights(together, tmp_path):
+    options = {**SHORT, "steps": 4, "batch_size": 8}
+    adapt(together / "still", Corpus.of(DOCUMENTS), "mlm", tmp_path / "alone", **options)
+    alone, shared = (load_file(path / "model.safetensors") for path in (tmp_path / "alone", together / "mlm"))
+    cards = [read_json(path / "acclimate.json") for path in (tmp_path / "alone", together / "mlm")]
+    assert cards[0]["result"]["steps"] == cards[1]["result"]["steps"] == 4
+    assert cards[0]["result"]["tokens"] == cards[1]["result"]["tokens"]
+    start = load_file(together / "still" / "model.safetensors")
+    moved = max((shared[name] - start[name]).abs().max() for name in shared)
+    # Which micro-batches there are, and with them the masks, may differ; the size of the change may not.
+    assert moved > 1e-4
+    assert all((shared[name] - alone[name]).abs().max() <= 2 * moved for name in shared)
+
+
+def test_one_process_writes_and_nothing_is_left_over(together):
+    for name in ("mlm", "dga", "timed"):
+        assert (together / name / "model.safetensors").is_file()
+        lines = (together / name / "log.jsonl").read_text().splitlines()
+        assert lines
+        assert all(line.startswith("{") for line in lines)
+    assert not list(together.glob(".*"))
+    assert read_json(together / "dga" / "acclimate.json")["result"]["losses"].keys() >= {"mlm", "contrast"}
+    assert read_json(together / "timed" / "acclimate.json")["result"]["steps"] >= 1
+
+
+def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(together):
+    whole, cut = (load_file(together / name / "model.safetensors") for name in ("dga", "cut"))
+    assert all(torch.equal(whole[name], cut[name]) for name in whole)
+    assert read_json(together / "cut" / "acclimate.json")["result"]["steps"] == 4
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_every_text_of_a_step_is_read_once(size):
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), 10_000)
+    data = rows(3)
+    found = []
+    for rank in range(size):
+        steps = Steps(data, collator, batch_size=7, steps=2, seed=0, group=Processes(rank, size))
+        batches = steps[0]
+        assert batches, "every process has something to read"
+        found += [
+            tuple(batch.original[batch.text == number].tolist()) for batch in batches for number in range(batch.texts)
+        ]
+    wanted = [tuple(np.asarray(data[index]).tolist()) for index in steps.indices(0)]
+    assert sorted(found) == sorted(wanted)
+
+
+def test_fewer_texts_than_processes_is_an_error():
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), 100)
+    with pytest.raises(UserError, match="batch-size 2 is less than the 3 processes"):
+        Steps(rows(), collator, batch_size=2, steps=1, seed=0, group=Processes(0, 3))
+
+
+def test_sharded_parameters_are_refused(monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(UserError, match="sharded parameters"):
+        processes()
+
+
+def test_alone_nothing_changes():
+    group = Processes()
+    value = torch.randn(3, 2)
+    assert group.gather(value) == (value, slice(0, 3))
+    assert group.add([value])[0] is value
+    assert group.agree(0.3, torch.device("cpu")) == 0.3
+    assert group.share([1, 2, 3]) == [1, 2, 3]
+    before = torch.get_rng_state()
+    with group.same_chance(torch.device("cpu")), group.first_alone():
+        pass
+    assert torch.equal(before, torch.get_rng_state())

@@ -1,0 +1,75 @@
+"""What the processes of ``test_processes.py`` do together; started once a process, with what torchrun would set."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from tests.tiny import tiny_model, tiny_tokenizer
+from tests.training.helpers import rows
+
+from acclimate.backbone import attach
+from acclimate.masking import RandomMasking
+from acclimate.objectives import GeneralContrast, MaskedLM, TextContrast
+from acclimate.training.batches import Collator, Steps
+from acclimate.training.engine import Engine
+from acclimate.training.processes import Processes, processes
+from acclimate.training.trainer import StepTrainer
+
+NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+
+def one_step(group: Processes, graph_tokens: int) -> dict[str, torch.Tensor]:
+    """Run one step of a model without dropout; return terms and gradients."""
+    model = tiny_model("bert", **NO_DROPOUT)
+    attach(model)
+    importance = {"H": torch.linspace(0, 1, 8).view(2, 4)}
+    objectives = [MaskedLM(), GeneralContrast(importance, 0.2, 0.7), TextContrast()]
+    engine = Engine(model, objectives, graph_tokens=graph_tokens, group=group)
+    # Micro-batches so small that one process and two cut, and mask, the same way.
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), 40)
+    steps = Steps(rows(2), collator, batch_size=9, steps=3, seed=1, group=group)
+    terms = engine.step(steps[1])
+    gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+    return {f"term {name}": value.clone() for name, value in terms.items()} | gradients
+
+
+def killed_at_step_3(step):
+    def killed(self, *args, **kwargs):
+        if self.state.global_step == 3:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    return killed
+
+
+def main(out: Path) -> None:
+    from tests.methods.test_contract import DOCUMENTS, SHORT
+
+    from acclimate.corpus import Corpus
+    from acclimate.training import adapt
+
+    group = processes()
+    for name, graph_tokens in (("kept", 10**6), ("twice", 0)):
+        save_file(one_step(group, graph_tokens), out / f"{name}-{group.rank}.safetensors")
+    options = {**SHORT, "steps": 4, "batch_size": 8}
+    adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "mlm", **options)
+    settings = {"importance_tokens": 200}
+    for name in ("dga", "cut"):
+        arguments = (out / "bert", Corpus.of(DOCUMENTS), "dga", out / name)
+        if name == "cut":
+            step = StepTrainer.training_step
+            StepTrainer.training_step = killed_at_step_3(step)
+            with suppress(KeyboardInterrupt):
+                adapt(*arguments, settings=settings, save_every=2, **options)
+            StepTrainer.training_step = step
+        adapt(*arguments, settings=settings, save_every=2, **options)
+    timed = {**options, "steps": None, "max_minutes": 0.02}
+    adapt(out / "bert", Corpus.of(DOCUMENTS), "mlm-taco", out / "timed", settings={"negatives": 5}, **timed)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
