@@ -1,5 +1,6 @@
 """The only room that knows what a Hugging Face model looks like inside."""
 
+from acclimate.backbone.adapters import adapter_size, add_adapters
 from acclimate.backbone.checkpoints import save_model
 from acclimate.backbone.encoding import encode
 from acclimate.backbone.heads import HeadLayer, Projection, attach, head_rows
@@ -14,6 +15,8 @@ __all__ = [
     "LoadedModel",
     "Part",
     "Projection",
+    "adapter_size",
+    "add_adapters",
     "attach",
     "encode",
     "gate_units",

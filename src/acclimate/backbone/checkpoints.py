@@ -17,12 +17,12 @@ from safetensors.torch import load_file
 from transformers import PreTrainedModel
 from transformers.utils import logging
 
+from acclimate.backbone.adapters import ADAPTER_SIZE, add_adapters
+from acclimate.backbone.heads import attach
 from acclimate.errors import UserError
 from acclimate.files import write_text
 
 WEIGHTS = "adapted.safetensors"
-ADAPTER_SIZE = "acclimate_adapter_size"
-"""Entry of the configuration of a model with adapters: the width of their bottleneck."""
 MARK = ".adapter."
 
 README = """# A model with adapters
@@ -55,10 +55,6 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     size = getattr(config, ADAPTER_SIZE, 0)
     if not size:
         return auto.from_pretrained(str(path), config=config, output_loading_info=True, **options)
-    # The adapters stand on what this file belongs to, so they are fetched when they are needed.
-    from acclimate.backbone.heads import attach
-    from acclimate.modules.adapters import add_adapters
-
     try:
         state = load_file(Path(path) / WEIGHTS)
     except OSError as error:

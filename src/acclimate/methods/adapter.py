@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from acclimate.backbone import add_adapters
 from acclimate.methods import Method, register
-from acclimate.modules import add_adapters
 from acclimate.training.run import Run
 
 

@@ -17,10 +17,10 @@ from acclimate.errors import UserError, check_positive
 from acclimate.files import new_folder, read_json, write_json
 from acclimate.locks import one_writer
 from acclimate.masking import RandomMasking
-from acclimate.modules import add_virtual_tokens, virtual_ids
 from acclimate.training.batches import Collator, Layout, Steps
 from acclimate.training.budget import Budget
 from acclimate.training.engine import Engine, reference_for
+from acclimate.training.lengths import check_length, extend
 from acclimate.training.loop import train
 from acclimate.training.method import Method, get
 from acclimate.training.processes import processes
@@ -158,7 +158,7 @@ def adapt(
     loaded = load_masked_lm(model)
     layers = attach(loaded.model)
     max_length += extend(loaded, method, seed)
-    _check_length(loaded, max_length)
+    check_length(loaded, max_length)
     with group.first_alone():
         rows = tokenize(text, loaded.tokenizer, max_length, cache=cache_folder() / "rows", progress=progress)
     work = out.parent / f".{out.name}.work"
@@ -257,27 +257,6 @@ def ensure_head(
         precision=precision,
         progress=progress,
     ).out
-
-
-def extend(loaded: LoadedModel, method: Method, seed: int) -> int:
-    """Give model and tokenizer the virtual tokens that the method wants; return by how much texts are longer."""
-    if method.virtual_tokens:
-        loaded.tokenizer = add_virtual_tokens(
-            loaded.model, loaded.tokenizer, method.virtual_tokens, start=method.virtual_start, seed=seed
-        )
-    return len(virtual_ids(loaded.tokenizer))
-
-
-def _check_length(loaded: LoadedModel, max_length: int) -> None:
-    if max_length < 8:
-        raise UserError(f"max-length must be at least 8 tokens, not {max_length}.")
-    positions = getattr(loaded.model.config, "max_position_embeddings", None)
-    if positions is not None:
-        embeddings = getattr(loaded.model.base_model, "embeddings", None)
-        padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
-        room = positions - (0 if padding is None else padding + 1)
-        if max_length > room:
-            raise UserError(f"max-length {max_length} is more than the {room} positions of this model.")
 
 
 def _read(file: Path) -> Any:

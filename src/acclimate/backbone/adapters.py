@@ -9,8 +9,11 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from acclimate.backbone import HeadLayer, gate_units
-from acclimate.backbone.checkpoints import ADAPTER_SIZE
+from acclimate.backbone.heads import HeadLayer
+from acclimate.backbone.units import gate_units
+
+ADAPTER_SIZE = "acclimate_adapter_size"
+"""Entry of the configuration of a model with adapters: the width of their bottleneck."""
 
 
 class Bottleneck(nn.Module):

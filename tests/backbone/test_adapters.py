@@ -11,12 +11,11 @@ from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tasks.test_classification import keyword_task
 from tests.tiny import ENCODERS, tiny_model
 
-from acclimate.backbone import attach, encode, load_masked_lm
+from acclimate.backbone import adapter_size, add_adapters, attach, encode, load_masked_lm
+from acclimate.backbone.adapters import Bottleneck
 from acclimate.backbone.checkpoints import WEIGHTS
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.modules import adapter_size, add_adapters
-from acclimate.modules.adapters import Bottleneck
 from acclimate.training import adapt
 
 
