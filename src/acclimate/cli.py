@@ -84,6 +84,9 @@ def finetune(
     select: Annotated[
         Literal["last", "dev"], typer.Option(help="last: the last epoch; dev: the best on dev.")
     ] = "last",
+    repartition: Annotated[
+        float | None, typer.Option(help="Move dev and about 1 - this share of train to test, as the DGA paper does.")
+    ] = None,
     precision: Precision = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -92,10 +95,11 @@ def finetune(
 
     from acclimate.tasks import finetune as run
     from acclimate.tasks import load_task
+    from acclimate.tasks import repartition as enlarge_test
 
     if seeds < 1:
         raise UserError("seeds must be at least 1.")
-    labelled = load_task(task)
+    labelled = load_task(task) if repartition is None else enlarge_test(load_task(task), repartition)
     scores: list[dict[str, Any]] = []
     for seed in range(seeds):
         result = run(

@@ -116,6 +116,7 @@ class TaskSpec(FinetuneSettings):
     path: str
     name: str = ""
     metric: Metric = "macro_f1"
+    repartition: float | None = Field(default=None, gt=0, le=1)  # the ratio of acclimate.tasks.repartition
 
     @model_validator(mode="before")
     @classmethod

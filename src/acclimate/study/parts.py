@@ -24,10 +24,11 @@ def _finetune(*args: Any, **options: Any) -> Any:
     return finetune(*args, **options)
 
 
-def _load_task(path: str, name: str) -> Any:
-    from acclimate.tasks import load_task
+def _load_task(path: str, name: str, ratio: float | None = None) -> Any:
+    from acclimate.tasks import load_task, repartition
 
-    return load_task(path, name=name)
+    task = load_task(path, name=name)
+    return task if ratio is None else repartition(task, ratio)
 
 
 def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
@@ -85,7 +86,8 @@ class Parts:
     Attributes:
         adapt: As ``acclimate.adapt``.
         finetune: As ``acclimate.finetune``.
-        load_task: From a folder and a name to a task with ``fingerprint()``.
+        load_task: From a folder and a name to a task with ``fingerprint()``; a third argument, given only where the
+            study asks for it, is the ratio of a re-partition.
         lm_loss: From a model, texts and ``max_length`` to ``{"nats", "per_text", ...}``.
         corpus: From sources and a text column to an iterable of documents with ``fingerprint`` and ``split``.
         has_head: Whether a model has a masked-LM head; one without is given one before anything else.
@@ -96,7 +98,7 @@ class Parts:
 
     adapt: Callable[..., Any] = _adapt
     finetune: Callable[..., Any] = _finetune
-    load_task: Callable[[str, str], Any] = _load_task
+    load_task: Callable[..., Any] = _load_task
     lm_loss: Callable[..., dict[str, Any]] = _lm_loss
     corpus: Callable[[list[str], str], Any] = _corpus
     has_head: Callable[[str], bool] = _has_head

@@ -128,7 +128,11 @@ def _read_domain(plan: Plan, domain: DomainSpec, config: StudyConfig, parts: Par
         plan.corpora[domain.name], heldout = corpus.split(HELDOUT_SHARE, SPLIT_SEED)
     plan.texts[f"domain {domain.name}"] = _text(heldout, config)
     for task in domain.tasks:
-        plan.tasks[domain.name, task.name] = parts.load_task(task.path, task.name)
+        # The ratio is no part of any identity: the fingerprint of a loaded task tells its splits.
+        ratio = () if task.repartition is None else (task.repartition,)
+        if ratio and task_settings(config, task).get("select") == "dev":
+            raise UserError(f"study: repartition leaves the task '{task.name}' no dev split; use select: last.")
+        plan.tasks[domain.name, task.name] = parts.load_task(task.path, task.name, *ratio)
 
 
 def _text(corpus: Any, config: StudyConfig) -> Text:
