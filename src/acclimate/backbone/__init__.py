@@ -3,6 +3,7 @@
 from acclimate.backbone.adapters import adapter_size, add_adapters
 from acclimate.backbone.checkpoints import save_model
 from acclimate.backbone.encoding import encode
+from acclimate.backbone.ensembles import keep_original
 from acclimate.backbone.heads import HeadLayer, Projection, attach, head_rows
 from acclimate.backbone.language_head import head_parameters, language_head
 from acclimate.backbone.loading import LoadedModel, load_masked_lm, load_tokenizer
@@ -22,6 +23,7 @@ __all__ = [
     "gate_units",
     "head_parameters",
     "head_rows",
+    "keep_original",
     "language_head",
     "load_masked_lm",
     "load_tokenizer",

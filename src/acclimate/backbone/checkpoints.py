@@ -1,8 +1,8 @@
-"""Reading and writing model folders, those of models with adapters among them.
+"""Reading and writing model folders, those of models with parts that no architecture of ``transformers`` has.
 
-A model without adapters is an ordinary folder. Adapters are no part of any architecture of ``transformers``, and a
-loader that does not know them would leave them out with no more than a warning. So the weights of a model with
-adapters have a name that such a loader does not look for: it stops, and the README in the folder says what is needed.
+Mostly a folder is an ordinary one. Adapters, and an original beside the model, would be left out with no more than a
+warning by a loader that does not know them. So the weights of a model with such parts have a name that such a loader
+does not look for: it stops, and the README in the folder says what is needed.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from transformers import PreTrainedModel
 from transformers.utils import logging
 
 from acclimate.backbone.adapters import ADAPTER_SIZE, add_adapters
+from acclimate.backbone.ensembles import ENSEMBLE, ORIGINAL, average_with_original
 from acclimate.backbone.heads import attach
 from acclimate.errors import UserError
 from acclimate.files import write_text
 
 WEIGHTS = "adapted.safetensors"
-MARK = ".adapter."
+MARK, BESIDE = ".adapter.", f"{ORIGINAL}."
 
-README = """# A model with adapters
+README = """# A model that needs acclimate
 
-The weights in `{weights}` are those of a {kind} with bottleneck adapters of size {size} (Houlsby et al., 2019). They
-are no part of that architecture, so `from_pretrained` of transformers does not load them. Load this folder with
+The weights in `{weights}` are those of a {kind} with {parts}. They are no part of that architecture, so
+`from_pretrained` of transformers does not load them. Load this folder with
 
     from acclimate.backbone import load_masked_lm
     model = load_masked_lm("{folder}").model
@@ -37,8 +38,16 @@ or give it to `acclimate finetune --model` as it is.
 """
 
 
+def parts_beyond(config: Any) -> str:
+    """Say in words which parts a model has that its architecture has not; empty for an ordinary model."""
+    size = getattr(config, ADAPTER_SIZE, 0)
+    adapters = f"bottleneck adapters of size {size} (Houlsby et al., 2019)" if size else ""
+    original = "its original beside it, for an ensemble" if getattr(config, ENSEMBLE, False) else ""
+    return " and ".join(part for part in (adapters, original) if part)
+
+
 def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """Load a model with one of the auto classes of ``transformers``, and its adapters if it has any.
+    """Load a model with one of the auto classes of ``transformers``, with its parts beyond the architecture.
 
     Args:
         auto: Such as ``AutoModelForMaskedLM``.
@@ -50,29 +59,45 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
         The model, and what ``transformers`` says about missing and mismatched weights.
 
     Raises:
-        UserError: If the adapters are incomplete.
+        UserError: If those parts are incomplete.
     """
-    size = getattr(config, ADAPTER_SIZE, 0)
-    if not size:
+    parts = parts_beyond(config)
+    if not parts:
         return auto.from_pretrained(str(path), config=config, output_loading_info=True, **options)
     try:
         state = load_file(Path(path) / WEIGHTS)
     except OSError as error:
-        raise UserError(f"The folder '{path}' should hold a model with adapters, but {WEIGHTS} is missing.") from error
-    plain = {name: value for name, value in state.items() if MARK not in name}
+        raise UserError(f"The folder '{path}' should hold a model with {parts}, but {WEIGHTS} is missing.") from error
+    original = {name.removeprefix(BESIDE): value for name, value in state.items() if name.startswith(BESIDE)}
+    adapters = {name: value for name, value in state.items() if MARK in name}
+    plain = {name: value for name, value in state.items() if name not in adapters and not name.startswith(BESIDE)}
     kind = type(auto.from_config(config))  # the auto classes themselves want a path
     model, info = kind.from_pretrained(None, config=config, state_dict=plain, output_loading_info=True, **options)
-    add_adapters(model, attach(model), size)
-    adapters = {name: value for name, value in state.items() if MARK in name}
-    expected = {name for name in model.state_dict() if MARK in name}
-    if expected != set(adapters):
-        raise UserError(f"The adapters in '{path}' are not those of a {type(model).__name__} with size {size}.")
-    model.load_state_dict(adapters, strict=False)
+    if size := getattr(config, ADAPTER_SIZE, 0):
+        add_adapters(model, attach(model), size)
+        expected = {name for name in model.state_dict() if MARK in name}
+        if expected != set(adapters):
+            raise UserError(f"The adapters in '{path}' are not those of a {type(model).__name__} with size {size}.")
+        model.load_state_dict(adapters, strict=False)
+    if getattr(config, ENSEMBLE, False):
+        _average(model, original, path)
     return model, info
 
 
+def _average(model: Any, original: dict[str, Any], path: str | Path) -> None:
+    """Make an ensemble of a model that is not a language model; as one, it is its adapted half."""
+    if model.get_output_embeddings() is not None:
+        setattr(model.config, ENSEMBLE, False)
+        return
+    try:
+        average_with_original(model, original)
+    except (ValueError, RuntimeError) as error:
+        reason = str(error).splitlines()[0]
+        raise UserError(f"The original beside the model in '{path}' cannot be loaded: {reason}") from error
+
+
 def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | None = None) -> None:
-    """Write a model into a folder that exists; see the head of this module for those with adapters.
+    """Write a model into a folder that exists; see the head of this module for those with parts of ours.
 
     Args:
         model: The model.
@@ -80,14 +105,14 @@ def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | No
         name: How the folder is going to be called, for its README.
     """
     folder = Path(folder)
-    size = getattr(model.config, ADAPTER_SIZE, 0)
-    if not size:
+    parts = parts_beyond(model.config)
+    if not parts:
         model.save_pretrained(folder)
         return
     model.save_pretrained(folder, max_shard_size="1000GB")
     os.replace(folder / "model.safetensors", folder / WEIGHTS)
     kind = type(model).__name__
-    write_text(folder / "README.md", README.format(weights=WEIGHTS, kind=kind, size=size, folder=name or folder))
+    write_text(folder / "README.md", README.format(weights=WEIGHTS, kind=kind, parts=parts, folder=name or folder))
 
 
 @contextmanager

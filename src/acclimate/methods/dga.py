@@ -10,8 +10,9 @@ from torch import Tensor
 from acclimate.backbone import Part
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, GeneralContrast, MaskedLM, Objective
+from acclimate.training.importance import measured_importance
 from acclimate.training.run import Run
-from acclimate.updates import SoftMask, dropout_importance, normalise
+from acclimate.updates import SoftMask, normalise
 
 
 def _letters(value: Any) -> Any:
@@ -70,18 +71,7 @@ class DGA(Method):
             chance = torch.Generator().manual_seed(run.seed)
             raw = {part: torch.rand(len(of), of[0].units, generator=chance) for part, of in units.items()}
         else:
-            raw = run.cached(
-                "importance",
-                {"tokens": self.importance_tokens, "reads": self.importance_reads, "parts": sorted(units)},
-                lambda: dropout_importance(
-                    run.model,
-                    units,
-                    run.sample(self.importance_tokens, readings=2),
-                    representation=self.importance_reads,
-                    precision=run.precision,
-                    add=run.group.add,
-                ),
-            )
+            raw = measured_importance(run, units, self.importance_tokens, self.importance_reads)
         self._importance = {part: normalise(values.to(run.device), self.protect) for part, values in raw.items()}
         self._mask = SoftMask(units, self._importance, on=self.mask_on)
 
