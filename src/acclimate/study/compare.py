@@ -34,7 +34,7 @@ def compare(
 
     Each cell is stored in ``out/cells`` when it is finished, under a key of everything that determines it. The same
     call after a kill, or with a method more, computes only what is not there yet. At the end ``out`` holds
-    ``results.json`` and ``report.html``.
+    ``results.json``, ``results.md`` and ``report.html``.
 
     Several processes may work on one folder, also on several machines that share it: each claims a cell before it
     computes it, leaves alone what another has claimed, and takes over what a killed one left.
@@ -102,8 +102,9 @@ def _stored(cell: Cell, store: CellStore) -> Outcome:
 def _write(results: dict[str, Any], out: Path, progress: bool) -> None:
     write_json(out / "results.json", results)
 
-    from acclimate.report import results_table, write_report
+    from acclimate.report import results_table, write_markdown, write_report
 
+    write_markdown(results, out / "results.md")
     report = write_report(results, out / "report.html")
     if progress:
         console = Console()
