@@ -16,6 +16,9 @@ app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=(__import__("acclimate").__doc__)
 )
 
+inspection = typer.Typer(no_args_is_help=True, help="Look inside a model.")
+app.add_typer(inspection, name="inspect")
+
 Out = Annotated[Path, typer.Option(help="Folder to make.")]
 Precision = Annotated[str, typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
@@ -152,6 +155,49 @@ def compare(
         typer.echo(f"Report: {out / 'report.html'}")
 
 
+@inspection.command("importance")
+def inspect_importance(
+    model: Annotated[str, typer.Option(help="Model folder or name on the hub.")],
+    corpus: Annotated[list[str], typer.Option(help="NAME=TEXT of a domain: file, folder, glob or hf:NAME; several.")],
+    out: Out,
+    parts: Annotated[str, typer.Option(help="H heads, I and O feed-forward, E embedding, as H,I.")] = "H",
+    tokens: Annotated[int, typer.Option(help="Tokens of each domain to measure on.")] = 1_640_000,
+    seed: Annotated[list[int] | None, typer.Option(help="May be given several times (default: 0).")] = None,
+    reads: Annotated[Literal["hidden", "logits"], typer.Option(help="What the divergence is between.")] = "hidden",
+    protect: Annotated[
+        Literal["unusual", "important"], typer.Option(help="Eq. 10 of the DGA paper, or its upper side only.")
+    ] = "unusual",
+    max_length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 128,
+    text_column: Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")] = "text",
+    precision: Precision = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Measure what matters for general knowledge on several domains, and compare it with chance."""
+    from rich.console import Console
+
+    from acclimate.analysis import inspect_importance as run
+    from acclimate.analysis.table import importance_tables
+
+    result = run(
+        model,
+        _domains(corpus),
+        out,
+        parts=parts,
+        tokens=tokens,
+        seeds=seed or [0],
+        reads=reads,
+        protect=protect,
+        max_length=max_length,
+        precision=precision,
+        text_column=text_column,
+        progress=not quiet,
+    )
+    console = Console()
+    for shown in importance_tables(result.report):
+        console.print(shown, highlight=False, markup=False)
+    typer.echo(f"Figures and numbers: {out}")
+
+
 @app.command()
 def methods() -> None:
     """List every method with its paper, parameters and defaults."""
@@ -218,6 +264,18 @@ def _pairs(items: list[str]) -> dict[str, str]:
             raise UserError(f"--set wants name=value, not '{item}'.")
         pairs[key.strip()] = value.strip()
     return pairs
+
+
+def _domains(items: list[str]) -> dict[str, str]:
+    domains: dict[str, str] = {}
+    for item in items:
+        name, sign, source = item.partition("=")
+        if not sign or not name or not source:
+            raise UserError(f"--corpus wants NAME=TEXT here, such as reviews=reviews/*.jsonl, not '{item}'.")
+        if name in domains:
+            raise UserError(f"The domain '{name}' is given twice; give each a name of its own.")
+        domains[name] = source
+    return domains
 
 
 def _quieten() -> None:

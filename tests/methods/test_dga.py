@@ -37,7 +37,7 @@ def test_heads_move_less_the_more_important_they_are(tiny_bert, tmp_path):
 
 
 def test_importance_is_cached_by_what_determines_it(tiny_bert, tmp_path, monkeypatch):
-    import acclimate.methods.dga as module
+    import acclimate.training.importance as module
 
     calls = []
     measure = module.dropout_importance

@@ -158,6 +158,4 @@ def test_a_study_has_other_cells_only_where_it_is_set(tmp_path):
 def test_a_study_with_a_ratio_that_makes_no_sense(value):
     domain = {"name": "d", "corpus": "c", "tasks": [{"path": "t", "repartition": value}]}
     with pytest.raises(UserError, match=r"domains\[0\]\.tasks\[0\]\.repartition"):
-        StudyConfig.of(
-            {"models": ["m"], "methods": ["mlm"], "domains": [{"name": "d", "corpus": "c", "tasks": tasks}]}
-        )
+        StudyConfig.of({"models": ["m"], "methods": ["mlm"], "domains": [domain]})
