@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer, models
+from tokenizers import Tokenizer, models, processors
 from transformers import (
     AutoModelForMaskedLM,
     BertConfig,
@@ -97,8 +97,14 @@ def make_tokenizer(name: str) -> PreTrainedTokenizerFast:
     shape = shape_of(name)
     names = {number: f"[{word.upper()}]" for word, number in shape.special.items()}
     words = {names.get(number, f"w{number}"): number for number in range(shape.vocabulary)}
+    backend = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    backend.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(f"[{word.upper()}]", shape.special[word]) for word in ("cls", "sep")],
+    )
     return PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.WordLevel(words, unk_token="[UNK]")),
+        tokenizer_object=backend,
         model_max_length=512,
         **{f"{word}_token": f"[{word.upper()}]" for word in shape.special},
     )

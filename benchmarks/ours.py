@@ -7,20 +7,24 @@ from collections import deque
 import torch
 from torch import Tensor
 
-from acclimate.backbone import attach
+from acclimate.backbone import LoadedModel, attach
 from acclimate.backbone.device import fast_fp32_matmul, micro_batch_tokens, to_device
 from acclimate.corpus import TokenRows
 from acclimate.masking import RandomMasking
 from acclimate.methods import Method, get
+from acclimate.modules import virtual_ids
 from acclimate.objectives import Batch, BatchObjective, MaskedLM, Objective, Outputs, View, contrast
 from acclimate.training.batches import Collator, Steps
-from acclimate.training.engine import Engine
+from acclimate.training.engine import Engine, reference_for
+from acclimate.training.lengths import extend
 from acclimate.training.loop import train
 from acclimate.training.run import Run
 from acclimate.updates import UpdateRule, dropout_importance
 from benchmarks.data import make_model, make_texts, make_tokenizer
 from benchmarks.gate import Gate, Job
 
+CHEAP = {"dga": {"importance_tokens": 2_000}}
+"""Parameters that change what comes before the first step only."""
 ENDLESS = 10_000_000
 """Steps that no measurement reaches."""
 
@@ -31,10 +35,11 @@ class CountedSteps(Steps):
     def __init__(self, *arguments, **options) -> None:
         super().__init__(*arguments, **options)
         self.read: deque[int] = deque()
+        self.appended = 0
 
     def __getitem__(self, step: int) -> list[Batch]:
         batches = super().__getitem__(step)
-        self.read.append(sum(batch.tokens for batch in batches))
+        self.read.append(sum(batch.tokens - self.appended * batch.texts for batch in batches))
         return batches
 
 
@@ -74,18 +79,21 @@ class _TwoViews(Method):
         return [MaskedLM(), TwoReadings()]
 
 
-def start(job: Job) -> Run:
+def start(job: Job, method: Method | None = None) -> Run:
     """Build what ``adapt`` builds before it trains."""
     fast_fp32_matmul()
-    model = make_model(job.shape, job.seed).eval()
-    layers = attach(model)
-    to_device(model)
+    loaded = LoadedModel(make_model(job.shape, job.seed).eval(), make_tokenizer(job.shape), absent_head=False)
+    layers = attach(loaded.model)
+    if method is not None:
+        extend(loaded, method, job.seed)
+    to_device(loaded.model)
     if job.rows is not None:
         rows = TokenRows.load(job.rows)
     else:
+        appended = virtual_ids(loaded.tokenizer)
         texts = make_texts(job.shape, job.count, job.seed, job.lengths)
-        rows = TokenRows.of([text.tolist() for text in texts])
-    return Run(model, layers, make_tokenizer(job.shape), rows, RandomMasking(), job.seed, job.precision, False)
+        rows = TokenRows.of([[*text.tolist(), *appended] for text in texts])
+    return Run(loaded.model, layers, loaded.tokenizer, rows, RandomMasking(), job.seed, job.precision, False)
 
 
 def mlm(job: Job, gate: Gate) -> None:
@@ -101,6 +109,11 @@ def two_views(job: Job, gate: Gate) -> None:
 def dga(job: Job, gate: Gate) -> None:
     """DGA, soft mask included; its importance is measured on a little text before the first step."""
     _train(job, gate, get("dga", importance_tokens=2_000))
+
+
+def method(name: str, job: Job, gate: Gate) -> None:
+    """Any method by its name."""
+    _train(job, gate, get(name, **CHEAP.get(name, {})))
 
 
 def importance(job: Job, gate: Gate) -> None:
@@ -119,11 +132,13 @@ def importance(job: Job, gate: Gate) -> None:
 
 
 def _train(job: Job, gate: Gate, method: Method) -> None:
-    run = start(job)
+    run = start(job, method)
     method.prepare(run)
-    engine = Engine(run.model, method.objectives(), run.precision)
+    objectives = method.objectives()
+    engine = Engine(run.model, objectives, run.precision, reference=reference_for(objectives, run.model))
     room = micro_batch_tokens(run.device) // max(1, engine.student_views)
-    collator = Collator.of(run.tokenizer, run.masking, room)
+    collator = Collator.of(run.tokenizer, run.masking, room, rewritings=engine.rewritings)
     data = CountedSteps(run.rows, collator, batch_size=job.batch, steps=ENDLESS, seed=job.seed)
+    data.appended = len(virtual_ids(run.tokenizer))
     rule = StepEnds(gate, data.read, method.update_rule())
     train(engine, data, job.folder / "steps", rule=rule, seed=job.seed, learning_rate=1e-4, title="", progress=False)

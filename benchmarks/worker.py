@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import tempfile
 import traceback
+from collections.abc import Callable
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,17 @@ CONTENDERS = {
 }
 
 
+METHOD = "method:"
+"""What stands before the name of one of our methods where that is the contender."""
+
+
+def contender(name: str) -> Callable[[Job, Gate], None]:
+    """Return the function that works as that contender."""
+    if name.startswith(METHOD):
+        return partial(ours.method, name.removeprefix(METHOD))
+    return CONTENDERS[name]
+
+
 def work(wire: Connection, name: str, threads: int, options: dict[str, Any]) -> None:
     """Run a contender until it is told to stop; an error goes to the other end as ``{"error": text}``.
 
@@ -44,7 +57,7 @@ def work(wire: Connection, name: str, threads: int, options: dict[str, Any]) -> 
         os.environ["ACCLIMATE_CACHE"] = str(Path(folder) / "cache")
         gate = Gate(wire)
         try:
-            CONTENDERS[name](Job(folder=Path(folder), **options), gate)
+            contender(name)(Job(folder=Path(folder), **options), gate)
         except (Finished, KeyboardInterrupt, EOFError, BrokenPipeError):
             pass  # the other end has what it wants, or is gone
         except Exception:

@@ -157,10 +157,12 @@ def adapt(
     fast_fp32_matmul()
     loaded = load_masked_lm(model)
     layers = attach(loaded.model)
-    max_length += extend(loaded, method, seed)
-    check_length(loaded, max_length)
+    appended = extend(loaded, method, seed)
+    check_length(loaded, max_length + appended)
     with group.first_alone():
-        rows = tokenize(text, loaded.tokenizer, max_length, cache=cache_folder() / "rows", progress=progress)
+        rows = tokenize(
+            text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
+        )
     work = out.parent / f".{out.name}.work"
     if group.first:
         if work.is_dir() and _read(work / CARD) != _plain(config):
@@ -181,7 +183,7 @@ def adapt(
         engine = Engine(loaded.model, objectives, chosen, reference=reference, group=group)
         at_once = micro_batch_tokens(device) // max(1, engine.student_views)
         collator = Collator.of(loaded.tokenizer, masking, at_once, layout, engine.rewritings)
-        total = budget.resolve(rows, batch_size)
+        total = budget.resolve(rows, batch_size, appended)
         data = Steps(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
         trainer = train(
             engine,
@@ -194,6 +196,7 @@ def adapt(
             warmup=warmup,
             minutes=max_minutes,
             save_every=save_every,
+            appended=appended,
             title=f"adapt {method.name}",
             progress=progress,
         )

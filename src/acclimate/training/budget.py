@@ -32,9 +32,15 @@ class Budget:
         elif min(given.values()) <= 0:
             raise UserError(f"{next(iter(given))} must be more than zero.")
 
-    def resolve(self, rows: TokenRows, batch_size: int) -> int:
-        """Return the number of optimiser steps; under a time budget a number that will not be reached."""
-        per_step = batch_size * rows.tokens / len(rows)
+    def resolve(self, rows: TokenRows, batch_size: int, appended: int = 0) -> int:
+        """Return the number of optimiser steps; under a time budget a number that will not be reached.
+
+        Args:
+            rows: The text.
+            batch_size: Texts a step.
+            appended: Tokens of each row that are no text (see :mod:`acclimate.modules.virtual_tokens`).
+        """
+        per_step = batch_size * (rows.tokens / len(rows) - appended)
         if self.steps is not None:
             return self.steps
         if self.tokens is not None:

@@ -29,6 +29,7 @@ def train(
     warmup: float = 0.1,
     minutes: float | None = None,
     save_every: int | None = None,
+    appended: int = 0,
 ) -> StepTrainer:
     """Train with checkpoints in ``work``; go on from the last one if there is one."""
     work.mkdir(parents=True, exist_ok=True)
@@ -62,6 +63,7 @@ def train(
             warmup=warmup,
             progress=bar,
             save_every=save_every,
+            appended=appended,
         )
         checkpoint = get_last_checkpoint(str(work))
         if checkpoint is not None:

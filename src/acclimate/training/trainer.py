@@ -72,10 +72,25 @@ class StepTrainer(Trainer):
         parameters: Sequence[torch.nn.Parameter] | None = None,
         progress: Any = None,
         save_every: int | None = None,
+        appended: int = 0,
     ) -> None:
-        """Wire the parts; ``parameters`` limits what the optimiser moves, ``progress`` is told of every step."""
+        """Wire the parts.
+
+        Args:
+            engine: Computes loss and gradients.
+            args: Of the parent.
+            steps: The micro-batches of each step.
+            rule: What happens around each optimiser step.
+            clock: Counts the time.
+            log_file: Gets a line for each stretch.
+            warmup: Share of the training in which the learning rate rises.
+            parameters: What the optimiser moves; by default all that want gradients.
+            progress: Is told of every step.
+            save_every: Steps between checkpoints; by default they come by time.
+            appended: Tokens of each text that do not count as text.
+        """
         self.engine, self.clock, self.log_file, self._warmup = engine, clock, log_file, warmup
-        self._only = parameters
+        self._only, self._appended = parameters, appended
         self.tokens = 0
         self._recent: list[dict[str, Tensor]] = []
         self.last_terms: dict[str, float] = {}
@@ -141,7 +156,8 @@ class StepTrainer(Trainer):
                 f"The loss is {terms['loss'].item()} at step {self.state.global_step + 1}. Lower the learning rate "
                 f"(now {self.args.learning_rate:g}) or use precision fp32; finished checkpoints are kept."
             )
-        read = torch.tensor(sum(batch.tokens for batch in batches), device=self.args.device)
+        text = sum(batch.tokens - self._appended * batch.texts for batch in batches)
+        read = torch.tensor(text, device=self.args.device)
         self.tokens += int(self.engine.group.add([read])[0])
         self._recent.append(terms)
         return terms["loss"]
