@@ -6,14 +6,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from acclimate.analysis import inspect_importance
     from acclimate.study import compare
     from acclimate.tasks import finetune
     from acclimate.training import adapt
 
 __version__ = "0.1.0"
-__all__ = ["adapt", "compare", "finetune"]
+__all__ = ["adapt", "compare", "finetune", "inspect_importance"]
 
-_HOMES = {"adapt": "acclimate.training", "finetune": "acclimate.tasks", "compare": "acclimate.study"}
+_HOMES = {
+    "adapt": "acclimate.training",
+    "finetune": "acclimate.tasks",
+    "compare": "acclimate.study",
+    "inspect_importance": "acclimate.analysis",
+}
 
 
 def __getattr__(name: str) -> Any:

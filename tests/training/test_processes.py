@@ -45,7 +45,7 @@ def together(tmp_path_factory, _own_cache):
         command = [sys.executable, "-m", "tests.training.together", str(out)]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         started.append(subprocess.Popen(command, cwd=ROOT, env=environment, **pipes))
-    said = [process.communicate(timeout=240)[0] for process in started]
+    said = [process.communicate(timeout=600)[0] for process in started]
     assert [process.returncode for process in started] == [0, 0], "\n".join(said)
     return out
 
