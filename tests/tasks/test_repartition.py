@@ -15,6 +15,7 @@ from acclimate.study import StudyConfig
 from acclimate.study.plan import make_plan
 from acclimate.tasks import Task, load_task, repartition
 from tests.study.fakes import World, files, study
+from tests.test_cli import call
 
 
 def rows(labels: str, split: str = "train") -> list[dict]:
@@ -152,6 +153,18 @@ def test_a_study_has_other_cells_only_where_it_is_set(tmp_path):
     assert len(moved.tasks["cs", "intent"].test) == 8
     with pytest.raises(UserError, match="no dev split"):
         planned(folder, {"path": str(task), "repartition": 0.5, "select": "dev"})
+
+
+def test_on_the_command_line(tmp_path, tiny_bert, monkeypatch, capsys):
+    for split, labels in (("train", "aabbabab"), ("test", "ab"), ("dev", "ba")):
+        (tmp_path / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(labels, split)))
+    common = ["finetune", "--model", tiny_bert, "--task", tmp_path, "--seeds", 1, "--epochs", 1, "--quiet"]
+    code, out, _ = call(monkeypatch, capsys, *common, "--repartition", 0.5)
+    assert code == 0
+    supports = [int(line.split("(")[1].split()[0]) for line in out.splitlines() if "in test)" in line]
+    assert supports == [4, 4]
+    code, _, err = call(monkeypatch, capsys, *common, "--repartition", 2)
+    assert code == 2 and "at most 1" in err
 
 
 @pytest.mark.parametrize("value", [0, 1.2, "much"])
