@@ -5,14 +5,15 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from acclimate.version import __version__
+
 if TYPE_CHECKING:
     from acclimate.analysis import inspect_importance
     from acclimate.study import compare
     from acclimate.tasks import finetune
     from acclimate.training import adapt
 
-__version__ = "0.1.0"
-__all__ = ["adapt", "compare", "finetune", "inspect_importance"]
+__all__ = ["__version__", "adapt", "compare", "finetune", "inspect_importance"]
 
 _HOMES = {
     "adapt": "acclimate.training",

@@ -13,7 +13,6 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-import acclimate
 from acclimate.analysis.similarity import EDGES, correlations, cosines, random_similarity, shares
 from acclimate.backbone import attach, load_masked_lm
 from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, to_device
@@ -28,6 +27,7 @@ from acclimate.training.importance import measured_importance
 from acclimate.training.lengths import check_length
 from acclimate.training.run import Run, cache_folder
 from acclimate.updates import normalise
+from acclimate.version import __version__
 
 REPORT, TENSORS = "importance.json", "importance.safetensors"
 Text = str | Path | Sequence[str | Path] | Corpus
@@ -125,7 +125,7 @@ def inspect_importance(
         for name in raw
     }
     report = {
-        "acclimate": acclimate.__version__,
+        "acclimate": __version__,
         "model": str(model),
         "settings": {
             "tokens": tokens,

@@ -3,6 +3,7 @@
 from acclimate.objectives.base import Batch, BatchObjective, Gates, Objective, Outputs, Reading, View, mean_pool
 from acclimate.objectives.contrast import GeneralContrast, contrast
 from acclimate.objectives.distillation import Distillation
+from acclimate.objectives.embedding import EmbeddingRegulariser
 from acclimate.objectives.infoword import SpanContrast
 from acclimate.objectives.mlm import MaskedLM
 from acclimate.objectives.simcse import TextContrast
@@ -15,6 +16,7 @@ __all__ = [
     "BatchObjective",
     "ContextContrast",
     "Distillation",
+    "EmbeddingRegulariser",
     "Gates",
     "GeneralContrast",
     "MaskedLM",

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import acclimate
 from acclimate.backbone import LoadedModel, attach, load_masked_lm, save_model
 from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, micro_batch_tokens, to_device
 from acclimate.corpus import Corpus, tokenize
@@ -26,6 +25,7 @@ from acclimate.training.method import Method, get
 from acclimate.training.processes import processes
 from acclimate.training.run import Run, cache_folder
 from acclimate.training.warm_up import HEAD_TOKENS, warm_up_head
+from acclimate.version import __version__
 
 CARD = "acclimate.json"
 Text = str | Path | Iterable[str | Path] | Corpus
@@ -135,7 +135,7 @@ def adapt(
     text = corpus if isinstance(corpus, Corpus) else Corpus(corpus, text_column=text_column)  # type: ignore[arg-type]
     chosen = choose_precision(precision, device)
     config = {
-        "acclimate": acclimate.__version__,
+        "acclimate": __version__,
         "model": str(model),
         "corpus": text.fingerprint,
         "method": method.name,
@@ -200,6 +200,7 @@ def adapt(
             title=f"adapt {method.name}",
             progress=progress,
         )
+        method.finish(run)
         result.steps, result.tokens = trainer.state.global_step, trainer.tokens
         result.seconds, result.losses = round(trainer.clock.seconds, 1), trainer.last_terms
     group.wait()

@@ -60,6 +60,9 @@ class Method:
         """Return what happens around each optimiser step; called after :meth:`prepare`."""
         return None
 
+    def finish(self, run: Run) -> None:
+        """Take away what was only there for the training, before the model is written."""
+
     def settings(self) -> dict[str, Any]:
         """Return the parameters and their values."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}

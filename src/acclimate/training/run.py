@@ -8,7 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -23,7 +23,9 @@ from acclimate.masking import Masking
 from acclimate.objectives import Batch
 from acclimate.training.batches import Collator
 from acclimate.training.processes import Processes
+from acclimate.training.progress import TrainingBar
 
+T = TypeVar("T")
 SAMPLED_AT_ONCE = 40_000
 """Tokens of a sample that are cut into micro-batches together: enough for rows of like length to meet."""
 
@@ -99,6 +101,16 @@ class Run:
                 chosen, pool = [], 0
         if chosen:
             yield from self.group.share(collator(chosen, rng))
+
+    def say(self, text: str) -> None:
+        """Tell the user something, unless the run is quiet."""
+        TrainingBar.say(text, enabled=self.progress)
+
+    def seeded(self, make: Callable[[], T]) -> T:
+        """Return what ``make`` makes, chance inside it coming from the run's seed; the same in all processes."""
+        with torch.random.fork_rng():
+            torch.manual_seed(self.seed)
+            return make()
 
     def units(self, parts: Sequence[str]) -> dict[str, list[Gated]]:
         """Return the units of some parts of the model, ready for gates."""

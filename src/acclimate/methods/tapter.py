@@ -1,0 +1,79 @@
+"""TAPTER: adaptation that draws word embeddings to fastText vectors of the text (Nishida et al., EMNLP 2021)."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from torch import Tensor
+
+from acclimate.methods import Method, register
+from acclimate.objectives import BatchObjective, EmbeddingRegulariser, MaskedLM, Objective
+from acclimate.objectives.embedding import Projection
+from acclimate.training.run import Run
+from acclimate.vectors.stage import fasttext_targets
+
+HELPER = "acclimate_projection"
+"""Name under which f is part of the model while it trains, so that checkpoints hold it."""
+
+
+@register(
+    "tapter",
+    paper="Nishida et al., Findings of EMNLP 2021",
+    summary="MLM, with the embeddings of words drawn to fastText vectors of the same text",
+)
+@dataclass
+class TAPTER(Method):
+    """L = L_MLM + weight x mean over R(X) of || LN(W E[x] + b) - F[x] ||^2; W, b and LN are thrown away.
+
+    First fastText (skip-gram) is trained on the text; F holds its vector of what each token spells. R(X) leaves out
+    special tokens, stop words, pieces shorter than the shortest n-gram, and what has no vector.
+
+    Attributes:
+        weight: The paper has none, which is 1. The norm of F weighs, too: it is told when training starts.
+        vectors: A fastText ``.bin`` to go on from, as in the paper; empty to train on the text alone.
+        general: Text on which fastText is trained first where there are no ``vectors``; empty for none.
+        dimension: Of vectors that are trained from nothing.
+        min_count: Words of the text that are rarer have no vector of their own (paper: 5 for SQuAD, 2 for BioASQ).
+        epochs: Of fastText (paper: 5 and 10).
+        buckets: Rows for n-grams; fewer save memory (2 million of 300 numbers are 2.4 GB).
+        stop_words: ``english``, ``none``, or a file with one a line. The paper does not say which.
+        boundary: ``"paper"`` looks every piece up as a word; ``"aware"`` leaves out n-grams with a boundary that a
+            piece does not have.
+        normalise: Give all vectors the norm of a layer-normalised one. The paper does not, and it is off.
+    """
+
+    learning_rate: ClassVar[float] = 5e-5
+
+    weight: float = 1.0
+    vectors: str = ""
+    general: str = ""
+    dimension: int = 300
+    min_count: int = 2
+    epochs: int = 10
+    buckets: int = 2_000_000
+    stop_words: str = "english"
+    boundary: Literal["paper", "aware"] = "paper"
+    normalise: bool = False
+
+    def __post_init__(self) -> None:
+        """Start without a regulariser: :meth:`prepare` makes it."""
+        self._regulariser: EmbeddingRegulariser | None = None
+
+    def prepare(self, run: Run) -> None:
+        """Train fastText, or take it from the cache, and make f."""
+        targets = fasttext_targets(run, self.settings())
+        run.say(
+            f"TAPTER: {int(targets.regularised.sum()):,} tokens take part; mean norm of F {targets.mean_norm:.2f}."
+        )
+        table: Tensor = run.model.get_input_embeddings().weight  # type: ignore[assignment]
+        projection = run.seeded(lambda: Projection(table.shape[1], targets.vectors.shape[1]))
+        run.model.add_module(HELPER, projection.to(run.device))
+        self._regulariser = EmbeddingRegulariser(table, projection, targets.vectors, targets.regularised, self.weight)
+
+    def objectives(self) -> list[Objective | BatchObjective]:
+        """Return the MLM loss and the regulariser."""
+        assert self._regulariser is not None, "prepare first"
+        return [MaskedLM(), self._regulariser]
+
+    def finish(self, run: Run) -> None:
+        """Throw f away."""
+        delattr(run.model, HELPER)

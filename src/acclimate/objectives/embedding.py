@@ -1,0 +1,66 @@
+"""Drawing the embedding table towards word vectors (TAPTER, Nishida et al., Findings of EMNLP 2021)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from acclimate.objectives.base import Batch, Objective, Outputs
+
+
+class Projection(nn.Module):
+    """f(z) = LN(W z + b), from the space of the embedding to that of the word vectors; thrown away after training."""
+
+    def __init__(self, width: int, dimension: int) -> None:
+        """Make f for embeddings of ``width`` and vectors of ``dimension``."""
+        super().__init__()
+        self.linear, self.norm = nn.Linear(width, dimension), nn.LayerNorm(dimension)
+        nn.init.normal_(self.linear.weight, std=width**-0.5)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, embedding: Tensor) -> Tensor:
+        """Map (..., width) to (..., dimension)."""
+        return self.norm(self.linear(embedding))
+
+
+class EmbeddingRegulariser(Objective):
+    """Mean over the tokens x in R(X) of || f(E[x]) - F[x] ||^2.
+
+    E is the static embedding table, read at the original tokens (the equation has X, not its corruption), F the word
+    vectors, R(X) the occurrences of tokens that take part. The mean goes over the whole step, not text by text: the
+    paper leaves that open, and so every occurrence weighs the same. No text is read for this term.
+    """
+
+    name = "embedding"
+    views = ()
+
+    def __init__(
+        self, table: Tensor, projection: Projection, vectors: Tensor, regularised: Tensor, weight: float = 1.0
+    ) -> None:
+        """Keep the parts.
+
+        Args:
+            table: E (vocabulary, width), with gradients.
+            projection: f, with gradients.
+            vectors: F (tokens, dimension), for the first tokens of the vocabulary at least.
+            regularised: Whether a token takes part (tokens,).
+            weight: Factor of the term; the paper has none.
+        """
+        self.table, self.projection, self.weight = table, projection, weight
+        self.vectors, self.regularised = vectors.to(table), regularised.to(table.device)
+
+    def _occurrences(self, batch: Batch) -> Tensor:
+        """Return the ids of R(X)."""
+        ids = batch.original[batch.text >= 0]
+        return ids[self.regularised[ids]]
+
+    def count(self, batch: Batch) -> int:
+        """Return the number of occurrences in R(X)."""
+        return len(self._occurrences(batch))
+
+    def total(self, outputs: Outputs) -> Tensor:
+        """Return the summed squared distances; each token of a micro-batch is projected once."""
+        ids, counts = self._occurrences(outputs.batch).unique(return_counts=True)
+        with torch.autocast(self.table.device.type, enabled=False):
+            distance = (self.projection(self.table[ids]) - self.vectors[ids]).square().sum(-1)
+            return (distance * counts).sum()

@@ -1,0 +1,99 @@
+"""What the tokens of a vocabulary spell, whatever marks their tokenizer puts on them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from acclimate.errors import UserError
+
+_BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
+
+
+@dataclass(frozen=True)
+class Surface:
+    """What a token spells.
+
+    Attributes:
+        text: Its characters, without marks; empty for special tokens and for bytes that are no text by themselves.
+        starts: Whether it begins a word.
+    """
+
+    text: str
+    starts: bool
+
+
+def surfaces(tokenizer: PreTrainedTokenizerBase) -> list[Surface]:
+    """Return the surface of every token, by id.
+
+    WordPiece marks what continues a word (``##``), byte-level BPE and SentencePiece what begins one (``Ġ``, ``▁``);
+    byte-level tokens stand for bytes, which are decoded here.
+
+    Raises:
+        UserError: If the tokenizer is of another kind.
+    """
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer; what its tokens spell is not known.")
+    read = _reader(json.loads(backend.to_str()), type(tokenizer).__name__)
+    special = set(tokenizer.all_special_ids) | set(tokenizer.get_added_vocab().values())
+    vocabulary = tokenizer.get_vocab()
+    result = [Surface("", False)] * (max(vocabulary.values()) + 1)
+    for token, index in vocabulary.items():
+        if index not in special:
+            result[index] = read(token)
+    return result
+
+
+def _reader(content: dict[str, Any], kind: str) -> Any:
+    decoders = _names(content.get("decoder")) | _names(content.get("pre_tokenizer"))
+    if content["model"]["type"] == "WordPiece":
+        mark = content["model"].get("continuing_subword_prefix", "##")
+        return lambda token: Surface(token.removeprefix(mark), not token.startswith(mark) or token == mark)
+    if "ByteLevel" in decoders:
+        return _byte_level
+    if "Metaspace" in decoders or "▁" in json.dumps(content.get("decoder"), ensure_ascii=False):
+        return _metaspace
+    raise UserError(
+        f"How {kind} marks the beginnings of words is not known here (WordPiece, ByteLevel and Metaspace are)."
+    )
+
+
+def _names(part: Any) -> set[str]:
+    """Return the types of a part of a tokenizer and of all parts inside it."""
+    if isinstance(part, dict):
+        return {part["type"]} if set(part) == {"type"} else {str(part.get("type"))}.union(*map(_names, part.values()))
+    if isinstance(part, list):
+        return set().union(*map(_names, part))
+    return set()
+
+
+def _byte_level(token: str) -> Surface:
+    try:
+        text = bytes(_BYTE_OF[character] for character in token).decode("utf-8")
+    except (KeyError, UnicodeDecodeError):
+        return Surface("", False)
+    return Surface(text.strip(), text[:1].isspace())
+
+
+def _metaspace(token: str) -> Surface:
+    if _BYTE.fullmatch(token):
+        return Surface("", False)
+    return Surface(token.replace("▁", " ").strip(), token.startswith("▁"))
+
+
+def _byte_characters() -> dict[str, int]:
+    """Return which byte each character of a byte-level vocabulary stands for (Radford et al., 2019).
+
+    Bytes that print stand for themselves; the others for the characters from 256 on, in their order.
+    """
+    printing = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
+    hidden = [byte for byte in range(256) if byte not in printing]
+    return {chr(byte): byte for byte in printing} | {chr(256 + place): byte for place, byte in enumerate(hidden)}
+
+
+_BYTE_OF = _byte_characters()

@@ -1,0 +1,54 @@
+"""TAPTER end to end on a tiny model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.methods.test_contract import DOCUMENTS, SHORT
+
+from acclimate.corpus import Corpus
+from acclimate.training import adapt
+from acclimate.vectors import stage
+
+pytest.importorskip("gensim")
+TABLE = "bert.embeddings.word_embeddings.weight"
+SETTINGS = {"dimension": 8, "epochs": 2, "min_count": 2, "buckets": 5_000}
+
+
+def run(model, out, method="tapter", steps=6, **settings):
+    settings = {**SETTINGS, **settings} if method == "tapter" else None
+    options = {**SHORT, "steps": steps, "learning_rate": 1e-2, "warmup": 0.0}
+    return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=settings, **options)
+
+
+def test_embeddings_move_further_than_with_mlm_and_nothing_is_left_of_the_projection(tiny_bert, tmp_path):
+    run(tiny_bert, tmp_path / "mlm", "mlm")
+    result = run(tiny_bert, tmp_path / "tapter", weight=50.0)
+    start, mlm, tapter = (
+        load_file(path / "model.safetensors") for path in (tiny_bert, tmp_path / "mlm", tmp_path / "tapter")
+    )
+    assert tapter.keys() == start.keys()
+    assert (tapter[TABLE] - start[TABLE]).norm() != (mlm[TABLE] - start[TABLE]).norm()
+    longer = run(tiny_bert, tmp_path / "longer", steps=60, weight=50.0)
+    assert longer.losses["embedding"] < result.losses["embedding"]
+
+
+def test_fasttext_is_cached_by_what_determines_it(tiny_bert, tmp_path, monkeypatch):
+    calls = []
+    train = stage.train_fasttext
+    monkeypatch.setattr(stage, "train_fasttext", lambda *args, **options: calls.append(1) or train(*args, **options))
+    run(tiny_bert, tmp_path / "a", epochs=1)
+    run(tiny_bert, tmp_path / "b", epochs=1, weight=2.0)
+    assert len(calls) == 1
+    run(tiny_bert, tmp_path / "c", epochs=3)
+    run(tiny_bert, tmp_path / "d", epochs=1, boundary="aware")
+    assert len(calls) == 3
+
+
+def test_general_text_comes_first(tiny_bert, tmp_path):
+    (tmp_path / "general.txt").write_text("\n\n".join(f"soup and wine on the table {number}" for number in range(20)))
+    run(tiny_bert, tmp_path / "plain")
+    run(tiny_bert, tmp_path / "general", general=str(tmp_path / "general.txt"))
+    a, b = (load_file(tmp_path / name / "model.safetensors")[TABLE] for name in ("plain", "general"))
+    assert not torch.equal(a, b)

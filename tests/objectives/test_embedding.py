@@ -1,0 +1,74 @@
+"""The regulariser of TAPTER against its equation."""
+
+from __future__ import annotations
+
+import torch
+from tests.tiny import tiny_model
+from tests.training.helpers import micro_batches
+
+from acclimate.backbone import attach
+from acclimate.objectives import EmbeddingRegulariser, MaskedLM
+from acclimate.objectives.embedding import Projection
+from acclimate.training.engine import Engine
+
+
+def parts(model):
+    torch.manual_seed(3)
+    table = model.get_input_embeddings().weight
+    projection = Projection(table.shape[1], 6)
+    torch.nn.init.normal_(projection.norm.weight)
+    torch.nn.init.normal_(projection.norm.bias)
+    torch.nn.init.normal_(projection.linear.bias)
+    vectors, regularised = torch.randn(len(table), 6), torch.rand(len(table)) < 0.6
+    return table, projection, vectors, regularised
+
+
+def spelled_out(batches, table, projection, vectors, regularised):
+    """One occurrence after the other, layer normalisation by hand."""
+    losses = []
+    for batch in batches:
+        for ids, text in zip(batch.original.tolist(), batch.text.tolist(), strict=True):
+            for index, number in zip(ids, text, strict=True):
+                if number < 0 or not regularised[index]:
+                    continue
+                z = projection.linear.weight @ table[index] + projection.linear.bias
+                mean = z.mean()
+                normed = (z - mean) / torch.sqrt(((z - mean) ** 2).mean() + projection.norm.eps)
+                f = projection.norm.weight * normed + projection.norm.bias
+                losses.append(sum((f[k] - vectors[index, k]) ** 2 for k in range(len(f))))
+    return torch.stack(losses).mean()
+
+
+def test_is_the_equation_in_value_and_gradient_however_a_step_is_cut():
+    model = tiny_model("bert")
+    attach(model)
+    table, projection, vectors, regularised = parts(model)
+    wanted = [table, *projection.parameters()]
+    for tokens in (10_000, 60):
+        batches = micro_batches(tokens)
+        expected = spelled_out(batches, table, projection, vectors, regularised)
+        slow = torch.autograd.grad(expected, wanted)
+        engine = Engine(model, [MaskedLM(0.0), EmbeddingRegulariser(table, projection, vectors, regularised, 2.0)])
+        terms = engine.step(batches)
+        torch.testing.assert_close(terms["embedding"], expected.detach(), rtol=1e-4, atol=1e-5)
+        for parameter, gradient in zip(wanted, slow, strict=True):
+            torch.testing.assert_close(parameter.grad, 2 * gradient, rtol=1e-3, atol=1e-5)
+            parameter.grad = None
+        model.zero_grad()
+
+
+def test_it_reads_no_text():
+    model = tiny_model("bert")
+    attach(model)
+    engine = Engine(model, [MaskedLM(), EmbeddingRegulariser(*parts(model))])
+    assert engine.student_views == 1
+
+
+def test_no_occurrence_gives_zero():
+    model = tiny_model("bert")
+    attach(model)
+    table, projection, vectors, _ = parts(model)
+    term = EmbeddingRegulariser(table, projection, vectors, torch.zeros(len(table), dtype=torch.bool))
+    terms = Engine(model, [MaskedLM(), term]).step(micro_batches())
+    assert terms["embedding"] == 0
+    assert terms["loss"].isfinite()

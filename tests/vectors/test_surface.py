@@ -1,0 +1,82 @@
+"""What tokens spell, for the three kinds of tokenizers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.tiny import tiny_tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from acclimate.errors import UserError
+from acclimate.vectors import Surface, surfaces
+
+TEXTS = ["the café is good, the naïve soup is cold", "a crème brûlée 🍮 and a soup", "cold soup again and again"] * 3
+
+
+def trained(kind):
+    if kind == "bytes":
+        backend = Tokenizer(models.BPE())
+        backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=True), decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=330, special_tokens=["<s>", "</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        )
+    else:
+        backend = Tokenizer(models.Unigram())
+        backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=["<s>", "<unk>"], unk_token="<unk>")
+    backend.train_from_iterator(TEXTS, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
+
+
+@pytest.mark.parametrize("kind", ["bytes", "metaspace"])
+def test_words_are_put_together_from_what_their_tokens_spell(kind):
+    tokenizer = trained(kind)
+    found = surfaces(tokenizer)
+    assert len(found) == max(tokenizer.get_vocab().values()) + 1
+    for text in TEXTS[:3]:
+        spelled = ""
+        for index in tokenizer(text, add_special_tokens=False)["input_ids"]:
+            piece = found[index]
+            spelled += (" " if piece.starts else "") + piece.text
+        if kind == "metaspace" or text.isascii():
+            assert spelled.split() == text.split()
+    assert found[tokenizer.bos_token_id] == Surface("", False)
+
+
+def test_bytes_that_are_no_text_spell_nothing():
+    tokenizer = trained("bytes")
+    found = surfaces(tokenizer)
+    first_byte_of_e_acute = tokenizer.convert_tokens_to_ids("Ã")
+    assert found[first_byte_of_e_acute] == Surface("", False)
+    assert found[tokenizer.convert_tokens_to_ids("Ġsoup")] == Surface("soup", True)
+    assert any("é" in piece.text for piece in found)
+
+
+def test_wordpiece():
+    tokenizer = tiny_tokenizer()
+    found = surfaces(tokenizer)
+    assert found[tokenizer.convert_tokens_to_ids("food")] == Surface("food", True)
+    assert found[tokenizer.convert_tokens_to_ids("##a")] == Surface("a", False)
+    assert all(found[index] == Surface("", False) for index in tokenizer.all_special_ids)
+
+
+def test_other_kinds_are_refused():
+    backend = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    with pytest.raises(UserError, match="beginnings of words"):
+        surfaces(PreTrainedTokenizerFast(tokenizer_object=backend))
+
+
+@given(st.text(min_size=1, max_size=8))
+def test_byte_level_spelling_is_the_inverse_of_the_byte_alphabet(text):
+    from acclimate.vectors.surface import _BYTE_OF, _byte_level
+
+    character_of = {byte: character for character, byte in _BYTE_OF.items()}
+    token = "".join(character_of[byte] for byte in text.encode("utf-8", "surrogatepass"))
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        assert _byte_level(token).text == ""
+    else:
+        assert _byte_level(token) == Surface(text.strip(), text[:1].isspace())
