@@ -10,7 +10,6 @@ only the draws of dropout differ. Needs the model and the corpora of ``../shared
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import tempfile
 import time
@@ -44,9 +43,8 @@ from acclimate.training.batches import Collator, Steps
 from acclimate.training.engine import Engine, Terms
 from acclimate.training.loop import train
 from benchmarks.data import SHARED, real_documents
-from benchmarks.measure import machine, say
+from benchmarks.measure import keep, machine, say
 
-RESULTS = Path(__file__).resolve().parent / "results"
 MODEL = SHARED / "models" / "minilm-mlm"
 RATE, WARM_UP = 1e-4, 0.1
 
@@ -195,18 +193,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 "seconds": seconds,
             }
             say(f"{side} {precision}: {np.mean(losses[-50:]):.4f} over the last 50 steps, {seconds:,.0f} s")
-    now = datetime.now().astimezone()
     result = {
-        "date": now.date().isoformat(),
+        "date": datetime.now().astimezone().date().isoformat(),
         "machine": where,
         "corpus": options.corpus,
         "batch": options.batch,
         "dropout": not options.no_dropout,
         "curves": curves,
     }
-    file = options.json or RESULTS / f"{now:%Y-%m-%d-%H%M}-curves.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    file = keep(result, options.json, "curves")
     plot(result, file.with_suffix(".png"))
     print(f"{file}\n{file.with_suffix('.png')}")
     return 0

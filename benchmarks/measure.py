@@ -10,12 +10,14 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from acclimate.backbone.device import default_device, has_fast_bf16
+from acclimate.files import write_json
 from acclimate.study.environment import environment
 from benchmarks import worker
 
@@ -180,6 +182,12 @@ def machine(threads: int) -> dict[str, Any]:
         "bf16": has_fast_bf16(device.type),
         "load": load,
     }
+
+
+def keep(result: dict[str, Any], file: Path | None, kind: str) -> Path:
+    """Write a result as JSON; return its path, by default one with the time in ``benchmarks/results``."""
+    file = file or ROOT / "benchmarks" / "results" / f"{datetime.now():%Y-%m-%d-%H%M}-{kind}.json"
+    return write_json(file, result)
 
 
 def say(text: str) -> None:

@@ -7,7 +7,6 @@ python benchmarks/methods.py dga mlm-taco  # some
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import time
@@ -22,7 +21,7 @@ import torch
 
 from acclimate.backbone.device import choose_precision
 from acclimate.training.method import lookup, names
-from benchmarks.measure import Spec, interleave, machine, say
+from benchmarks.measure import Spec, interleave, keep, machine, say
 from benchmarks.worker import METHOD
 
 BASE = "mlm"
@@ -60,16 +59,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--rounds", type=int, default=5)
     add("--seconds", type=float, default=4.0, help="least length of a turn")
     add("--threads", type=int, default=torch.get_num_threads())
-    add("--json", type=Path, default=Path(__file__).parent / "results" / "methods.json")
+    add("--json", type=Path, help="where to write (default benchmarks/results/<date>-methods.json)")
     options = parser.parse_args(arguments)
     chosen = options.methods or [name for name in names() if lookup(name).trains and name not in (BASE, *UNMEASURED)]
     result = measure(chosen, options)
-    options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    file = keep(result, options.json, "methods")
     print(f"{'method':14s} {'cost':>6s}  range")
     for name, found in result["methods"].items():
         print(f"{name:14s} {found['cost']:5.2f} x  {min(found['rounds']):.2f} to {max(found['rounds']):.2f}")
-    say(f"Written to {options.json}, after {result['minutes']} minutes.")
+    say(f"Written to {file}, after {result['minutes']} minutes.")
     return 0
 
 

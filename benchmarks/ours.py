@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-
-import torch
-from torch import Tensor
+from typing import Any
 
 from acclimate.backbone import LoadedModel, attach
 from acclimate.backbone.device import fast_fp32_matmul, micro_batch_tokens, to_device
@@ -13,7 +11,7 @@ from acclimate.corpus import TokenRows
 from acclimate.masking import RandomMasking
 from acclimate.methods import Method, get
 from acclimate.modules import virtual_ids
-from acclimate.objectives import Batch, BatchObjective, MaskedLM, Objective, Outputs, View, contrast
+from acclimate.objectives import Batch
 from acclimate.training.batches import Collator, Steps
 from acclimate.training.engine import Engine, reference_for
 from acclimate.training.lengths import extend
@@ -59,26 +57,6 @@ class StepEnds(UpdateRule):
         self.gate.step(self.read.popleft())
 
 
-class TwoReadings(BatchObjective):
-    """Contrast of two dropout draws of each text (SimCSE, Gao et al., 2021): a step with two views."""
-
-    name, weight = "agreement", 1.0
-
-    def __init__(self) -> None:
-        self.views = (View(draw=0), View(draw=1))
-
-    def represent(self, outputs: Outputs) -> Tensor:
-        return torch.stack([outputs.pooled(view) for view in self.views], dim=1)
-
-    def loss(self, representations: Tensor) -> Tensor:
-        return contrast(representations[:, 0], representations[:, 1], None, 0.05)
-
-
-class _TwoViews(Method):
-    def objectives(self) -> list[Objective | BatchObjective]:
-        return [MaskedLM(), TwoReadings()]
-
-
 def start(job: Job, method: Method | None = None) -> Run:
     """Build what ``adapt`` builds before it trains."""
     fast_fp32_matmul()
@@ -96,24 +74,9 @@ def start(job: Job, method: Method | None = None) -> Run:
     return Run(loaded.model, layers, loaded.tokenizer, rows, RandomMasking(), job.seed, job.precision, False)
 
 
-def mlm(job: Job, gate: Gate) -> None:
-    """Masked language modelling: one view."""
-    _train(job, gate, get("mlm"))
-
-
-def two_views(job: Job, gate: Gate) -> None:
-    """Masked language modelling with a contrast of two readings."""
-    _train(job, gate, _TwoViews())
-
-
-def dga(job: Job, gate: Gate) -> None:
-    """DGA, soft mask included; its importance is measured on a little text before the first step."""
-    _train(job, gate, get("dga", importance_tokens=2_000))
-
-
-def method(name: str, job: Job, gate: Gate) -> None:
-    """Any method by its name."""
-    _train(job, gate, get(name, **CHEAP.get(name, {})))
+def method(name: str, job: Job, gate: Gate, **settings: Any) -> None:
+    """Train with any method by its name, DGA with its soft mask and all."""
+    _train(job, gate, get(name, **{**CHEAP.get(name, {}), **settings}))
 
 
 def importance(job: Job, gate: Gate) -> None:

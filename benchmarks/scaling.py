@@ -9,7 +9,6 @@ Writes a JSON file and one plot beside it.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import sys
 import tempfile
@@ -29,9 +28,8 @@ from acclimate.backbone.device import choose_precision
 from acclimate.corpus.rows import RowWriter
 from benchmarks.data import draw_lengths, shape_of
 from benchmarks.gate import memory
-from benchmarks.measure import Contender, Spec, interleave, machine, say
+from benchmarks.measure import Contender, Spec, interleave, keep, machine, say
 
-RESULTS = Path(__file__).resolve().parent / "results"
 CHUNK = 2_000
 """Texts that are made and written at once."""
 
@@ -180,17 +178,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scaling = Scaling(options)
     where = machine(scaling.threads)
     names = options.series or ["lengths", "batches", "views", "corpora"]
-    now = datetime.now().astimezone()
     result = {
-        "date": now.date().isoformat(),
+        "date": datetime.now().astimezone().date().isoformat(),
         "machine": where,
         "shape": options.shape,
         "precision": scaling.precision,
         "series": {name: getattr(scaling, name)() for name in names},
     }
-    file = options.json or RESULTS / f"{now:%Y-%m-%d-%H%M}-scaling.json"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    file = keep(result, options.json, "scaling")
     plot(result, file.with_suffix(".png"))
     print(f"{file}\n{file.with_suffix('.png')}")
     return 0

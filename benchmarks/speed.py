@@ -8,7 +8,6 @@ python benchmarks/speed.py --rows dga     # rows whose name contains "dga"
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ import torch
 from acclimate.backbone.device import default_device
 from acclimate.errors import UserError
 from acclimate.files import read_json
-from benchmarks.measure import ContenderFailed, Spec, best_batch, interleave, machine, peak_memory, say
+from benchmarks.measure import ContenderFailed, Spec, best_batch, interleave, keep, machine, peak_memory, say
 from benchmarks.rows import ROWS, Row, judge
 from benchmarks.table import text_table, update_page
 
@@ -243,10 +242,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             result = read_json(options.from_json)
         else:
             result = measure(options)
-            stamp = datetime.now().strftime("%Y-%m-%d-%H%M")
-            file = options.json or ROOT / "benchmarks" / "results" / f"{stamp}.json"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+            file = keep(result, options.json, "speed")
             say(f"Written to {file}, after {result['minutes']:.1f} minutes.")
         print(text_table(result["rows"]))
         if options.update_docs:

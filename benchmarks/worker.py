@@ -17,10 +17,10 @@ import transformers
 from benchmarks import opponents, ours
 from benchmarks.gate import Finished, Gate, Job
 
-CONTENDERS = {
-    "ours-mlm": ours.mlm,
-    "ours-two-views": ours.two_views,
-    "ours-dga": ours.dga,
+CONTENDERS: dict[str, Callable[[Job, Gate], None]] = {
+    "ours-mlm": partial(ours.method, "mlm"),
+    "ours-two-views": partial(ours.method, "mlm-simcse", tokens="masked"),
+    "ours-dga": partial(ours.method, "dga"),
     "ours-importance": ours.importance,
     "trainer-lines": opponents.trainer_lines,
     "trainer-grouped": opponents.trainer_grouped,

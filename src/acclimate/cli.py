@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from acclimate.errors import UserError, unknown
+from acclimate.files import read_settings
 from acclimate.locks import one_writer
 
 app = typer.Typer(
@@ -42,7 +43,9 @@ def adapt(
     seed: Annotated[int | None, typer.Option(help="Every random choice comes from it.")] = None,
     max_length: Annotated[int | None, typer.Option(help="Tokens of a text at most (default: 128).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Texts a step (default: 64).")] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate (default: 1e-4).")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Peak learning rate (default: the method's, mostly 1e-4).")
+    ] = None,
     mask_rate: Annotated[float | None, typer.Option(help="Share of tokens to predict (default: 0.15).")] = None,
     text_column: Annotated[str | None, typer.Option(help="Where the text is in tables and JSON lines.")] = None,
     layout: Annotated[str | None, typer.Option(help="padded or packed rows.")] = None,
@@ -234,19 +237,7 @@ def _read_config(path: Path, known: set[str]) -> dict[str, Any]:
     """Read a YAML or TOML file of options; hyphens and underscores are the same."""
     if not path.is_file():
         raise UserError(f"There is no configuration file '{path}'.")
-    text = path.read_text(encoding="utf-8")
-    try:
-        if path.suffix == ".toml":
-            import tomllib
-
-            values: Any = tomllib.loads(text)
-        else:
-            import yaml
-
-            values = yaml.safe_load(text)
-    except Exception as error:
-        line = " ".join(str(error).split())
-        raise UserError(f"The configuration file '{path}' cannot be read: {line}") from error
+    values = read_settings(path, "configuration file")
     if not isinstance(values, dict):
         raise UserError(f"The configuration file '{path}' must hold names and values.")
     values = {str(key).replace("-", "_"): value for key, value in values.items()}

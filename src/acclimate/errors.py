@@ -25,6 +25,17 @@ def check_positive(**values: float) -> None:
             raise UserError(f"{name.replace('_', '-')} must be more than zero, not {value:g}.")
 
 
+def first_line(error: Exception) -> str:
+    """Return the first line of an error of another library that says something; the name of its class if none does."""
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def did_you_mean(name: str, options: Iterable[str]) -> str:
+    """Return a sentence that proposes the closest of ``options``, with a space before it; empty if none is close."""
+    close = get_close_matches(name, sorted(options), n=1, cutoff=0.5)
+    return f" Did you mean '{close[0]}'?" if close else ""
+
+
 def unknown(kind: str, name: str, options: Iterable[str]) -> UserError:
     """Make the error for a name that is not among ``options``.
 
@@ -37,6 +48,4 @@ def unknown(kind: str, name: str, options: Iterable[str]) -> UserError:
         An error whose message proposes the closest name and lists all of them.
     """
     choices = sorted(options)
-    close = get_close_matches(name, choices, n=1, cutoff=0.5)
-    hint = f" Did you mean '{close[0]}'?" if close else ""
-    return UserError(f"Unknown {kind} '{name}'.{hint} Available: {', '.join(choices)}.")
+    return UserError(f"Unknown {kind} '{name}'.{did_you_mean(name, choices)} Available: {', '.join(choices)}.")

@@ -12,6 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from acclimate.errors import UserError
+
 
 def write_text(path: str | Path, text: str) -> Path:
     """Write ``text`` to ``path`` atomically, making its folder if need be; return the path."""
@@ -37,6 +39,45 @@ def write_json(path: str | Path, value: Any) -> Path:
 def read_json(path: str | Path) -> Any:
     """Read a JSON file."""
     return json.loads(Path(path).read_text(encoding="utf-8"))
+
+
+def read_settings(path: str | Path, what: str) -> Any:
+    """Read a file of settings: TOML if it is called so, else YAML.
+
+    Args:
+        path: A file that is there.
+        what: What it is, in words.
+
+    Raises:
+        UserError: If it cannot be parsed.
+    """
+    import tomllib
+
+    import yaml  # neither is needed by most commands
+
+    path = Path(path)
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+    except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UserError(f"Cannot parse {what} '{path}': {' '.join(str(error).split())}") from error
+
+
+def check_replaceable(out: str | Path | None, mark: str, what: str) -> None:
+    """Check that a folder that is going to be replaced is absent, empty or ours.
+
+    Args:
+        out: The folder; None for none.
+        mark: A file that is in every folder of ours.
+        what: What such a folder holds, in words.
+
+    Raises:
+        UserError: If it is something else.
+    """
+    if out is None or not Path(out).exists():
+        return
+    if not Path(out).is_dir() or (any(Path(out).iterdir()) and not (Path(out) / mark).is_file()):
+        raise UserError(f"'{out}' exists and holds something other than {what}; choose another place.")
 
 
 @contextmanager

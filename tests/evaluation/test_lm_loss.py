@@ -21,7 +21,7 @@ def test_equals_a_loop_over_texts():
     total = count = 0
     for index, text in enumerate(TEXTS):
         ids = torch.tensor(tokenizer(text, truncation=True, max_length=40)["input_ids"])
-        places = _mask(ids.numpy(), tokenizer, 0.15, 13)
+        places = _mask(ids.numpy(), tokenizer.all_special_ids, [], 0.15, 13)
         labels = torch.full_like(ids, -100)
         labels[places] = ids[places]
         asked = ids.clone()

@@ -8,8 +8,7 @@ from safetensors.torch import load_file
 from tests.methods.test_contract import DOCUMENTS, SHORT
 
 from acclimate.corpus import Corpus
-from acclimate.training import adapt
-from acclimate.vectors import stage
+from acclimate.training import adapt, word_vectors
 
 pytest.importorskip("gensim")
 TABLE = "bert.embeddings.word_embeddings.weight"
@@ -36,8 +35,10 @@ def test_embeddings_move_further_than_with_mlm_and_nothing_is_left_of_the_projec
 
 def test_fasttext_is_cached_by_what_determines_it(tiny_bert, tmp_path, monkeypatch):
     calls = []
-    train = stage.train_fasttext
-    monkeypatch.setattr(stage, "train_fasttext", lambda *args, **options: calls.append(1) or train(*args, **options))
+    train = word_vectors.train_fasttext
+    monkeypatch.setattr(
+        word_vectors, "train_fasttext", lambda *args, **options: calls.append(1) or train(*args, **options)
+    )
     run(tiny_bert, tmp_path / "a", epochs=1)
     run(tiny_bert, tmp_path / "b", epochs=1, weight=2.0)
     assert len(calls) == 1

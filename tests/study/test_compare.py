@@ -8,24 +8,13 @@ import pytest
 
 from acclimate.errors import UserError
 from acclimate.study import StudyConfig, compare
-from tests.study.fakes import World, files, study
+from tests.study.fakes import World, study
 
 CELLS = 2 + 6 + 9  # adaptations, losses, fine-tunings
 
 
 def calls(world: World) -> int:
     return sum(world.calls[kind] for kind in ("adapt", "loss", "finetune"))
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return files(tmp_path / "data")
-
-
-@pytest.fixture
-def no_report(monkeypatch):
-    """Leave out the drawing of figures where only cells matter."""
-    monkeypatch.setattr("acclimate.report.write_report", lambda results, path: path)
 
 
 def test_results_and_files(folder, tmp_path, capsys):

@@ -14,20 +14,10 @@ from acclimate.study import StudyConfig, compare, runner
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.plan import make_plan
 from acclimate.study.shards import Shard, with_needs
-from tests.study.fakes import World, files, study
+from tests.study.fakes import World, study
 from tests.study.sharing import Process
 
 CELLS = 2 + 6 + 9
-
-
-@pytest.fixture
-def folder(tmp_path):
-    return files(tmp_path / "data")
-
-
-@pytest.fixture
-def no_report(monkeypatch):
-    monkeypatch.setattr("acclimate.report.write_report", lambda results, path: path)
 
 
 def run(folder, out, world=None, **options):

@@ -16,10 +16,10 @@ from torch import Tensor
 from acclimate.analysis.similarity import EDGES, correlations, cosines, random_similarity, shares
 from acclimate.backbone import attach, load_masked_lm
 from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, to_device
-from acclimate.backbone.units import PARTS
+from acclimate.backbone.units import PARTS, part_letters
 from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive, unknown
-from acclimate.files import new_folder, write_json
+from acclimate.files import check_replaceable, new_folder, write_json
 from acclimate.locks import one_writer
 from acclimate.masking import RandomMasking
 from acclimate.modules import virtual_ids
@@ -88,7 +88,7 @@ def inspect_importance(
     Raises:
         UserError: If the model has no dropout, or anything that was given cannot be used.
     """
-    letters = _letters(parts)
+    letters = [letter.strip() for letter in part_letters(parts)]
     chosen_seeds = list(seeds)
     _check(corpora, letters, chosen_seeds, reads, protect, out)
     check_positive(tokens=tokens, max_length=max_length)
@@ -153,10 +153,6 @@ def inspect_importance(
     return result
 
 
-def _letters(parts: str | Iterable[str]) -> list[str]:
-    return [letter.strip() for letter in (parts.split(",") if isinstance(parts, str) else parts)]
-
-
 def _check(
     corpora: Mapping[str, Text],
     parts: list[str],
@@ -179,11 +175,7 @@ def _check(
     for what, value, known in choices:
         if value not in known:
             raise unknown(what, value, known)
-    if out is None or not Path(out).exists():
-        return
-    # The finished folder replaces what is there, so what is there must be ours.
-    if not Path(out).is_dir() or (any(Path(out).iterdir()) and not (Path(out) / REPORT).is_file()):
-        raise UserError(f"'{out}' exists and holds something other than importances; choose another place.")
+    check_replaceable(out, REPORT, "importances")
 
 
 def _check_list(what: str, given: list[str]) -> None:

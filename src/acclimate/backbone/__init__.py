@@ -2,7 +2,7 @@
 
 from acclimate.backbone.adapters import adapter_size, add_adapters
 from acclimate.backbone.checkpoints import save_model
-from acclimate.backbone.encoding import encode
+from acclimate.backbone.encoding import encode, longest_text
 from acclimate.backbone.ensembles import keep_original
 from acclimate.backbone.heads import HeadLayer, Projection, attach, head_rows
 from acclimate.backbone.language_head import head_parameters, language_head
@@ -27,5 +27,6 @@ __all__ = [
     "language_head",
     "load_masked_lm",
     "load_tokenizer",
+    "longest_text",
     "save_model",
 ]

@@ -20,7 +20,7 @@ from transformers.utils import logging
 from acclimate.backbone.adapters import ADAPTER_SIZE, add_adapters
 from acclimate.backbone.ensembles import ENSEMBLE, ORIGINAL, average_with_original
 from acclimate.backbone.heads import attach
-from acclimate.errors import UserError
+from acclimate.errors import UserError, first_line
 from acclimate.files import write_text
 
 WEIGHTS = "adapted.safetensors"
@@ -92,8 +92,7 @@ def _average(model: Any, original: dict[str, Any], path: str | Path) -> None:
     try:
         average_with_original(model, original)
     except (ValueError, RuntimeError) as error:
-        reason = str(error).splitlines()[0]
-        raise UserError(f"The original beside the model in '{path}' cannot be loaded: {reason}") from error
+        raise UserError(f"The original beside the model in '{path}' cannot be loaded: {first_line(error)}") from error
 
 
 def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | None = None) -> None:

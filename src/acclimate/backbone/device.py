@@ -79,7 +79,8 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 def fast_fp32_matmul() -> bool:
     """Let oneDNN multiply fp32 matrices on a CPU where that is still fp32, and say whether it does.
 
-    The switch doubles the speed on processors with AVX-512; on some others it silently computes in bfloat16.
+    The switch doubles the speed on some processors with AVX-512, changes nothing on others, and on some silently
+    computes in bfloat16.
     The error of one product against float64 decides (true fp32: below 2e-6 relative).
     """
     if torch.cuda.is_available():

@@ -49,7 +49,7 @@ def _run(model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str, 
     packed = bool(((text[:, 1:] != text[:, :-1]) & real[:, 1:]).any())
     if packed:
         options["block_mask"] = (text[:, :, None] == text[:, None, :]).unsqueeze(1)
-        options["position_ids"] = _positions(text) + _first_position(model)
+        options["position_ids"] = _positions(text) + first_position(model)
     others = dict(gates or {})
     if "H" in others:
         options["head_gates"] = others.pop("H")
@@ -65,8 +65,14 @@ def _positions(text: Tensor) -> Tensor:
     return place - torch.where(starts, place, 0).cummax(1).values
 
 
-def _first_position(model: PreTrainedModel) -> int:
-    """RoBERTa and its kin number positions from the padding index plus one."""
+def longest_text(model: PreTrainedModel) -> int | None:
+    """Return how many tokens the positions of a model reach; None if its configuration does not say."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    return None if positions is None else positions - first_position(model)
+
+
+def first_position(model: PreTrainedModel) -> int:
+    """Return the number of the first position: RoBERTa and its kin begin at the padding index plus one."""
     embeddings = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
     padding = getattr(embeddings, "padding_idx", None)
     return 0 if padding is None else padding + 1

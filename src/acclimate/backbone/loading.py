@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTra
 
 from acclimate.backbone.checkpoints import from_pretrained, quiet
 from acclimate.backbone.language_head import head_parameters, language_head, start_head
-from acclimate.errors import UserError
+from acclimate.errors import UserError, first_line
 
 
 @dataclass
@@ -32,7 +32,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError) as error:
-        raise UserError(f"No tokenizer could be loaded from '{path}': {_line(error)}") from error
+        raise UserError(f"No tokenizer could be loaded from '{path}': {first_line(error)}") from error
     return tokenizer
 
 
@@ -59,7 +59,7 @@ def load_masked_lm(path: str | Path, dtype: torch.dtype = torch.float32) -> Load
         with quiet():
             model, info = from_pretrained(AutoModelForMaskedLM, path, config, dtype=dtype)
     except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"No masked language model could be loaded from '{path}': {_line(error)}") from error
+        raise UserError(f"No masked language model could be loaded from '{path}': {first_line(error)}") from error
     tokenizer = load_tokenizer(path)
     if tokenizer.mask_token_id is None:
         raise UserError(f"The tokenizer of '{path}' has no mask token, so the model cannot be trained by masking.")
@@ -77,7 +77,3 @@ def load_masked_lm(path: str | Path, dtype: torch.dtype = torch.float32) -> Load
         start_head(model, missing)
     model.eval()
     return LoadedModel(model, tokenizer, absent)
-
-
-def _line(error: Exception) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

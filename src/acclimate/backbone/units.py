@@ -33,6 +33,11 @@ EMBEDDING_NORM = ("LayerNorm", "norm")
 BOARD, UNITS = "acclimate_gates", "acclimate_units"
 
 
+def part_letters(parts: Any) -> Any:
+    """Read ``"H,I"`` as letters; what is not text comes back as it is."""
+    return tuple(letter.strip() for letter in parts.split(",")) if isinstance(parts, str) else parts
+
+
 class Gated(Protocol):
     """Some units of one layer."""
 

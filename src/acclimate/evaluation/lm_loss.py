@@ -70,7 +70,8 @@ def _measure(
     attach(model)
     virtual = virtual_ids(tokenizer)
     encoded = tokenizer(list(texts), truncation=True, max_length=max_length + len(virtual))["input_ids"]
-    questions = [_mask(np.array(ids), tokenizer, rate, seed) for ids in encoded]
+    special = tokenizer.all_special_ids
+    questions = [_mask(np.array(ids), special, virtual, rate, seed) for ids in encoded]
     order = sorted((index for index, item in enumerate(questions) if item is not None), key=lambda i: -len(encoded[i]))
     if not order:
         raise UserError("The text to measure the masked-LM loss on has no token that could be masked.")
@@ -97,12 +98,14 @@ def _measure(
     }
 
 
-def _mask(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase, rate: float, seed: int) -> np.ndarray | None:
+def _mask(
+    ids: np.ndarray, special: Sequence[int], virtual: Sequence[int], rate: float, seed: int
+) -> np.ndarray | None:
     """Choose positions to mask from the content of the text; None if there is nothing to choose."""
-    ordinary = np.flatnonzero(~np.isin(ids, tokenizer.all_special_ids))
+    ordinary = np.flatnonzero(~np.isin(ids, special))
     if not len(ordinary):
         return None
-    asked = ids[~np.isin(ids, virtual_ids(tokenizer))]  # a model with a soft prompt is asked the same
+    asked = ids[~np.isin(ids, virtual)]  # a model with a soft prompt is asked the same
     rng = np.random.default_rng([seed, zlib.crc32(asked.astype(np.int64).tobytes())])
     return rng.choice(ordinary, max(1, round(rate * len(ordinary))), replace=False)
 

@@ -1,22 +1,19 @@
 """DGA: adapting a language model while preserving its general knowledge (Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import torch
 from pydantic import BeforeValidator
 from torch import Tensor
 
 from acclimate.backbone import Part
+from acclimate.backbone.units import part_letters
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, GeneralContrast, MaskedLM, Objective
 from acclimate.training.importance import measured_importance
 from acclimate.training.run import Run
 from acclimate.updates import SoftMask, normalise
-
-
-def _letters(value: Any) -> Any:
-    return tuple(letter.strip() for letter in value.split(",")) if isinstance(value, str) else value
 
 
 @register(
@@ -50,7 +47,7 @@ class DGA(Method):
 
     contrast_weight: float = 1.0
     temperature: float = 0.05
-    parts: Annotated[tuple[Part, ...], BeforeValidator(_letters)] = ("H",)
+    parts: Annotated[tuple[Part, ...], BeforeValidator(part_letters)] = ("H",)
     importance: Literal["dropout", "random"] = "dropout"
     importance_tokens: int = 1_640_000
     importance_reads: Literal["hidden", "logits"] = "hidden"

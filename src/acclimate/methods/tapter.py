@@ -9,7 +9,7 @@ from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, EmbeddingRegulariser, MaskedLM, Objective
 from acclimate.objectives.embedding import Projection
 from acclimate.training.run import Run
-from acclimate.vectors.stage import fasttext_targets
+from acclimate.training.word_vectors import fasttext_targets
 
 HELPER = "acclimate_projection"
 """Name under which f is part of the model while it trains, so that checkpoints hold it."""

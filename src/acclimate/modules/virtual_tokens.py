@@ -60,7 +60,8 @@ def add_virtual_tokens(
     if backend is None:
         raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer; virtual tokens need one.")
     names = [f"[VIRTUAL{place}]" for place in range(count)]
-    ordinary = [index for index in range(len(tokenizer)) if index not in set(tokenizer.all_special_ids)]
+    special = set(tokenizer.all_special_ids)
+    ordinary = [index for index in range(len(tokenizer)) if index not in special]
     longer = _appending(tokenizer, names)
     table: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
     if len(longer) > len(table):

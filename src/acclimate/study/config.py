@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from acclimate.errors import UserError, unknown
+from acclimate.files import read_settings
 from acclimate.study.explain import explain
 
 Paths = list[str]
@@ -242,12 +241,7 @@ class StudyConfig(_Strict):
         path = Path(path)
         if not path.is_file():
             raise UserError(f"No study file at '{path}'. Give the path of a .yaml or .toml file.")
-        try:
-            text = path.read_text(encoding="utf-8")
-            value = tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
-        except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            detail = " ".join(str(error).split())
-            raise UserError(f"Cannot parse study file '{path}': {detail}") from error
+        value = read_settings(path, "study file")
         if isinstance(value, dict):
             value.setdefault("name", path.stem)
         return cls.of(value, where=str(path)).relative_to(path.resolve().parent)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
+
+from acclimate.errors import did_you_mean
 
 
 def explain(error: ValidationError, root: type[BaseModel]) -> str:
@@ -17,9 +18,7 @@ def explain(error: ValidationError, root: type[BaseModel]) -> str:
     if first["type"] == "extra_forbidden":
         name = str(first["loc"][-1])
         known = sorted(_fields_at(root, first["loc"][:-1]))
-        close = get_close_matches(name, known, n=1, cutoff=0.5)
-        hint = f" Did you mean '{close[0]}'?" if close else ""
-        return f"unknown key '{where}'.{hint} Known here: {', '.join(known)}."
+        return f"unknown key '{where}'.{did_you_mean(name, known)} Known here: {', '.join(known)}."
     if first["type"] == "missing":
         return f"the key '{where}' is missing."
     message = first["msg"].removeprefix("Value error, ")

@@ -6,10 +6,9 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, did_you_mean
 
 
 def _adapt(*args: Any, **options: Any) -> Any:
@@ -123,6 +122,5 @@ def check_keywords(given: Iterable[str], known: Iterable[str], where: str) -> No
         if name in RESERVED:
             raise UserError(f"study: the study itself sets '{where}.{name}'; remove it.")
         if name not in options:
-            close = get_close_matches(name, options, n=1, cutoff=0.5)
-            hint = f" Did you mean '{close[0]}'?" if close else ""
+            hint = did_you_mean(name, options)
             raise UserError(f"study: unknown key '{where}.{name}'.{hint} Known here: {', '.join(options)}.")

@@ -19,7 +19,7 @@ from acclimate.backbone import save_model
 from acclimate.backbone.device import Precision, choose_precision, default_device
 from acclimate.errors import UserError, unknown
 from acclimate.evaluation.metrics import NAMES, classification_metrics
-from acclimate.files import new_folder, write_json, write_text
+from acclimate.files import check_replaceable, new_folder, write_json, write_text
 from acclimate.locks import one_writer
 from acclimate.tasks.batching import LengthGroupedBatches
 from acclimate.tasks.classifier import Classifier, diverged, load_classifier
@@ -187,11 +187,7 @@ def _check(data: Task, select: str, metric: str, out: str | Path | None, **numbe
         raise UserError(f"learning_rate={numbers['learning_rate']} must be above 0.")
     if not 0 <= numbers["warmup"] <= 1:
         raise UserError(f"warmup={numbers['warmup']} must lie between 0 and 1.")
-    if out is None or not Path(out).exists():
-        return
-    # The finished folder replaces what is there, so what is there must be ours.
-    if not Path(out).is_dir() or (any(Path(out).iterdir()) and not (Path(out) / "predictions.jsonl").is_file()):
-        raise UserError(f"'{out}' exists and holds something other than a fine-tuned model; choose another place.")
+    check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
 
 
 class _Trainer(Trainer):

@@ -18,12 +18,13 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
+from acclimate.backbone import longest_text
 from acclimate.backbone.attention import NAME as ATTENTION
 from acclimate.backbone.checkpoints import from_pretrained, quiet
 from acclimate.backbone.device import Precision, autocast, micro_batch_tokens, writes_attention_out
 from acclimate.backbone.dropout import cheapen_dropout
 from acclimate.backbone.loading import load_tokenizer
-from acclimate.errors import UserError
+from acclimate.errors import UserError, first_line
 from acclimate.modules import virtual_ids
 from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.data import Example
@@ -106,8 +107,7 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
 
     What the checkpoint lacks is drawn from torch's global generator: seed it before. That is the classification head
     and, in a checkpoint of a masked language model whose architecture has one (BERT), the pooler in front of it, which
-    starts near the identity. A
-    checkpoint that already is a classifier with as many classes goes on from its head.
+    starts near the identity. A checkpoint that already is a classifier with as many classes goes on from its head.
 
     Args:
         path: A model folder, or a name on the hub.
@@ -137,8 +137,7 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
                 ignore_mismatched_sizes=True,  # of the head of another task; the encoder is checked below
             )
     except (OSError, ValueError, RuntimeError) as error:
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise UserError(f"No classifier could be made of '{path}': {reason}") from error
+        raise UserError(f"No classifier could be made of '{path}': {first_line(error)}") from error
     cheapen_dropout(model)
     if writes_attention_out(device):
         _write_attention_out(model)
@@ -153,7 +152,8 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
     if len(tokenizer) > rows:
         raise UserError(f"The tokenizer of '{path}' has {len(tokenizer)} tokens, its model only {rows}.")
     model.config.pad_token_id = tokenizer.pad_token_id
-    length = min(max_length + len(virtual_ids(tokenizer)), _longest(model, tokenizer))
+    wanted = max_length + len(virtual_ids(tokenizer))
+    length = min(wanted, longest_text(model) or tokenizer.model_max_length, tokenizer.model_max_length)
     if length < 4:
         raise UserError(f"max_length={max_length} leaves no room for text; ask for at least 4 tokens.")
     return Classifier(model, tokenizer, length)
@@ -178,16 +178,6 @@ def _write_attention_out(model: PreTrainedModel) -> None:
         model.set_attn_implementation(ATTENTION)
     except (ValueError, AttributeError):  # an architecture of its own kind keeps its own attention
         return
-
-
-def _longest(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> int:
-    """Return how many tokens the model can read."""
-    positions = getattr(model.config, "max_position_embeddings", tokenizer.model_max_length)
-    embedding = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
-    padding = getattr(embedding, "padding_idx", None)
-    if padding is not None:  # RoBERTa and its kin number positions from the padding index plus one
-        positions -= padding + 1
-    return min(positions, tokenizer.model_max_length)
 
 
 @contextmanager

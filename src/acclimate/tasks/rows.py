@@ -13,7 +13,7 @@ from typing import IO, Any
 import pyarrow
 import pyarrow.parquet
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, first_line
 
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".csv.gz", ".tsv.gz")
 CELL_LIMIT = 2**31 - 1
@@ -37,8 +37,7 @@ def read_rows(path: Path) -> Iterator[Row]:
             kind = path.name.removesuffix(".gz").rpartition(".")[2]
             yield from _json_lines(path, file) if kind == "jsonl" else _table(path, file, kind)
     except (OSError, EOFError, zlib.error, pyarrow.ArrowException) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"'{path}' cannot be read: {reason}.") from error
+        raise UserError(f"'{path}' cannot be read: {first_line(error)}.") from error
 
 
 def _open(path: Path) -> IO[bytes]:

@@ -58,5 +58,5 @@ def _counted(batches: Iterator[Batch], bar: Progress) -> Iterator[Batch]:
     read = 0
     for batch in batches:
         yield batch
-        read += int((batch.text >= 0).sum())
+        read += batch.tokens
         bar.at(read)

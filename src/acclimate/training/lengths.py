@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from acclimate.backbone import LoadedModel
+from acclimate.backbone import LoadedModel, longest_text
 from acclimate.errors import UserError
 from acclimate.modules import add_virtual_tokens, virtual_ids
 from acclimate.training.method import Method
@@ -25,10 +25,6 @@ def check_length(loaded: LoadedModel, max_length: int) -> None:
     """
     if max_length < 8:
         raise UserError(f"max-length must be at least 8 tokens, not {max_length}.")
-    positions = getattr(loaded.model.config, "max_position_embeddings", None)
-    if positions is not None:
-        embeddings = getattr(loaded.model.base_model, "embeddings", None)
-        padding = getattr(getattr(embeddings, "position_embeddings", None), "padding_idx", None)
-        room = positions - (0 if padding is None else padding + 1)
-        if max_length > room:
-            raise UserError(f"max-length {max_length} is more than the {room} positions of this model.")
+    room = longest_text(loaded.model)
+    if room is not None and max_length > room:
+        raise UserError(f"max-length {max_length} is more than the {room} positions of this model.")

@@ -10,6 +10,7 @@ import logging
 import re
 import struct
 from collections.abc import Iterable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, Literal
 
@@ -132,6 +133,7 @@ def _ngrams(text: str, shortest: int, longest: int) -> Sequence[str]:
     return _gensim().models.fasttext_inner.compute_ngrams(text, shortest, longest)
 
 
+@cache
 def _gensim() -> Any:
     try:
         import gensim.models.fasttext

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from acclimate.corpus import Corpus
+from acclimate.training.run import Run
 from acclimate.vectors.fasttext import load_fasttext, train_fasttext
 from acclimate.vectors.surface import surfaces
 from acclimate.vectors.targets import Targets, make_targets, read_stop_words
-
-if TYPE_CHECKING:
-    from acclimate.training.run import Run
 
 
 def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
