@@ -1,0 +1,35 @@
+"""The command line: verbs, nothing else; a file for each."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from acclimate.cli import adapt, compare, demo, finetune, inspect, methods
+from acclimate.cli.app import app
+from acclimate.errors import UserError
+
+__all__ = ["adapt", "app", "compare", "demo", "finetune", "inspect", "main", "methods"]
+
+
+def _quieten() -> None:
+    """Keep the libraries below from writing between our lines."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+    os.environ.setdefault("TQDM_DISABLE", "1")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+def main() -> None:
+    """Run the command line; an error that the user can mend is one line and exit code 2."""
+    _quieten()
+    try:
+        app()
+    except UserError as error:
+        typer.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        typer.echo("Stopped. The same command goes on from the last checkpoint.", err=True)
+        sys.exit(130)

@@ -1,0 +1,76 @@
+"""``acclimate adapt``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from acclimate.cli.app import Quiet, app, named_values
+from acclimate.errors import UserError, unknown
+from acclimate.files import read_settings
+
+
+@app.command()
+def adapt(
+    config: Annotated[
+        Path | None, typer.Option(help="YAML or TOML file with any of these options; options given here win.")
+    ] = None,
+    model: Annotated[str | None, typer.Option(help="Model folder or name on the hub.")] = None,
+    corpus: Annotated[
+        list[str] | None, typer.Option(help="Text: file, folder, glob or hf:NAME; may be given several times.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="See `acclimate methods`.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder to make.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimiser steps to train.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="Passes over the corpus (default: 1).")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens of text to read.")] = None,
+    max_minutes: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Every random choice comes from it.")] = None,
+    max_length: Annotated[int | None, typer.Option(help="Tokens of a text at most (default: 128).")] = None,
+    batch_size: Annotated[int | None, typer.Option(help="Texts a step (default: 64).")] = None,
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Peak learning rate (default: the method's, mostly 1e-4).")
+    ] = None,
+    mask_rate: Annotated[float | None, typer.Option(help="Share of tokens to predict (default: 0.15).")] = None,
+    text_column: Annotated[str | None, typer.Option(help="Where the text is in tables and JSON lines.")] = None,
+    layout: Annotated[str | None, typer.Option(help="padded or packed rows.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, bf16 or auto.")] = None,
+    save_every: Annotated[
+        int | None, typer.Option(help="Steps between checkpoints (default: every 5 minutes).")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Parameter of the method, as contrast_weight=0.5.")
+    ] = None,
+    overwrite: Annotated[bool | None, typer.Option("--overwrite", help="Replace another adaptation in --out.")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Adapt a model to domain text."""
+    given = {key: value for key, value in locals().items() if key not in ("config", "quiet", "settings")}
+    from acclimate.training import adapt as run
+
+    values = _read_config(config, {*given, "settings", "weight_decay", "warmup", "head_tokens"}) if config else {}
+    values.update({key: value for key, value in given.items() if value is not None})
+    values["settings"] = {**(values.get("settings") or {}), **named_values(settings or [])}
+    for name in ("model", "corpus", "out"):
+        if not values.get(name):
+            raise UserError(f"Say --{name} (or '{name}' in the configuration file).")
+    result = run(**values, progress=not quiet)
+    losses = ", ".join(f"{name} {value:.3f}" for name, value in result.losses.items() if name != "loss")
+    speed = f", {result.tokens / result.seconds:,.0f} tokens/s" if result.seconds else ""
+    typer.echo(f"{result.out}: {result.method}, {result.steps:,} steps, {result.tokens:,} tokens{speed}. {losses}")
+
+
+def _read_config(path: Path, known: set[str]) -> dict[str, Any]:
+    """Read a YAML or TOML file of options; hyphens and underscores are the same."""
+    if not path.is_file():
+        raise UserError(f"There is no configuration file '{path}'.")
+    values = read_settings(path, "configuration file")
+    if not isinstance(values, dict):
+        raise UserError(f"The configuration file '{path}' must hold names and values.")
+    values = {str(key).replace("-", "_"): value for key, value in values.items()}
+    for key in values:
+        if key not in known:
+            raise unknown(f"option in '{path}':", key, known)
+    return values

@@ -1,0 +1,32 @@
+"""The command line application, and the options that several verbs have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from acclimate.errors import UserError
+
+app = typer.Typer(
+    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=(__import__("acclimate").__doc__)
+)
+
+inspection = typer.Typer(no_args_is_help=True, help="Look inside a model or a text.")
+app.add_typer(inspection, name="inspect")
+
+Out = Annotated[Path, typer.Option(help="Folder to make.")]
+Precision = Annotated[str, typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it.")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
+
+
+def named_values(items: list[str]) -> dict[str, str]:
+    """Read the values of ``--set name=value``."""
+    pairs = {}
+    for item in items:
+        key, sign, value = item.partition("=")
+        if not sign or not key:
+            raise UserError(f"--set wants name=value, not '{item}'.")
+        pairs[key.strip()] = value.strip()
+    return pairs

@@ -1,0 +1,71 @@
+"""``acclimate finetune``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from acclimate.cli.app import Precision, Quiet, app
+from acclimate.errors import UserError
+from acclimate.locks import one_writer
+
+
+@app.command()
+@one_writer
+def finetune(
+    model: Annotated[str, typer.Option(help="Model folder or name on the hub.")],
+    task: Annotated[Path, typer.Option(help="Folder with train, dev and test files.")],
+    seeds: Annotated[int, typer.Option(help="How many seeds: 0, 1, ...")] = 5,
+    out: Annotated[Path | None, typer.Option(help="Folder for the fine-tuned models, one a seed.")] = None,
+    epochs: int = 5,
+    learning_rate: float = 3e-5,
+    batch_size: int = 16,
+    max_length: int = 128,
+    few_shot: Annotated[int | None, typer.Option(help="Train examples a class.")] = None,
+    select: Annotated[
+        Literal["last", "dev"], typer.Option(help="last: the last epoch; dev: the best on dev.")
+    ] = "last",
+    repartition: Annotated[
+        float | None, typer.Option(help="Move dev and about 1 - this share of train to test, as the DGA paper does.")
+    ] = None,
+    precision: Precision = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Fine-tune a model on a labelled task and score it on the test set."""
+    import statistics
+
+    from acclimate.tasks import finetune as run
+    from acclimate.tasks import load_task
+    from acclimate.tasks import repartition as enlarge_test
+
+    if seeds < 1:
+        raise UserError("seeds must be at least 1.")
+    labelled = load_task(task) if repartition is None else enlarge_test(load_task(task), repartition)
+    scores: list[dict[str, Any]] = []
+    for seed in range(seeds):
+        result = run(
+            model,
+            labelled,
+            seed=seed,
+            out=None if out is None else out / f"seed-{seed}",
+            epochs=epochs,
+            learning_rate=learning_rate,
+            batch_size=batch_size,
+            max_length=max_length,
+            few_shot=few_shot,
+            select=select,
+            precision=precision,
+            progress=not quiet,
+        )
+        scores.append(result.metrics)
+        line = "  ".join(f"{name} {result.metrics[name]:.4f}" for name in ("accuracy", "macro_f1", "micro_f1"))
+        typer.echo(f"seed {seed}: {line}")
+    for name in ("accuracy", "macro_f1", "micro_f1"):
+        values = [score[name] for score in scores]
+        spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+        typer.echo(f"{name}: {statistics.mean(values):.4f}{spread}")
+    for label, row in scores[-1]["per_class"].items():
+        mean = statistics.mean(score["per_class"][label]["f1"] for score in scores)
+        typer.echo(f"  F1 {label}: {mean:.4f} ({row['support']} in test)")

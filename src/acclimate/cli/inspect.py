@@ -1,0 +1,65 @@
+"""``acclimate inspect``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from acclimate.cli.app import Out, Precision, Quiet, inspection
+from acclimate.errors import UserError
+
+
+@inspection.command("importance")
+def inspect_importance(
+    model: Annotated[str, typer.Option(help="Model folder or name on the hub.")],
+    corpus: Annotated[list[str], typer.Option(help="NAME=TEXT of a domain: file, folder, glob or hf:NAME; several.")],
+    out: Out,
+    parts: Annotated[str, typer.Option(help="H heads, I and O feed-forward, E embedding, as H,I.")] = "H",
+    tokens: Annotated[int, typer.Option(help="Tokens of each domain to measure on.")] = 1_640_000,
+    seed: Annotated[list[int] | None, typer.Option(help="May be given several times (default: 0).")] = None,
+    reads: Annotated[Literal["hidden", "logits"], typer.Option(help="What the divergence is between.")] = "hidden",
+    protect: Annotated[
+        Literal["unusual", "important"], typer.Option(help="Eq. 10 of the DGA paper, or its upper side only.")
+    ] = "unusual",
+    max_length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 128,
+    text_column: Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")] = "text",
+    precision: Precision = "auto",
+    quiet: Quiet = False,
+) -> None:
+    """Measure what matters for general knowledge on several domains, and compare it with chance."""
+    from rich.console import Console
+
+    from acclimate.analysis import inspect_importance as run
+    from acclimate.analysis.table import importance_tables
+
+    result = run(
+        model,
+        _domains(corpus),
+        out,
+        parts=parts,
+        tokens=tokens,
+        seeds=seed or [0],
+        reads=reads,
+        protect=protect,
+        max_length=max_length,
+        precision=precision,
+        text_column=text_column,
+        progress=not quiet,
+    )
+    console = Console()
+    for shown in importance_tables(result.report):
+        console.print(shown, highlight=False, markup=False)
+    typer.echo(f"Figures and numbers: {out}")
+
+
+def _domains(items: list[str]) -> dict[str, str]:
+    domains: dict[str, str] = {}
+    for item in items:
+        name, sign, source = item.partition("=")
+        if not sign or not name or not source:
+            raise UserError(f"--corpus wants NAME=TEXT here, such as reviews=reviews/*.jsonl, not '{item}'.")
+        if name in domains:
+            raise UserError(f"The domain '{name}' is given twice; give each a name of its own.")
+        domains[name] = source
+    return domains
