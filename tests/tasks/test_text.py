@@ -1,0 +1,21 @@
+"""The text of a task."""
+
+from __future__ import annotations
+
+from acclimate.tasks import Task
+from acclimate.tasks.text import task_text
+
+
+def test_texts_and_pairs_of_train_come_once_in_their_order():
+    rows = [
+        {"text": "The soup was cold.", "text_pair": "soup", "label": "bad"},
+        {"text": "The soup was cold.", "text_pair": "", "label": "good"},
+        {"text": "Kind waiter.", "text_pair": "soup", "label": "good"},
+    ]
+    test = [{"text": "unseen", "text_pair": "x", "label": "good"}]
+    assert task_text(Task.of("t", rows, test, test)) == ["The soup was cold.", "soup", "Kind waiter."]
+
+
+def test_single_texts():
+    rows = [{"text": "one", "label": 0}, {"text": "two", "label": 1}, {"text": "one", "label": 1}]
+    assert task_text(Task.of("t", rows, rows[:1])) == ["one", "two"]
