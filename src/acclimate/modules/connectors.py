@@ -61,7 +61,8 @@ class Connectors(nn.Module):
             return
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            projection = nn.Linear(*((teacher_width, student_width)[:: 1 if kind == "teacher" else -1]))
+            reads = teacher_width if kind == "teacher" else student_width
+            projection = nn.Linear(reads, self.units)
             nn.init.xavier_uniform_(projection.weight)
         if kind == "teacher":
             nn.init.constant_(projection.bias, BIAS)

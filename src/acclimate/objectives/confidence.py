@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 
@@ -51,10 +52,8 @@ def soft_divergence(logits: Tensor, teacher: Tensor, temperature: float = 1.0, s
         several: As in :func:`entropy`: the divergences of all classes are added.
     """
     student, teacher = logits.float() / temperature, teacher.float() / temperature
-    if several:
-        log = nn.functional.logsigmoid
-        pairs = ((log(student), log(teacher)), (log(-student), log(-teacher)))
+    if several:  # each class is a distribution of two
+        student, teacher = (nn.functional.logsigmoid(torch.stack((value, -value))) for value in (student, teacher))
     else:
-        pairs = ((student.log_softmax(-1), teacher.log_softmax(-1)),)
-    total = sum((nn.functional.kl_div(ours, theirs, reduction="sum", log_target=True) for ours, theirs in pairs))
-    return temperature**2 * total / len(logits)
+        student, teacher = student.log_softmax(-1), teacher.log_softmax(-1)
+    return temperature**2 * nn.functional.kl_div(student, teacher, reduction="sum", log_target=True) / len(logits)

@@ -1,0 +1,135 @@
+"""The two phases of a student: what it learns from the teacher, then the labels; and a look at it after each epoch."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+from acclimate.backbone.device import Precision, autocast, micro_batch_tokens
+from acclimate.modules.connectors import Connectors
+from acclimate.objectives.activation_boundary import activation_boundary, disagreement
+from acclimate.objectives.confidence import soft_divergence
+from acclimate.tasks.batching import token_budget_batches
+from acclimate.tasks.classifier import Classifier
+from acclimate.tasks.distillation.signs import Signs, first_token
+
+WATCHED = 512
+"""Train examples on which the disagreement is measured, at most: a look must be cheap beside an epoch."""
+
+
+@dataclass
+class Lesson:
+    """What the student learns from the teacher: the loss of the first phase.
+
+    Attributes:
+        signs: What the teacher said about the train examples.
+        connectors: Its ``student`` is applied to the student.
+        objective: ``"boundary"`` or ``"kl"``.
+        margin, scale: See :func:`acclimate.objectives.activation_boundary.activation_boundary`.
+        temperature, several: See :func:`acclimate.objectives.confidence.soft_divergence`.
+        precision: Of the forward.
+    """
+
+    signs: Signs
+    connectors: Connectors
+    objective: Literal["boundary", "kl"]
+    margin: float
+    scale: float
+    temperature: float
+    several: bool
+    precision: Precision
+
+    def loss(self, model: Any, inputs: dict[str, Tensor], places: Sequence[int]) -> Tensor:
+        """Return the loss of a batch.
+
+        Args:
+            model: The student.
+            inputs: Of the student, without labels.
+            places: Which train examples they are (rows,).
+        """
+        device = inputs["input_ids"].device
+        with autocast(self.precision, device):
+            if self.objective == "kl":
+                logits = model(**inputs).logits
+                return soft_divergence(
+                    logits, self.signs.logits[list(places)].to(device), self.temperature, self.several
+                )
+            states = first_token(model, inputs)
+        return activation_boundary(
+            self.connectors.student(states.float()), self.signs.active(places).to(device), self.margin, self.scale
+        )
+
+
+class Watch(TrainerCallback):
+    """Measures before the first step and after each epoch how many units are active in only one of the models."""
+
+    def __init__(self, classifier: Classifier, rows: list[dict[str, Any]], lesson: Lesson, seed: int) -> None:
+        """Choose the examples.
+
+        Args:
+            classifier: The student.
+            rows: Its ``features`` of the train examples.
+            lesson: What it learns.
+            seed: Of the choice.
+        """
+        self.classifier, self.lesson = classifier, lesson
+        self.places = sorted(random.Random(f"{seed}/watch").sample(range(len(rows)), min(WATCHED, len(rows))))
+        self.rows = [rows[place] for place in self.places]
+        self.curve: list[float] = []
+        """Units that differ, a mean over the examples (Eq. 4): before training, then after each epoch."""
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Measure the student as it came."""
+        self.curve.append(self.measure())
+
+    def on_epoch_end(self, *_: Any, **__: Any) -> None:
+        """Measure it as it is."""
+        self.curve.append(self.measure())
+
+    @torch.inference_mode()
+    def measure(self) -> float:
+        """Return the mean number of units that differ, without dropout."""
+        model, device = self.classifier.model.eval(), self.classifier.device
+        total = 0
+        for batch in token_budget_batches([row["input_ids"] for row in self.rows], micro_batch_tokens(device)):
+            inputs = self.classifier.collate([self.rows[place] for place in batch])
+            for name in set(inputs) - {"input_ids", "attention_mask", "token_type_ids"}:
+                inputs.pop(name)
+            with autocast(self.lesson.precision, device):
+                states = first_token(model, {name: value.to(device) for name, value in inputs.items()})
+            active = self.lesson.signs.active([self.places[place] for place in batch]).to(device)
+            total += int(disagreement(self.lesson.connectors.student(states.float()), active).sum())
+        return total / len(self.rows)
+
+
+def switch_epoch(epochs: int, share: float) -> int:
+    """Return how many epochs distil: the whole part of ``share * epochs``, whatever floats make of the product."""
+    return math.floor(share * epochs + 1e-9)
+
+
+def slopes(switch: int, steps: int, warmup: float) -> Callable[[int], float]:
+    """Return the factor of the learning rate at each step when each phase has a schedule of its own.
+
+    In each it rises over the first ``warmup`` of the steps and falls linearly to zero.
+
+    Args:
+        switch: Steps of the first phase.
+        steps: Steps of both.
+        warmup: Share, 0 to 1.
+    """
+
+    def factor(step: int) -> float:
+        start, end = (0, switch) if step < switch else (switch, steps)
+        rising = math.ceil(warmup * (end - start))
+        if step - start < rising:
+            return (step - start) / rising
+        return max(0.0, (end - step) / max(1, end - start - rising))
+
+    return factor

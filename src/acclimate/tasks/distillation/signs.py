@@ -1,0 +1,135 @@
+"""What the teacher says about each example: which of its units are active, and its logits. Read once and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from acclimate.backbone.device import Precision, autocast, micro_batch_tokens
+from acclimate.errors import UserError
+from acclimate.files import new_folder
+from acclimate.modules.connectors import Connectors
+from acclimate.tasks.batching import token_budget_batches
+from acclimate.tasks.classifier import Classifier, diverged
+from acclimate.training.run import cache_folder, fingerprint_weights
+
+FILE = "signs.safetensors"
+
+
+@dataclass(frozen=True)
+class Signs:
+    """The teacher's view of examples, a bit a unit: 768 units of 10,000 examples take less than a megabyte."""
+
+    bits: Tensor
+    """(examples, ceil(units / 8)), uint8."""
+    logits: Tensor
+    """(examples, classes), fp32."""
+    units: int
+
+    def active(self, places: Sequence[int]) -> Tensor:
+        """Return which units are above zero: booleans (places, units), on the CPU."""
+        chosen = np.unpackbits(self.bits[list(places)].numpy(), axis=1, count=self.units)
+        return torch.from_numpy(chosen).bool()
+
+
+def first_token(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    """Return the last hidden state of the first token, in front of any pooler: (rows, width).
+
+    The pooler and the head are not part of what is computed, or nothing reads them: they get no gradient.
+    """
+    return model.base_model(**inputs)[0][:, 0]
+
+
+def width(classifier: Classifier) -> int:
+    """Return the width of what :func:`first_token` gives.
+
+    Raises:
+        UserError: If the first token of a text is not one that stands for the text.
+    """
+    if classifier.tokenizer.cls_token_id is None:
+        name = type(classifier.model).__name__
+        raise UserError(
+            f"{name} has no token in front of a text that stands for all of it, so its representation cannot be "
+            "distilled; choose an encoder such as BERT or RoBERTa."
+        )
+    return int(classifier.model.config.hidden_size)
+
+
+def teacher_signs(
+    classifier: Classifier,
+    rows: Sequence[dict[str, Any]],
+    connectors: Connectors,
+    precision: Precision,
+    cache: bool = True,
+) -> Signs:
+    """Read examples with the teacher in evaluation mode, each once; what it says never changes.
+
+    The released code reads each example again in every epoch of distillation, with the same outcome.
+
+    Args:
+        classifier: The teacher, with its own tokenizer.
+        rows: Its ``features`` of the examples.
+        connectors: Its projection is applied before the sign is taken.
+        precision: Of the forward.
+        cache: Look into the cache folder first, and leave the outcome there. The key is made of the teacher's weights,
+            the token ids and the connector.
+
+    Raises:
+        UserError: If the teacher gives something that is not a number.
+    """
+    if not cache:
+        return _read(classifier, rows, connectors, precision)
+    folder = cache_folder() / "signs" / _key(classifier, rows, connectors, precision)
+    if (folder / FILE).is_file():
+        return Signs(units=connectors.units, **load_file(folder / FILE))
+    signs = _read(classifier, rows, connectors, precision)
+    with new_folder(folder) as temporary:
+        save_file({"bits": signs.bits, "logits": signs.logits}, temporary / FILE)
+    return signs
+
+
+def _key(classifier: Classifier, rows: Sequence[dict[str, Any]], connectors: Connectors, precision: Precision) -> str:
+    projection: Any = connectors.teacher
+    parts = {
+        "teacher": fingerprint_weights(classifier.model),
+        "connector": [connectors.units, fingerprint_weights(projection)],
+        "device": [classifier.device.type, precision],
+        "rows": [[row[name] for name in sorted(row) if name != "labels"] for row in rows],
+    }
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+
+
+@torch.inference_mode()
+def _read(
+    classifier: Classifier, rows: Sequence[dict[str, Any]], connectors: Connectors, precision: Precision
+) -> Signs:
+    model, device = classifier.model.eval(), classifier.device
+    project = connectors.teacher.to(device)
+    bits = torch.empty(len(rows), -(-connectors.units // 8), dtype=torch.uint8)
+    logits = torch.empty(len(rows), int(model.config.num_labels or 0))
+    seen: list[Tensor] = []
+    # One pass gives both: the hook reads what enters the head, also where an encoder is an ensemble.
+    hook = model.base_model.register_forward_hook(lambda module, inputs, output: seen.append(output[0][:, 0]))
+    try:
+        for batch in token_budget_batches([row["input_ids"] for row in rows], micro_batch_tokens(device)):
+            inputs = classifier.collate([rows[place] for place in batch])
+            inputs.pop("labels")
+            with autocast(precision, device):
+                logits[batch] = (
+                    model(**{name: value.to(device) for name, value in inputs.items()}).logits.float().cpu()
+                )
+            active = (project(seen.pop().float()) > 0).cpu().numpy()
+            bits[batch] = torch.from_numpy(np.packbits(active, axis=1))
+    finally:
+        hook.remove()
+    if not bool(logits.isfinite().all()):
+        raise diverged()
+    return Signs(bits, logits, connectors.units)

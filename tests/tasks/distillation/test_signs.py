@@ -1,0 +1,81 @@
+"""What the teacher says is read once, whole, and kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.tasks.distillation.conftest import CPU
+from tests.tasks.test_classification import keyword_task
+
+from acclimate.errors import UserError
+from acclimate.modules.connectors import Connectors
+from acclimate.tasks.classifier import load_classifier
+from acclimate.tasks.distillation import signs as module
+from acclimate.tasks.distillation.signs import first_token, teacher_signs, width
+
+
+@pytest.fixture
+def loaded(teacher):
+    return load_classifier(teacher, keyword_task().labels, 64, CPU)
+
+
+@pytest.mark.parametrize("kind", ["none", "teacher"])
+def test_signs_and_logits_are_those_of_each_example_alone(loaded, kind):
+    connectors = Connectors(kind, 32, 32 if kind == "none" else 13, 0)
+    rows = loaded.features(keyword_task().train)
+    signs = teacher_signs(loaded, rows, connectors, "fp32", cache=False)
+    active = signs.active(range(len(rows)))
+    assert active.shape == (64, connectors.units)
+    model = loaded.model.eval()
+    for place, row in enumerate(rows):
+        inputs = {name: torch.tensor([value]) for name, value in row.items() if name != "labels"}
+        with torch.no_grad():
+            output = model(**inputs, output_hidden_states=True)
+            state = output.hidden_states[-1][0, 0]  # in front of the pooler
+            if kind == "teacher":
+                state = connectors.teacher.weight @ state + connectors.teacher.bias
+            assert torch.equal(first_token(model, inputs)[0], output.hidden_states[-1][0, 0])
+        sure = state.abs() > 1e-4  # padding moves the last bits
+        assert torch.equal((state > 0)[sure], active[place][sure])
+        torch.testing.assert_close(output.logits[0], signs.logits[place], atol=1e-5, rtol=0)
+    assert active.float().mean() not in (0.0, 1.0)
+    assert torch.equal(signs.active([5, 2]), active[[5, 2]])
+
+
+def test_what_is_kept_equals_what_is_read_anew(loaded, monkeypatch):
+    connectors = Connectors("teacher", 32, 24, 0)
+    rows = loaded.features(keyword_task(train=20).train)
+    anew = teacher_signs(loaded, rows, connectors, "fp32", cache=False)
+    first = teacher_signs(loaded, rows, connectors, "fp32")
+
+    def no_pass(*_):
+        raise AssertionError("the teacher was read again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_read", no_pass)
+        kept = teacher_signs(loaded, rows, Connectors("teacher", 32, 24, 0), "fp32")
+    for signs in (first, kept):
+        assert torch.equal(signs.bits, anew.bits)
+        assert torch.equal(signs.logits, anew.logits)
+
+
+def test_whatever_changes_the_signs_changes_their_key(loaded):
+    rows = loaded.features(keyword_task(train=20).train)
+    keys = [
+        module._key(loaded, rows, Connectors("teacher", 32, 24, 0), "fp32"),
+        module._key(loaded, rows[1:], Connectors("teacher", 32, 24, 0), "fp32"),
+        module._key(loaded, rows, Connectors("teacher", 32, 24, 1), "fp32"),
+        module._key(loaded, rows, Connectors("none", 32, 32, 0), "fp32"),
+        module._key(loaded, rows, Connectors("teacher", 32, 24, 0), "bf16"),
+    ]
+    with torch.no_grad():
+        next(loaded.model.parameters()).add_(1)
+    keys.append(module._key(loaded, rows, Connectors("teacher", 32, 24, 0), "fp32"))
+    assert len(set(keys)) == len(keys)
+
+
+def test_a_model_without_a_token_for_the_text(loaded):
+    assert width(loaded) == 32
+    loaded.tokenizer.cls_token = None
+    with pytest.raises(UserError, match="choose an encoder"):
+        width(loaded)
