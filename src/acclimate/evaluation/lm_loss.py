@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from acclimate.backbone import attach, encode, language_head, load_masked_lm
 from acclimate.backbone.device import micro_batch_tokens, to_device
 from acclimate.errors import UserError
-from acclimate.masking.random import IGNORED
+from acclimate.masking import IGNORED
 from acclimate.modules import virtual_ids
 
 

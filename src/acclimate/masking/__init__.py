@@ -1,6 +1,27 @@
 """Which tokens are hidden from the model."""
 
-from acclimate.masking.random import Masking, RandomMasking
+from acclimate.masking.base import IGNORED, Masking, Strategy, Vocabulary
+from acclimate.masking.random import RandomMasking
+from acclimate.masking.registry import file_parameters, get, identify, lookup, names, register, resolve
+from acclimate.masking.same_count import RandomSameCount
 from acclimate.masking.spans import NGramAlone, NGrams, Rewriting, WithoutNGram
 
-__all__ = ["Masking", "NGramAlone", "NGrams", "RandomMasking", "Rewriting", "WithoutNGram"]
+__all__ = [
+    "IGNORED",
+    "Masking",
+    "NGramAlone",
+    "NGrams",
+    "RandomMasking",
+    "RandomSameCount",
+    "Rewriting",
+    "Strategy",
+    "Vocabulary",
+    "WithoutNGram",
+    "file_parameters",
+    "get",
+    "identify",
+    "lookup",
+    "names",
+    "register",
+    "resolve",
+]

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from acclimate.masking.random import Vocabulary
+from acclimate.masking.base import Vocabulary
 
 
 class Rewriting(ABC):

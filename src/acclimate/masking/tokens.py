@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from acclimate.masking.random import Vocabulary
+from acclimate.masking.base import Vocabulary
 from acclimate.masking.spans import Rewriting
 
 

@@ -10,6 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationEr
 
 from acclimate.errors import UserError, unknown
 from acclimate.files import read_settings
+from acclimate.masking import file_parameters
 from acclimate.study.explain import explain
 
 Paths = list[str]
@@ -269,6 +270,10 @@ class StudyConfig(_Strict):
             for task in domain.tasks:
                 task.path = _located(task.path, folder)
         copy.general = copy.general and [_located(source, folder) for source in copy.general]
+        for options in (copy.adapt.model_extra or {}, *(method.adapt for method in copy.methods)):
+            if isinstance(settings := options.get("masking_settings"), dict):
+                for name in file_parameters() & settings.keys():
+                    settings[name] = _located(str(settings[name]), folder)
         return copy
 
     def resolved(self) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive
 from acclimate.files import new_folder, read_json, write_json
 from acclimate.locks import one_writer
-from acclimate.masking import RandomMasking
+from acclimate.masking import Strategy, identify, resolve
 from acclimate.training.batches import Collator, Layout, Steps
 from acclimate.training.budget import Budget
 from acclimate.training.engine import Engine, reference_for
@@ -70,6 +70,8 @@ def adapt(
     batch_size: int = 64,
     learning_rate: float | None = None,
     mask_rate: float = 0.15,
+    masking: str | Strategy | None = None,
+    masking_settings: dict[str, Any] | None = None,
     weight_decay: float = 0.0,
     warmup: float = 0.1,
     precision: str = "auto",
@@ -105,6 +107,9 @@ def adapt(
         learning_rate: Peak, reached after the warm-up, then linear to zero; by default what the method says, mostly
             1e-4.
         mask_rate: Share of tokens that are chosen for prediction.
+        masking: How they are chosen: a name, as ``whole-word`` (see ``docs/masking.md``), or a strategy with its
+            parameters and its own rate; by default at random.
+        masking_settings: Parameters of the masking, where it is given by name.
         weight_decay: Of AdamW, on matrices only.
         warmup: Share of the training in which the learning rate rises.
         precision: ``fp32``, ``bf16`` (autocast, weights stay fp32), or ``auto``: bf16 where the hardware has it.
@@ -128,8 +133,9 @@ def adapt(
     budget = Budget(steps, epochs, tokens, max_minutes)
     learning_rate = method.learning_rate if learning_rate is None else learning_rate
     check_positive(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate)
-    if not 0 < mask_rate < 1:
-        raise UserError(f"mask-rate must be between 0 and 1, not {mask_rate}.")
+    hidden = resolve(masking, mask_rate, masking_settings)
+    if (masking or masking_settings) and type(method).masking is not Method.masking:
+        raise UserError(f"Method '{method.name}' says itself what is masked; leave the masking out.")
     out = Path(out)
     device = default_device()
     text = corpus if isinstance(corpus, Corpus) else Corpus(corpus, text_column=text_column)  # type: ignore[arg-type]
@@ -146,6 +152,7 @@ def adapt(
         "batch_size": batch_size,
         "learning_rate": learning_rate,
         "mask_rate": mask_rate,
+        "masking": identify(hidden, mask_rate),
         "weight_decay": weight_decay,
         "warmup": warmup,
         "precision": chosen,
@@ -170,19 +177,19 @@ def adapt(
         work.mkdir(parents=True, exist_ok=True)
         write_json(work / CARD, config)
     group.wait()
-    masking = RandomMasking(mask_rate)
     to_device(loaded.model)
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", head_tokens, seed, chosen, progress, group)
     result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config)
     if method.trains:
-        run = Run(loaded.model, layers, loaded.tokenizer, rows, masking, seed, chosen, progress, group)
+        run = Run(loaded.model, layers, loaded.tokenizer, rows, hidden, seed, chosen, progress, group)
         method.prepare(run)
         objectives = method.objectives()
         reference = reference_for(objectives, loaded.model)
         engine = Engine(loaded.model, objectives, chosen, reference=reference, group=group)
         at_once = micro_batch_tokens(device) // max(1, engine.student_views)
-        collator = Collator.of(loaded.tokenizer, masking, at_once, layout, engine.rewritings)
+        chosen_by = method.masking(mask_rate) or hidden
+        collator = Collator.of(loaded.tokenizer, chosen_by, at_once, layout, engine.rewritings)
         total = budget.resolve(rows, batch_size, appended)
         data = Steps(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
         trainer = train(

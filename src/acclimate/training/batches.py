@@ -17,8 +17,7 @@ from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
 from acclimate.errors import UserError
-from acclimate.masking import Masking, Rewriting
-from acclimate.masking.random import IGNORED, Vocabulary
+from acclimate.masking import IGNORED, Masking, Rewriting, Vocabulary
 from acclimate.objectives import Batch, Reading
 from acclimate.training.processes import Processes
 
@@ -29,7 +28,7 @@ def vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     """Return what masking needs to know of a tokenizer."""
     ordinary = np.setdiff1d(np.arange(len(tokenizer)), np.array(tokenizer.all_special_ids))
     assert isinstance(tokenizer.mask_token_id, int)
-    return Vocabulary(tokenizer.mask_token_id, ordinary)
+    return Vocabulary(tokenizer.mask_token_id, ordinary, tokenizer)
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ class Collator:
                 start += len(member)
                 number += 1
         allowed = (text >= 0) & ~np.isin(ids, self.special)
-        masked, labels = self.masking(ids, allowed, self.vocabulary, rng)
+        masked, labels = self.masking(ids, text, allowed, self.vocabulary, rng)
         assert ((labels == IGNORED) | allowed).all()
         tensors = [torch.from_numpy(array) for array in (ids, masked, labels, text)]
         rewritten = self._rewrite(ids, text, allowed, rng)

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
-
-from acclimate.errors import UserError, unknown
+from acclimate.errors import unknown
+from acclimate.masking import Masking
 from acclimate.objectives import BatchObjective, MaskedLM, Objective
+from acclimate.parameters import build
 from acclimate.training.run import Run
 from acclimate.updates import UpdateRule
 
@@ -51,6 +51,17 @@ class Method:
 
     def prepare(self, run: Run) -> None:
         """Measure or build what the method needs before the first step."""
+
+    def masking(self, rate: float) -> Masking | None:
+        """Return which tokens are hidden, if that is part of the method; called after :meth:`prepare`.
+
+        Args:
+            rate: Share of tokens that the user wants chosen.
+
+        Returns:
+            None for what the user names, which is random masking by default.
+        """
+        return None
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the loss terms; called after :meth:`prepare`."""
@@ -132,17 +143,4 @@ def get(name: str, **settings: Any) -> Method:
     Raises:
         UserError: If the method or a parameter is unknown, or a value does not fit.
     """
-    cls = lookup(name)
-    fields = {field.name for field in dataclasses.fields(cls)}
-    for key in settings:
-        if key not in fields:
-            if not fields:
-                raise UserError(f"Method '{name}' has no parameters, so '{key}' cannot be set.")
-            raise unknown(f"parameter of method '{name}'", key, fields)
-    try:
-        checked = TypeAdapter(with_config(ConfigDict(extra="forbid"))(cls)).validate_python(settings)
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UserError(f"Method '{name}', parameter '{place}': {first['msg']} (got {first['input']!r}).") from error
-    return checked
+    return build(lookup(name), "method", name, settings)

@@ -1,0 +1,148 @@
+"""Which tokens make a word, for tokenizers that mark words in different ways.
+
+A token begins a word if
+
+- its tokenizer says so: WordPiece by the absence of ``##``, byte-level BPE and SentencePiece by the space before it;
+- or it is the first of a text, or stands after a special token: a row that a cut of a document begins in mid-word has
+  the rest of that word as its first word;
+- or it begins with punctuation, or follows a token that ends with punctuation: a sign of punctuation is a word of its
+  own, as BERT's tokenizer has it, although RoBERTa's writes ``good.`` without a mark before the dot;
+- or it begins with a character of a script without spaces (Han, Kana, Thai, Lao, Khmer, Burmese), or follows one:
+  there a token is the only word that a tokenizer knows.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+"""How the Unicode names of characters begin whose scripts put no spaces between words."""
+LONE_SPACE = ("Ġ", "▁")
+"""Tokens that are one space: the first character after it could not be joined to it, but belongs to it."""
+
+
+def is_punctuation(character: str) -> bool:
+    """Say what BERT's tokenizer says: ASCII that is neither letter nor digit nor space, or Unicode punctuation."""
+    if character.isascii():
+        return not character.isalnum() and not character.isspace()
+    return unicodedata.category(character).startswith("P")
+
+
+def _stands_alone(character: str) -> bool:
+    return is_punctuation(character) or unicodedata.name(character, "").startswith(UNSPACED)
+
+
+@dataclass(frozen=True)
+class Pieces:
+    """What the ids of a vocabulary spell.
+
+    Attributes:
+        text: Characters of each id, without marks; a name of its own where the bytes of an id are no characters.
+        opens: Whether the id begins a word wherever it stands (ids).
+        closes: Whether what follows the id begins a word in any case (ids).
+    """
+
+    text: Sequence[str]
+    opens: np.ndarray
+    closes: np.ndarray
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Pieces:
+        """Read a tokenizer.
+
+        Raises:
+            UserError: If it marks words in a way that is not known here.
+        """
+        from acclimate.vectors.surface import surfaces  # reads the whole vocabulary: only for what needs words
+
+        found = surfaces(tokenizer)
+        text = [piece.text for piece in found]
+        opens = np.array([piece.starts or _stands_alone(piece.text[:1] or "a") for piece in found])
+        closes = np.array([_stands_alone(piece.text[-1:] or "a") for piece in found])
+        names = tokenizer.get_vocab()
+        for token, index in names.items():
+            if not text[index] and found[index].starts:
+                closes[index] = token not in LONE_SPACE  # line breaks and runs of spaces end what came before
+            elif not text[index]:
+                text[index] = f"\0{index}"  # part of a character: unlike every other
+        return cls(text, opens, closes)
+
+    @cached_property
+    def folded(self) -> Sequence[str]:
+        """The characters of each id in lower case."""
+        return [text.lower() for text in self.text]
+
+
+@dataclass(frozen=True)
+class Words:
+    """The words (or longer units) of a batch.
+
+    Attributes:
+        place: Places, counted through all rows, of the tokens that may be chosen (tokens).
+        first: Where in ``place`` each word begins, and the end (words + 1).
+        text: Number of the text of each word (words).
+    """
+
+    place: np.ndarray
+    first: np.ndarray
+    text: np.ndarray
+
+    @classmethod
+    def of(cls, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, pieces: Pieces) -> Words:
+        """Find the words; for the arguments see :class:`acclimate.masking.Masking`."""
+        place = np.flatnonzero(allowed)
+        token, number = ids.ravel()[place], text.ravel()[place]
+        begins = np.ones(len(place), dtype=bool)
+        begins[1:] = (
+            (np.diff(place) > 1) | (np.diff(number) != 0) | pieces.opens[token[1:]] | pieces.closes[token[:-1]]
+        )
+        first = np.flatnonzero(begins)
+        return cls(place, np.append(first, len(place)), number[first])
+
+    def __len__(self) -> int:
+        return len(self.text)
+
+    @property
+    def length(self) -> np.ndarray:
+        """How many tokens each word has (words)."""
+        return np.diff(self.first)
+
+    def adjoins(self) -> np.ndarray:
+        """Return which words follow the word before at once, in the same text (words)."""
+        start = self.place[self.first[:-1]]
+        result = np.zeros(len(self), dtype=bool)
+        result[1:] = (start[1:] == self.place[self.first[1:-1] - 1] + 1) & (np.diff(self.text) == 0)
+        return result
+
+    def joined(self, to_previous: np.ndarray) -> Words:
+        """Return units of several words each: True joins a word to the one before it (words)."""
+        kept = ~to_previous
+        return Words(self.place, np.append(self.first[:-1][kept], self.first[-1]), self.text[kept])
+
+    def spelled(self, ids: np.ndarray, pieces: Pieces, *, fold: bool) -> list[str]:
+        """Return the characters of each word, in lower case if ``fold``."""
+        spelling = pieces.folded if fold else pieces.text
+        parts = [spelling[token] for token in ids.ravel()[self.place].tolist()]
+        cuts = self.first.tolist()
+        return [parts[start] if stop - start == 1 else "".join(parts[start:stop]) for start, stop in pairwise(cuts)]
+
+    def leaders(self, taken: np.ndarray, shape: tuple[int, ...], *, together: bool = True) -> np.ndarray:
+        """Return what :meth:`acclimate.masking.Strategy.choose` wants.
+
+        Args:
+            taken: Which words are chosen (words).
+            shape: Rows and tokens of the batch.
+            together: Whether the tokens of a word share their fate.
+        """
+        leader = np.full(shape, -1)
+        chosen = np.repeat(taken, self.length)
+        first = np.repeat(self.place[self.first[:-1]], self.length) if together else self.place
+        leader.ravel()[self.place[chosen]] = first[chosen]
+        return leader
