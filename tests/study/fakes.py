@@ -13,6 +13,7 @@ import numpy as np
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError, unknown
+from acclimate.evaluation.scoring import SingleLabel
 from acclimate.study import Parts
 
 METHODS = {"none": {}, "mlm": {}, "dga": {"contrast_weight": 1.0, "temperature": 0.05}}
@@ -25,6 +26,9 @@ class FakeTask:
 
     def fingerprint(self) -> str:
         return sha256(self.path.read_bytes()).hexdigest()
+
+    def scoring(self, split="test", negative=None):
+        return SingleLabel((1,) if negative else ())
 
 
 class World:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from acclimate.errors import UserError
-from acclimate.study import StudyConfig
+from acclimate.study import Parts, StudyConfig
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.identity import choose_texts, digest, model_identity, texts_identity
 from acclimate.study.plan import make_plan
@@ -143,3 +145,18 @@ def test_a_model_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match=r"no config\.json"):
         model_identity(str(tmp_path))
     assert model_identity("roberta-base") == "roberta-base"
+
+
+def test_keys_of_stored_studies_stay_as_they_are(folder):
+    """The keys were stored by version 0.1: a keyword of ``finetune`` that came later must not change them."""
+    parts = dataclasses.replace(World().parts(), finetune_defaults=Parts().finetune_defaults)
+
+    def made(**changes):
+        plan = make_plan(StudyConfig.of(study(folder, methods=["none"], seeds=2, general=None, **changes)), parts)
+        return [cell.key for cell in plan.entries if cell.kind == "finetune"]
+
+    assert made() == ["0a5f23275af8720c", "6b528c8fd52fc17c"]
+    assert made(finetune={"select": "dev"}) == ["f120818b4aaad790", "0821aad575b0ada7"]
+    task = {"path": str(folder / "intent"), "negative": "b"}
+    domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}]
+    assert made(domains=domains)[0] not in made()

@@ -14,6 +14,7 @@ from transformers import AutoModelForSequenceClassification, AutoTokenizer
 from acclimate.errors import UserError
 from acclimate.tasks import Task, finetune
 from acclimate.tasks.classifier import load_classifier
+from acclimate.tasks.result import Measured
 from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
 
 FILLER = ["the", "a", "of", "and", "to", "in", "is", "was", "it", "for", "on", "with", "he", "as", "at", "by", "this"]
@@ -150,14 +151,13 @@ def test_dev_chooses_the_best_epoch_and_keeps_its_weights(tiny_bert, tmp_path, m
     scores = iter([0.2, 0.9, 0.9])
     seen = []
 
-    def measured(classifier, data, examples, precision):
-        probabilities = classifier.probabilities(examples, precision)
-        if examples is data.dev and len(seen) < 3:
-            seen.append(classifier.model.classifier.weight.detach().clone())
-            return {"accuracy": next(scores)}, probabilities
-        return {"accuracy": 0.0}, probabilities
+    def measured(learner, split, precision):
+        if split == "dev" and len(seen) < 3:
+            seen.append(learner.model.classifier.weight.detach().clone())
+            return Measured({"accuracy": next(scores)}, [], [], [])
+        return Measured({"accuracy": 0.0}, [], [], [])
 
-    monkeypatch.setattr("acclimate.tasks.classification._measure", measured)
+    monkeypatch.setattr("acclimate.tasks.classification.ClassificationLearner.measure", measured)
     options = {"select": "dev", "metric": "accuracy", "epochs": 3, "learning_rate": 1e-2}
     result = finetune(tiny_bert, task, out=tmp_path / "out", **options, **QUICK)
     assert result.epoch == 2
@@ -210,6 +210,9 @@ def test_a_task_folder_will_do(tiny_bert, tmp_path):
         ({"max_length": 2}, "max_length=2"),
         ({"few_shot": 0}, "few_shot=0"),
         ({"precision": "fp8"}, "Unknown precision 'fp8'"),
+        ({"negative": "god"}, r"Unknown negative label of the task 'keyword' 'god'\. Did you mean 'good'"),
+        ({"negative": ["good", "bad"]}, "Every label .* is called negative"),
+        ({"metric": "positive_micro_f1"}, "Unknown metric 'positive_micro_f1'"),
     ],
 )
 def test_options_without_sense(tiny_bert, options, message):

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
+
+from acclimate.evaluation.scoring import MultiLabel, marks
 
 NAMES = ("accuracy", "macro_f1", "micro_f1")
 
@@ -29,10 +32,7 @@ def classification_metrics(gold: Sequence[int], predicted: Sequence[int], labels
     Raises:
         ValueError: If there is no item, the lengths differ, or a number has no label.
     """
-    if not gold or len(gold) != len(predicted):
-        raise ValueError(f"{len(gold)} gold labels cannot be compared with {len(predicted)} predictions.")
-    if not all(0 <= number < len(labels) for number in (*gold, *predicted)):
-        raise ValueError(f"A class number lies outside of the {len(labels)} labels.")
+    _check(gold, predicted, [*gold, *predicted], labels)
     numbers = list(range(len(labels)))
     rows = zip(labels, *precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0), strict=True)
     return {
@@ -44,3 +44,46 @@ def classification_metrics(gold: Sequence[int], predicted: Sequence[int], labels
             for label, precision, recall, f1, support in rows
         },
     }
+
+
+def multi_label_metrics(
+    gold: Sequence[Sequence[int]], predicted: Sequence[Sequence[int]], labels: Sequence[str]
+) -> dict[str, Any]:
+    """Score predictions of any number of labels an item.
+
+    Args:
+        gold: True class numbers of each item.
+        predicted: Predicted class numbers of each item.
+        labels: The name of each class number.
+
+    Returns:
+        ``macro_f1``, ``micro_f1`` and ``subset_accuracy`` (see :class:`acclimate.evaluation.scoring.MultiLabel`), all
+        in 0..1, and ``per_class`` as :func:`classification_metrics`.
+
+    Raises:
+        ValueError: If there is no item, the lengths differ, or a number has no label.
+    """
+    _check(gold, predicted, [number for row in (*gold, *predicted) for number in row], labels)
+    scoring = MultiLabel(len(labels))
+    scores = {name: scoring.score(gold, predicted, name) for name in scoring.metrics}
+    truth, shown = marks(gold, len(labels)), marks(predicted, len(labels))
+    per_class = {
+        label: {"precision": hit / (said or 1.0), "recall": hit / (true or 1.0), "f1": 2 * hit / (said + true or 1.0)}
+        for label, hit, said, true in zip(labels, *map(_sums, (truth * shown, shown, truth)), strict=True)
+    }
+    for row, true in zip(per_class.values(), _sums(truth), strict=True):
+        row["support"] = int(true)
+    return {**scores, "per_class": per_class}
+
+
+def _sums(table: np.ndarray) -> list[float]:
+    """Sum over the items: (items, classes) to (classes,)."""
+    summed: list[float] = table.sum(0).tolist()
+    return summed
+
+
+def _check(gold: Sequence[Any], predicted: Sequence[Any], numbers: Sequence[int], labels: Sequence[str]) -> None:
+    if not gold or len(gold) != len(predicted):
+        raise ValueError(f"{len(gold)} gold labels cannot be compared with {len(predicted)} predictions.")
+    if not all(0 <= number < len(labels) for number in numbers):
+        raise ValueError(f"A class number lies outside of the {len(labels)} labels.")

@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy import stats
 
+from acclimate.evaluation.paired import called_differences, count_tables, counted_differences, label_arrays
+from acclimate.evaluation.scoring import Scoring, SingleLabel
+
 Metric = str | Callable[[np.ndarray, np.ndarray], float]
-Counter = Callable[[np.ndarray], np.ndarray]
-METRICS = ("macro_f1", "micro_f1", "accuracy")
 _CHUNK = 4_000_000  # cells of a (resamples, items) block: 32 MB of float64
 
 
@@ -48,13 +49,14 @@ class Interval:
 
 
 def paired_bootstrap(
-    gold: npt.ArrayLike,
-    predictions_a: Sequence[npt.ArrayLike],
-    predictions_b: Sequence[npt.ArrayLike],
+    gold: Any,
+    predictions_a: Sequence[Any],
+    predictions_b: Sequence[Any],
     metric: Metric = "macro_f1",
     n: int = 2000,
     seed: int = 0,
     groups: Sequence[Any] | None = None,
+    scoring: Scoring | None = None,
 ) -> Interval:
     """Interval for how much better method ``a`` scores than method ``b``, over seeds and test items.
 
@@ -74,14 +76,15 @@ def paired_bootstrap(
     With one seed the luck of the seeds cannot be seen: the interval then speaks about those two trained models.
 
     Args:
-        gold: True label indices, shape (items,).
-        predictions_a: For each seed, the predicted label indices of method ``a``, shape (items,).
+        gold: What is true of each item: class numbers, shape (items,), or what ``scoring`` takes.
+        predictions_a: For each seed, what method ``a`` predicted for each item.
         predictions_b: The same for method ``b``; entry ``i`` of both is the same seed.
-        metric: ``"macro_f1"``, ``"micro_f1"``, ``"accuracy"``, or a function of (gold, predicted), which is slower.
+        metric: One of the scoring, or a function of arrays (gold, predicted), which is slower.
         n: Number of bootstrap resamples.
         seed: Seed of the resampling.
         groups: For each seed, what it shares with others (for example the seed of the adaptation that several
             fine-tunings started from). Seeds of one group count as one draw of luck. None: each is its own.
+        scoring: What the metric is made of; None: one label an item (macro_f1, micro_f1 or accuracy).
 
     Returns:
         The difference in units of the metric.
@@ -89,12 +92,13 @@ def paired_bootstrap(
     Raises:
         ValueError: If the shapes do not fit together, or nothing was given.
     """
-    first, second, truth = _check(gold, predictions_a, predictions_b)
-    counts = len(first), truth.size
-    score = _scorer(truth, first, second, metric)
-    observed = score(np.ones((1, counts[1])))[0]
-    resampled = np.concatenate([score(weights) for weights in _resamples(counts[1], n, seed)])  # (n, seeds)
-    found = _student(_grouped(observed, groups), _grouped(resampled, groups), float(observed.mean()), items=counts[1])
+    if callable(metric):
+        items, score = called_differences(gold, predictions_a, predictions_b, metric)
+    else:
+        items, score = counted_differences(gold, predictions_a, predictions_b, metric, scoring or SingleLabel())
+    observed = score(np.ones((1, items)))[0]
+    resampled = np.concatenate([score(weights) for weights in _resamples(items, n, seed)])  # (n, seeds)
+    found = _student(_grouped(observed, groups), _grouped(resampled, groups), float(observed.mean()), items=items)
     if callable(metric):
         return found
     # Two seeds can ask for more than there is: a share differs by no more than one.
@@ -136,12 +140,13 @@ def paired_difference(
 
 
 def permutation_test(
-    gold: npt.ArrayLike,
-    predictions_a: Sequence[npt.ArrayLike],
-    predictions_b: Sequence[npt.ArrayLike],
+    gold: Any,
+    predictions_a: Sequence[Any],
+    predictions_b: Sequence[Any],
     metric: Metric = "macro_f1",
     n: int = 2000,
     seed: int = 0,
+    scoring: Scoring | None = None,
 ) -> float:
     """Two-sided p-value for "these trained models are interchangeable on every test item".
 
@@ -153,12 +158,13 @@ def permutation_test(
     of :func:`paired_bootstrap`.
 
     Args:
-        gold: True label indices, shape (items,).
-        predictions_a: For each seed, predicted label indices, shape (items,).
-        predictions_b: The same for the other method.
-        metric: As in :func:`paired_bootstrap`.
+        gold: As in :func:`paired_bootstrap`.
+        predictions_a: As there.
+        predictions_b: As there.
+        metric: As there.
         n: Number of random swaps; the smallest p-value that can come out is ``1 / (n + 1)``.
         seed: Seed of the swaps.
+        scoring: As there.
 
     Returns:
         The share of swaps, the observed order counted as one, with a difference at least as large.
@@ -166,25 +172,30 @@ def permutation_test(
     Raises:
         ValueError: If the shapes do not fit together, or nothing was given.
     """
-    first, second, truth = _check(gold, predictions_a, predictions_b)
-    count = truth.size
     rng = np.random.default_rng(seed)
     if callable(metric):
+        first, second, truth = label_arrays(gold, predictions_a, predictions_b)
         observed = np.mean([metric(truth, x) - metric(truth, y) for x, y in zip(first, second, strict=True)])
         swapped = np.empty(n)
         for i in range(n):
-            swap = rng.random(count) < 0.5
+            swap = rng.random(truth.size) < 0.5
             pairs = zip(np.where(swap, second, first), np.where(swap, first, second), strict=True)
             swapped[i] = np.mean([metric(truth, x) - metric(truth, y) for x, y in pairs])
     else:
+        scoring = scoring or SingleLabel()
+        tables = count_tables(gold, predictions_a, predictions_b, metric, scoring)
+        count = len(tables[0][0])
         one = np.ones((1, count))
-        counters = [_counters(truth, x, y, metric) for x, y in zip(first, second, strict=True)]
-        observed = np.mean([f(a(one)) - f(b(one)) for a, b, f in counters])
+        observed = np.mean([scoring.value(one @ a, metric) - scoring.value(one @ b, metric) for a, b in tables])
         blocks = []
         for rows in _blocks(n, count):
             swap = (rng.random((rows, count)) < 0.5).astype(float)
             keep = 1.0 - swap
-            blocks.append(np.mean([f(a(keep) + b(swap)) - f(b(keep) + a(swap)) for a, b, f in counters], axis=0))
+            found = [
+                scoring.value(keep @ a + swap @ b, metric) - scoring.value(keep @ b + swap @ a, metric)
+                for a, b in tables
+            ]
+            blocks.append(np.mean(found, axis=0))
         swapped = np.concatenate(blocks)
     hits = np.count_nonzero(np.abs(swapped) >= abs(observed) - 1e-12)
     return float((hits + 1) / (n + 1))
@@ -207,16 +218,6 @@ def holm(pvalues: Sequence[float]) -> list[float]:
     return [float(value) for value in adjusted]
 
 
-def _check(gold: Any, a: Sequence[Any], b: Sequence[Any]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return both predictions as (seeds, items) and gold as (items,)."""
-    truth = np.asarray(gold, dtype=np.int64)
-    if not len(a) or len(a) != len(b) or not truth.size or truth.ndim != 1:
-        raise ValueError("Give at least one test item, and as many seeds for one method as for the other.")
-    if any(np.shape(row) != truth.shape for row in (*a, *b)):
-        raise ValueError("Every seed needs one prediction for each test item.")
-    return np.asarray(a, dtype=np.int64), np.asarray(b, dtype=np.int64), truth
-
-
 def _blocks(n: int, items: int) -> Iterator[int]:
     """Cut ``n`` resamples into blocks that fit in memory."""
     size = max(1, _CHUNK // items)
@@ -230,54 +231,6 @@ def _resamples(items: int, n: int, seed: int) -> Iterator[np.ndarray]:
     for rows in _blocks(n, items):
         drawn = rng.integers(items, size=(rows, items)) + np.arange(rows)[:, None] * items
         yield np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items).astype(float)
-
-
-def _scorer(truth: np.ndarray, first: np.ndarray, second: np.ndarray, metric: Metric) -> Counter:
-    """Return a function from item weights (rows, items) to differences (rows, seeds)."""
-    if callable(metric):
-
-        def slow(weights: np.ndarray) -> np.ndarray:
-            rows = []
-            for row in weights.astype(int):
-                taken = np.repeat(np.arange(truth.size), row)
-                pairs = zip(first[:, taken], second[:, taken], strict=True)
-                rows.append([metric(truth[taken], x) - metric(truth[taken], y) for x, y in pairs])
-            return np.asarray(rows)
-
-        return slow
-    counters = [_counters(truth, x, y, metric) for x, y in zip(first, second, strict=True)]
-    return lambda weights: np.stack([f(a(weights)) - f(b(weights)) for a, b, f in counters], axis=1)
-
-
-def _counters(truth: np.ndarray, a: np.ndarray, b: np.ndarray, metric: str) -> tuple[Counter, Counter, Counter]:
-    """Return, for one seed, weights -> counts for each method, and counts -> score.
-
-    Counts are linear in the weights, which is what makes two thousand resamples one matrix product.
-    """
-    if metric in ("accuracy", "micro_f1"):  # the same number when each item has one label
-        right_a, right_b = (truth == a).astype(float), (truth == b).astype(float)
-        return (
-            lambda w: np.stack([w @ right_a, w.sum(1)], -1),
-            lambda w: np.stack([w @ right_b, w.sum(1)], -1),
-            lambda c: c[..., 0] / np.maximum(c[..., 1], 1e-12),
-        )
-    if metric != "macro_f1":
-        raise ValueError(f"Unknown metric '{metric}'. Available: {', '.join(METRICS)}, or a function.")
-    classes = int(max(truth.max(), a.max(), b.max())) + 1
-    gold = np.eye(classes)[truth]
-
-    def counter(predicted: np.ndarray) -> Counter:
-        shown = np.eye(classes)[predicted]
-        table = np.concatenate([gold * shown, gold + shown], axis=1)  # hits, then hits + misses + hits + alarms
-        return lambda w: w @ table
-
-    def macro(counts: np.ndarray) -> np.ndarray:
-        hits, total = counts[..., :classes], counts[..., classes:]
-        present = total > 0  # a class that is neither true nor predicted has no F1
-        f1 = np.divide(2 * hits, total, out=np.zeros_like(hits), where=present)
-        return f1.sum(-1) / np.maximum(present.sum(-1), 1)
-
-    return counter(a), counter(b), macro
 
 
 def _grouped(values: np.ndarray, groups: Sequence[Any] | None) -> np.ndarray:

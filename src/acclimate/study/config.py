@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -12,39 +12,21 @@ from acclimate.errors import UserError, unknown
 from acclimate.files import read_settings
 from acclimate.masking import file_parameters
 from acclimate.study.explain import explain
+from acclimate.study.settings import (
+    AdaptSettings,
+    EvaluateSettings,
+    FinetuneSettings,
+    Paths,
+    Strict,
+    TaskSpec,
+    several,
+)
 
-Paths = list[str]
 MOST_SEEDS = 1000
 """A number of seeds above it is taken for a slip: the list of them alone could fill the memory."""
 
 
-def _whole(value: Any) -> Any:
-    """Let ``1e6`` stand for an integer; YAML reads it as text or as a fraction."""
-    if isinstance(value, str):
-        try:
-            value = float(value.replace("_", ""))
-        except ValueError:
-            return value
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _several(value: Any) -> Any:
-    """Let one path stand for a list of one."""
-    return [str(value)] if isinstance(value, str | Path) else value
-
-
-Whole = Annotated[int, BeforeValidator(_whole)]
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
-Metric = Literal["macro_f1", "micro_f1", "accuracy"]
-
-
-class _Strict(BaseModel):
-    """Keys that are not known are mistakes."""
-
-    model_config = ConfigDict(extra="forbid", protected_namespaces=(), coerce_numbers_to_str=True)
-
-
-class ModelSpec(_Strict):
+class ModelSpec(Strict):
     """A model to start from: a path, or ``{name, path}``."""
 
     name: str = ""
@@ -91,81 +73,16 @@ class MethodSpec(BaseModel):
         return self
 
 
-class FinetuneSettings(_Strict):
-    """Settings of fine-tuning; what is None is left to the defaults of ``acclimate.finetune``."""
-
-    epochs: Count | None = None
-    learning_rate: float | None = Field(default=None, gt=0)
-    batch_size: Count | None = None
-    max_length: Count | None = None
-    few_shot: Count | None = None
-    select: Literal["last", "dev"] | None = None
-    warmup: float | None = Field(default=None, ge=0, lt=1)
-    weight_decay: float | None = Field(default=None, ge=0)
-    precision: str | None = None
-
-    def given(self) -> dict[str, Any]:
-        """The settings that were given."""
-        values = {key: getattr(self, key) for key in FinetuneSettings.model_fields}
-        return {key: value for key, value in values.items() if value is not None}
-
-
-class TaskSpec(FinetuneSettings):
-    """A labelled end task: a folder, or ``{path, name?, metric?, ...}`` with its own settings of fine-tuning."""
-
-    path: str
-    name: str = ""
-    metric: Metric = "macro_f1"
-    repartition: float | None = Field(default=None, gt=0, le=1)  # the ratio of acclimate.tasks.repartition
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        return {"path": str(value)} if isinstance(value, str | Path) else value
-
-    @model_validator(mode="after")
-    def _named(self) -> TaskSpec:
-        self.name = self.name or Path(self.path).name
-        return self
-
-
-class DomainSpec(_Strict):
+class DomainSpec(Strict):
     """A domain: text to adapt to, text held out of it, and end tasks."""
 
     name: str
-    corpus: Annotated[Paths, BeforeValidator(_several), Field(min_length=1)]
-    heldout: Annotated[Paths | None, BeforeValidator(_several)] = None
+    corpus: Annotated[Paths, BeforeValidator(several), Field(min_length=1)]
+    heldout: Annotated[Paths | None, BeforeValidator(several)] = None
     tasks: list[TaskSpec] = Field(default_factory=list)
 
 
-class AdaptSettings(BaseModel):
-    """Settings of adaptation: any keyword of ``acclimate.adapt``, checked against it before the study starts."""
-
-    model_config = ConfigDict(extra="allow")
-    steps: Count | None = None
-    epochs: float | None = Field(default=None, gt=0)
-    tokens: Count | None = None
-    max_minutes: float | None = Field(default=None, gt=0)
-    seed: Whole = 0
-    max_length: Count | None = None
-    batch_size: Count | None = None
-    learning_rate: float | None = Field(default=None, gt=0)
-    mask_rate: float | None = Field(default=None, gt=0, lt=1)
-
-    def given(self) -> dict[str, Any]:
-        """The settings that were given."""
-        values = {key: getattr(self, key) for key in AdaptSettings.model_fields}
-        return {key: value for key, value in {**values, **(self.model_extra or {})}.items() if value is not None}
-
-
-class EvaluateSettings(_Strict):
-    """How masked-LM loss is measured: how many documents, and how many tokens of each."""
-
-    documents: Count = 200
-    max_length: Count = 128
-
-
-class StudyConfig(_Strict):
+class StudyConfig(Strict):
     """A study: models x methods x domains and their tasks x seeds.
 
     Attributes:
@@ -193,7 +110,7 @@ class StudyConfig(_Strict):
     models: list[ModelSpec] = Field(min_length=1)
     methods: list[MethodSpec] = Field(min_length=1)
     domains: list[DomainSpec] = Field(min_length=1)
-    general: Annotated[Paths | None, BeforeValidator(_several)] = None
+    general: Annotated[Paths | None, BeforeValidator(several)] = None
     adapt: AdaptSettings = AdaptSettings()
     adapt_seeds: list[int] | None = Field(default=None, min_length=1)
     finetune: FinetuneSettings = FinetuneSettings()

@@ -85,8 +85,8 @@ class Parts:
     Attributes:
         adapt: As ``acclimate.adapt``.
         finetune: As ``acclimate.finetune``.
-        load_task: From a folder and a name to a task with ``fingerprint()``; a third argument, given only where the
-            study asks for it, is the ratio of a re-partition.
+        load_task: From a folder and a name to a task with ``fingerprint()`` and ``scoring(negative=...)``; a third
+            argument, given only where the study asks for it, is the ratio of a re-partition.
         lm_loss: From a model, texts and ``max_length`` to ``{"nats", "per_text", ...}``.
         corpus: From sources and a text column to an iterable of documents with ``fingerprint`` and ``split``.
         has_head: Whether a model has a masked-LM head; one without is given one before anything else.
@@ -109,6 +109,15 @@ class Parts:
 # What a study gives to adapt() itself, and what cannot change the result.
 RESERVED = ("model", "corpus", "method", "out", "settings", "progress")
 HARMLESS = ("save_every", "overwrite", "progress")
+
+FIRST_OPTIONS = (
+    *("epochs", "learning_rate", "batch_size", "max_length", "few_shot", "select", "metric"),
+    *("warmup", "weight_decay", "precision"),
+)
+"""Keywords of ``finetune`` that are part of the identity of every cell.
+
+A keyword that came later is part of it only where it differs from its default, so that an older study keeps its cells.
+"""
 
 
 def check_keywords(given: Iterable[str], known: Iterable[str], where: str) -> None:

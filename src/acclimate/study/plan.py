@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, unknown
 from acclimate.masking import identify
 from acclimate.study.cells import Cell
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
 from acclimate.study.identity import choose_texts, model_identity, texts_identity
-from acclimate.study.parts import HARMLESS, RESERVED, Parts, check_keywords
+from acclimate.study.parts import FIRST_OPTIONS, HARMLESS, RESERVED, Parts, check_keywords
 
 HELDOUT_SHARE = 0.02
 SPLIT_SEED = 0
@@ -48,6 +48,7 @@ class Plan:
         corpora: Text to adapt to, by domain; ``"general"`` is what a missing head is warmed up on.
         texts: Documents to measure on, by ``"general"`` or name of the domain.
         tasks: Loaded tasks, by (domain, task name).
+        metrics: What each of them is judged by.
         adapt: Keywords for ``adapt``, its corpus among them, by key of the cell.
         finetune: Keywords for ``finetune`` by key of the cell.
         settings: Parameters of each method, defaults included, by label.
@@ -59,6 +60,7 @@ class Plan:
     corpora: dict[str, Any] = field(default_factory=dict)
     texts: dict[str, Text] = field(default_factory=dict)
     tasks: dict[tuple[str, str], Any] = field(default_factory=dict)
+    metrics: dict[tuple[str, str], str] = field(default_factory=dict)
     adapt: dict[str, dict[str, Any]] = field(default_factory=dict)
     finetune: dict[str, dict[str, Any]] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -133,7 +135,11 @@ def _read_domain(plan: Plan, domain: DomainSpec, config: StudyConfig, parts: Par
         ratio = () if task.repartition is None else (task.repartition,)
         if ratio and task_settings(config, task).get("select") == "dev":
             raise UserError(f"study: repartition leaves the task '{task.name}' no dev split; use select: last.")
-        plan.tasks[domain.name, task.name] = parts.load_task(task.path, task.name, *ratio)
+        loaded = plan.tasks[domain.name, task.name] = parts.load_task(task.path, task.name, *ratio)
+        known = loaded.scoring(negative=task.negative).metrics
+        metric = plan.metrics[domain.name, task.name] = task.metric or known[0]
+        if metric not in known:
+            raise unknown(f"metric of the task '{task.name}'", metric, known)
 
 
 def _text(corpus: Any, config: StudyConfig) -> Text:
@@ -239,9 +245,15 @@ def _finetunes(
 ) -> None:
     for task in domain.tasks:
         given = task_settings(config, task)
+        if given.get("select") == "dev":
+            given["metric"] = plan.metrics[domain.name, task.name]
         reserved = ("model", "task", "seed", "out", "progress")
         known = {key: value for key, value in defaults.items() if key not in reserved}
-        decides = {**known, **given}
+        decides = {
+            name: value
+            for name, value in {**known, **given}.items()
+            if name in FIRST_OPTIONS or value != known.get(name)
+        }
         if decides.get("select", "last") == "last":
             decides.pop("metric", None)  # it only chooses between epochs
         identity = {
@@ -257,6 +269,6 @@ def _finetunes(
 def task_settings(config: StudyConfig, task: TaskSpec) -> dict[str, Any]:
     """Return the settings of fine-tuning that were given for a task: its own before those of the study."""
     given = {**config.finetune.given(), **task.given()}
-    if given.get("select") == "dev":
-        given["metric"] = task.metric
+    if task.negative:
+        given["negative"] = tuple(task.negative)
     return given

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.evaluation.scoring import Scoring, scoring_of
 from acclimate.evaluation.significance import holm, paired_bootstrap, paired_difference, permutation_test
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.config import StudyConfig
@@ -17,7 +18,7 @@ from acclimate.study.environment import environment
 from acclimate.study.plan import HEAD, Plan
 
 FORMAT = 1
-METRICS = ("macro_f1", "accuracy", "micro_f1")
+SINGLE = "single_label"
 CURVE_POINTS = 200
 
 
@@ -109,11 +110,12 @@ class _View:
             for domain in self._config.domains:
                 for task in domain.tasks:
                     place = {"model": model.name, "domain": domain.name, "task": task.name}
+                    metric = self._plan.metrics[domain.name, task.name]
                     base = self._find("finetune", **place, method=self._config.baseline)
                     for method in self._config.methods:
                         found = self._find("finetune", **place, method=method.label)
                         if found:
-                            row = {**place, "method": method.label, "metric": task.metric, **_describe(found)}
+                            row = {**place, "method": method.label, "metric": metric, **_describe(found)}
                             if method.label != self._config.baseline and base:
                                 row["difference"] = _against(found, base)
                             rows.append(row)
@@ -158,14 +160,17 @@ class _View:
 def _describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
     """Mean and standard deviation over seeds of each metric, and the values themselves."""
     first = found[0][1]
+    names = _scoring(first).metrics
     row: dict[str, Any] = {
+        "kind": first.get("kind", SINGLE),
+        "metrics": list(names),
         "seeds": [cell.labels["seed"] for cell, _ in found],
         "labels": list(first.get("labels", [])),
         "test_items": len(first["gold"]),
         "train_size": first.get("train_size"),
         "seconds": round(float(np.mean([result.get("seconds") or 0.0 for _, result in found])), 2),
     }
-    for metric in METRICS:
+    for metric in names:
         values = [float(result["metrics"][metric]) for _, result in found if metric in result["metrics"]]
         if values:
             spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
@@ -173,21 +178,32 @@ def _describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
     return row
 
 
+def _scoring(result: dict[str, Any]) -> Scoring:
+    """Return how the predictions of a cell are scored; cells from before there were kinds have one label an item."""
+    return scoring_of(result.get("kind", SINGLE), result.get("scoring", {}))
+
+
 def _against(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]]) -> dict[str, Any] | None:
     """Compare with the baseline on the seeds that both have."""
     other = {cell.labels["seed"]: result for cell, result in base}
     pairs = [(cell, result, other[cell.labels["seed"]]) for cell, result in found if cell.labels["seed"] in other]
-    if not pairs or any(result["gold"] != reference["gold"] for _, result, reference in pairs):
+    if not pairs:
         return None
-    gold = pairs[0][1]["gold"]
+    gold, scoring = pairs[0][1]["gold"], _scoring(pairs[0][1])
+    if any((result["gold"], _scoring(result)) != (gold, scoring) for pair in pairs for result in pair[1:]):
+        return None
     ours = [result["predicted"] for _, result, _ in pairs]
     theirs = [reference["predicted"] for _, _, reference in pairs]
     groups = [cell.needs for cell, _, _ in pairs]
     compared: dict[str, Any] = {"seeds": [cell.labels["seed"] for cell, _, _ in pairs]}
-    for metric in ("macro_f1", "accuracy"):
-        interval = paired_bootstrap(gold, ours, theirs, metric, groups=groups)
-        compared[metric] = {**interval.as_dict(), "p_models": permutation_test(gold, ours, theirs, metric)}
-    compared["micro_f1"] = dict(compared["accuracy"])  # the same number when each item has one label
+    for metric in scoring.metrics:
+        twin = scoring.twin(metric)
+        if twin in compared:  # the same number, and the same luck
+            compared[metric] = dict(compared[twin])
+            continue
+        interval = paired_bootstrap(gold, ours, theirs, metric, groups=groups, scoring=scoring)
+        p_models = permutation_test(gold, ours, theirs, metric, scoring=scoring)
+        compared[metric] = {**interval.as_dict(), "p_models": p_models}
     return compared
 
 

@@ -28,6 +28,7 @@ from acclimate.errors import UserError, first_line
 from acclimate.modules import virtual_ids
 from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.data import Example
+from acclimate.tasks.loop import diverged
 
 
 @dataclass
@@ -47,12 +48,20 @@ class Classifier:
         self._collate = DataCollatorWithPadding(self.tokenizer)
 
     @property
+    def multi_label(self) -> bool:
+        """Whether the classes do not exclude each other."""
+        return self.model.config.problem_type == "multi_label_classification"
+
+    @property
     def device(self) -> torch.device:
         """Where the model is."""
         return next(self.model.parameters()).device
 
     def features(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
-        """Return the model inputs of each example, not padded, with its label."""
+        """Return the model inputs of each example, not padded, with its label.
+
+        In a multi-label task the label is a list of floats, one for each class: one where it holds, else zero.
+        """
         texts = [example.text for example in examples]
         seconds = [example.text_pair for example in examples if example.text_pair is not None]
         read = self.tokenizer(
@@ -64,9 +73,14 @@ class Classifier:
         )
         names = ["input_ids", "attention_mask"] + ["token_type_ids"] * self._segments
         return [
-            {**{name: read[name][place] for name in names}, "labels": example.label}
+            {**{name: read[name][place] for name in names}, "labels": self._target(example)}
             for place, example in enumerate(examples)
         ]
+
+    def _target(self, example: Example) -> int | list[float]:
+        if not self.multi_label:
+            return example.places[0]
+        return [float(number in example.places) for number in range(self.model.config.num_labels or 0)]
 
     def collate(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Pad rows to the longest of them and make tensors of them."""
@@ -75,6 +89,8 @@ class Classifier:
     @torch.inference_mode()
     def probabilities(self, examples: Sequence[Example], precision: Precision) -> Tensor:
         """Return the softmax over the classes: (examples, classes), fp32 on the CPU, in the order of ``examples``.
+
+        In a multi-label task it is the sigmoid of each.
 
         The texts are read by length in batches of similar length. What comes out for an example depends on which
         others are asked for with it (in the last bits, through padding), but not on their order.
@@ -91,18 +107,16 @@ class Classifier:
                 inputs.pop("labels")
                 with autocast(precision, self.device):
                     logits = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits
-                result[batch] = logits.float().softmax(-1).cpu()
+                exact = logits.float()
+                result[batch] = (exact.sigmoid() if self.multi_label else exact.softmax(-1)).cpu()
         if not bool(result.isfinite().all()):
             raise diverged()
         return result
 
 
-def diverged() -> UserError:
-    """Make the error for training that went to NaN or infinity."""
-    return UserError("The loss of fine-tuning is not a number any more; lower the learning rate.")
-
-
-def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, device: torch.device) -> Classifier:
+def load_classifier(
+    path: str | Path, labels: Sequence[str], max_length: int, device: torch.device, multi_label: bool = False
+) -> Classifier:
     """Load a checkpoint of any kind as a classifier in fp32, on the CPU.
 
     What the checkpoint lacks is drawn from torch's global generator: seed it before. That is the classification head
@@ -114,6 +128,7 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
         labels: The classes.
         max_length: Tokens that are read of an example, at most; never more than the model can read.
         device: Where it is going to run, which decides how attention is computed.
+        multi_label: Whether an example may have any number of labels: each class then has a sigmoid of its own.
 
     Raises:
         UserError: If there is no model, or its encoder is incomplete.
@@ -127,7 +142,7 @@ def load_classifier(path: str | Path, labels: Sequence[str], max_length: int, de
         config = AutoConfig.from_pretrained(
             str(path), num_labels=len(names), id2label=names, label2id={label: place for place, label in names.items()}
         )
-        config.problem_type = "single_label_classification"
+        config.problem_type = f"{'multi' if multi_label else 'single'}_label_classification"
         with quiet():
             model, info = from_pretrained(
                 AutoModelForSequenceClassification,

@@ -1,22 +1,19 @@
-"""A labelled end task: three splits of texts (or pairs of texts) with one label each."""
+"""A labelled end task: three splits of texts (or pairs of texts) with one label each, or with any number of them."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from acclimate.errors import UserError
-from acclimate.tasks.rows import FORMATS, Row, read_rows
-
-SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid"), "test": ("test",)}
-"""The splits of a task, and the file names that stand for each."""
+from acclimate.errors import UserError, unknown
+from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
+from acclimate.tasks.folders import SPLITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,8 +22,15 @@ class Example:
 
     text: str
     text_pair: str | None
-    label: int
-    """Place of the label in :attr:`Task.labels`."""
+    label: int | tuple[int, ...]
+    """Place of the label in :attr:`Task.labels`; in a multi-label task the places of all, ascending."""
+    document: str | None = None
+    """What the text is a part of, where a multi-label task is scored by document too."""
+
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The places of its labels, in either kind of task."""
+        return (self.label,) if isinstance(self.label, int) else self.label
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,7 @@ class Task:
     labels: list[str]
     dev: list[Example] = field(default_factory=list)
     path: Path | None = None
+    multi_label: bool = False
 
     @classmethod
     def of(
@@ -52,13 +57,15 @@ class Task:
         test: Iterable[Mapping[str, Any]],
         dev: Iterable[Mapping[str, Any]] = (),
     ) -> Task:
-        """Make a task from rows ``{"text", "text_pair"?, "label"}`` in memory.
+        """Make a task from rows ``{"text", "text_pair"?, "label", "document"?}`` in memory.
 
         Raises:
-            UserError: As :func:`load_task`.
+            UserError: As :func:`acclimate.tasks.load_task`.
         """
+        from acclimate.tasks.labels import build_task
+
         splits = {"train": train, "dev": dev, "test": test}
-        return _build(
+        return build_task(
             name,
             {
                 split: [(f"{name}/{split}: row {number}", dict(row)) for number, row in enumerate(rows, 1)]
@@ -67,9 +74,42 @@ class Task:
         )
 
     @property
+    def kind(self) -> str:
+        """``"single_label"`` or ``"multi_label"``."""
+        return MultiLabel.kind if self.multi_label else SingleLabel.kind
+
+    @property
     def is_pair(self) -> bool:
         """Say whether each row has two texts."""
         return self.train[0].text_pair is not None
+
+    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> Scoring:
+        """Return how predictions for a split are scored.
+
+        Args:
+            split: ``"test"`` or ``"dev"``.
+            negative: Labels that stand for "none of these"; with them there is ``positive_micro_f1``.
+
+        Raises:
+            UserError: If ``negative`` names no label, or all, or the task is multi-label, where an empty list says it.
+        """
+        if not self.multi_label:
+            return SingleLabel(self._numbers(negative or ()))
+        if negative:
+            raise UserError(f"'{self.name}' has lists of labels, so it needs no negative label; leave 'negative' out.")
+        documents = [example.document for example in getattr(self, split)]
+        if None in documents:
+            return MultiLabel(len(self.labels))
+        order = {name: number for number, name in enumerate(dict.fromkeys(documents))}
+        return MultiLabel(len(self.labels), tuple(order[name] for name in documents))
+
+    def _numbers(self, labels: Sequence[str]) -> tuple[int, ...]:
+        for label in labels:
+            if label not in self.labels:
+                raise unknown(f"negative label of the task '{self.name}'", label, self.labels)
+        if len(set(labels)) == len(self.labels):
+            raise UserError(f"Every label of the task '{self.name}' is called negative; leave at least one positive.")
+        return tuple(sorted({self.labels.index(label) for label in labels}))
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything in the task that can change a result.
@@ -85,142 +125,28 @@ class Task:
         for split in SPLITS:
             digest.update(f"\n{split}\n".encode())
             for example in getattr(self, split):
-                digest.update(json.dumps([example.text, example.text_pair, example.label]).encode() + b"\n")
+                values = [example.text, example.text_pair, example.label]
+                values += [] if example.document is None else [example.document]
+                digest.update(json.dumps(values).encode() + b"\n")
         return digest.hexdigest()
 
     def few_shot(self, count: int, seed: int) -> list[Example]:
         """Draw ``count`` train examples of each class, all of a class that has fewer, in the order of the file.
+
+        In a multi-label task the examples without a label are one more class, and an example that is drawn for
+        several labels is there once, so that a label can have more than ``count``.
 
         Raises:
             UserError: If ``count`` is below one.
         """
         if count < 1:
             raise UserError(f"few_shot={count} leaves nothing to train on; ask for at least 1 example per class.")
-        kept: list[int] = []
-        for label in range(len(self.labels)):
-            places = [place for place, example in enumerate(self.train) if example.label == label]
+        members: dict[int, list[int]] = {label: [] for label in range(len(self.labels) + self.multi_label)}
+        for place, example in enumerate(self.train):
+            for label in example.places or (len(self.labels),):
+                members[label].append(place)
+        kept: set[int] = set()
+        for label, places in members.items():
             # A generator per class: one more example of a class does not change what is drawn of the others.
-            kept += random.Random(f"{seed}/{label}").sample(places, min(count, len(places)))
+            kept.update(random.Random(f"{seed}/{label}").sample(places, min(count, len(places))))
         return [self.train[place] for place in sorted(kept)]
-
-
-def load_task(path: str | Path, *, name: str | None = None) -> Task:
-    """Read a task folder with ``train``, ``test`` and, if there is one, ``dev``.
-
-    Each is a ``.jsonl``, ``.csv``, ``.tsv`` (also ``.gz``) or ``.parquet`` file with the columns ``text``, ``label``
-    and, for pairs, ``text_pair``; other columns are ignored. ``dev`` may also be called ``validation`` or ``valid``.
-    A label is a string, a whole number or a truth value. In a task of pairs every row has a second text, which may
-    be empty; a first text may not.
-
-    Args:
-        path: The folder.
-        name: What to call the task; by default the name of the folder.
-
-    Raises:
-        UserError: If the folder or a file is missing, a row is broken, or the labels cannot be learnt.
-    """
-    path = Path(path)
-    if not path.is_dir():
-        raise UserError(_no_folder(path))
-    files = {split: _find(path, split) for split in SPLITS}
-    rows: dict[str, list[Row]] = {split: list(read_rows(file)) if file else [] for split, file in files.items()}
-    for split, file in files.items():
-        if file and not rows[split]:
-            raise UserError(f"'{file}' holds no rows.")
-    return _build(name or path.resolve().name, rows, path)
-
-
-def _no_folder(path: Path) -> str:
-    wanted = "a task is a folder with train, test and perhaps dev as .jsonl, .csv, .tsv or .parquet"
-    if path.exists():
-        return f"'{path}' is a file, but {wanted}."
-    siblings = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
-    close = get_close_matches(path.name, siblings, n=1, cutoff=0.5)
-    hint = f" Did you mean '{path.parent / close[0]}'?" if close else f" Remember that {wanted}."
-    return f"There is no task folder '{path}'.{hint}"
-
-
-def _find(folder: Path, split: str) -> Path | None:
-    found = [file for stem in SPLITS[split] for ending in FORMATS if (file := folder / f"{stem}{ending}").is_file()]
-    if len(found) > 1:
-        raise UserError(f"'{folder}' has several {split} files ({_names(found)}); keep one.")
-    if not found and split != "dev":
-        raise UserError(
-            f"'{folder}' has no {split} file; it needs {split}.jsonl (or .jsonl.gz, .csv, .tsv, .parquet). "
-            f"Found: {_names(folder.iterdir())}."
-        )
-    return found[0] if found else None
-
-
-def _names(files: Iterable[Path]) -> str:
-    names = sorted(file.name for file in files)
-    return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "nothing"
-
-
-def _build(name: str, rows: Mapping[str, list[Row]], path: Path | None = None) -> Task:
-    """Check the rows of all splits against each other and number the labels."""
-    for split in ("train", "test"):
-        if not rows[split]:
-            raise UserError(f"The task '{name}' has no {split} rows.")
-    pair = rows["train"][0][1].get("text_pair") is not None
-    read = {split: [_read(where, row, pair) for where, row in rows[split]] for split in SPLITS}
-    labels = _ordered({label for _, _, label in read["train"]})
-    if len(labels) < 2:
-        raise UserError(f"All train rows of the task '{name}' have the label '{labels[0]}'; it takes at least two.")
-    numbers = {label: number for number, label in enumerate(labels)}
-    examples: dict[str, list[Example]] = {}
-    for split in SPLITS:
-        for (where, _), (_, _, label) in zip(rows[split], read[split], strict=True):
-            if label not in numbers:
-                raise UserError(
-                    f"{where}: the label '{label}' occurs in {split} but not in train, so it cannot be learnt. "
-                    f"Train has: {_some(labels)}."
-                )
-        examples[split] = [Example(text, second, numbers[label]) for text, second, label in read[split]]
-    return Task(name, examples["train"], examples["test"], labels, examples["dev"], path)
-
-
-def _read(where: str, row: dict[str, Any], pair: bool) -> tuple[str, str | None, str]:
-    for column in ("text", "label"):
-        if column not in row:
-            raise UserError(f"{where}: no column '{column}'. The columns are: {_some(map(str, row)) or 'none'}.")
-    text, second = row["text"], row.get("text_pair")
-    if not isinstance(text, str) or not text.strip():
-        raise UserError(f"{where}: 'text' must be a text that is not empty; mend or remove the row.")
-    if second is not None and not isinstance(second, str):
-        raise UserError(f"{where}: 'text_pair' must be a text.")
-    if any("\ud800" <= letter <= "\udfff" for letter in text + (second or "")):
-        raise UserError(f"{where}: the text holds half of a surrogate pair, which is no letter; mend the row.")
-    if (second is not None) != pair:
-        state = (
-            "has no 'text_pair', but the first train row has"
-            if pair
-            else "has a 'text_pair', the first train row none"
-        )
-        raise UserError(f"{where}: {state}; give one to every row or to none.")
-    return text, second, _label(where, row["label"])
-
-
-def _label(where: str, value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # whole numbers come as floats out of tables with gaps elsewhere
-    if isinstance(value, list | tuple):
-        raise UserError(f"{where}: the label is a list; tasks with several labels a row are not supported.")
-    if not isinstance(value, str | int):
-        raise UserError(f"{where}: the label must be a string, a whole number or true/false, not {value!r:.40}.")
-    label = str(value).lower() if isinstance(value, bool) else str(value).strip()
-    if not label:
-        raise UserError(f"{where}: the label is empty; mend or remove the row.")
-    return label
-
-
-def _ordered(labels: set[str]) -> list[str]:
-    try:
-        return sorted(labels, key=lambda label: (int(label), label))
-    except ValueError:
-        return sorted(labels)
-
-
-def _some(names: Iterable[str]) -> str:
-    every = list(names)
-    return ", ".join(every[:20]) + (f" and {len(every) - 20} more" if len(every) > 20 else "")

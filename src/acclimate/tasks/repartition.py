@@ -30,13 +30,16 @@ def repartition(task: Task, ratio: float) -> Task:
         is lost or doubled.
 
     Raises:
-        UserError: If the ratio is out of range, or fewer than two classes keep a train row.
+        UserError: If the ratio is out of range, fewer than two classes keep a train row, or an item can have other
+            than one label.
     """
+    if not isinstance(task, Task) or task.multi_label:
+        raise UserError(f"'{task.name}' cannot be re-partitioned: that is defined by class, for one label an item.")
     if not 0 < ratio <= 1:
         raise UserError(f"The ratio of a re-partition is {ratio}: it must be above 0 and at most 1.")
     # Floats as in the rule's source: exact fractions could differ by one row where the product is a whole number.
     quota = int(len(task.train) * (1 - ratio) // len(task.labels))
-    seen: Counter[int] = Counter()
+    seen: Counter[int | tuple[int, ...]] = Counter()
     kept: list[Example] = []
     moved: list[Example] = []
     for example in task.train:

@@ -1,0 +1,219 @@
+"""What the metrics of each kind of task are made of: counts of each test item, and a function of their sum.
+
+Accuracy, every F1 and every mean can be written so. It makes paired statistics cheap: a resample of the items is a
+vector of weights, and two thousand resamples are one matrix product with the table of counts.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from acclimate.errors import UserError
+
+
+class Scoring(ABC):
+    """The metrics of one kind of task, each in 0..1, more being better.
+
+    A new kind of task brings a frozen dataclass of its own and an entry in :data:`SCORINGS`. Its fields are plain
+    values: they are stored beside the predictions, so that a study can score them again.
+    """
+
+    kind: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics; the first is what a task is judged by unless something else is said."""
+
+    @abstractmethod
+    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+        """Return what each item adds: (items, k).
+
+        An item is what could have been another one: mostly a row of the test file, or a document of several rows.
+        Columns at the right that hold nothing but zeros may be left out.
+        """
+
+    @abstractmethod
+    def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
+        """Turn sums of counts (..., k) into scores (...)."""
+
+    def twin(self, metric: str) -> str:
+        """Return the metric that always has the same value as this one and comes first; itself if there is none."""
+        return metric
+
+    def score(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> float:
+        """Score predictions."""
+        return float(self.value(self.counts(gold, predicted, metric).sum(0), metric))
+
+    def details(self) -> dict[str, Any]:
+        """Return the fields as plain values; :func:`scoring_of` makes an equal scoring of them."""
+        return asdict(self)  # type: ignore[call-overload]
+
+
+@dataclass(frozen=True)
+class SingleLabel(Scoring):
+    """One label an item; gold and predicted are class numbers.
+
+    Macro-F1 is the mean over the classes that are true or predicted somewhere. Micro-F1 equals accuracy, as each item
+    has one label. ``positive_micro_f1``, there if ``negative`` is given, pools the classes that are not negative, as
+    is usual where most pairs stand in no relation: an item that is negative and predicted so counts for nothing.
+    """
+
+    kind: ClassVar[str] = "single_label"
+    negative: tuple[int, ...] = ()
+    """Class numbers that stand for "none of these"."""
+
+    def __post_init__(self) -> None:
+        """Take a list, too, as it comes out of a file."""
+        object.__setattr__(self, "negative", tuple(self.negative))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return ("macro_f1", "accuracy", "micro_f1", *(["positive_micro_f1"] if self.negative else []))
+
+    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+        """Return the counts of each item: see :class:`Scoring`."""
+        truth, shown = np.asarray(gold, dtype=np.int64), np.asarray(predicted, dtype=np.int64)
+        if metric in ("accuracy", "micro_f1"):
+            return np.stack([truth == shown, np.ones(truth.size)], -1).astype(float)
+        if metric == "positive_micro_f1" and self.negative:
+            true, said = ~np.isin(truth, self.negative), ~np.isin(shown, self.negative)
+            return np.stack([(truth == shown) & true, true.astype(float) + said], -1).astype(float)
+        if metric != "macro_f1":
+            raise _unknown(metric, self)
+        classes = int(max(truth.max(), shown.max())) + 1
+        return _table(np.eye(classes)[truth], np.eye(classes)[shown])
+
+    def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
+        """Turn sums of counts into scores."""
+        if metric in ("accuracy", "micro_f1"):
+            return sums[..., 0] / np.maximum(sums[..., 1], 1e-12)
+        return mean_f1(sums) if metric == "macro_f1" else pooled_f1(sums)
+
+    def twin(self, metric: str) -> str:
+        """Return accuracy for micro-F1."""
+        return "accuracy" if metric == "micro_f1" else metric
+
+
+@dataclass(frozen=True)
+class MultiLabel(Scoring):
+    """Any number of labels an item; gold and predicted are lists of class numbers.
+
+    Micro-F1 pools all decisions; macro-F1 is the mean over the labels that are true or predicted somewhere;
+    ``subset_accuracy`` is the share of items of which every label is right. An item without labels that got none
+    adds to the latter alone.
+
+    ``document_f1``, there if ``documents`` is given, is how BLUE scores Hallmarks of Cancer (Peng et al., 2019): the
+    labels of a document are the union of those of its rows; precision and recall are means over documents, and F1 is
+    that of the two means. A document without a true label has no recall. It is left out, as in BLUE, whose test set
+    has such documents removed: what is predicted for it costs nothing. A document that has true labels but was given
+    none has a precision of zero.
+    """
+
+    kind: ClassVar[str] = "multi_label"
+    classes: int
+    documents: tuple[int, ...] | None = None
+    """Number of the document of each item, (items,), from zero without gaps."""
+
+    def __post_init__(self) -> None:
+        """Take a list, too, as it comes out of a file."""
+        if self.documents is not None:
+            object.__setattr__(self, "documents", tuple(self.documents))
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+        return ("macro_f1", "micro_f1", "subset_accuracy", *(["document_f1"] if self.documents else []))
+
+    def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
+        """Return the counts of each item, or for ``document_f1`` of each document: see :class:`Scoring`."""
+        truth, shown = marks(gold, self.classes), marks(predicted, self.classes)
+        if metric == "macro_f1":
+            return _table(truth, shown)
+        if metric == "micro_f1":
+            return np.stack([(truth * shown).sum(1), (truth + shown).sum(1)], -1)
+        if metric == "subset_accuracy":
+            return np.stack([(truth == shown).all(1), np.ones(len(truth))], -1).astype(float)
+        if metric != "document_f1" or self.documents is None:
+            raise _unknown(metric, self)
+        documents = np.asarray(self.documents)
+        first, second = np.zeros((2, documents.max() + 1, self.classes))
+        np.maximum.at(first, documents, truth)
+        np.maximum.at(second, documents, shown)
+        hits, true, said = (first * second).sum(1), first.sum(1), second.sum(1)
+        scored = true > 0
+        table = np.stack([hits / np.maximum(said, 1), hits / np.maximum(true, 1), np.ones(len(true))], -1)
+        return table * scored[:, None]
+
+    def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
+        """Turn sums of counts into scores."""
+        if metric == "macro_f1":
+            return mean_f1(sums)
+        if metric == "micro_f1":
+            return pooled_f1(sums)
+        if metric == "subset_accuracy":
+            return sums[..., 0] / np.maximum(sums[..., 1], 1e-12)
+        # F1 of the means P / n and R / n, n cancelling out but for one: 2 P R / (n (P + R)).
+        precision, recall, documents = (sums[..., place] for place in range(3))
+        below = documents * (precision + recall)
+        return np.divide(2 * precision * recall, below, out=np.zeros(np.shape(below)), where=below > 0)
+
+
+def marks(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
+    """Return ones at the labels of each item: (items, classes) of floats."""
+    table = np.zeros((len(labels), classes))
+    for row, numbers in zip(table, labels, strict=True):
+        row[list(numbers)] = 1.0
+    return table
+
+
+def _table(gold: np.ndarray, shown: np.ndarray) -> np.ndarray:
+    """Interleave hits and marks (true + predicted) of each class: two (items, classes) to (items, 2 * classes)."""
+    return np.stack([gold * shown, gold + shown], -1).reshape(len(gold), -1)
+
+
+def mean_f1(sums: np.ndarray) -> np.ndarray:
+    """Return the mean F1 of the classes that occur: (..., 2 * classes) of hits and marks by turns to (...).
+
+    A class that is neither true nor predicted has no F1 and is left out.
+    """
+    hits, marks = sums[..., 0::2], sums[..., 1::2]
+    present = marks > 0
+    f1 = np.divide(2 * hits, marks, out=np.zeros(hits.shape), where=present)
+    return f1.sum(-1) / np.maximum(present.sum(-1), 1)
+
+
+def pooled_f1(sums: np.ndarray) -> np.ndarray:
+    """Return 2 hits / marks, zero where there is no mark: (..., 2) to (...)."""
+    hits, marks = sums[..., 0], sums[..., 1]
+    return np.divide(2 * hits, marks, out=np.zeros(np.shape(hits)), where=marks > 0)
+
+
+def _unknown(metric: str, scoring: Scoring) -> ValueError:
+    return ValueError(f"Unknown metric '{metric}'. Available: {', '.join(scoring.metrics)}.")
+
+
+SCORINGS: dict[str, type[Any]] = {scoring.kind: scoring for scoring in (SingleLabel, MultiLabel)}
+"""The scoring of each kind of task, by the name that results carry."""
+
+
+def scoring_of(kind: str, details: Mapping[str, Any]) -> Scoring:
+    """Make the scoring that stored predictions name.
+
+    Raises:
+        UserError: If there is no such kind: the predictions come from a newer version.
+    """
+    if kind not in SCORINGS:
+        raise UserError(f"Predictions of the kind '{kind}' cannot be scored; this version knows: {_listed(SCORINGS)}.")
+    made: Scoring = SCORINGS[kind](**details)
+    return made
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names))

@@ -1,0 +1,111 @@
+"""The settings of a study's parts: of adaptation, of fine-tuning and of a task, of what is measured."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+Paths = list[str]
+
+
+def _whole(value: Any) -> Any:
+    """Let ``1e6`` stand for an integer; YAML reads it as text or as a fraction."""
+    if isinstance(value, str):
+        try:
+            value = float(value.replace("_", ""))
+        except ValueError:
+            return value
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def several(value: Any) -> Any:
+    """Let one path stand for a list of one."""
+    return [str(value)] if isinstance(value, str | Path) else value
+
+
+def _labels(value: Any) -> Any:
+    """Let one label stand for a list of one, and write truth values as labels are written."""
+    values = value if isinstance(value, list | None) else [value]
+    return values and [str(entry).lower() if isinstance(entry, bool) else entry for entry in values]
+
+
+Whole = Annotated[int, BeforeValidator(_whole)]
+Count = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
+
+
+class Strict(BaseModel):
+    """Keys that are not known are mistakes."""
+
+    model_config = ConfigDict(extra="forbid", protected_namespaces=(), coerce_numbers_to_str=True)
+
+
+class FinetuneSettings(Strict):
+    """Settings of fine-tuning; what is None is left to the defaults of ``acclimate.finetune``."""
+
+    epochs: Count | None = None
+    learning_rate: float | None = Field(default=None, gt=0)
+    batch_size: Count | None = None
+    max_length: Count | None = None
+    few_shot: Count | None = None
+    select: Literal["last", "dev"] | None = None
+    warmup: float | None = Field(default=None, ge=0, lt=1)
+    weight_decay: float | None = Field(default=None, ge=0)
+    precision: str | None = None
+
+    def given(self) -> dict[str, Any]:
+        """The settings that were given."""
+        values = {key: getattr(self, key) for key in FinetuneSettings.model_fields}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+class TaskSpec(FinetuneSettings):
+    """A labelled end task: a folder, or ``{path, name?, metric?, ...}`` with its own settings of fine-tuning.
+
+    ``metric`` is what it is judged by: one that its kind has, by default the first of them, which is macro_f1 in
+    classification. ``negative`` names the label, or labels, that stand for "none of these".
+    """
+
+    path: str
+    name: str = ""
+    metric: str | None = None
+    negative: Annotated[list[str] | None, BeforeValidator(_labels), Field(min_length=1)] = None
+    repartition: float | None = Field(default=None, gt=0, le=1)  # the ratio of acclimate.tasks.repartition
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"path": str(value)} if isinstance(value, str | Path) else value
+
+    @model_validator(mode="after")
+    def _named(self) -> TaskSpec:
+        self.name = self.name or Path(self.path).name
+        return self
+
+
+class AdaptSettings(BaseModel):
+    """Settings of adaptation: any keyword of ``acclimate.adapt``, checked against it before the study starts."""
+
+    model_config = ConfigDict(extra="allow")
+    steps: Count | None = None
+    epochs: float | None = Field(default=None, gt=0)
+    tokens: Count | None = None
+    max_minutes: float | None = Field(default=None, gt=0)
+    seed: Whole = 0
+    max_length: Count | None = None
+    batch_size: Count | None = None
+    learning_rate: float | None = Field(default=None, gt=0)
+    mask_rate: float | None = Field(default=None, gt=0, lt=1)
+
+    def given(self) -> dict[str, Any]:
+        """The settings that were given."""
+        values = {key: getattr(self, key) for key in AdaptSettings.model_fields}
+        return {key: value for key, value in {**values, **(self.model_extra or {})}.items() if value is not None}
+
+
+class EvaluateSettings(Strict):
+    """How masked-LM loss is measured: how many documents, and how many tokens of each."""
+
+    documents: Count = 200
+    max_length: Count = 128

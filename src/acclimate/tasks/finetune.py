@@ -1,0 +1,134 @@
+"""Fine-tuning a model on a labelled task of any kind, and measuring it on the task's test split."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from transformers import set_seed
+
+from acclimate.backbone import save_model
+from acclimate.backbone.device import choose_precision, default_device
+from acclimate.files import check_replaceable, new_folder
+from acclimate.locks import one_writer
+from acclimate.tasks.kinds import LabelledTask, kind_of, load_task
+from acclimate.tasks.loop import train
+from acclimate.tasks.options import Options
+from acclimate.tasks.result import FinetuneResult, write_result
+
+
+@one_writer
+def finetune(
+    model: str | Path,
+    task: LabelledTask | str | Path,
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    epochs: int = 5,
+    learning_rate: float = 3e-5,
+    batch_size: int = 16,
+    max_length: int = 128,
+    few_shot: int | None = None,
+    select: Literal["last", "dev"] = "last",
+    metric: str | None = None,
+    warmup: float = 0.06,
+    weight_decay: float = 0.01,
+    precision: str = "auto",
+    progress: bool = True,
+    negative: str | Sequence[str] | None = None,
+) -> FinetuneResult:
+    """Fine-tune a model on a task and measure it on the test split.
+
+    AdamW, a learning rate that rises over the first ``warmup`` of the steps and falls linearly to zero, and gradients
+    clipped to a norm of one. The head of the task is drawn from ``seed``. A checkpoint of a masked language model has
+    no pooler either; where the architecture wants one (BERT), that is drawn from ``seed`` too, near the identity.
+    A multi-label task learns a sigmoid for each label (binary cross-entropy) and predicts what is above one half.
+
+    Args:
+        model: A Hugging Face model folder, or a name on the hub.
+        task: A task, or its folder (see :func:`acclimate.tasks.load_task`).
+        seed: Decides the new weights, the order of the examples, dropout, and what ``few_shot`` draws.
+        out: Where to save the model, its tokenizer, ``metrics.json`` and ``predictions.jsonl``.
+        epochs: Passes over the train split.
+        learning_rate: The peak.
+        batch_size: Examples a step.
+        max_length: Tokens that are read of an example; of a pair the longer text is cut first. Never more than the
+            model can read.
+        few_shot: Train on so many examples of each class only.
+        select: Which weights to keep: those of the ``"last"`` epoch, as the DGA paper does, or those of the epoch that
+            is best on ``"dev"`` (the earliest of equals).
+        metric: What ``select="dev"`` compares: one of the scoring of the task (see
+            :mod:`acclimate.evaluation.scoring`); None: the first, macro_f1 in classification.
+        warmup: Share of the steps, 0 to 1.
+        weight_decay: Of all weights but biases and norms.
+        precision: ``"fp32"``, ``"bf16"`` (autocast, weights stay in fp32), or ``"auto"``: bf16 where the hardware
+            has it.
+        progress: Show a progress bar.
+        negative: The label, or labels, that stand for "none of these", such as ``"DDI-false"``; the metrics then have
+            ``positive_micro_f1``, over the others.
+
+    Raises:
+        UserError: If the model or the task cannot be used, an option has no sense, or the loss is not a number.
+    """
+    started = time.perf_counter()
+    data: LabelledTask = load_task(task) if isinstance(task, str | Path) else task
+    none = () if negative is None else (negative,) if isinstance(negative, str) else tuple(negative)
+    scoring = data.scoring(negative=none)
+    options = Options(
+        seed=seed,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        max_length=max_length,
+        few_shot=few_shot,
+        select=select,
+        metric=scoring.metrics[0] if metric is None else metric,
+        warmup=warmup,
+        weight_decay=weight_decay,
+        precision=precision,
+        progress=progress,
+        negative=none,
+    )
+    options.check(data.name, scoring.metrics, has_dev=bool(data.dev))
+    check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
+    examples: Sequence[Any] = data.train if few_shot is None else data.few_shot(few_shot, seed)
+    device = default_device()
+    kind = choose_precision(precision, device)
+
+    set_seed(seed)  # before the new weights are drawn
+    learner = kind_of(data).learner(model, data, options, device)
+
+    def score() -> float:
+        return float(learner.measure("dev", kind).metrics[options.metric])
+
+    trained = train(
+        learner.model, learner.rows(examples), learner.collate, options, kind, score if select == "dev" else None
+    )
+    dev_metrics = learner.measure("dev", kind).metrics if data.dev else None
+    measured = learner.measure("test", kind)
+    result = FinetuneResult(
+        task=data.name,
+        seed=seed,
+        metrics=measured.metrics,
+        dev_metrics=dev_metrics,
+        gold=measured.gold,
+        predicted=measured.predicted,
+        probabilities=measured.probabilities,
+        labels=list(data.labels),
+        seconds=time.perf_counter() - started,
+        train_size=len(examples),
+        steps=trained.steps,
+        epoch=trained.epoch,
+        train_loss=trained.loss,
+        precision=kind,
+        kind=data.kind,
+        scoring=scoring.details(),
+    )
+    if out is not None:
+        with new_folder(Path(out)) as folder:
+            save_model(learner.model, folder, Path(out))
+            learner.tokenizer.save_pretrained(folder)
+            write_result(folder, result, learner.readable)
+    return result

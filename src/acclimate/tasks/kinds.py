@@ -1,0 +1,127 @@
+"""The kinds of labelled tasks: how each is recognised, read and learnt. A new kind is one entry of :data:`KINDS`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from acclimate.backbone.device import Precision
+from acclimate.evaluation.scoring import Scoring
+from acclimate.tasks.classification import Classification
+from acclimate.tasks.folders import check_folder
+from acclimate.tasks.options import Options
+from acclimate.tasks.result import Measured
+
+
+class LabelledTask(Protocol):
+    """What every task can do, whatever its examples are."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def kind(self) -> str:
+        """A key of :data:`acclimate.evaluation.scoring.SCORINGS`."""
+
+    @property
+    def train(self) -> Sequence[Any]:
+        """The examples to learn from."""
+
+    @property
+    def dev(self) -> Sequence[Any]:
+        """The examples to choose weights by; there may be none."""
+
+    @property
+    def test(self) -> Sequence[Any]:
+        """The examples to measure on."""
+
+    @property
+    def labels(self) -> list[str]:
+        """The classes; none if the task has no fixed set of answers."""
+
+    def fingerprint(self) -> str:
+        """Return a hash of everything that can change a result."""
+
+    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> Scoring:
+        """Return how predictions for a split are scored; raise UserError for ``negative`` where it has no sense."""
+
+    def few_shot(self, count: int, seed: int) -> Sequence[Any]:
+        """Draw a small train split, or raise UserError."""
+
+
+class Learner(Protocol):
+    """A model with the head that a kind of task needs."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    def rows(self, examples: Sequence[Any]) -> list[dict[str, Any]]:
+        """Return model inputs with their targets, not padded; an example may give several."""
+
+    def collate(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+        """Pad rows to a batch."""
+
+    def measure(self, split: str, precision: Precision) -> Measured:
+        """Predict the ``"dev"`` or ``"test"`` split of the task, and score that."""
+
+    def readable(self, value: Any) -> Any:
+        """Turn an entry of ``gold`` or ``predicted`` into what people read."""
+
+
+class Kind(Protocol):
+    """A kind of task, or several that share their files and their model."""
+
+    def matches(self, folder: Path) -> bool:
+        """Say whether a folder holds such a task."""
+
+    def load(self, folder: Path, name: str) -> LabelledTask:
+        """Read it; raise UserError naming the row that cannot be used."""
+
+    def owns(self, task: LabelledTask) -> bool:
+        """Say whether a loaded task is of this kind."""
+
+    def learner(self, model: str | Path, task: Any, options: Options, device: torch.device) -> Learner:
+        """Load a checkpoint for a task. New weights are drawn from torch's global generator."""
+
+
+KINDS: list[Kind] = [Classification()]
+"""The first that matches a folder reads it; classification comes last and takes whatever is left."""
+
+
+def load_task(path: str | Path, *, name: str | None = None) -> Any:
+    """Read a task folder with ``train``, ``test`` and, if there is one, ``dev``.
+
+    A classification task: each is a ``.jsonl``, ``.csv``, ``.tsv`` (also ``.gz``) or ``.parquet`` file with the
+    columns ``text``, ``label`` and, for pairs, ``text_pair``; other columns are ignored. ``dev`` may also be called
+    ``validation`` or ``valid``. A label is a string, a whole number or a truth value. In a task of pairs every row
+    has a second text, which may be empty; a first text may not.
+
+    A multi-label task: every label is a list, which may be empty; a label that stands twice in a list counts once. If
+    every row of a split has a ``document``, or an ``id`` that ends in ``_s`` and the number of a sentence, that split
+    is scored by document, too.
+
+    Args:
+        path: The folder.
+        name: What to call the task; by default the name of the folder.
+
+    Returns:
+        An :class:`acclimate.tasks.Task`.
+
+    Raises:
+        UserError: If the folder or a file is missing, a row is broken, or the labels cannot be learnt.
+    """
+    path = Path(path)
+    check_folder(path)
+    kind = next(kind for kind in KINDS if kind.matches(path))
+    return kind.load(path, name or path.resolve().name)
+
+
+def kind_of(task: LabelledTask) -> Kind:
+    """Return the kind that a loaded task is of."""
+    return next(kind for kind in KINDS if kind.owns(task))

@@ -1,0 +1,158 @@
+"""The training loop of fine-tuning, the same for every kind of task."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import DataLoader
+from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+
+from acclimate.backbone.device import Precision, default_device
+from acclimate.errors import UserError
+from acclimate.tasks.batching import LengthGroupedBatches
+from acclimate.tasks.options import Options
+
+CHECK_EVERY = 50
+"""Steps between two looks at the loss: each look waits for the accelerator."""
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the loop did."""
+
+    steps: int
+    epoch: int
+    """The epoch whose weights the model has now, counted from one."""
+    loss: float
+    """Mean over all steps, in nats."""
+
+
+def diverged() -> UserError:
+    """Make the error for training that went to NaN or infinity."""
+    return UserError("The loss of fine-tuning is not a number any more; lower the learning rate.")
+
+
+def train(
+    model: PreTrainedModel,
+    rows: list[dict[str, Any]],
+    collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]],
+    options: Options,
+    precision: Precision,
+    score: Callable[[], float] | None = None,
+) -> Trained:
+    """Train a model in place: AdamW, linear warm-up and decay, gradients clipped to a norm of one.
+
+    Args:
+        model: A model that returns a loss.
+        rows: Inputs, each with ``input_ids``.
+        collate: From rows to a padded batch.
+        options: Those of fine-tuning.
+        precision: The resolved one.
+        score: Measures the model after each epoch, more being better; the weights of the best epoch, the earliest of
+            equals, are kept. None keeps the last.
+
+    Raises:
+        UserError: If the loss is not a number.
+    """
+    device = default_device()
+    steps = options.epochs * math.ceil(len(rows) / options.batch_size)
+    best = _Best(model, score) if score else None
+    with tempfile.TemporaryDirectory(prefix="acclimate-") as scratch:
+        arguments = TrainingArguments(
+            output_dir=scratch,
+            per_device_train_batch_size=options.batch_size,
+            num_train_epochs=options.epochs,
+            learning_rate=options.learning_rate,
+            lr_scheduler_type="linear",
+            warmup_steps=math.ceil(options.warmup * steps),
+            weight_decay=options.weight_decay,
+            optim="adamw_torch_fused",
+            max_grad_norm=1.0,
+            bf16=precision == "bf16",
+            use_cpu=device.type == "cpu",
+            dataloader_pin_memory=device.type == "cuda",
+            seed=options.seed,
+            save_strategy="no",
+            eval_strategy="no",
+            logging_strategy="no",
+            report_to="none",
+            disable_tqdm=not options.progress,
+        )
+        trainer = _Trainer(
+            model=model,
+            args=arguments,
+            data_collator=collate,
+            train_dataset=rows,
+            callbacks=[best] if best else None,
+        )
+        trainer.remove_callback(PrinterCallback)
+        if options.progress:
+            trainer.remove_callback(ProgressCallback)
+            trainer.add_callback(_Bar)
+        trainer.train()
+        loss = trainer.mean_loss()
+    if best:
+        model.load_state_dict(best.weights)
+    return Trained(steps, best.epoch if best else options.epochs, loss)
+
+
+class _Trainer(Trainer):
+    """A trainer with length-grouped batches that stops when the loss is not a number."""
+
+    total: Tensor | float = 0.0
+    count = 0
+
+    def get_train_dataloader(self) -> DataLoader:
+        rows: list[dict[str, Any]] = self.train_dataset  # type: ignore[assignment]
+        lengths = [len(row["input_ids"]) for row in rows]
+        batches = LengthGroupedBatches(lengths, self.args.train_batch_size, self.args.seed)
+        loader: DataLoader = DataLoader(
+            rows,  # type: ignore[arg-type]
+            batch_sampler=batches,
+            collate_fn=self.data_collator,
+            pin_memory=self.args.dataloader_pin_memory,
+        )
+        return self.accelerator.prepare(loader)
+
+    def training_step(self, *args: Any, **options: Any) -> Tensor:
+        loss = super().training_step(*args, **options)
+        self.total = self.total + loss.detach()  # a NaN stays in the sum
+        self.count += 1
+        if self.count % CHECK_EVERY == 0:
+            self.mean_loss()
+        return loss
+
+    def mean_loss(self) -> float:
+        """Return the mean of the losses so far, in nats."""
+        loss = float(self.total) / self.count
+        if not math.isfinite(loss):
+            raise diverged()
+        return loss
+
+
+class _Bar(ProgressCallback):
+    """The progress bar, without the dictionary that is printed over it at the end."""
+
+    def on_log(self, *_: Any, **__: Any) -> None:
+        pass
+
+
+class _Best(TrainerCallback):
+    """Measures after each epoch and keeps a copy of the best weights in memory."""
+
+    def __init__(self, model: PreTrainedModel, score: Callable[[], float]):
+        self.model, self.measure = model, score
+        self.epoch, self.score, self.weights = 0, -1.0, dict[str, Tensor]()
+
+    def on_epoch_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
+        score = self.measure()
+        if score > self.score:
+            self.epoch, self.score = round(state.epoch or 0), score
+            weights = self.model.state_dict()
+            self.weights = {name: value.detach().to("cpu", copy=True) for name, value in weights.items()}

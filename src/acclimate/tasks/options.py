@@ -1,0 +1,52 @@
+"""The options of fine-tuning, checked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from acclimate.errors import UserError, unknown
+
+
+@dataclass(frozen=True)
+class Options:
+    """The keywords of :func:`acclimate.tasks.finetune`, which documents them; a kind of task reads those it needs."""
+
+    seed: int
+    epochs: int
+    learning_rate: float
+    batch_size: int
+    max_length: int
+    few_shot: int | None
+    select: str
+    metric: str
+    """Never None: the first metric of the task stands for it."""
+    warmup: float
+    weight_decay: float
+    precision: str
+    progress: bool
+    negative: tuple[str, ...]
+
+    def check(self, task: str, metrics: Sequence[str], has_dev: bool) -> None:
+        """Raise UserError for an option that has no sense.
+
+        Args:
+            task: Name of the task.
+            metrics: The metrics that it has.
+            has_dev: Whether it has a dev split.
+        """
+        if self.select not in ("last", "dev"):
+            raise unknown("choice of weights", self.select, ("last", "dev"))
+        if self.metric not in metrics:
+            raise unknown("metric", self.metric, metrics)
+        if self.select == "dev" and not has_dev:
+            raise UserError(f"select='dev' needs a dev file, and the task '{task}' has none; use select='last'.")
+        for name in ("epochs", "batch_size"):
+            number = getattr(self, name)
+            if number < 1 or number != int(number):
+                raise UserError(f"{name}={number} must be a whole number of at least 1.")
+        if not 0 < self.learning_rate < math.inf:
+            raise UserError(f"learning_rate={self.learning_rate} must be above 0.")
+        if not 0 <= self.warmup <= 1:
+            raise UserError(f"warmup={self.warmup} must lie between 0 and 1.")

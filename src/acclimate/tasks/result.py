@@ -1,0 +1,79 @@
+"""What a fine-tuning run measured, and how it is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from acclimate.files import write_json, write_text
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What a model did on a split: its metrics, and for each item what is true and what was predicted.
+
+    Everything is plain values. ``gold`` and ``predicted`` are what the scoring of the kind of task takes.
+    """
+
+    metrics: dict[str, Any]
+    gold: list[Any]
+    predicted: list[Any]
+    probabilities: list[Any]
+    """What else is known of each prediction; it is written beside it, and studies do not keep it."""
+
+
+@dataclass(frozen=True)
+class FinetuneResult:
+    """What one fine-tuning run measured; plain values that can be written as JSON."""
+
+    task: str
+    seed: int
+    metrics: dict[str, Any]
+    """Of the test split: those of the scoring, and what else the kind of task measures."""
+    dev_metrics: dict[str, Any] | None
+    """The same of the dev split, for the weights that were kept; None without a dev split."""
+    gold: list[Any]
+    """What is true of each test item: a class number, or a list of them in a multi-label task."""
+    predicted: list[Any]
+    """The same, as predicted."""
+    probabilities: list[Any]
+    """For each test item, in the order of the file, its probabilities: (items, classes).
+
+    Softmax over the classes; in a multi-label task sigmoid of each.
+    """
+    labels: list[str]
+    seconds: float
+    train_size: int
+    """Examples that were trained on, after ``few_shot``."""
+    steps: int
+    epoch: int
+    """The epoch whose weights were kept, counted from one."""
+    train_loss: float
+    """Mean over all steps, in nats."""
+    precision: str
+    kind: str = "single_label"
+    """The kind of the task: a key of :data:`acclimate.evaluation.scoring.SCORINGS`."""
+    scoring: dict[str, Any] = field(default_factory=dict)
+    """What :func:`acclimate.evaluation.scoring.scoring_of` needs besides to score the predictions again."""
+
+
+def write_result(folder: Path, result: FinetuneResult, readable: Callable[[Any], Any]) -> None:
+    """Write ``metrics.json`` and, with a line for each test item, ``predictions.jsonl``.
+
+    Args:
+        folder: Where to.
+        result: What was measured.
+        readable: From an entry of ``gold`` or ``predicted`` to what people read.
+    """
+    summary = asdict(result)
+    for name in ("gold", "predicted", "probabilities", "scoring"):
+        del summary[name]
+    write_json(folder / "metrics.json", summary)
+    lines = [
+        {"gold": readable(gold), "predicted": readable(predicted), "probabilities": probabilities}
+        for gold, predicted, probabilities in zip(result.gold, result.predicted, result.probabilities, strict=True)
+    ]
+    write_text(folder / "predictions.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
