@@ -13,14 +13,24 @@ from acclimate.backbone.checkpoints import WEIGHTS
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json
+from acclimate.tasks import Task
 from acclimate.training import adapt, get, names
 from acclimate.training.method import lookup
 from acclimate.training.trainer import StepTrainer
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"steps": 3, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
-CHEAP = {"dga": {"importance_tokens": 200}, "mlm-adapter": {"size": 4}, "mlm-prompt": {"length": 4}}
+CHEAP = {
+    "dga": {"importance_tokens": 200},
+    "mlm-adapter": {"size": 4},
+    "mlm-prompt": {"length": 4},
+    "dapt+tapt": {"task_steps": 3},
+}
 """Settings that make a method quick enough for tests."""
+ROWS = [{"text": text, "label": ("no", "yes")[number % 2]} for number, text in enumerate(DOCUMENTS)]
+TASK = Task.of("contract", ROWS[:20], ROWS[20:28], ROWS[28:])
+ALONE = [name for name in names() if lookup(name).trains and not get(name).stages()]
+"""Methods of one stage; those of several have tests of their own."""
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +40,9 @@ def models(tmp_path_factory):
 
 
 def run(model, method, out, **options):
-    return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=CHEAP.get(method), **{**SHORT, **options})
+    task = TASK if lookup(method).needs_task else None
+    options = {**SHORT, "task": task, **options}
+    return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=CHEAP.get(method), **options)
 
 
 def weights(folder):
@@ -54,7 +66,7 @@ def load(folder, method):
 def test_trains_saves_and_loads_without_us(models, kind, method, tmp_path):
     result = run(models[kind], method, tmp_path / "out")
     trains = lookup(method).trains
-    assert result.steps == (3 if trains else 0)
+    assert result.steps == (3 * max(1, len(get(method).stages())) if trains else 0)
     assert bool(result.tokens) == trains
     model = load(tmp_path / "out", method)
     before, after = weights(models[kind]), weights(tmp_path / "out")
@@ -79,7 +91,7 @@ def test_same_seed_same_weights_other_seed_other_weights(models, method, tmp_pat
     assert any(not torch.equal(a[name], c[name]) for name in a)
 
 
-@pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains])
+@pytest.mark.parametrize("method", ALONE)
 def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(models, method, tmp_path, monkeypatch):
     run(models["bert"], method, tmp_path / "whole", steps=5)
     step = StepTrainer.training_step

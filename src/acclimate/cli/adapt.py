@@ -21,10 +21,15 @@ def adapt(
     corpus: Annotated[
         list[str] | None, typer.Option(help="Text: file, folder, glob or hf:NAME; may be given several times.")
     ] = None,
+    task: Annotated[
+        Path | None, typer.Option(help="Folder of a labelled task; without --corpus its train text is the corpus.")
+    ] = None,
     method: Annotated[str | None, typer.Option(help="See `acclimate methods`.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder to make.")] = None,
     steps: Annotated[int | None, typer.Option(help="Optimiser steps to train.")] = None,
-    epochs: Annotated[float | None, typer.Option(help="Passes over the corpus (default: 1).")] = None,
+    epochs: Annotated[
+        float | None, typer.Option(help="Passes over the corpus (default: 1; 100 over the text of a task).")
+    ] = None,
     tokens: Annotated[int | None, typer.Option(help="Tokens of text to read.")] = None,
     max_minutes: Annotated[float | None, typer.Option(help="Minutes of training.")] = None,
     seed: Annotated[int | None, typer.Option(help="Every random choice comes from it.")] = None,
@@ -54,7 +59,7 @@ def adapt(
     values.update({key: value for key, value in given.items() if value is not None})
     values["settings"] = {**(values.get("settings") or {}), **named_values(settings or [])}
     for name in ("model", "corpus", "out"):
-        if not values.get(name):
+        if not values.get(name) and not (name == "corpus" and values.get("task")):
             raise UserError(f"Say --{name} (or '{name}' in the configuration file).")
     result = run(**values, progress=not quiet)
     losses = ", ".join(f"{name} {value:.3f}" for name, value in result.losses.items() if name != "loss")

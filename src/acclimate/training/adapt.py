@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from acclimate.backbone import LoadedModel, attach, load_masked_lm, save_model
 from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, micro_batch_tokens, to_device
 from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive
-from acclimate.files import new_folder, read_json, write_json
+from acclimate.files import new_folder, write_json
 from acclimate.locks import one_writer
 from acclimate.masking import Strategy, identify, resolve
 from acclimate.training.batches import Collator, Layout, Steps
@@ -22,45 +20,23 @@ from acclimate.training.engine import Engine, reference_for
 from acclimate.training.lengths import check_length, extend
 from acclimate.training.loop import train
 from acclimate.training.method import Method, get
+from acclimate.training.outcome import CARD, LOG, AdaptResult, finished, plain, read_card
 from acclimate.training.processes import processes
 from acclimate.training.run import Run, cache_folder
+from acclimate.training.stages import adapt_in_stages
+from acclimate.training.texts import TASK_EPOCHS, Text, open_task, texts_to_read
 from acclimate.training.warm_up import HEAD_TOKENS, warm_up_head
 from acclimate.version import __version__
-
-CARD = "acclimate.json"
-Text = str | Path | Iterable[str | Path] | Corpus
-
-
-@dataclass
-class AdaptResult:
-    """What an adaptation did.
-
-    Attributes:
-        out: The model folder.
-        method: Name of the method.
-        steps: Optimiser steps.
-        tokens: Real tokens of unique text read (each text counts once a step, however many views read it).
-        seconds: Of training, without loading and tokenising.
-        losses: Mean of each term over the last logged stretch, nats.
-        parameters: The resolved configuration.
-    """
-
-    out: Path
-    method: str
-    steps: int
-    tokens: int
-    seconds: float
-    losses: dict[str, float]
-    parameters: dict[str, Any] = field(default_factory=dict)
 
 
 @one_writer
 def adapt(
     model: str | Path,
-    corpus: Text,
+    corpus: Text | None = None,
     method: str | Method = "mlm",
     out: str | Path = "adapted",
     *,
+    task: Any = None,
     steps: int | None = None,
     epochs: float | None = None,
     tokens: int | None = None,
@@ -94,10 +70,12 @@ def adapt(
 
     Args:
         model: A model folder or a name on the hub. An absent masked-LM head is warmed up first.
-        corpus: Text files, folders or globs, or a :class:`acclimate.corpus.Corpus`.
+        corpus: Text files, folders or globs, or a :class:`acclimate.corpus.Corpus`; None for the text of the task.
         method: Name of a method, or a method with its parameters.
         out: Folder to make.
-        steps: Optimiser steps to train. One of ``steps``, ``epochs``, ``tokens`` and ``max_minutes``; default 1 epoch.
+        task: A labelled task or its folder, for methods that look at one; of its text only the train split is read.
+        steps: Optimiser steps to train. One of ``steps``, ``epochs``, ``tokens`` and ``max_minutes``; by default
+            1 epoch, or 100 over the text of a task.
         epochs: Passes over the corpus.
         tokens: Tokens of text to read.
         max_minutes: Minutes of training; the learning rate decays with the time. Not repeatable to the bit.
@@ -124,13 +102,15 @@ def adapt(
     Raises:
         UserError: If something is wrong with the input; nothing that was written before is lost.
     """
-    if isinstance(method, str):
-        method = get(method, **(settings or {}))
-    elif settings:
-        raise UserError("Give parameters in the method or in settings, not in both.")
+    asked = dict(locals())
+    method = _with_settings(method, settings)
     group = processes()
     progress = progress and group.first
-    budget = Budget(steps, epochs, tokens, max_minutes)
+    task = open_task(task)
+    texts = texts_to_read(method, corpus, task, text_column)
+    text = next(iter(texts.values()))
+    usual = TASK_EPOCHS if corpus is None or method.reads == "task" else 1
+    budget = Budget.of(steps, epochs, tokens, max_minutes, usual)
     learning_rate = method.learning_rate if learning_rate is None else learning_rate
     check_positive(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate)
     hidden = resolve(masking, mask_rate, masking_settings)
@@ -138,12 +118,12 @@ def adapt(
         raise UserError(f"Method '{method.name}' says itself what is masked; leave the masking out.")
     out = Path(out)
     device = default_device()
-    text = corpus if isinstance(corpus, Corpus) else Corpus(corpus, text_column=text_column)  # type: ignore[arg-type]
     chosen = choose_precision(precision, device)
     config = {
         "acclimate": __version__,
         "model": str(model),
         "corpus": text.fingerprint,
+        "task": None if task is None else task.fingerprint(),
         "method": method.name,
         "settings": method.settings(),
         "budget": asdict(budget),
@@ -159,8 +139,12 @@ def adapt(
         "layout": layout,
         "head_tokens": head_tokens,
     }
-    if (done := _finished(out, config, overwrite)) is not None:
+    if (done := finished(out, config, overwrite)) is not None:
         return done
+    if stages := method.stages():
+        own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
+        options = {**{name: value for name, value in asked.items() if name not in own}, "progress": progress}
+        return adapt_in_stages(adapt, stages, texts, model, out, config, options, group)
     fast_fp32_matmul()
     loaded = load_masked_lm(model)
     layers = attach(loaded.model)
@@ -172,7 +156,7 @@ def adapt(
         )
     work = out.parent / f".{out.name}.work"
     if group.first:
-        if work.is_dir() and _read(work / CARD) != _plain(config):
+        if work.is_dir() and read_card(work) != plain(config):
             shutil.rmtree(work)
         work.mkdir(parents=True, exist_ok=True)
         write_json(work / CARD, config)
@@ -182,7 +166,7 @@ def adapt(
         warm_up_head(loaded, rows, work / "head", head_tokens, seed, chosen, progress, group)
     result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config)
     if method.trains:
-        run = Run(loaded.model, layers, loaded.tokenizer, rows, hidden, seed, chosen, progress, group)
+        run = Run(loaded.model, layers, loaded.tokenizer, rows, hidden, seed, chosen, progress, group, task)
         method.prepare(run)
         objectives = method.objectives()
         reference = reference_for(objectives, loaded.model)
@@ -217,6 +201,14 @@ def adapt(
     return result
 
 
+def _with_settings(method: str | Method, settings: dict[str, Any] | None) -> Method:
+    if isinstance(method, str):
+        return get(method, **(settings or {}))
+    if settings:
+        raise UserError("Give parameters in the method or in settings, not in both.")
+    return method
+
+
 def _write(
     out: Path, work: Path, loaded: LoadedModel, config: dict[str, Any], text: Corpus, result: AdaptResult
 ) -> None:
@@ -224,11 +216,10 @@ def _write(
     with new_folder(out) as folder:
         save_model(loaded.model, folder, out)
         loaded.tokenizer.save_pretrained(folder)
-        if (work / "steps" / "log.jsonl").is_file():
-            shutil.copy(work / "steps" / "log.jsonl", folder / "log.jsonl")
-        measured = {"steps": result.steps, "tokens": result.tokens, "seconds": result.seconds, "losses": result.losses}
+        if (work / "steps" / LOG).is_file():
+            shutil.copy(work / "steps" / LOG, folder / LOG)
         # A numeric summary of what was read goes with the model, so that it can be traced.
-        write_json(folder / CARD, {**config, "text": text.report.as_dict(), "result": measured})
+        write_json(folder / CARD, {**config, "text": text.report.as_dict(), "result": result.measured()})
     shutil.rmtree(work, ignore_errors=True)
 
 
@@ -268,32 +259,3 @@ def ensure_head(
         precision=precision,
         progress=progress,
     ).out
-
-
-def _read(file: Path) -> Any:
-    return read_json(file) if file.is_file() else None
-
-
-def _finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult | None:
-    """Return the result if ``out`` holds just this run; complain if it holds something else."""
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        return None
-    if out.is_file():
-        raise UserError(f"'{out}' is a file; give a folder to make.")
-    card = _read(out / CARD)
-    if card is None:
-        raise UserError(f"The folder '{out}' is not empty and not an adaptation of ours; give another.")
-    if overwrite:
-        return None
-    same = {key: card.get(key) for key in config} == _plain(config)
-    if not same:
-        raise UserError(f"The folder '{out}' holds another adaptation; give another, or overwrite it.")
-    measured = card["result"]
-    return AdaptResult(
-        out, card["method"], measured["steps"], measured["tokens"], measured["seconds"], measured["losses"], config
-    )
-
-
-def _plain(config: dict[str, Any]) -> dict[str, Any]:
-    """Return what the configuration looks like after a trip through JSON."""
-    return json.loads(json.dumps(config, default=str))

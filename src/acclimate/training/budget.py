@@ -18,6 +18,14 @@ class Budget:
     tokens: int | None = None
     max_minutes: float | None = None
 
+    @classmethod
+    def of(
+        cls, steps: int | None, epochs: float | None, tokens: int | None, max_minutes: float | None, usual: float
+    ) -> Budget:
+        """Make a budget of what was given; of ``usual`` epochs where nothing was."""
+        nothing = (steps, epochs, tokens, max_minutes) == (None, None, None, None)
+        return cls(steps, usual if nothing else epochs, tokens, max_minutes)
+
     def __post_init__(self) -> None:
         """Check that one of the four is given and positive.
 

@@ -22,6 +22,21 @@ from acclimate.training.run import Run
 from acclimate.updates import UpdateRule
 
 
+@dataclasses.dataclass(frozen=True)
+class Stage:
+    """One of several adaptations that make up a method.
+
+    Attributes:
+        method: What it does.
+        reads: The text of the domain or that of the task.
+        options: Options of ``adapt`` that differ from those of the run.
+    """
+
+    method: Method
+    reads: Literal["domain", "task"]
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+
 @dataclasses.dataclass
 class Method:
     """Base of all methods; by itself plain masked language modelling.
@@ -38,6 +53,10 @@ class Method:
     """What adaptation uses unless it is told otherwise."""
     loads_without_us: ClassVar[bool] = True
     """False for a method whose result ``transformers`` alone cannot load."""
+    reads: ClassVar[Literal["domain", "task"]] = "domain"
+    """Whose text it adapts to in a study that says nothing else: see ``on`` in the study file."""
+    needs_task: ClassVar[bool] = False
+    """True for a method that looks at ``run.task``: it cannot run without one."""
 
     @property
     def virtual_tokens(self) -> int:
@@ -73,6 +92,10 @@ class Method:
 
     def finish(self, run: Run) -> None:
         """Take away what was only there for the training, before the model is written."""
+
+    def stages(self) -> list[Stage]:
+        """Return adaptations that are made one after the other instead of this one; mostly there are none."""
+        return []
 
     def settings(self) -> dict[str, Any]:
         """Return the parameters and their values."""

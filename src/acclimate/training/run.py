@@ -58,6 +58,8 @@ class Run:
         precision: Of the forward.
         progress: Whether to show bars.
         group: The processes of the run.
+        task: The labelled task that was given, as :mod:`acclimate.tasks` has it, or None. What is kept in the cache
+            and depends on it needs ``task.fingerprint()`` among its options.
     """
 
     model: PreTrainedModel
@@ -69,6 +71,7 @@ class Run:
     precision: Precision
     progress: bool = True
     group: Processes = field(default_factory=Processes)
+    task: Any = None
 
     @property
     def device(self) -> torch.device:

@@ -1,0 +1,96 @@
+"""Several adaptations one after the other that make one model: each goes on from what the one before it made."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from acclimate.corpus import Corpus
+from acclimate.files import new_folder, write_json
+from acclimate.training.method import Stage
+from acclimate.training.outcome import CARD, LOG, AdaptResult, plain, read_card
+from acclimate.training.processes import Processes
+from acclimate.training.progress import TrainingBar
+
+
+def adapt_in_stages(
+    adapt: Callable[..., AdaptResult],
+    stages: Sequence[Stage],
+    texts: Mapping[str, Corpus],
+    model: str | Path,
+    out: Path,
+    config: dict[str, Any],
+    options: Mapping[str, Any],
+    group: Processes,
+) -> AdaptResult:
+    """Run the stages and join them.
+
+    Each stage is an adaptation of its own in a working folder beside ``out``. After a kill, finished stages are found
+    there, and the one that was cut goes on from its checkpoint.
+
+    Args:
+        adapt: As :func:`acclimate.training.adapt`.
+        stages: What to do, in this order.
+        texts: The text by what stages read.
+        model: Where the first stage starts.
+        out: Folder to make.
+        config: Of the whole, for the card.
+        options: Other options of ``adapt``, the same for all stages but for what a stage changes.
+        group: The processes of the run.
+
+    Returns:
+        Steps, tokens and seconds of all stages together; the losses at the end of the last.
+    """
+    work = out.parent / f".{out.name}.stages"
+    if group.first:
+        if work.is_dir() and read_card(work) != plain(config):
+            shutil.rmtree(work)
+        work.mkdir(parents=True, exist_ok=True)
+        write_json(work / CARD, config)
+    group.wait()
+    places: list[Path] = []
+    results: list[AdaptResult] = []
+    for number, stage in enumerate(stages, 1):
+        place = work / f"{number}-{stage.reads}"
+        TrainingBar.say(
+            f"Stage {number} of {len(stages)}: the text of the {stage.reads}.", enabled=options["progress"]
+        )
+        start = places[-1] if places else model
+        results.append(adapt(start, texts[stage.reads], stage.method, place, **{**options, **stage.options}))
+        places.append(place)
+    total = AdaptResult(
+        out,
+        config["method"],
+        sum(result.steps for result in results),
+        sum(result.tokens for result in results),
+        round(sum(result.seconds for result in results), 1),
+        results[-1].losses,
+        config,
+    )
+    group.wait()
+    if group.first:
+        with new_folder(out) as folder:
+            shutil.copytree(places[-1], folder, dirs_exist_ok=True)
+            (folder / LOG).write_text("".join(_joined_logs(places)), encoding="utf-8")
+            cards = [read_card(place) for place in places]
+            write_json(folder / CARD, {**config, "stages": cards, "result": total.measured()})
+        shutil.rmtree(work, ignore_errors=True)
+    group.wait()
+    return total
+
+
+def _joined_logs(places: Sequence[Path]) -> list[str]:
+    """Return the lines of all logs; steps, tokens and seconds go on where the stage before stopped."""
+    lines = []
+    done = {"step": 0, "tokens": 0, "seconds": 0.0}
+    for number, place in enumerate(places, 1):
+        for text in (place / LOG).read_text(encoding="utf-8").splitlines():
+            line = json.loads(text)
+            moved = {name: round(line[name] + before, 1) for name, before in done.items() if name in line}
+            lines.append(json.dumps({**line, **moved, "stage": number}) + "\n")
+        result = read_card(place)["result"]
+        done = {"step": done["step"] + result["steps"], **{n: done[n] + result[n] for n in ("tokens", "seconds")}}
+    return lines

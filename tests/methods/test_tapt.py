@@ -1,0 +1,123 @@
+"""Two stages that make one model: the same as two adaptations by hand, also after a kill in either stage."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from tests.methods.test_contract import DOCUMENTS, SHORT
+from tests.training.test_task_text import rows
+
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.tasks import Task
+from acclimate.training import adapt
+from acclimate.training.trainer import StepTrainer
+
+TASK = Task.of("small", rows([f"the wine was good {number}" for number in range(10)]), rows(["a test"]))
+OPTIONS = {**SHORT, "steps": 4}
+
+
+def both(model, out, **settings):
+    return adapt(
+        model, Corpus.of(DOCUMENTS), "dapt+tapt", out, task=TASK,
+        settings={"task_steps": 3, **settings}, save_every=2, **OPTIONS,
+    )  # fmt: skip
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same(one, other):
+    one, other = weights(one), weights(other)
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_bert, tmp_path_factory):
+    out = tmp_path_factory.mktemp("stages") / "out"
+    return out, both(tiny_bert, out)
+
+
+def test_it_is_dapt_and_then_tapt(tiny_bert, whole, tmp_path):
+    out, result = whole
+    adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "domain", **OPTIONS)
+    second = adapt(tmp_path / "domain", None, "tapt", tmp_path / "task", task=TASK, **{**OPTIONS, "steps": 3})
+    assert same(out, tmp_path / "task")
+    assert result.steps == 7 and result.losses == second.losses
+    assert not list(out.parent.glob(".out*"))
+    assert transformers.AutoModelForMaskedLM.from_pretrained(out).config.model_type == "bert"
+    card = json.loads((out / "acclimate.json").read_text())
+    assert card["method"] == "dapt+tapt" and card["result"]["steps"] == 7 and card["model"] == str(tiny_bert)
+    assert [stage["method"] for stage in card["stages"]] == ["mlm", "tapt"]
+    assert [stage["text"]["documents"] for stage in card["stages"]] == [len(DOCUMENTS), 10]
+    lines = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert [(line["stage"], line["step"]) for line in lines] == [
+        (1, 1),
+        (1, 2),
+        (1, 3),
+        (1, 4),
+        (2, 5),
+        (2, 6),
+        (2, 7),
+    ]
+    assert lines[-1]["tokens"] == result.tokens == sum(stage["result"]["tokens"] for stage in card["stages"])
+    assert both(tiny_bert, out).tokens == result.tokens  # it is there, and nothing is done
+    with pytest.raises(UserError, match="another adaptation"):
+        both(tiny_bert, out, task_learning_rate=1e-4)
+
+
+@pytest.mark.parametrize(("at", "again"), [((4, 3), [2, 3, 0, 1, 2]), ((3, 2), [2])])
+def test_a_kill_in_either_stage_loses_nothing_that_was_saved(tiny_bert, whole, tmp_path, monkeypatch, at, again):
+    """Stages are told apart by their number of steps: the first has 4, the second 3."""
+    step = StepTrainer.training_step
+
+    def killed(self, *args, **kwargs):
+        if (self.state.max_steps, self.state.global_step) == at:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StepTrainer, "training_step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            both(tiny_bert, tmp_path / "cut")
+    assert not (tmp_path / "cut").exists()
+    counted = []
+
+    def counting(self, *args, **kwargs):
+        counted.append(self.state.global_step)
+        return step(self, *args, **kwargs)
+
+    monkeypatch.setattr(StepTrainer, "training_step", counting)
+    result = both(tiny_bert, tmp_path / "cut")
+    assert counted == again
+    assert same(tmp_path / "cut", whole[0]) and result.tokens == whole[1].tokens
+    assert not list(tmp_path.glob(".cut*"))
+
+
+def test_what_a_killed_run_of_other_settings_left_is_not_used(tiny_bert, whole, tmp_path, monkeypatch):
+    step = StepTrainer.training_step
+
+    def killed(self, *args, **kwargs):
+        if self.state.max_steps == 3:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(StepTrainer, "training_step", killed)
+        adapt(
+            tiny_bert, Corpus.of(DOCUMENTS), "dapt+tapt", tmp_path / "out", task=TASK, seed=1,
+            settings={"task_steps": 3}, **OPTIONS,
+        )  # fmt: skip
+    assert (tmp_path / ".out.stages" / "1-domain").is_dir()
+    both(tiny_bert, tmp_path / "out")
+    assert same(tmp_path / "out", whole[0])
+
+
+def test_only_one_limit_for_the_second_stage(tiny_bert, tmp_path):
+    with pytest.raises(UserError, match="one of task_epochs"):
+        both(tiny_bert, tmp_path / "out", task_tokens=100)

@@ -1,0 +1,115 @@
+"""Adapting to the text of a task: what is read, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.test_cli import call
+from tests.tiny import TEXTS
+
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.tasks import Task, load_task
+from acclimate.training import Method, adapt, register
+from acclimate.training import method as registry
+from acclimate.training.texts import TASK_EPOCHS
+
+SHORT = {"batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
+
+
+def rows(texts, pair=None):
+    more = {} if pair is None else {"text_pair": pair}
+    return [{"text": text, "label": ("no", "yes")[number % 2], **more} for number, text in enumerate(texts)]
+
+
+@pytest.fixture
+def task(tmp_path):
+    """A folder: eight train texts, of which two are the same, and other words in dev and test."""
+    folder = tmp_path / "task"
+    folder.mkdir()
+    train = [*TEXTS[:7], TEXTS[0]]
+    for split, texts in (("train", train), ("dev", ["xx yy", "uu"]), ("test", ["qq ww", "jj"])):
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows(texts)))
+    return folder
+
+
+@pytest.fixture
+def spy():
+    """A method that keeps the run that it saw."""
+    seen = []
+
+    @register("spy")
+    class Spy(Method):
+        def prepare(self, run):
+            seen.append(run)
+
+    yield seen
+    registry._methods.pop("spy")
+
+
+def decoded(run):
+    return sorted(run.tokenizer.decode(row.tolist(), skip_special_tokens=True) for row in run.rows)
+
+
+def test_without_a_corpus_the_train_text_is_read_and_nothing_of_dev_and_test(tiny_bert, task, tmp_path, spy):
+    adapt(tiny_bert, None, "spy", tmp_path / "out", task=task, steps=1, **{**SHORT, "max_length": 48})
+    (run,) = spy
+    assert len(run.rows) == 7  # a text that stands twice is read once
+    everything = " ".join(decoded(run))
+    assert "pizza" in everything and "waiter" in everything
+    assert not any(word in everything.replace(" ", "") for word in ("xxyy", "uu", "qqww", "jj"))
+    assert isinstance(run.task, Task) and run.task.fingerprint() == load_task(task).fingerprint()
+    card = json.loads((tmp_path / "out" / "acclimate.json").read_text())
+    assert card["task"] == run.task.fingerprint() and card["text"]["documents"] == 7
+
+
+def test_with_a_corpus_the_task_is_only_looked_at(tiny_bert, task, tmp_path, spy):
+    loaded = load_task(task)
+    adapt(tiny_bert, Corpus.of(["the wine", "a score"]), "spy", tmp_path / "out", task=loaded, steps=1, **SHORT)
+    (run,) = spy
+    assert decoded(run) == ["a score", "the wine"] and run.task is loaded
+
+
+def test_both_texts_of_a_pair_are_documents(tiny_bert, tmp_path, spy):
+    task = Task.of("pairs", rows(["the soup", "the wine"], "the menu"), rows(["a test"], "of data"))
+    adapt(tiny_bert, task=task, method="spy", out=tmp_path / "out", steps=1, **SHORT)
+    assert decoded(spy[0]) == ["the menu", "the soup", "the wine"]
+
+
+def test_without_a_budget_a_task_is_read_a_hundred_times_and_a_corpus_once(tiny_bert, tmp_path):
+    task = Task.of("two", rows(["the soup", "the wine"]), rows(["a test"]))
+    for name, method, source, epochs in (
+        ("mlm", "mlm", {"task": task}, TASK_EPOCHS),
+        ("tapt", "tapt", {"task": task}, TASK_EPOCHS),
+        ("curated", "tapt", {"corpus": Corpus.of(["the soup", "the wine"])}, TASK_EPOCHS),
+        ("domain", "mlm", {"corpus": Corpus.of(["the soup", "the wine"])}, 1),
+    ):
+        result = adapt(tiny_bert, method=method, out=tmp_path / name, **source, **{**SHORT, "batch_size": 2})
+        assert result.steps == epochs == result.parameters["budget"]["epochs"]
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "message"),
+    [
+        ("mlm", (), "no text to adapt to"),
+        ("tapt", ("corpus", "task"), "dapt\\+tapt"),
+        ("dapt+tapt", ("task",), "give it with --corpus"),
+        ("dapt+tapt", ("corpus",), "needs a labelled task"),
+    ],
+)
+def test_what_is_missing_or_unclear_is_said(tiny_bert, task, tmp_path, method, given, message):
+    sources = {"corpus": Corpus.of(TEXTS), "task": task}
+    with pytest.raises(UserError, match=message):
+        adapt(tiny_bert, method=method, out=tmp_path / "out", **{name: sources[name] for name in given}, **SHORT)
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_command_line(tiny_bert, task, tmp_path, monkeypatch, capsys):
+    common = ["--model", tiny_bert, "--steps", 2, "--batch-size", 4, "--max-length", 24, "--quiet"]
+    code, out, _ = call(
+        monkeypatch, capsys, "adapt", "--task", task, "--method", "tapt", "--out", tmp_path / "a", *common
+    )
+    assert code == 0 and "tapt, 2 steps" in out
+    code, _, error = call(monkeypatch, capsys, "adapt", "--out", tmp_path / "b", *common)
+    assert code == 2 and "--corpus" in error
