@@ -107,7 +107,7 @@ class Parts:
 
 
 # What a study gives to adapt() itself, and what cannot change the result.
-RESERVED = ("model", "corpus", "method", "out", "settings", "progress")
+RESERVED = ("model", "corpus", "task", "method", "out", "settings", "progress")
 HARMLESS = ("save_every", "overwrite", "progress")
 
 FIRST_OPTIONS = (
