@@ -1,9 +1,20 @@
 """Labelled end tasks: reading them, fine-tuning a model on them, and measuring it."""
 
 from acclimate.tasks.data import Example, Task
+from acclimate.tasks.distillation import DistillResult, distill
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds import LabelledTask, load_task
 from acclimate.tasks.repartition import repartition
 from acclimate.tasks.result import FinetuneResult
 
-__all__ = ["Example", "FinetuneResult", "LabelledTask", "Task", "finetune", "load_task", "repartition"]
+__all__ = [
+    "DistillResult",
+    "Example",
+    "FinetuneResult",
+    "LabelledTask",
+    "Task",
+    "distill",
+    "finetune",
+    "load_task",
+    "repartition",
+]

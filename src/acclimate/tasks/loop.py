@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from acclimate.backbone.device import Precision, default_device
 from acclimate.errors import UserError
+from acclimate.objectives.confidence import confidence_penalty
 from acclimate.tasks.batching import LengthGroupedBatches
 from acclimate.tasks.options import Options
 
@@ -33,6 +36,22 @@ class Trained:
     """Mean over all steps, in nats."""
 
 
+@dataclass(frozen=True)
+class Course:
+    """What differs from plain fine-tuning.
+
+    Attributes:
+        loss: From the plain loss of a batch (called with its inputs), the model, the inputs and the number of steps
+            that were taken, to the loss. It may take entries out of the inputs.
+        factor: From a step to the factor of the learning rate; None falls linearly after the warm-up.
+        callbacks: Further callbacks of the trainer.
+    """
+
+    loss: Callable[[Callable[[dict[str, Any]], Tensor], Any, dict[str, Any], int], Tensor]
+    factor: Callable[[int], float] | None = None
+    callbacks: Sequence[TrainerCallback] = ()
+
+
 def diverged() -> UserError:
     """Make the error for training that went to NaN or infinity."""
     return UserError("The loss of fine-tuning is not a number any more; lower the learning rate.")
@@ -45,6 +64,7 @@ def train(
     options: Options,
     precision: Precision,
     score: Callable[[], float] | None = None,
+    course: Course | None = None,
 ) -> Trained:
     """Train a model in place: AdamW, linear warm-up and decay, gradients clipped to a norm of one.
 
@@ -56,6 +76,7 @@ def train(
         precision: The resolved one.
         score: Measures the model after each epoch, more being better; the weights of the best epoch, the earliest of
             equals, are kept. None keeps the last.
+        course: What differs from plain fine-tuning.
 
     Raises:
         UserError: If the loss is not a number.
@@ -89,8 +110,9 @@ def train(
             args=arguments,
             data_collator=collate,
             train_dataset=rows,
-            callbacks=[best] if best else None,
+            callbacks=[*(course.callbacks if course else ()), *([best] if best else ())],
         )
+        trainer.course, trainer.penalty = course, options.confidence_penalty
         trainer.remove_callback(PrinterCallback)
         if options.progress:
             trainer.remove_callback(ProgressCallback)
@@ -107,6 +129,8 @@ class _Trainer(Trainer):
 
     total: Tensor | float = 0.0
     count = 0
+    course: Course | None = None
+    penalty = 0.0
 
     def get_train_dataloader(self) -> DataLoader:
         rows: list[dict[str, Any]] = self.train_dataset  # type: ignore[assignment]
@@ -119,6 +143,29 @@ class _Trainer(Trainer):
             pin_memory=self.args.dataloader_pin_memory,
         )
         return self.accelerator.prepare(loader)
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
+        if self.course is None or self.course.factor is None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        chosen: Any = self.optimizer if optimizer is None else optimizer
+        self.lr_scheduler = LambdaLR(chosen, self.course.factor)
+        return self.lr_scheduler
+
+    def compute_loss(
+        self,
+        model: Any,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        def plain(inputs: dict[str, Any]) -> Tensor:
+            loss, outputs = super(_Trainer, self).compute_loss(model, inputs, True, num_items_in_batch)
+            if not self.penalty:
+                return loss
+            several = outputs.logits.shape == inputs["labels"].shape
+            return loss + confidence_penalty(outputs.logits, self.penalty, several)
+
+        return plain(inputs) if self.course is None else self.course.loss(plain, model, inputs, self.state.global_step)
 
     def training_step(self, *args: Any, **options: Any) -> Tensor:
         loss = super().training_step(*args, **options)

@@ -27,6 +27,7 @@ class Options:
     precision: str
     progress: bool
     negative: tuple[str, ...]
+    confidence_penalty: float = 0.0
 
     def check(self, task: str, metrics: Sequence[str], has_dev: bool) -> None:
         """Raise UserError for an option that has no sense.
@@ -48,5 +49,7 @@ class Options:
                 raise UserError(f"{name}={number} must be a whole number of at least 1.")
         if not 0 < self.learning_rate < math.inf:
             raise UserError(f"learning_rate={self.learning_rate} must be above 0.")
+        if not 0 <= self.confidence_penalty < math.inf:
+            raise UserError(f"confidence_penalty={self.confidence_penalty} must be 0 or more.")
         if not 0 <= self.warmup <= 1:
             raise UserError(f"warmup={self.warmup} must lie between 0 and 1.")

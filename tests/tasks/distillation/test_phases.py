@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tasks.distillation.conftest import CPU
-from tests.tasks.test_classification import keyword_task
 
 from acclimate.modules.connectors import Connectors
 from acclimate.objectives.activation_boundary import activation_boundary
 from acclimate.tasks.classifier import load_classifier
 from acclimate.tasks.distillation.phases import Lesson, Watch, slopes, switch_epoch
 from acclimate.tasks.distillation.signs import teacher_signs
+from tests.tasks.distillation.conftest import CPU
+from tests.tasks.test_classification import keyword_task
 
 
 @pytest.mark.parametrize(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.tasks.distillation.conftest import CPU
-from tests.tasks.test_classification import keyword_task
 
 from acclimate.errors import UserError
 from acclimate.modules.connectors import Connectors
 from acclimate.tasks.classifier import load_classifier
 from acclimate.tasks.distillation import signs as module
 from acclimate.tasks.distillation.signs import first_token, teacher_signs, width
+from tests.tasks.distillation.conftest import CPU
+from tests.tasks.test_classification import keyword_task
 
 
 @pytest.fixture

@@ -19,6 +19,8 @@ from acclimate.objectives.confidence import soft_divergence
 from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.classifier import Classifier
 from acclimate.tasks.distillation.signs import Signs, first_token
+from acclimate.tasks.loop import Course
+from acclimate.tasks.options import Options
 
 WATCHED = 512
 """Train examples on which the disagreement is measured, at most: a look must be cheap beside an epoch."""
@@ -107,6 +109,62 @@ class Watch(TrainerCallback):
             active = self.lesson.signs.active([self.places[place] for place in batch]).to(device)
             total += int(disagreement(self.lesson.connectors.student(states.float()), active).sum())
         return total / len(self.rows)
+
+
+class ConnectorSteps(TrainerCallback):
+    """Trains the student's connector beside the student, at a rate of its own that falls as that of the student."""
+
+    def __init__(self, connectors: Connectors, learning_rate: float) -> None:
+        """Make its optimiser."""
+        self.rate = learning_rate
+        self.optimizer = torch.optim.AdamW(connectors.student.parameters(), learning_rate, weight_decay=0.0)
+
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **trainer: Any) -> None:
+        """Make a step; in the second phase there is no gradient, and nothing happens."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.rate * trainer["lr_scheduler"].get_last_lr()[0] / args.learning_rate
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+def two_phases(
+    lesson: Lesson,
+    classifier: Classifier,
+    rows: list[dict[str, Any]],
+    options: Options,
+    switch: int,
+    schedule: Literal["shared", "each"],
+    connector_learning_rate: float,
+) -> tuple[Course, Watch]:
+    """Plan the training of a student.
+
+    Args:
+        lesson: What the first phase teaches.
+        classifier: The student.
+        rows: Its train examples, each with its ``place`` among those that the teacher read.
+        options: Those of training.
+        switch: Epochs of the first phase.
+        schedule: One of the learning rate for both phases, or one for each.
+        connector_learning_rate: Peak of the connector of the student, if there is one to learn.
+
+    Returns:
+        What the training loop takes, and what watches it.
+    """
+    epoch_steps = math.ceil(len(rows) / options.batch_size)
+
+    def loss(plain: Callable[[dict[str, Any]], Tensor], model: Any, inputs: dict[str, Any], step: int) -> Tensor:
+        places = inputs.pop("place")
+        if step >= switch * epoch_steps:
+            return plain(inputs)
+        inputs.pop("labels")
+        return lesson.loss(model, inputs, places.tolist())
+
+    watch = Watch(classifier, rows, lesson, options.seed)
+    callbacks: list[TrainerCallback] = [watch]
+    if lesson.connectors.kind == "student":
+        callbacks.append(ConnectorSteps(lesson.connectors, connector_learning_rate))
+    own = slopes(switch * epoch_steps, options.epochs * epoch_steps, options.warmup) if schedule == "each" else None
+    return Course(loss, own, callbacks), watch
 
 
 def switch_epoch(epochs: int, share: float) -> int:

@@ -1,0 +1,270 @@
+"""From a teacher that knows the domain to a student of another architecture: the whole way, one call."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from transformers import set_seed
+
+from acclimate.backbone import save_model
+from acclimate.backbone.device import Precision, choose_precision, default_device
+from acclimate.errors import UserError, unknown
+from acclimate.files import check_replaceable, new_folder
+from acclimate.locks import one_writer
+from acclimate.modules.connectors import Connector, Connectors
+from acclimate.tasks.classification import Classification, ClassificationLearner
+from acclimate.tasks.data import Task
+from acclimate.tasks.distillation.phases import Lesson, switch_epoch, two_phases
+from acclimate.tasks.distillation.result import DistillResult
+from acclimate.tasks.distillation.signs import teacher_signs, width
+from acclimate.tasks.distillation.stages import Stages, learnt
+from acclimate.tasks.kinds import load_task
+from acclimate.tasks.loop import train
+from acclimate.tasks.options import Options
+from acclimate.tasks.result import write_result
+
+OBJECTIVES = ("boundary", "kl")
+SCHEDULES = ("shared", "each")
+
+
+@one_writer
+def distill(
+    teacher: str | Path,
+    student: str | Path,
+    task: Task | str | Path,
+    *,
+    seed: int = 0,
+    out: str | Path | None = None,
+    teacher_out: str | Path | None = None,
+    objective: Literal["boundary", "kl"] = "boundary",
+    epochs: int = 10,
+    distill_share: float = 0.9,
+    learning_rate: float = 1e-5,
+    confidence_penalty: float = 0.5,
+    margin: float = 1.0,
+    scale: float = 1e-3,
+    temperature: float = 1.0,
+    connector: Connector = "auto",
+    connector_learning_rate: float = 1e-3,
+    schedule: Literal["shared", "each"] = "shared",
+    teacher_epochs: int = 5,
+    teacher_learning_rate: float = 2e-5,
+    teacher_penalty: float = 0.3,
+    teacher_seed: int | None = None,
+    student_epochs: int = 5,
+    student_learning_rate: float = 1e-5,
+    batch_size: int = 16,
+    max_length: int = 128,
+    few_shot: int | None = None,
+    select: Literal["last", "dev"] = "last",
+    metric: str | None = None,
+    warmup: float = 0.0,
+    weight_decay: float = 0.0,
+    precision: str = "auto",
+    progress: bool = True,
+    negative: str | Sequence[str] | None = None,
+) -> DistillResult:
+    """Distil a teacher of a domain into a student of any architecture, width and tokenizer (DoKTra, ACL 2022).
+
+    The teacher learns the task with a confidence penalty, the student without; a checkpoint that already is a
+    classifier of the task's labels is taken as it is. Then the student is trained for ``epochs`` more: in the first
+    ``floor(distill_share * epochs)`` its representation of the first token learns to be active where the teacher's
+    is, and its head learns nothing; in the others it learns the labels, with a confidence penalty.
+
+    The defaults are the paper's, found for models of 110 to 350 million parameters; small models want learning rates
+    some three to ten times as high. As in its released code there is no warm-up and no weight decay.
+
+    Args:
+        teacher: A classifier of the task, or any other model of the domain, such as one that ``adapt`` made.
+        student: A classifier of the task, or any other model.
+        task: A classification task, also multi-label, or its folder.
+        seed: Of the student's fine-tuning and distillation, and of a random connector.
+        out: Where to save the student, its tokenizer, ``metrics.json`` and ``predictions.jsonl``.
+        teacher_out: Where to save the teacher if it is fine-tuned here.
+        objective: ``"boundary"``: which units are active. ``"kl"``: the divergence of the softened predictions, the
+            paper's ablation (Table 6).
+        epochs: Of both phases together.
+        distill_share: The paper's gamma. 0: no distillation, but fine-tuning goes on with the confidence penalty.
+        learning_rate: The peak, of both phases.
+        confidence_penalty: The paper's beta_2, of the second phase.
+        margin: The paper's mu.
+        scale: Factor of the boundary loss: see :func:`acclimate.objectives.activation_boundary.activation_boundary`.
+        temperature: Of ``"kl"``. The released code has none.
+        connector: Between different widths: see :class:`acclimate.modules.connectors.Connectors`.
+        connector_learning_rate: Of the connector ``"student"``. It is new and small, and is not kept: at the rate of
+            an encoder it would stay a random projection.
+        schedule: ``"shared"``: the learning rate falls linearly over both phases, as in the released code: the second
+            one, short and last, only touches up. ``"each"``: it starts from the peak again in the second phase.
+        teacher_epochs: Of the teacher's fine-tuning.
+        teacher_learning_rate: Of the same.
+        teacher_penalty: The paper's beta_1, of the same; 0 is the ablation without calibration.
+        teacher_seed: Of the same; None: ``seed``.
+        student_epochs: Of the student's fine-tuning.
+        student_learning_rate: Of the same.
+        batch_size: Examples a step, in all stages. The paper takes what fits into memory.
+        max_length: Tokens that are read of an example, in all stages, each model counting its own.
+        few_shot: Learn from so many examples of each class only, in all stages.
+        select: Which weights of the student to keep: of the ``"last"`` epoch, as the paper, or of the best on
+            ``"dev"``.
+        metric: What ``select="dev"`` compares, as in :func:`acclimate.tasks.finetune`.
+        warmup: Share of the steps of each stage.
+        weight_decay: In all stages.
+        precision: ``"fp32"``, ``"bf16"`` or ``"auto"``.
+        progress: Show progress bars.
+        negative: As in :func:`acclimate.tasks.finetune`.
+
+    Raises:
+        UserError: If a model or the task cannot be used, an option has no sense, or a loss is not a number.
+    """
+    started = time.perf_counter()
+    data = load_task(task) if isinstance(task, str | Path) else task
+    if not isinstance(data, Task):
+        raise UserError(f"'{data.name}' is no classification task, and only those can be distilled.")
+    none = () if negative is None else (negative,) if isinstance(negative, str) else tuple(negative)
+    scoring = data.scoring(negative=none)
+    options = Options(
+        seed=seed,
+        epochs=epochs,
+        learning_rate=learning_rate,
+        batch_size=batch_size,
+        max_length=max_length,
+        few_shot=few_shot,
+        select=select,
+        metric=scoring.metrics[0] if metric is None else metric,
+        warmup=warmup,
+        weight_decay=weight_decay,
+        precision=precision,
+        progress=progress,
+        negative=none,
+        confidence_penalty=confidence_penalty,
+    )
+    options.check(data.name, scoring.metrics, has_dev=bool(data.dev))
+    _check(objective, connector, schedule, distill_share, margin=margin, scale=scale, temperature=temperature)
+    check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
+    if few_shot is not None:  # one draw for both models
+        data = replace(data, train=data.few_shot(few_shot, seed))
+    device = default_device()
+    kind = choose_precision(precision, device)
+    stages = Stages()
+    shared = {
+        "batch_size": batch_size,
+        "max_length": max_length,
+        "warmup": warmup,
+        "weight_decay": weight_decay,
+        "precision": precision,
+        "progress": progress,
+        "negative": negative,
+    }
+
+    def load(path: str | Path) -> ClassificationLearner:
+        learner = Classification().learner(path, data, options, device)
+        model: Any = learner.model
+        model.to(device)
+        return learner
+
+    with tempfile.TemporaryDirectory(prefix="acclimate-") as scratch:
+        with stages("teacher"):
+            teacher_path = learnt(
+                teacher,
+                data,
+                Path(scratch) / "teacher" if teacher_out is None else Path(teacher_out),
+                seed=seed if teacher_seed is None else teacher_seed,
+                epochs=teacher_epochs,
+                learning_rate=teacher_learning_rate,
+                confidence_penalty=teacher_penalty,
+                **shared,
+            )
+        with stages("student"):
+            student_path = learnt(
+                student,
+                data,
+                Path(scratch) / "student",
+                seed=seed,
+                epochs=student_epochs,
+                learning_rate=student_learning_rate,
+                **shared,
+            )
+        master = load(teacher_path)
+        set_seed(seed)
+        learner = load(student_path)
+    connectors = Connectors(connector, width(master.classifier), width(learner.classifier), seed).to(device)
+    with stages("signs"):
+        signs = teacher_signs(master.classifier, master.rows(data.train), connectors, kind)
+    teacher_scores, teacher_dev = _metrics(master, kind)
+    student_scores, student_dev = _metrics(learner, kind)
+    del master  # its signs are all that is needed
+
+    lesson = Lesson(signs, connectors, objective, margin, scale, temperature, data.multi_label, kind)
+    rows = [{**row, "place": place} for place, row in enumerate(learner.rows(data.train))]
+    switch = switch_epoch(epochs, distill_share)
+    course, watch = two_phases(lesson, learner.classifier, rows, options, switch, schedule, connector_learning_rate)
+
+    def score() -> float:
+        return float(learner.measure("dev", kind).metrics[options.metric])
+
+    with stages("distillation"):
+        trained = train(
+            learner.model, rows, learner.collate, options, kind, score if select == "dev" else None, course=course
+        )
+    dev_metrics = learner.measure("dev", kind).metrics if data.dev else None
+    measured = learner.measure("test", kind)
+    result = DistillResult(
+        task=data.name,
+        seed=seed,
+        metrics=measured.metrics,
+        dev_metrics=dev_metrics,
+        gold=measured.gold,
+        predicted=measured.predicted,
+        probabilities=measured.probabilities,
+        labels=list(data.labels),
+        seconds=time.perf_counter() - started,
+        train_size=len(rows),
+        steps=trained.steps,
+        epoch=trained.epoch,
+        train_loss=trained.loss,
+        precision=kind,
+        kind=data.kind,
+        scoring=scoring.details(),
+        objective=objective,
+        connector=connectors.kind,
+        distilled_epochs=switch,
+        disagreement=watch.curve,
+        units=connectors.units,
+        teacher_metrics=teacher_scores,
+        teacher_dev_metrics=teacher_dev,
+        teacher_trained=teacher_path != teacher,
+        student_metrics=student_scores,
+        student_dev_metrics=student_dev,
+        stage_seconds=stages.seconds,
+    )
+    if out is not None:
+        with new_folder(Path(out)) as folder:
+            save_model(learner.model, folder, Path(out))
+            learner.tokenizer.save_pretrained(folder)
+            write_result(folder, result, learner.readable)
+    return result
+
+
+def _metrics(learner: ClassificationLearner, precision: Precision) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """Return what a model scores on test and, if there is one, on dev."""
+    dev = learner.measure("dev", precision).metrics if learner.task.dev else None
+    return learner.measure("test", precision).metrics, dev
+
+
+def _check(objective: str, connector: str, schedule: str, share: float, **numbers: float) -> None:
+    for name, value, choices in (("objective", objective, OBJECTIVES), ("schedule", schedule, SCHEDULES)):
+        if value not in choices:
+            raise unknown(name, value, choices)
+    if objective == "kl" and connector == "student":
+        raise UserError("connector='student' has nothing to learn from with objective='kl'; leave it out.")
+    if not 0 <= share <= 1:
+        raise UserError(f"distill_share={share} must lie between 0 and 1.")
+    for name, number in numbers.items():
+        if not (0 < number < math.inf or (name == "margin" and number == 0)):
+            raise UserError(f"{name}={number} must be above 0.")

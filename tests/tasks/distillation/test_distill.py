@@ -1,0 +1,220 @@
+"""From a teacher to a student, on models that learn the task in seconds."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForSequenceClassification
+
+from acclimate.errors import UserError
+from acclimate.tasks import Task, distill, finetune
+from acclimate.tasks.classifier import load_classifier
+from acclimate.tasks.distillation.stages import knows_task
+from tests.tasks.distillation.conftest import CPU
+from tests.tasks.test_classification import QUICK, keyword_task
+
+FAST = {"learning_rate": 3e-3, "student_epochs": 2, "student_learning_rate": 1e-3, **QUICK}
+
+
+@pytest.fixture(scope="module")
+def untaught(student, tmp_path_factory):
+    """A student that was fine-tuned, but not for long enough."""
+    out = tmp_path_factory.mktemp("models") / "untaught"
+    finetune(student, keyword_task(), epochs=1, learning_rate=1e-4, out=out, **QUICK)
+    return out
+
+
+@pytest.fixture(scope="module")
+def run(teacher, student, tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "student"
+    before = {file.name: file.read_bytes() for file in teacher.iterdir()}
+    result = distill(teacher, student, keyword_task(), epochs=12, distill_share=0.75, batch_size=8, out=out, **FAST)
+    assert {file.name: file.read_bytes() for file in teacher.iterdir()} == before
+    return result, out
+
+
+def test_the_student_learns_to_be_active_where_the_teacher_is(run):
+    result, _ = run
+    assert (result.connector, result.units, result.distilled_epochs) == ("teacher", 24, 9)
+    assert len(result.disagreement) == 13  # before, and after each epoch
+    assert min(result.disagreement) >= 0 and max(result.disagreement) <= 24
+    assert result.disagreement[9] < 0.25 * result.disagreement[0]
+    assert result.metrics["accuracy"] > 0.9
+    assert result.teacher_metrics["accuracy"] > 0.9
+    assert not result.teacher_trained
+    assert (result.epoch, result.steps, result.train_size) == (12, 96, 64)
+    assert set(result.stage_seconds) == {"teacher", "student", "signs", "distillation"}
+    assert sum(result.stage_seconds.values()) <= result.seconds
+    json.dumps(dataclasses.asdict(result))
+
+
+def test_what_is_saved_is_a_plain_model(run):
+    result, out = run
+    model = AutoModelForSequenceClassification.from_pretrained(out)
+    assert model.config.id2label == {0: "bad", 1: "good"}
+    assert {name for name in model.state_dict() if "connector" in name or "projection" in name} == set()
+    classifier = load_classifier(out, ["bad", "good"], 128, CPU)
+    assert classifier.probabilities(keyword_task().test, "fp32").tolist() == result.probabilities
+    saved = json.loads((out / "metrics.json").read_text())
+    assert saved["disagreement"] == result.disagreement
+
+
+def changed(before, after):
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+@pytest.mark.parametrize("objective", ["boundary", "kl"])
+def test_the_head_learns_in_the_second_phase_only(teacher, untaught, tmp_path, objective):
+    before = load_file(untaught / "model.safetensors")
+    options = {"objective": objective, "epochs": 2, "weight_decay": 0.1, **FAST}
+    distill(teacher, untaught, keyword_task(), distill_share=1.0, out=tmp_path / "first", **options)
+    first = changed(before, load_file(tmp_path / "first" / "model.safetensors"))
+    assert any(".encoder." in name for name in first)
+    assert any(name.startswith("classifier") for name in first) == (objective == "kl")
+    distill(teacher, untaught, keyword_task(), distill_share=0.5, out=tmp_path / "both", **options)
+    assert any(
+        name.startswith("classifier") for name in changed(before, load_file(tmp_path / "both" / "model.safetensors"))
+    )
+
+
+def test_without_distillation_it_is_fine_tuning_with_the_penalty(teacher, untaught, tmp_path):
+    shared = {"epochs": 2, "learning_rate": 1e-3, "confidence_penalty": 0.5, "seed": 3, **QUICK}
+    ours = distill(teacher, untaught, keyword_task(), distill_share=0.0, out=tmp_path / "ours", **shared)
+    theirs = finetune(untaught, keyword_task(), warmup=0.0, weight_decay=0.0, out=tmp_path / "theirs", **shared)
+    assert ours.probabilities == theirs.probabilities
+    assert ours.train_loss == theirs.train_loss
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("ours", "theirs"))
+    assert not changed(first, second)
+    assert ours.distilled_epochs == 0
+
+
+def test_only_distillation_never_reads_the_labels(teacher, untaught, tmp_path):
+    task = keyword_task()
+    wrong = dataclasses.replace(task, train=[dataclasses.replace(row, label=1 - row.label) for row in task.train])
+    options = {"epochs": 2, "distill_share": 1.0, **FAST}
+    one, two = (distill(teacher, untaught, data, **options) for data in (task, wrong))
+    assert one.probabilities == two.probabilities
+
+
+def test_kl_distillation_teaches_the_predictions(teacher, untaught):
+    task = keyword_task()
+    result = distill(
+        teacher, untaught, task, objective="kl", temperature=2.0, epochs=8, distill_share=1.0, batch_size=8, **FAST
+    )
+    assert result.student_metrics["accuracy"] < 0.9 < result.metrics["accuracy"]
+    assert len(result.disagreement) == 9
+
+
+def test_a_learned_connector_and_schedules(teacher, untaught):
+    options = {"epochs": 4, "distill_share": 0.5, **FAST}
+    learned = distill(teacher, untaught, keyword_task(), connector="student", **options)
+    assert (learned.connector, learned.units) == ("student", 32)
+    assert learned.disagreement[2] < learned.disagreement[0]
+    frozen = distill(teacher, untaught, keyword_task(), connector="student", connector_learning_rate=1e-12, **options)
+    assert learned.disagreement != frozen.disagreement  # the connector learns
+    each = distill(teacher, untaught, keyword_task(), schedule="each", **options)
+    shared = distill(teacher, untaught, keyword_task(), **options)
+    assert each.disagreement[0] == shared.disagreement[0]
+    assert each.disagreement[1:] != shared.disagreement[1:]
+
+
+def test_equal_widths_need_no_connector(teacher, tiny_bert):
+    result = distill(teacher, tiny_bert, keyword_task(), epochs=1, distill_share=1.0, **FAST)
+    assert (result.connector, result.units) == ("none", 32)
+
+
+def test_models_that_do_not_know_the_task_learn_it_first(tiny_bert, student, tmp_path):
+    kept = tmp_path / "teacher"
+    options = {"teacher_epochs": 8, "teacher_learning_rate": 3e-3, "epochs": 2, **FAST}
+    result = distill(tiny_bert, student, keyword_task(), teacher_out=kept, **options)
+    assert result.teacher_trained
+    assert knows_task(kept, keyword_task())
+    again = distill(kept, student, keyword_task(), **options)
+    assert (again.teacher_trained, again.probabilities) == (False, result.probabilities)
+    # the teacher is what fine-tuning with the penalty makes
+    direct = finetune(
+        tiny_bert,
+        keyword_task(),
+        epochs=8,
+        learning_rate=3e-3,
+        confidence_penalty=0.3,
+        warmup=0.0,
+        weight_decay=0.0,
+        **QUICK,
+    )
+    assert direct.metrics == result.teacher_metrics
+
+
+def test_the_penalty_makes_a_teacher_less_sure(tiny_bert):
+    options = {"epochs": 6, "learning_rate": 3e-3, **QUICK}
+    plain, calibrated = (
+        finetune(tiny_bert, keyword_task(), confidence_penalty=weight, **options) for weight in (0.0, 0.7)
+    )
+    sure = [torch.tensor(result.probabilities).max(1).values.mean() for result in (plain, calibrated)]
+    assert sure[1] < sure[0]
+    assert calibrated.metrics["accuracy"] > 0.9
+
+
+def test_a_classifier_of_other_labels_does_not_know_the_task(teacher, tiny_bert, tmp_path):
+    task = keyword_task()
+    assert knows_task(teacher, task)
+    assert not knows_task(tiny_bert, task)
+    assert not knows_task(teacher, dataclasses.replace(task, labels=["good", "bad"]))
+    copy = shutil.copytree(teacher, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**config, "problem_type": "multi_label_classification"}))
+    assert not knows_task(copy, task)
+    with pytest.raises(UserError, match="No model could be read from"):
+        knows_task(tmp_path / "nothing", task)
+
+
+@pytest.mark.parametrize("objective", ["boundary", "kl"])
+def test_a_task_with_several_labels(tiny_bert, student, objective):
+    def row(number):
+        words = [word for bit, word in enumerate(("good", "bad", "cold")) if number >> bit & 1]
+        return {"text": " ".join(["the food is", *words]), "label": words}
+
+    task = Task.of("several", [row(n) for n in range(1, 33)], [row(n) for n in range(8)], [row(n) for n in range(8)])
+    result = distill(
+        tiny_bert,
+        student,
+        task,
+        objective=objective,
+        teacher_epochs=16,
+        teacher_learning_rate=3e-3,
+        epochs=16,
+        distill_share=0.5,
+        batch_size=8,
+        **FAST,
+    )
+    assert (result.kind, result.teacher_trained) == ("multi_label", True)
+    if objective == "boundary":
+        assert result.disagreement[8] < 0.6 * result.disagreement[0]
+    else:
+        assert result.metrics["micro_f1"] > result.student_metrics["micro_f1"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"objective": "kd"}, "Unknown objective 'kd'"),
+        ({"schedule": "both"}, "Unknown schedule 'both'"),
+        ({"connector": "both"}, "Unknown connector 'both'"),
+        ({"objective": "kl", "connector": "student"}, "nothing to learn from"),
+        ({"connector": "none"}, "32 units and the student 24"),
+        ({"distill_share": 1.5}, "distill_share=1.5"),
+        ({"margin": -1.0}, "margin=-1.0"),
+        ({"scale": 0.0}, "scale=0.0"),
+        ({"temperature": 0.0}, "temperature=0.0"),
+        ({"confidence_penalty": -0.1}, "confidence_penalty=-0.1"),
+        ({"epochs": 0}, "epochs=0"),
+    ],
+)
+def test_options_without_sense(teacher, untaught, options, message):
+    with pytest.raises(UserError, match=message):
+        distill(teacher, untaught, keyword_task(train=4, test=2), **{**QUICK, **options})
