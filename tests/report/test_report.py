@@ -9,6 +9,8 @@ from html.parser import HTMLParser
 import pytest
 
 from acclimate.report import answer, render, results_table, write_report
+from acclimate.report.reliability import reliability
+from acclimate.report.table import tables
 from acclimate.report.words import p_text, plain, signed
 from acclimate.study import compare
 from tests.study.fakes import World, files, study
@@ -74,7 +76,7 @@ def test_the_page_is_whole_and_needs_nothing_else(results):
     text = render(results)
     page = read(text)
     assert page.scripts == 1
-    assert text.count("<svg") == 3
+    assert text.count("<svg") == 4
     assert "prefers-color-scheme: dark" in text and "currentColor" in text
     assert "#00000" not in text  # every stand-in for a colour was replaced
     assert "Settings of the study" in text and "torch" in text
@@ -119,6 +121,40 @@ def test_one_seed_is_said_to_be_too_few(tmp_path):
     found = small(tmp_path, seeds=1)
     read(render(found))
     assert any("Only one seed" in caveat for caveat in answer(found)["caveats"])
+
+
+def test_the_calibration_of_each_task_is_shown(results):
+    row = results["scores"][0]
+    assert sum(entry["count"] for entry in row["reliability"]) == 5 * 600
+    drawn = reliability(results)
+    assert "cs · intent" in drawn and "food · aspect" in drawn and "confidence, %" in drawn
+    assert drawn.count('id="reliability-PathCollection') == 2 * 3
+    scores = next(table for table in tables(results) if table.title == "Scores on end tasks")
+    assert f"{100 * row['ece']['mean']:.1f} ± " in scores.rows[0][scores.columns.index("ECE")].text
+
+
+def test_results_without_calibration_are_shown_without_it(results):
+    older = [
+        {key: value for key, value in row.items() if key not in ("ece", "reliability")} for row in results["scores"]
+    ]
+    found = {**results, "scores": older}
+    assert reliability(found) == ""
+    assert "ECE" not in tables(found)[0].columns
+    read(render(found))
+
+
+def test_tasks_of_several_kinds_stand_in_one_table(results):
+    first, *others = results["scores"]
+    score = {"mean": 0.5, "sd": 0.01, "values": [0.5]}
+    other = {"metric": "document_f1", "metrics": ["micro_f1", "document_f1"], "document_f1": score}
+    other["difference"] = {"document_f1": others[0]["difference"]["macro_f1"], "seeds": [0, 1]}
+    found = {**results, "scores": [first, {**others[0], **other}]}
+    table = tables(found)[0]
+    row = dict(zip(table.columns, table.rows[1], strict=True))
+    assert row["document F1"].text == "50.0 ± 1.0" and row["difference"].text.endswith(" (document F1)")
+    assert "document F1" in answer(found)["headline"] + str(answer(found)["places"])
+    assert "score" in [column.header for column in results_table(found)[0].columns]
+    read(render(found))
 
 
 def test_without_general_text(tmp_path):

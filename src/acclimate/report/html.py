@@ -11,6 +11,8 @@ from markupsafe import Markup
 
 from acclimate.files import write_text
 from acclimate.report import plots
+from acclimate.report.figures import colour_index
+from acclimate.report.reliability import reliability
 from acclimate.report.table import tables
 from acclimate.report.words import VERDICTS, answer
 
@@ -37,11 +39,12 @@ def render(results: dict[str, Any]) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    colours = plots.colour_index(results)
+    colours = colour_index(results)
     figures = [
         {"title": title, "note": note, "svg": Markup(svg)}
         for title, note, svg in (
             ("Differences", _FOREST, plots.forest(results)),
+            ("Calibration", _RELIABILITY, reliability(results)),
             ("Gain against forgetting", _TRADEOFF, plots.tradeoff(results)),
             ("Learning curves", _CURVES, plots.curves(results)),
         )
@@ -64,4 +67,8 @@ def render(results: dict[str, Any]) -> str:
 
 _FOREST = "Each line is a 95 % interval; the dot is hollow where the interval includes zero."
 _TRADEOFF = "Up is a gain on the domain, right is general knowledge lost; thin lines are 95 % intervals."
+_RELIABILITY = (
+    "The share of right answers among predictions of about the same confidence, over all seeds; the larger the dot, "
+    "the more of them. On the dashed line a model is right as often as it believes; below it, it is too sure."
+)
 _CURVES = "Training loss as logged (thin) and smoothed (thick), in the term that all methods have."

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from acclimate.report.words import METRIC_NAMES, VERDICTS, interval_text, place_name, plain, signed
+from acclimate.report.words import VERDICTS, interval_text, metric_name, metrics_of, place_name, plain, signed
 
 if TYPE_CHECKING:
     import rich.table
@@ -45,33 +45,30 @@ def tables(results: dict[str, Any]) -> list[Table]:
 
 
 def _scores(results: dict[str, Any]) -> Table:
-    names = [
-        "model",
-        "domain",
-        "task",
-        "method",
-        "macro-F1",
-        "difference",
-        "95 % interval",
-        "in words",
-        "p",
-        "p (Holm)",
-    ]
-    names += ["accuracy", "micro-F1", "p (these models)"]
+    metrics = metrics_of(results["scores"])
+    calibrated = any("ece" in row for row in results["scores"])
+    judged = metric_name(metrics[0]) if metrics else ""
+    names = ["model", "domain", "task", "method", judged]
+    names += ["difference", "95 % interval", "in words", "p", "p (Holm)", *map(metric_name, metrics[1:])]
+    names += ["p (these models)", *(["ECE"] if calibrated else [])]
     note = (
         f"Mean ± standard deviation over seeds, in points of 100. Difference: to {results['baseline']}, paired by "
-        "seed and test item, in the metric of the task (macro-F1 unless the study says otherwise). Interval and p: "
+        f"seed and test item, in the metric of the task ({judged} unless it says otherwise). Interval and p: "
         "bootstrap over test items joined with the variance over seeds. p (these models): permutation of test items, "
         "blind to the luck of the seeds."
     )
-    table = Table("Scores on end tasks", note, names, [False] * 4 + [True] * 3 + [False] + [True] * 5)
+    if calibrated:
+        note += " ECE: expected calibration error, how far confidence is from the share that is right; less is better."
+    numeric = [name not in ("model", "domain", "task", "method", "in words") for name in names]
+    table = Table("Scores on end tasks", note, names, numeric)
     for row in results["scores"]:
         cells = [Entry(row[name]) for name in ("model", "domain", "task", "method")]
-        cells.append(_mean(row.get("macro_f1")))
-        others = [_mean(row.get(metric)) for metric in ("accuracy", "micro_f1")]
+        cells.append(_mean(row.get(metrics[0])))
+        others = [_mean(row.get(metric)) for metric in metrics[1:]]
+        last = [_mean(row.get("ece"))] if calibrated else []
         if row.get("difference"):
             entry = row["difference"][row["metric"]]
-            unit = "" if row["metric"] == "macro_f1" else f" ({METRIC_NAMES[row['metric']]})"
+            unit = "" if row["metric"] == metrics[0] else f" ({metric_name(row['metric'])})"
             cells += [
                 Entry(signed(100 * entry["difference"]) + unit, entry["difference"]),
                 Entry(interval_text(entry, 100), entry["low"]),
@@ -80,10 +77,11 @@ def _scores(results: dict[str, Any]) -> Table:
                 _p(entry.get("p_holm")),
                 *others,
                 _p(entry["p_models"]),
+                *last,
             ]
         else:
             word = "baseline" if row["method"] == results["baseline"] else "–"
-            cells += [Entry("–"), Entry("–"), Entry(word), Entry("–"), Entry("–"), *others, Entry("–")]
+            cells += [Entry("–"), Entry("–"), Entry(word), Entry("–"), Entry("–"), *others, Entry("–"), *last]
         table.rows.append(cells)
     return table
 
@@ -174,8 +172,11 @@ def results_table(results: dict[str, Any]) -> list[rich.table.Table]:
     shown = []
     if results["scores"]:
         title = f"Scores, mean ± sd over seeds; difference to {results['baseline']} with 95 % interval"
-        places = _by_place((place_name(results, row), _brief_score(row)) for row in results["scores"])
-        shown.append(_terminal(title, ["", "macro-F1", "accuracy", "difference", ""], places))
+        two = {tuple(row["metrics"][:2]) for row in results["scores"]}
+        metrics = next(iter(two)) if len(two) == 1 else ()  # tasks of several kinds share no metric but their own
+        names = [metric_name(metric) for metric in metrics] or ["score"]
+        places = _by_place((place_name(results, row), _brief_score(row, metrics)) for row in results["scores"])
+        shown.append(_terminal(title, ["", *names, "difference", ""], places))
     if results["losses"]:
         title = "Masked-LM loss in nats, before and after; change with 95 % interval"
         places = _by_place((_text_name(results, row), _brief_loss(row)) for row in results["losses"])
@@ -196,8 +197,8 @@ def _text_name(results: dict[str, Any], row: dict[str, Any]) -> str:
     return name if alone else f"{place_name(results, {**row, 'task': None})}: {name}"
 
 
-def _brief_score(row: dict[str, Any]) -> list[Entry]:
-    cells = [Entry(row["method"]), *(_mean(row.get(metric)) for metric in ("macro_f1", "accuracy"))]
+def _brief_score(row: dict[str, Any], metrics: Sequence[str]) -> list[Entry]:
+    cells = [Entry(row["method"]), *(_mean(row.get(metric)) for metric in metrics or [row["metric"]])]
     if not row.get("difference"):
         return [*cells, Entry(""), Entry("")]
     entry = row["difference"][row["metric"]]

@@ -2,12 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-METRIC_NAMES = {"macro_f1": "macro-F1", "micro_f1": "micro-F1", "accuracy": "accuracy"}
+METRIC_NAMES = {
+    "macro_f1": "macro-F1",
+    "micro_f1": "micro-F1",
+    "positive_micro_f1": "micro-F1 of the positive classes",
+    "document_f1": "document F1",
+}
 VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
 NO_DIFFERENCE = "made no difference that these data can show"
+
+
+def metric_name(metric: str) -> str:
+    """Name a metric for people."""
+    return METRIC_NAMES.get(metric, metric.replace("_", " "))
+
+
+def metrics_of(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """List the metrics of rows of scores, those of the first task first."""
+    return list(dict.fromkeys(metric for row in rows for metric in row["metrics"]))
 
 
 def signed(value: float, digits: int = 1) -> str:
@@ -94,7 +109,7 @@ def _score_line(row: dict[str, Any], baseline: str) -> dict[str, str]:
     entry = row["difference"][metric]
     points, after = 100 * entry["difference"], 100 * row[metric]["mean"]
     before = after - points
-    name = METRIC_NAMES[metric]
+    name = metric_name(metric)
     change = f"{name} {plain(before)} → {plain(after)}, {signed(points)} points against {baseline}"
     span = f"95 % interval {interval_text(entry, 100)}, {p_text(entry['p'])}"
     if entry["verdict"] == "tie":
@@ -156,7 +171,7 @@ def _counted(rows: list[dict[str, Any]], places: int) -> str:
     if places == 1 and len(rows) == 1:
         entry = rows[0]["difference"][rows[0]["metric"]]
         word = NO_DIFFERENCE if verdicts[0] == "tie" else VERDICTS[verdicts[0]]
-        metric = METRIC_NAMES[rows[0]["metric"]]
+        metric = metric_name(rows[0]["metric"])
         return f"{word} ({signed(100 * entry['difference'])} points of {metric}, {interval_text(entry, 100)})"
     said = []
     for verdict, word in (("win", "helped"), ("loss", "hurt"), ("tie", NO_DIFFERENCE)):

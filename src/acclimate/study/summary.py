@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.evaluation.scoring import Scoring, scoring_of
+from acclimate.evaluation import calibration
 from acclimate.evaluation.significance import holm, paired_bootstrap, paired_difference, permutation_test
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.config import StudyConfig
@@ -158,7 +159,7 @@ class _View:
 
 
 def _describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
-    """Mean and standard deviation over seeds of each metric, and the values themselves."""
+    """Mean and standard deviation over seeds of each metric, the values themselves, and pooled bins of confidence."""
     first = found[0][1]
     names = _scoring(first).metrics
     row: dict[str, Any] = {
@@ -170,7 +171,7 @@ def _describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
         "train_size": first.get("train_size"),
         "seconds": round(float(np.mean([result.get("seconds") or 0.0 for _, result in found])), 2),
     }
-    for metric in names:
+    for metric in (*names, *calibration.NAMES):
         values = [float(result["metrics"][metric]) for _, result in found if metric in result["metrics"]]
         if values:
             spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
@@ -178,6 +179,9 @@ def _describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
     return row
 
 
+    bins = [result["metrics"]["reliability"] for _, result in found if "reliability" in result["metrics"]]
+    if bins:
+        row["reliability"] = calibration.pooled(bins)
 def _scoring(result: dict[str, Any]) -> Scoring:
     """Return how the predictions of a cell are scored; cells from before there were kinds have one label an item."""
     return scoring_of(result.get("kind", SINGLE), result.get("scoring", {}))

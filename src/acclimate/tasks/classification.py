@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from acclimate.backbone.device import Precision
+from acclimate.evaluation.calibration import calibration
 from acclimate.evaluation.metrics import classification_metrics, multi_label_metrics
 from acclimate.tasks.classifier import Classifier, load_classifier
 from acclimate.tasks.data import Example, Task
@@ -59,7 +60,7 @@ class ClassificationLearner:
         return self.classifier.collate(rows)
 
     def measure(self, split: str, precision: Precision) -> Measured:
-        """Predict a split of the task, and score that."""
+        """Predict a split of the task; return its metrics, per class too, and its calibration."""
         examples: list[Example] = getattr(self.task, split)
         probabilities = self.classifier.probabilities(examples, precision)
         scoring, labels = self.task.scoring(split, self.negative), self.task.labels
@@ -74,7 +75,8 @@ class ClassificationLearner:
             predicted = probabilities.argmax(1).tolist()
             metrics = classification_metrics(gold, predicted, labels)
         extra = {name: scoring.score(gold, predicted, name) for name in scoring.metrics if name not in metrics}
-        return Measured({**metrics, **extra}, gold, predicted, probabilities.tolist())
+        rows = probabilities.tolist()
+        return Measured({**metrics, **extra, **calibration(rows, gold)}, gold, predicted, rows)
 
     def readable(self, value: Any) -> Any:
         """Return the name of a label, or the names of a list of them."""

@@ -1,0 +1,110 @@
+"""Calibration: does a classifier that is 80 % sure get 80 % right?
+
+Expected calibration error (ECE; Naeini et al., AAAI 2015; Guo et al., ICML 2017, Eq. 3): the predictions are put into
+bins B_m by their confidence, and ECE = sum_m |B_m| / n * |accuracy(B_m) - confidence(B_m)|.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+BINS = 15
+"""Bins of equal width over 0..1, the m-th being ((m - 1) / 15, m / 15], as in Guo et al."""
+LEAST = 2.0**-126
+"""A probability below it is taken for it, so that a softmax that underflowed costs 87 nats and not infinity."""
+NAMES = ("ece", "brier", "nll")
+
+Bin = dict[str, Any]
+"""``low`` and ``high``, its ends; ``count`` of the predictions in it, their mean ``confidence`` and ``accuracy``."""
+
+
+def calibration(
+    probabilities: Sequence[Sequence[float]], gold: Sequence[int | Sequence[int]], bins: int = BINS
+) -> dict[str, Any]:
+    """Measure the calibration of a classifier.
+
+    With one label an item, a prediction is an item and its confidence the probability of the class that is predicted.
+    With lists of labels, every pair of item and label is a prediction, yes or no, and its confidence the probability
+    of what is predicted, so at least one half.
+
+    Args:
+        probabilities: Of each class for each item, (items, classes).
+        gold: The true class number of each item, or a list of them in a multi-label task.
+        bins: Number of bins of equal width.
+
+    Returns:
+        ``ece``, 0..1; ``brier``, the mean over predictions of the squared distance of the probabilities to what is
+        true (summed over the classes with one label an item: 0..2; else 0..1); ``nll``, the mean over predictions of
+        minus the log of the probability of what is true, in nats; and ``reliability``, the bins that are not empty,
+        for a diagram. No sum depends on the order of the items.
+
+    Raises:
+        ValueError: If there is no item, or the lengths differ.
+    """
+    if not gold or len(gold) != len(probabilities):
+        raise ValueError(f"{len(gold)} gold labels do not belong to {len(probabilities)} rows of probabilities.")
+    predictions: list[tuple[float, bool]] = []  # confidence, and whether it is right
+    squares: list[float] = []
+    logs: list[float] = []
+    for row, truth in zip(probabilities, gold, strict=True):
+        if isinstance(truth, int):
+            top = max(range(len(row)), key=row.__getitem__)
+            predictions.append((row[top], top == truth))
+            squares += [(value - (number == truth)) ** 2 for number, value in enumerate(row)]
+            logs.append(-math.log(max(row[truth], LEAST)))
+            continue
+        for number, value in enumerate(row):
+            true = number in truth
+            predictions.append((max(value, 1 - value), (value > 0.5) == true))
+            squares.append((value - true) ** 2)
+            logs.append(-math.log(max(value if true else 1 - value, LEAST)))
+    found = _binned(predictions, bins)
+    return {
+        "ece": expected_error(found),
+        "brier": math.fsum(squares) / len(predictions),
+        "nll": math.fsum(logs) / len(predictions),
+        "reliability": found,
+    }
+
+
+def expected_error(bins: Iterable[Bin]) -> float:
+    """Return the ECE of bins."""
+    held = list(bins)
+    total = sum(entry["count"] for entry in held)
+    return math.fsum(entry["count"] * abs(entry["accuracy"] - entry["confidence"]) for entry in held) / total
+
+
+def pooled(runs: Iterable[Iterable[Bin]]) -> list[Bin]:
+    """Join the bins of several runs, as if all their predictions had been put into one set of bins."""
+    groups: dict[tuple[float, float], list[Bin]] = {}
+    for run in runs:
+        for entry in run:
+            groups.setdefault((entry["low"], entry["high"]), []).append(entry)
+    joined = []
+    for (low, high), members in sorted(groups.items()):
+        count = sum(entry["count"] for entry in members)
+        means = {
+            name: math.fsum(entry["count"] * entry[name] for entry in members) / count
+            for name in ("confidence", "accuracy")
+        }
+        joined.append({"low": low, "high": high, "count": count, **means})
+    return joined
+
+
+def _binned(predictions: Sequence[tuple[float, bool]], bins: int) -> list[Bin]:
+    """Put predictions into bins of equal width; return those that are not empty."""
+    members: dict[int, list[tuple[float, bool]]] = {}
+    for confidence, right in predictions:
+        members.setdefault(max(0, math.ceil(confidence * bins) - 1), []).append((confidence, right))
+    return [
+        {
+            "low": place / bins,
+            "high": (place + 1) / bins,
+            "count": len(members[place]),
+            "confidence": math.fsum(confidence for confidence, _ in members[place]) / len(members[place]),
+            "accuracy": sum(right for _, right in members[place]) / len(members[place]),
+        }
+        for place in sorted(members)
+    ]

@@ -1,0 +1,73 @@
+"""The reliability diagram: how often a classifier is right, over how sure it is (Niculescu-Mizil & Caruana, 2005)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from acclimate.report.figures import (
+    CARD,
+    GRID,
+    INK,
+    colour_index,
+    legend,
+    new_figure,
+    series,
+    short,
+    styled,
+    svg,
+)
+from acclimate.report.words import place_name
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLUMNS = 2
+LARGEST = 240.0
+"""Area of the dot of a bin that holds all predictions, in square points."""
+SMALLEST = 6.0
+
+
+@styled
+def reliability(results: dict[str, Any]) -> str:
+    """Draw a panel for each task, with a line for each method; empty if no task has bins of confidence."""
+    panels: dict[str, list[dict[str, Any]]] = {}
+    for row in results["scores"]:
+        if row.get("reliability"):
+            panels.setdefault(place_name(results, row), []).append(row)
+    if not panels:
+        return ""
+    colours = colour_index(results)
+    columns = min(COLUMNS, len(panels))
+    lines = -(-len(panels) // columns)
+    figure = new_figure(0.6 + (3.6 if columns == 1 else 2.9) * lines)
+    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
+    for number, (axes, (name, rows)) in enumerate(zip(grid, panels.items(), strict=False)):
+        _panel(axes, rows, colours)
+        if len(panels) > 1:
+            axes.set_title(short(name, 30), loc="left")
+        if number + columns >= len(panels):
+            axes.set_xlabel("confidence, %")
+        if number % columns == 0:
+            axes.set_ylabel("right, %")
+    for axes in grid[len(panels) :]:
+        axes.set_visible(False)
+    methods = list(dict.fromkeys(row["method"] for rows in panels.values() for row in rows))
+    legend(figure, [("s", series(colours[method]), method) for method in methods])
+    return svg(figure, "reliability", "Share of right predictions over their confidence")
+
+
+def _panel(axes: Axes, rows: list[dict[str, Any]], colours: dict[str, int]) -> None:
+    """Draw the methods of one task; both axes start where the least sure predictions are."""
+    axes.plot([0, 100], [0, 100], color=INK, linewidth=0.8, dashes=(5, 4))
+    for row in rows:
+        bins, colour = row["reliability"], series(colours[row["method"]])
+        total = sum(entry["count"] for entry in bins)
+        x = [100 * entry["confidence"] for entry in bins]
+        y = [100 * entry["accuracy"] for entry in bins]
+        areas = [max(SMALLEST, LARGEST * entry["count"] / total) for entry in bins]
+        axes.plot(x, y, color=colour, linewidth=1.2, alpha=0.6)
+        axes.scatter(x, y, s=areas, color=colour, edgecolors=CARD, linewidths=0.8, zorder=3)
+    start = 10 * int(10 * min(entry["low"] for row in rows for entry in row["reliability"]))
+    axes.set_xlim(start - 2, 103)
+    axes.set_ylim(-4, 104)
+    axes.grid(color=GRID, linewidth=0.8)
