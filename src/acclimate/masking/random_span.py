@@ -57,7 +57,7 @@ class SpanMasking(Strategy):
             self._fill(span[start:stop], start, length[start:stop], upto, rng)
         leader = np.repeat(span, words.length)
         result = np.full(ids.shape, -1)
-        result.ravel()[words.place] = np.where(leader >= 0, words.place[words.first[leader]], -1)
+        result.ravel()[words.place] = np.where(leader >= 0, words.place[words.first[:-1][leader]], -1)
         return result
 
     def _fill(

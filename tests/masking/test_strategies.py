@@ -1,0 +1,177 @@
+"""What every strategy must keep, on every kind of tokenizer and in both layouts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.masking.kinds import KINDS, SENTENCES, batches, tokenizer
+from tests.masking.kinds import vocabulary as of
+from tests.tiny import TEXTS
+
+from acclimate.masking import IGNORED, RandomMasking, RandomSameCount, get, names
+from acclimate.masking.words import Words
+from acclimate.training.batches import Collator
+
+NEEDS = {"lexicon-first": "lexicon", "entity-first": "entities"}
+WHOLE = ["whole-word", "span", "lexicon-first", "entity-first"]
+WORDS = "soup\nslow service\ncold\n"
+
+
+@pytest.fixture(scope="module")
+def listed(tmp_path_factory):
+    path = tmp_path_factory.mktemp("lists") / "words.txt"
+    path.write_text(WORDS)
+    return str(path)
+
+
+def strategy(name, rate, listed, **more):
+    return get(name, rate, **({NEEDS[name]: listed} if name in NEEDS else {}), **more)
+
+
+def runs(chosen):
+    """Lengths of stretches of True."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], chosen.astype(int), [0]])))
+    return edges[1::2] - edges[::2]
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", names())
+@given(seed=st.integers(0, 2**31), rate=st.floats(0.02, 0.9))
+@settings(max_examples=8, deadline=None)
+def test_labels_are_originals_and_nothing_else_is_touched(listed, name, kind, layout, seed, rate):
+    masking = strategy(name, rate, listed)
+    special = tokenizer(kind).all_special_ids
+    made = batches(masking, kind, layout, seed=seed)
+    for batch in made:
+        original, masked, labels, text = (
+            value.numpy() for value in (batch.original, batch.masked, batch.labels, batch.text)
+        )
+        chosen = labels != IGNORED
+        assert (labels[chosen] == original[chosen]).all()
+        assert (masked[~chosen] == original[~chosen]).all()
+        assert not (chosen & (text < 0)).any()
+        assert not (chosen & np.isin(original, special)).any()
+        assert not np.isin(masked[chosen], [one for one in special if one != tokenizer(kind).mask_token_id]).any()
+    for batch, again in zip(made, batches(masking, kind, layout, seed=seed), strict=True):
+        assert batch.masked.equal(again.masked)
+        assert batch.labels.equal(again.labels)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", names())
+def test_the_rate_is_what_was_asked_for(listed, name, kind):
+    """Also in texts of one word, and in those of a long one."""
+    for rate in (0.15, 0.4):
+        masking = strategy(name, rate, listed)
+        made = batches(masking, kind, copies=400, tokens=2000)
+        chosen = sum(int((batch.labels >= 0).sum()) for batch in made)
+        special = tokenizer(kind).all_special_ids
+        free = sum(
+            int(((batch.text >= 0).numpy() & ~np.isin(batch.original.numpy(), special)).sum()) for batch in made
+        )
+        assert abs(chosen / free - rate) < 0.02 * rate + 0.004
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", WHOLE)
+@given(seed=st.integers(0, 2**31))
+@settings(max_examples=8, deadline=None)
+def test_words_are_never_half_chosen_and_share_their_fate(listed, name, kind, seed):
+    masking = strategy(name, 0.3, listed, mask=0.5, random=0.0)
+    vocabulary = of(kind)
+    for batch in batches(masking, kind, seed=seed):
+        original, text, labels = batch.original.numpy(), batch.text.numpy(), batch.labels.numpy().ravel()
+        allowed = (text >= 0) & ~np.isin(original, tokenizer(kind).all_special_ids)
+        words = Words.of(original, text, allowed, vocabulary.pieces)
+        hidden = batch.masked.numpy().ravel() == vocabulary.mask_id
+        for start, stop in zip(words.first, words.first[1:], strict=False):
+            place = words.place[start:stop]
+            assert len(set((labels[place] >= 0).tolist())) == 1
+            assert len(set(hidden[place].tolist())) == 1
+
+
+def test_fate_by_token_is_drawn_by_token():
+    one, each = (
+        batches(get("whole-word", 0.5, fate=fate, mask=0.5, random=0), copies=300, texts=["unseen"])
+        for fate in ("word", "token")
+    )
+    hidden = [
+        np.concatenate([(batch.masked == 4)[batch.labels >= 0].numpy().reshape(-1, 6).sum(1) for batch in made])
+        for made in (one, each)
+    ]
+    assert set(hidden[0]) == {0, 6}
+    assert set(hidden[1]) >= {1, 2, 3, 4, 5}
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name != "random-same-count"])
+@given(seed=st.integers(0, 2**31))
+@settings(max_examples=10, deadline=None)
+def test_the_control_masks_as_many_tokens_of_each_text(listed, name, seed):
+    """Both see the same stream of chance first, so the control wraps the very masks that the strategy makes."""
+    masking = strategy(name, 0.3, listed)
+    control = RandomSameCount.like(masking)
+    for batch, other in zip(
+        batches(masking, seed=seed, tokens=10**6), batches(control, seed=seed, tokens=10**6), strict=True
+    ):
+        assert batch.original.equal(other.original)
+        for number in range(batch.texts):
+            here = batch.text == number
+            assert (batch.labels[here] >= 0).sum() == (other.labels[here] >= 0).sum()
+
+
+def test_the_control_chooses_any_token_and_keeps_the_shares(listed):
+    masking = strategy("entity-first", 0.3, listed, fill=False, mask=0.6, random=0.0)
+    control = get("random-same-count", 0.3, of="entity-first", entities=listed, fill=False, mask=0.6, random=0.0)
+    assert control == RandomSameCount.like(masking)
+    assert control.identity()["of"]["name"] == "entity-first"
+    found, random = (batches(one, copies=300, texts=["cold soup, the waiter was kind"]) for one in (masking, control))
+    words = [
+        Counter(id_ for batch in made for id_ in batch.labels[batch.labels >= 0].tolist()) for made in (found, random)
+    ]
+    assert len(words[0]) == 2 and len(words[1]) == 7
+    assert max(words[1].values()) < 1.6 * min(words[1].values())
+    shares = [
+        sum(int((batch.masked[batch.labels >= 0] == 4).sum()) for batch in made)
+        / sum(int((batch.labels >= 0).sum()) for batch in made)
+        for made in (found, random)
+    ]
+    assert abs(shares[0] - 0.6) < 0.08 and abs(shares[1] - 0.6) < 0.08
+
+
+def test_the_control_of_any_callable():
+    def first(ids, text, allowed, vocabulary, rng):
+        labels = np.full_like(ids, IGNORED)
+        labels[:, 1] = ids[:, 1]
+        return ids, labels
+
+    made = batches(RandomSameCount.like(first), layout="padded", texts=TEXTS, copies=20)
+    for batch in made:
+        assert ((batch.labels >= 0).sum(1) == 1).all()
+    assert {int((batch.labels[row] >= 0).int().argmax()) for batch in made for row in range(len(batch.labels))} > {
+        1,
+        2,
+    }
+
+
+def test_strategies_differ_in_their_runs(listed):
+    texts = [" ".join(SENTENCES[:6])]
+    means = {}
+    for name in ("random", "span-merge", "whole-word", "span"):
+        made = batches(strategy(name, 0.15, listed), layout="padded", texts=texts, copies=300)
+        means[name] = np.concatenate([runs(row >= 0) for batch in made for row in batch.labels.numpy()]).mean()
+    assert means["random"] < means["span-merge"] < means["span"]
+    assert means["random"] < means["whole-word"]
+
+
+def test_random_masking_draws_the_same_in_a_collator_as_ever():
+    """What the collator made of these texts before the masking could be chosen."""
+    rows = [np.array(tokenizer("bert")(text)["input_ids"]) for text in SENTENCES[:8]]
+    (batch,) = Collator.of(tokenizer("bert"), RandomMasking(0.3), 10**6)(rows, np.random.default_rng(0))
+    rng = np.random.default_rng(0)
+    allowed = (batch.text >= 0).numpy() & ~np.isin(batch.original.numpy(), tokenizer("bert").all_special_ids)
+    assert ((batch.labels >= 0).numpy() == (allowed & (rng.random(allowed.shape) < 0.3))).all()

@@ -1,0 +1,101 @@
+"""Masking in an adaptation: by name, as an object, or of the method's own; what is recorded; what is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.tiny import TEXTS
+
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.masking import IGNORED, RandomMasking, get
+from acclimate.training import adapt
+from acclimate.training.method import Method
+
+SHORT = {"steps": 2, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
+
+
+def run(model, out, method="mlm", **options):
+    return adapt(model, Corpus.of(TEXTS * 3), method, out, **{**SHORT, **options})
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same(one, other):
+    one, other = weights(one), weights(other)
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+@dataclass
+class FirstToken(Method):
+    """Masks the first token of each text, after it has prepared."""
+
+    def prepare(self, run):
+        self.asked = []
+        self.before = run.masking
+
+    def masking(self, rate):
+        self.rate = rate
+
+        def first(ids, text, allowed, vocabulary, rng):
+            self.asked.append((ids, text))
+            start = np.zeros_like(allowed)
+            for number in range(text.max() + 1):
+                start.ravel()[np.flatnonzero(allowed & (text == number))[0]] = True
+            return np.where(start, vocabulary.mask_id, ids), np.where(start, ids, IGNORED)
+
+        return first
+
+
+FirstToken.name = "first-token"
+
+
+def test_a_name_an_object_and_the_default(tiny_bert, tmp_path):
+    run(tiny_bert, tmp_path / "plain")
+    run(tiny_bert, tmp_path / "named", masking="random")
+    run(tiny_bert, tmp_path / "word", masking="whole-word", masking_settings={"fate": "token"}, mask_rate=0.3)
+    run(tiny_bert, tmp_path / "object", masking=get("whole-word", 0.3, fate="token"), mask_rate=0.3)
+    assert same(tmp_path / "plain", tmp_path / "named")
+    assert same(tmp_path / "word", tmp_path / "object")
+    assert not same(tmp_path / "plain", tmp_path / "word")
+    cards = [json.loads((tmp_path / name / "acclimate.json").read_text())["masking"] for name in ("plain", "word")]
+    assert cards == [None, {"name": "whole-word", "rate": 0.3, "mask": 0.8, "random": 0.1, "fate": "token"}]
+
+
+def test_another_masking_is_another_adaptation(tiny_bert, tmp_path):
+    first = run(tiny_bert, tmp_path / "out", masking="span")
+    assert run(tiny_bert, tmp_path / "out", masking="span").losses == first.losses
+    with pytest.raises(UserError, match="holds another adaptation"):
+        run(tiny_bert, tmp_path / "out")
+
+
+def test_a_method_brings_its_own(tiny_bert, tmp_path):
+    method = FirstToken()
+    run(tiny_bert, tmp_path / "own", method, mask_rate=0.4)
+    assert method.rate == 0.4
+    assert method.before == RandomMasking(0.4), "while it prepares, the run has what was named"
+    assert sum(text.max() + 1 for _, text in method.asked) == 12, "it sees all texts of both steps"
+    assert all((ids[text >= 0].reshape(-1)[0]) == 2 for ids, text in method.asked), "with their special tokens"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"masking": "whole-words"}, "Did you mean 'whole-word'"),
+        ({"masking": "span", "masking_settings": {"q": 1}}, "Unknown parameter of masking 'span'"),
+        ({"masking_settings": {"rate": 0.3}}, "mask-rate"),
+        ({"masking": "lexicon-first"}, "wants 'lexicon'"),
+        ({"method": FirstToken(), "masking": "span"}, "says itself what is masked"),
+    ],
+)
+def test_mistakes_are_explained(tiny_bert, tmp_path, options, message):
+    with pytest.raises(UserError, match=message):
+        run(tiny_bert, tmp_path / "out", **options)
+    assert not (tmp_path / "out").exists()
