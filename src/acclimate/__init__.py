@@ -10,13 +10,14 @@ from acclimate.version import __version__
 if TYPE_CHECKING:
     from acclimate.analysis import inspect_importance
     from acclimate.study import compare
-    from acclimate.tasks import finetune
+    from acclimate.tasks import distill, finetune
     from acclimate.training import adapt
 
-__all__ = ["__version__", "adapt", "compare", "finetune", "inspect_importance"]
+__all__ = ["__version__", "adapt", "compare", "distill", "finetune", "inspect_importance"]
 
 _HOMES = {
     "adapt": "acclimate.training",
+    "distill": "acclimate.tasks",
     "finetune": "acclimate.tasks",
     "compare": "acclimate.study",
     "inspect_importance": "acclimate.analysis",

@@ -30,6 +30,9 @@ def finetune(
     repartition: Annotated[
         float | None, typer.Option(help="Move dev and about 1 - this share of train to test, as the DGA paper does.")
     ] = None,
+    confidence_penalty: Annotated[
+        float, typer.Option(help="Weight of the entropy of predictions that is taken from the loss.")
+    ] = 0.0,
     precision: Precision = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -56,6 +59,7 @@ def finetune(
             max_length=max_length,
             few_shot=few_shot,
             select=select,
+            confidence_penalty=confidence_penalty,
             precision=precision,
             progress=not quiet,
         )
