@@ -39,6 +39,12 @@ def adapt(
         float | None, typer.Option(help="Peak learning rate (default: the method's, mostly 1e-4).")
     ] = None,
     mask_rate: Annotated[float | None, typer.Option(help="Share of tokens to predict (default: 0.15).")] = None,
+    masking: Annotated[
+        str | None, typer.Option(help="How they are chosen, as whole-word (default: random); docs/masking.md has all.")
+    ] = None,
+    masking_set: Annotated[
+        list[str] | None, typer.Option("--masking-set", help="Parameter of the masking, as lexicon=words.txt.")
+    ] = None,
     text_column: Annotated[str | None, typer.Option(help="Where the text is in tables and JSON lines.")] = None,
     layout: Annotated[str | None, typer.Option(help="padded or packed rows.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or auto.")] = None,
@@ -52,12 +58,21 @@ def adapt(
     quiet: Quiet = False,
 ) -> None:
     """Adapt a model to domain text."""
-    given = {key: value for key, value in locals().items() if key not in ("config", "quiet", "settings")}
+    given = {
+        key: value for key, value in locals().items() if key not in ("config", "quiet", "settings", "masking_set")
+    }
     from acclimate.training import adapt as run
 
-    values = _read_config(config, {*given, "settings", "weight_decay", "warmup", "head_tokens"}) if config else {}
+    values = (
+        _read_config(config, {*given, "settings", "masking_settings", "weight_decay", "warmup", "head_tokens"})
+        if config
+        else {}
+    )
     values.update({key: value for key, value in given.items() if value is not None})
     values["settings"] = {**(values.get("settings") or {}), **named_values(settings or [])}
+    if masking_set:
+        own = named_values(masking_set, "--masking-set")
+        values["masking_settings"] = {**(values.get("masking_settings") or {}), **own}
     for name in ("model", "corpus", "out"):
         if not values.get(name) and not (name == "corpus" and values.get("task")):
             raise UserError(f"Say --{name} (or '{name}' in the configuration file).")

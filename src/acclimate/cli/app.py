@@ -21,12 +21,12 @@ Precision = Annotated[str, typer.Option(help="fp32, bf16, or auto: bf16 where th
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 
 
-def named_values(items: list[str]) -> dict[str, str]:
-    """Read the values of ``--set name=value``."""
+def named_values(items: list[str], option: str = "--set") -> dict[str, str]:
+    """Read the values of ``--set name=value``, or of another option like it."""
     pairs = {}
     for item in items:
         key, sign, value = item.partition("=")
         if not sign or not key:
-            raise UserError(f"--set wants name=value, not '{item}'.")
+            raise UserError(f"{option} wants name=value, not '{item}'.")
         pairs[key.strip()] = value.strip()
     return pairs
