@@ -24,6 +24,7 @@ METHODS = {"none": {}, "mlm": {}, "dga": {"contrast_weight": 1.0, "temperature":
 class FakeTask:
     path: Path
     name: str
+    default_length = 128
 
     def fingerprint(self) -> str:
         return sha256(self.path.read_bytes()).hexdigest()

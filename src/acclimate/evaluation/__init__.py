@@ -2,5 +2,6 @@
 
 from acclimate.evaluation.lm_loss import masked_lm_loss
 from acclimate.evaluation.metrics import classification_metrics
+from acclimate.evaluation.qa import qa_metrics
 
-__all__ = ["classification_metrics", "masked_lm_loss"]
+__all__ = ["classification_metrics", "masked_lm_loss", "qa_metrics"]

@@ -186,6 +186,7 @@ class StudyConfig(Strict):
             domain.heldout = domain.heldout and [_located(source, folder) for source in domain.heldout]
             for task in domain.tasks:
                 task.path = _located(task.path, folder)
+                task.first = task.first and _located(task.first, folder)
         copy.general = copy.general and [_located(source, folder) for source in copy.general]
         for options in (copy.adapt.model_extra or {}, *(method.adapt for method in copy.methods)):
             if isinstance(settings := options.get("masking_settings"), dict):

@@ -30,6 +30,12 @@ def _load_task(path: str, name: str, ratio: float | None = None) -> Any:
     return task if ratio is None else repartition(task, ratio)
 
 
+def _check_first(first: Any, task: Any) -> None:
+    from acclimate.tasks.stages import check_first
+
+    check_first(first, task)
+
+
 def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
     from acclimate.evaluation import masked_lm_loss
 
@@ -85,8 +91,10 @@ class Parts:
     Attributes:
         adapt: As ``acclimate.adapt``.
         finetune: As ``acclimate.finetune``.
-        load_task: From a folder and a name to a task with ``fingerprint()`` and ``scoring(negative=...)``; a third
-            argument, given only where the study asks for it, is the ratio of a re-partition.
+        load_task: From a folder and a name to a task with ``fingerprint()``, ``scoring(negative=...)`` and
+            ``default_length``; a third argument, given only where the study asks for it, is the ratio of a
+            re-partition.
+        check_first: Raises UserError if the first task cannot be learnt before the second.
         lm_loss: From a model, texts and ``max_length`` to ``{"nats", "per_text", ...}``.
         corpus: From sources and a text column to an iterable of documents with ``fingerprint`` and ``split``.
         has_head: Whether a model has a masked-LM head; one without is given one before anything else.
@@ -98,6 +106,7 @@ class Parts:
     adapt: Callable[..., Any] = _adapt
     finetune: Callable[..., Any] = _finetune
     load_task: Callable[..., Any] = _load_task
+    check_first: Callable[[Any, Any], None] = _check_first
     lm_loss: Callable[..., dict[str, Any]] = _lm_loss
     corpus: Callable[[list[str], str], Any] = _corpus
     has_head: Callable[[str], bool] = _has_head
@@ -118,6 +127,9 @@ FIRST_OPTIONS = (
 
 A keyword that came later is part of it only where it differs from its default, so that an older study keeps its cells.
 """
+
+FIRST_STAGE = ("first_epochs", "first_learning_rate")
+"""Settings of a task that are keywords of ``finetune`` and speak of the task that is learnt before it."""
 
 
 def check_keywords(given: Iterable[str], known: Iterable[str], where: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from acclimate.errors import UserError, unknown
@@ -11,7 +12,7 @@ from acclimate.masking import identify
 from acclimate.study.cells import Cell
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
 from acclimate.study.identity import choose_texts, model_identity, texts_identity
-from acclimate.study.parts import FIRST_OPTIONS, HARMLESS, RESERVED, Parts, check_keywords
+from acclimate.study.parts import FIRST_OPTIONS, FIRST_STAGE, HARMLESS, RESERVED, Parts, check_keywords
 
 HELDOUT_SHARE = 0.02
 SPLIT_SEED = 0
@@ -48,6 +49,7 @@ class Plan:
         corpora: Text to adapt to, by domain; ``"general"`` is what a missing head is warmed up on.
         texts: Documents to measure on, by ``"general"`` or name of the domain.
         tasks: Loaded tasks, by (domain, task name).
+        firsts: What is learnt before some of them, by the same.
         metrics: What each of them is judged by.
         adapt: Keywords for ``adapt``, its corpus among them, by key of the cell.
         finetune: Keywords for ``finetune`` by key of the cell.
@@ -60,6 +62,7 @@ class Plan:
     corpora: dict[str, Any] = field(default_factory=dict)
     texts: dict[str, Text] = field(default_factory=dict)
     tasks: dict[tuple[str, str], Any] = field(default_factory=dict)
+    firsts: dict[tuple[str, str], Any] = field(default_factory=dict)
     metrics: dict[tuple[str, str], str] = field(default_factory=dict)
     adapt: dict[str, dict[str, Any]] = field(default_factory=dict)
     finetune: dict[str, dict[str, Any]] = field(default_factory=dict)
@@ -140,6 +143,9 @@ def _read_domain(plan: Plan, domain: DomainSpec, config: StudyConfig, parts: Par
         metric = plan.metrics[domain.name, task.name] = task.metric or known[0]
         if metric not in known:
             raise unknown(f"metric of the task '{task.name}'", metric, known)
+        if task.first is not None:
+            plan.firsts[domain.name, task.name] = first = parts.load_task(task.first, Path(task.first).name)
+            parts.check_first(first, loaded)
 
 
 def _text(corpus: Any, config: StudyConfig) -> Text:
@@ -244,26 +250,30 @@ def _finetunes(
     defaults: dict[str, Any],
 ) -> None:
     for task in domain.tasks:
-        given = task_settings(config, task)
+        given, loaded = task_settings(config, task), plan.tasks[domain.name, task.name]
         if given.get("select") == "dev":
             given["metric"] = plan.metrics[domain.name, task.name]
+        first = plan.firsts.get((domain.name, task.name))
+        told = {**given, "first": first.fingerprint()} if first else given
         reserved = ("model", "task", "seed", "out", "progress")
         known = {key: value for key, value in defaults.items() if key not in reserved}
         decides = {
             name: value
-            for name, value in {**known, **given}.items()
+            for name, value in {**known, **told}.items()
             if name in FIRST_OPTIONS or value != known.get(name)
         }
         if decides.get("select", "last") == "last":
             decides.pop("metric", None)  # it only chooses between epochs
+        if decides.get("max_length", 0) is None:
+            decides["max_length"] = loaded.default_length
         identity = {
             "model": model,
-            "task": plan.tasks[domain.name, task.name].fingerprint(),
+            "task": loaded.fingerprint(),
             "settings": decides,
             "seed": seed[1],
         }
         cell = Cell("finetune", identity, {**here, "task": task.name, "seed": seed[1]}, needs)
-        plan.finetune[plan.add(cell)] = given
+        plan.finetune[plan.add(cell)] = {**given, "first": first} if first else given
 
 
 def task_settings(config: StudyConfig, task: TaskSpec) -> dict[str, Any]:
@@ -271,4 +281,5 @@ def task_settings(config: StudyConfig, task: TaskSpec) -> dict[str, Any]:
     given = {**config.finetune.given(), **task.given()}
     if task.negative:
         given["negative"] = tuple(task.negative)
+    given |= {key: value for key in FIRST_STAGE if (value := getattr(task, key)) is not None}
     return given

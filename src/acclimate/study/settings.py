@@ -64,7 +64,8 @@ class TaskSpec(FinetuneSettings):
     """A labelled end task: a folder, or ``{path, name?, metric?, ...}`` with its own settings of fine-tuning.
 
     ``metric`` is what it is judged by: one that its kind has, by default the first of them, which is macro_f1 in
-    classification. ``negative`` names the label, or labels, that stand for "none of these".
+    classification. ``negative`` names the label, or labels, that stand for "none of these". ``first`` is the folder of
+    another task that is learnt before it, with ``first_epochs`` and ``first_learning_rate`` if they are not the same.
     """
 
     path: str
@@ -72,6 +73,9 @@ class TaskSpec(FinetuneSettings):
     metric: str | None = None
     negative: Annotated[list[str] | None, BeforeValidator(_labels), Field(min_length=1)] = None
     repartition: float | None = Field(default=None, gt=0, le=1)  # the ratio of acclimate.tasks.repartition
+    first: str | None = None
+    first_epochs: Count | None = None
+    first_learning_rate: float | None = Field(default=None, gt=0)
 
     @model_validator(mode="before")
     @classmethod
@@ -81,6 +85,8 @@ class TaskSpec(FinetuneSettings):
     @model_validator(mode="after")
     def _named(self) -> TaskSpec:
         self.name = self.name or Path(self.path).name
+        if self.first is None and (self.first_epochs or self.first_learning_rate):
+            raise ValueError(f"the task '{self.name}' has settings of a first stage, but no 'first': the folder of it")
         return self
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from acclimate.errors import UserError, unknown
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
@@ -40,6 +40,9 @@ class Task:
     Labels are in a fixed order that depends on the train labels alone: by number if all are whole numbers, else
     alphabetical.
     """
+
+    default_length: ClassVar[int] = 128
+    """The tokens that are read of an example unless something else is said."""
 
     name: str
     train: list[Example]

@@ -18,6 +18,7 @@ from acclimate.tasks.kinds import LabelledTask, kind_of, load_task
 from acclimate.tasks.loop import train
 from acclimate.tasks.options import Options
 from acclimate.tasks.result import FinetuneResult, write_result
+from acclimate.tasks.stages import first_stage, learn_first
 
 
 @one_writer
@@ -30,7 +31,7 @@ def finetune(
     epochs: int = 5,
     learning_rate: float = 3e-5,
     batch_size: int = 16,
-    max_length: int = 128,
+    max_length: int | None = None,
     few_shot: int | None = None,
     select: Literal["last", "dev"] = "last",
     metric: str | None = None,
@@ -40,6 +41,9 @@ def finetune(
     progress: bool = True,
     negative: str | Sequence[str] | None = None,
     confidence_penalty: float = 0.0,
+    first: LabelledTask | str | Path | None = None,
+    first_epochs: int | None = None,
+    first_learning_rate: float | None = None,
 ) -> FinetuneResult:
     """Fine-tune a model on a task and measure it on the test split.
 
@@ -47,6 +51,13 @@ def finetune(
     clipped to a norm of one. The head of the task is drawn from ``seed``. A checkpoint of a masked language model has
     no pooler either; where the architecture wants one (BERT), that is drawn from ``seed`` too, near the identity.
     A multi-label task learns a sigmoid for each label (binary cross-entropy) and predicts what is above one half.
+    A task of questions learns where the first gold answer starts and ends (cross-entropy over the tokens of a window);
+    its results are five answers a question. A long passage is read in windows, see
+    :class:`acclimate.tasks.qa.windows.Reading`.
+
+    TAPTER's settings are batches of 128, a learning rate of 5e-5, and 5 epochs on SQuAD; on BioASQ 2 epochs of SQuAD
+    first and then 10: ``finetune(model, "bioasq", first="squad", first_epochs=2, epochs=10, learning_rate=5e-5,
+    batch_size=128)``. Warm-up, weight decay and lengths are those by default here.
 
     Args:
         model: A Hugging Face model folder, or a name on the hub.
@@ -56,9 +67,9 @@ def finetune(
         epochs: Passes over the train split.
         learning_rate: The peak.
         batch_size: Examples a step.
-        max_length: Tokens that are read of an example; of a pair the longer text is cut first. Never more than the
-            model can read.
-        few_shot: Train on so many examples of each class only.
+        max_length: Tokens that are read of an example; of a pair the longer text is cut first, and of a passage all is
+            read, in windows of that length. Never more than the model can read. None: 128, with questions 384.
+        few_shot: Train on so many examples of each class only, or on so many questions.
         select: Which weights to keep: those of the ``"last"`` epoch, as the DGA paper does, or those of the epoch that
             is best on ``"dev"`` (the earliest of equals).
         metric: What ``select="dev"`` compares: one of the scoring of the task (see
@@ -72,6 +83,11 @@ def finetune(
             ``positive_micro_f1``, over the others.
         confidence_penalty: Weight of the entropy of the predictions, which is taken from the loss (Pereyra et al.,
             2017), so that the model is less sure of itself; 0.3 is usual where it is used. Classification only.
+        first: Another task of the same kind and with the same labels, or its folder: the model, and the head with it,
+            learns its train split before that of ``task``, with the same options. What that gives is kept in the
+            cache, so that a later run with the same model, seed and options need not learn it again.
+        first_epochs: Passes over the train split of ``first``; None: as many as ``epochs``.
+        first_learning_rate: The peak in that stage; None: the same.
 
     Raises:
         UserError: If the model or the task cannot be used, an option has no sense, or the loss is not a number.
@@ -85,7 +101,7 @@ def finetune(
         epochs=epochs,
         learning_rate=learning_rate,
         batch_size=batch_size,
-        max_length=max_length,
+        max_length=data.default_length if max_length is None else max_length,
         few_shot=few_shot,
         select=select,
         metric=scoring.metrics[0] if metric is None else metric,
@@ -99,6 +115,7 @@ def finetune(
     options.check(data.name, scoring.metrics, has_dev=bool(data.dev))
     if confidence_penalty and not data.labels:
         raise UserError(f"The task '{data.name}' has no classes, so confidence_penalty has no sense; leave it out.")
+    before = first_stage(data, options, first, first_epochs, first_learning_rate)
     check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
     examples: Sequence[Any] = data.train if few_shot is None else data.few_shot(few_shot, seed)
     device = default_device()
@@ -106,6 +123,10 @@ def finetune(
 
     set_seed(seed)  # before the new weights are drawn
     learner = kind_of(data).learner(model, data, options, device)
+
+    if before:
+        learn_first(learner, before.task, before.options, kind)
+        set_seed(seed)  # as if the first stage had always been learnt already
 
     def score() -> float:
         return float(learner.measure("dev", kind).metrics[options.metric])
@@ -132,6 +153,7 @@ def finetune(
         precision=kind,
         kind=data.kind,
         scoring=scoring.details(),
+        first=before.task.name if before else None,
     )
     if out is not None:
         with new_folder(Path(out)) as folder:

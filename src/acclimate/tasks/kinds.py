@@ -15,6 +15,7 @@ from acclimate.evaluation.scoring import Scoring
 from acclimate.tasks.classification import Classification
 from acclimate.tasks.folders import check_folder
 from acclimate.tasks.options import Options
+from acclimate.tasks.qa import QuestionAnswering
 from acclimate.tasks.result import Measured
 
 
@@ -44,6 +45,10 @@ class LabelledTask(Protocol):
     @property
     def labels(self) -> list[str]:
         """The classes; none if the task has no fixed set of answers."""
+
+    @property
+    def default_length(self) -> int:
+        """The tokens that are read of an example, or of a window of it, unless something else is said."""
 
     def fingerprint(self) -> str:
         """Return a hash of everything that can change a result."""
@@ -90,7 +95,7 @@ class Kind(Protocol):
         """Load a checkpoint for a task. New weights are drawn from torch's global generator."""
 
 
-KINDS: list[Kind] = [Classification()]
+KINDS: list[Kind] = [QuestionAnswering(), Classification()]
 """The first that matches a folder reads it; classification comes last and takes whatever is left."""
 
 
@@ -106,12 +111,15 @@ def load_task(path: str | Path, *, name: str | None = None) -> Any:
     every row of a split has a ``document``, or an ``id`` that ends in ``_s`` and the number of a sentence, that split
     is scored by document, too.
 
+    A task of questions: ``train.json``, ``test.json`` and perhaps ``dev.json`` (or ``.json.gz``) as SQuAD v1.1 has
+    them; see :func:`acclimate.tasks.qa.load_qa`.
+
     Args:
         path: The folder.
         name: What to call the task; by default the name of the folder.
 
     Returns:
-        An :class:`acclimate.tasks.Task`.
+        An :class:`acclimate.tasks.Task`, or an :class:`acclimate.tasks.qa.QATask`.
 
     Raises:
         UserError: If the folder or a file is missing, a row is broken, or the labels cannot be learnt.

@@ -36,13 +36,13 @@ class FinetuneResult:
     dev_metrics: dict[str, Any] | None
     """The same of the dev split, for the weights that were kept; None without a dev split."""
     gold: list[Any]
-    """What is true of each test item: a class number, or a list of them in a multi-label task."""
+    """What is true of each test item: a class number, a list of them in a multi-label task, or texts of answers."""
     predicted: list[Any]
     """The same, as predicted."""
     probabilities: list[Any]
     """For each test item, in the order of the file, its probabilities: (items, classes).
 
-    Softmax over the classes; in a multi-label task sigmoid of each.
+    Softmax over the classes; in a multi-label task sigmoid of each. Of a question, the scores of the answers.
     """
     labels: list[str]
     seconds: float
@@ -58,6 +58,8 @@ class FinetuneResult:
     """The kind of the task: a key of :data:`acclimate.evaluation.scoring.SCORINGS`."""
     scoring: dict[str, Any] = field(default_factory=dict)
     """What :func:`acclimate.evaluation.scoring.scoring_of` needs besides to score the predictions again."""
+    first: str | None = None
+    """Name of the task that was learnt before this one."""
 
 
 def write_result(folder: Path, result: FinetuneResult, readable: Callable[[Any], Any]) -> None:

@@ -1,0 +1,125 @@
+"""Loading a checkpoint of any kind with the head of an end task."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from acclimate.backbone import longest_text
+from acclimate.backbone.attention import NAME as ATTENTION
+from acclimate.backbone.checkpoints import from_pretrained, quiet
+from acclimate.backbone.device import writes_attention_out
+from acclimate.backbone.dropout import cheapen_dropout
+from acclimate.backbone.loading import load_tokenizer
+from acclimate.errors import UserError, first_line
+from acclimate.modules import virtual_ids
+
+
+def load_with_head(
+    auto: Any, path: str | Path, settings: dict[str, Any], max_length: int, device: torch.device, what: str
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, int]:
+    """Load a checkpoint as a model of an end task in fp32, on the CPU.
+
+    What the checkpoint lacks is drawn from torch's global generator: seed it before. That is the head and, in a
+    checkpoint of a masked language model whose head of this task reads a pooler (BERT), that pooler, which starts near
+    the identity. A checkpoint that already has such a head of the same size goes on from it.
+
+    Args:
+        auto: Such as ``AutoModelForSequenceClassification``.
+        path: A model folder, or a name on the hub.
+        settings: Entries of the configuration, ``num_labels`` among them.
+        max_length: Tokens that are read of an example, at most; never more than the model can read.
+        device: Where it is going to run, which decides how attention is computed.
+        what: What the model is, for messages.
+
+    Returns:
+        The model, its tokenizer, and the tokens that it reads of an example, virtual tokens included.
+
+    Raises:
+        UserError: If there is no model, or its encoder is incomplete.
+    """
+    local = str(path).startswith((".", "/", "~")) or Path(path).exists()
+    if local and not (Path(path) / "config.json").is_file():
+        raise UserError(f"'{path}' is no Hugging Face model folder: there is no config.json in it.")
+    tokenizer = load_tokenizer(path)
+    try:
+        config = AutoConfig.from_pretrained(str(path), **settings)
+        with quiet():
+            model, info = from_pretrained(
+                auto,
+                path,
+                config,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,  # of the head of another task; the encoder is checked below
+            )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(f"No {what} could be made of '{path}': {first_line(error)}") from error
+    cheapen_dropout(model)
+    if writes_attention_out(device):
+        _write_attention_out(model)
+    fresh = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
+    lost = sorted(name for name in fresh if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)
+    if lost:
+        raise UserError(f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.")
+    _start_pooler(model, fresh)
+    rows = model.get_input_embeddings().weight.shape[0]
+    if tokenizer.pad_token_id is None:  # decoders
+        tokenizer.pad_token = tokenizer.eos_token
+    if len(tokenizer) > rows:
+        raise UserError(f"The tokenizer of '{path}' has {len(tokenizer)} tokens, its model only {rows}.")
+    model.config.pad_token_id = tokenizer.pad_token_id
+    wanted = max_length + len(virtual_ids(tokenizer))
+    length = min(wanted, longest_text(model) or tokenizer.model_max_length, tokenizer.model_max_length)
+    if length < 4:
+        raise UserError(f"max_length={max_length} leaves no room for text; ask for at least 4 tokens.")
+    return model, tokenizer, length
+
+
+def _start_pooler(model: PreTrainedModel, fresh: list[str]) -> None:
+    """Let a new pooler start near the identity: its random matrix is added to it.
+
+    A random matrix in front of a random classifier forgets what the first token says, and learning it anew costs a
+    small model its first epochs.
+    """
+    parameters = dict(model.named_parameters())
+    with torch.no_grad():
+        for name in fresh:
+            weight = parameters.get(name)
+            if ".pooler." in name and weight is not None and weight.dim() == 2 and weight.shape[0] == weight.shape[1]:
+                weight.add_(torch.eye(len(weight)))
+
+
+def _write_attention_out(model: PreTrainedModel) -> None:
+    try:
+        model.set_attn_implementation(ATTENTION)
+    except (ValueError, AttributeError):  # an architecture of its own kind keeps its own attention
+        return
+
+
+@contextmanager
+def exact_last_layer(model: PreTrainedModel) -> Iterator[None]:
+    """Compute the layers that may give the logits in fp32 also under autocast.
+
+    In bfloat16 two logits of nearly the same size are often equal; the first class would win all of these.
+    """
+
+    def exact(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if not isinstance(module, nn.Linear) or output.dtype == torch.float32:
+            return output
+        with torch.autocast(output.device.type, enabled=False):
+            return nn.functional.linear(inputs[0].float(), module.weight, module.bias)
+
+    width = model.config.num_labels
+    last = [layer for layer in model.modules() if isinstance(layer, nn.Linear) and layer.out_features == width]
+    hooks = [layer.register_forward_hook(exact) for layer in last]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()

@@ -1,0 +1,256 @@
+"""Questions on passages, as SQuAD v1.1 writes them down."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import logging
+import random
+import re
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+from acclimate.errors import UserError, first_line
+from acclimate.evaluation.qa import Answers
+from acclimate.tasks.folders import SPLITS, check_folder, find_split
+
+FORMATS = (".json", ".json.gz")
+BIOASQ_PART = re.compile(r"([0-9a-f]{24})_\d{3}")
+"""Name of a question of BioASQ in SQuAD format: its own name, and the number of the snippet that it is asked on."""
+HALF_LETTER = re.compile("[\ud800-\udfff]")
+"""Half of a surrogate pair."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A gold answer: ``passage[start : start + len(text)] == text``, without white space around it."""
+
+    text: str
+    start: int
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A question, its passage, and its gold answers; training learns the first of them."""
+
+    id: str
+    text: str
+    passage: str
+    answers: tuple[Answer, ...]
+
+    @property
+    def item(self) -> str:
+        """What is scored as one: the question, or all of BioASQ that differ in their snippet alone."""
+        part = BIOASQ_PART.fullmatch(self.id)
+        return part[1] if part else self.id
+
+
+@dataclass(frozen=True)
+class QATask:
+    """A task of extractive question answering: three splits of questions."""
+
+    default_length: ClassVar[int] = 384
+    """Tokens of a window, as BERT reads SQuAD."""
+    labels: ClassVar[list[str]] = []
+    """None: an answer is any span of a passage."""
+
+    name: str
+    train: list[Question]
+    test: list[Question]
+    dev: list[Question] = field(default_factory=list)
+    path: Path | None = None
+
+    @classmethod
+    def of(
+        cls, name: str, train: Mapping[str, Any], test: Mapping[str, Any], dev: Mapping[str, Any] | None = None
+    ) -> QATask:
+        """Make a task from objects in memory that are like SQuAD files.
+
+        Raises:
+            UserError: As :func:`load_qa`.
+        """
+        made = {split: read_squad(value, f"{name}/{split}") for split, value in (("train", train), ("test", test))}
+        return cls(name, made["train"], made["test"], read_squad(dev, f"{name}/dev") if dev else [])
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256 of everything in the task that can change a result: the splits in their order."""
+        return self._fingerprint
+
+    @cached_property
+    def _fingerprint(self) -> str:
+        digest = hashlib.sha256(b"questions")
+        for split in SPLITS:
+            digest.update(f"\n{split}\n".encode())
+            for question in getattr(self, split):
+                answers = [[answer.text, answer.start] for answer in question.answers]
+                row = [question.item, question.text, question.passage, answers]
+                digest.update(json.dumps(row).encode() + b"\n")
+        return digest.hexdigest()
+
+    @property
+    def kind(self) -> str:
+        """``"qa"``."""
+        return Answers.kind
+
+    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> Answers:
+        """Return how predictions are scored.
+
+        Raises:
+            UserError: If ``negative`` is given: there are no labels.
+        """
+        if negative:
+            raise UserError(f"'{self.name}' has questions and no labels, so none is negative; leave 'negative' out.")
+        return Answers()
+
+    def few_shot(self, count: int, seed: int) -> list[Question]:
+        """Draw ``count`` train questions, or all if there are fewer, in the order of the file.
+
+        Raises:
+            UserError: If ``count`` is below one.
+        """
+        if count < 1:
+            raise UserError(f"few_shot={count} leaves nothing to train on; ask for at least 1 question.")
+        drawn = random.Random(f"{seed}").sample(range(len(self.train)), min(count, len(self.train)))
+        return [self.train[place] for place in sorted(drawn)]
+
+
+def items(questions: Iterable[Question]) -> dict[str, list[int]]:
+    """Return the places of the questions that are scored as one, by their common name, in the order of the file."""
+    groups: dict[str, list[int]] = {}
+    for place, question in enumerate(questions):
+        groups.setdefault(question.item, []).append(place)
+    return groups
+
+
+def gold_answers(questions: Sequence[Question]) -> list[list[str]]:
+    """Return the gold answers of each item, each text once."""
+    return [
+        list(dict.fromkeys(answer.text for place in places for answer in questions[place].answers))
+        for places in items(questions).values()
+    ]
+
+
+def load_qa(path: str | Path, *, name: str | None = None) -> QATask:
+    """Read a folder of ``train.json``, ``test.json`` and perhaps ``dev.json`` (or ``.json.gz``), as SQuAD v1.1 is.
+
+    White space around an answer is cut off. An answer that does not stand at its ``answer_start`` is found anew if
+    its text occurs exactly once in the passage; a warning says how many were.
+
+    Args:
+        path: The folder.
+        name: What to call the task; by default the name of the folder.
+
+    Raises:
+        UserError: If a file is missing or broken, or a question or an answer cannot be used.
+    """
+    path = Path(path)
+    check_folder(path)
+    files = {split: find_split(path, split, FORMATS) for split in SPLITS}
+    read = {split: read_squad(_object(file), str(file)) for split, file in files.items() if file}
+    return QATask(name or path.resolve().name, read["train"], read["test"], read.get("dev", []), path)
+
+
+def _object(path: Path) -> Any:
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
+        return json.loads(text)
+    except UnicodeDecodeError as error:
+        raise UserError(f"'{path}' is not UTF-8 text; save the file as UTF-8.") from error
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"'{path}' is broken JSON ({first_line(error)}); mend the file.") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"'{path}' cannot be read: {first_line(error)}.") from error
+
+
+def read_squad(value: Any, where: str) -> list[Question]:
+    """Read the questions of an object that is like a SQuAD v1.1 file.
+
+    Args:
+        value: ``{"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [...]}]}]}]}``.
+        where: What to call it in messages.
+
+    Raises:
+        UserError: Naming the paragraph (counted from one through the file) and the question.
+    """
+    questions: list[Question] = []
+    seen: set[str] = set()
+    moved = 0
+    for number, paragraph in enumerate(_paragraphs(value, where), 1):
+        passage = paragraph.get("context")
+        if not isinstance(passage, str) or not passage.strip():
+            raise UserError(f"{where}: paragraph {number}: 'context' must be a text that is not empty.")
+        for entry in _list(paragraph, "qas", f"{where}: paragraph {number}"):
+            name = entry.get("id")
+            if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
+                raise UserError(f"{where}: paragraph {number}: a question has no 'id'; give each its own.")
+            place = f"{where}: paragraph {number}, question '{name}'"
+            if str(name) in seen:
+                raise UserError(f"{place}: another question has the same id; give each its own.")
+            seen.add(str(name))
+            question, count = _question(str(name), entry, passage, place)
+            questions.append(question)
+            moved += count
+    if not questions:
+        raise UserError(f"'{where}' holds no questions.")
+    if moved:
+        log.warning(
+            "%s: %d answer%s did not stand where 'answer_start' says and %s found anew.",
+            where,
+            moved,
+            *(("", "was") if moved == 1 else ("s", "were")),
+        )
+    return questions
+
+
+def _paragraphs(value: Any, where: str) -> Iterator[Mapping[str, Any]]:
+    if not isinstance(value, Mapping):
+        raise UserError(f"'{where}' is not in SQuAD form: it must be a JSON object with a list 'data'.")
+    for article in _list(value, "data", where):
+        yield from _list(article, "paragraphs", where)
+
+
+def _list(holder: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
+    entries = holder.get(key)
+    if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
+        raise UserError(f"{where}: '{key}' must be a list of JSON objects, as in SQuAD v1.1.")
+    return entries
+
+
+def _question(name: str, entry: Mapping[str, Any], passage: str, where: str) -> tuple[Question, int]:
+    """Return a question, and how many of its answers were found anew."""
+    text = entry.get("question")
+    if not isinstance(text, str) or not text.strip():
+        raise UserError(f"{where}: 'question' must be a text that is not empty.")
+    if HALF_LETTER.search(text) or HALF_LETTER.search(passage):
+        raise UserError(f"{where}: the text holds half of a surrogate pair, which is no letter; mend it.")
+    entries = [] if entry.get("is_impossible") else _list(entry, "answers", where)
+    if not entries:
+        raise UserError(f"{where}: no answer. Questions that have none, as in SQuAD 2, cannot be used; remove it.")
+    found = [_answer(answer, passage, where) for answer in entries]
+    return Question(name, text, passage, tuple(answer for answer, _ in found)), sum(moved for _, moved in found)
+
+
+def _answer(entry: Mapping[str, Any], passage: str, where: str) -> tuple[Answer, bool]:
+    """Return an answer, and whether it was found anew."""
+    text, start = entry.get("text"), entry.get("answer_start")
+    if not isinstance(text, str) or not text.strip():
+        raise UserError(f"{where}: the 'text' of an answer must not be empty.")
+    if not isinstance(start, int) or isinstance(start, bool):
+        raise UserError(f"{where}: 'answer_start' must be a whole number: the place of the answer's first letter.")
+    start += len(text) - len(text.lstrip())
+    text = text.strip()
+    if start >= 0 and passage.startswith(text, start):
+        return Answer(text, start), False
+    first = passage.find(text)
+    if first < 0 or passage.find(text, first + 1) >= 0:
+        state = "is not in the passage" if first < 0 else f"does not stand at {start} and occurs several times"
+        raise UserError(f"{where}: the answer '{text:.60}' {state}; mend 'answer_start' or remove the answer.")
+    return Answer(text, first), True

@@ -1,0 +1,118 @@
+"""A study of questions, on a tiny random model."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from acclimate.errors import UserError
+from acclimate.study import StudyConfig, compare
+from acclimate.study.parts import Parts
+from acclimate.study.plan import make_plan
+from tests.tasks.qa.toy import squad
+from tests.tiny import TEXTS, save_tiny
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    save_tiny("bert", tmp_path / "model")
+    (tmp_path / "text.txt").write_text("".join(f"{text} {number}\n" for number in range(20) for text in TEXTS))
+    for name, count in (("food", 16), ("before", 12)):
+        (tmp_path / name).mkdir()
+        for split, size in (("train", count), ("test", 10)):
+            (tmp_path / name / f"{split}.json").write_text(json.dumps(squad(size, f"{name}-{split}")))
+    (tmp_path / "words").mkdir()
+    for split in ("train", "test"):
+        (tmp_path / "words" / f"{split}.jsonl").write_text('{"text": "a", "label": 0}\n{"text": "b", "label": 1}\n')
+    return tmp_path
+
+
+def study(folder, *tasks, **more):
+    return StudyConfig.of(
+        {
+            "models": str(folder / "model"),
+            "methods": ["none", "mlm"],
+            "domains": [
+                {
+                    "name": "d",
+                    "corpus": str(folder / "text.txt"),
+                    "tasks": [
+                        {**task, **{k: str(folder / task[k]) for k in ("path", "first") if k in task}}
+                        for task in tasks
+                    ],
+                }
+            ],
+            "adapt": {"steps": 2, "batch_size": 8, "max_length": 16},
+            "finetune": {"epochs": 1, "max_length": 48},
+            "evaluate": {"documents": 5, "max_length": 16},
+            "seeds": 2,
+            **more,
+        }
+    )
+
+
+def keys(config):
+    plan = make_plan(config, Parts())
+    return {cell.key: cell.identity for cell in plan.cells.values() if cell.kind == "finetune"}
+
+
+def test_questions_are_compared_by_f1_or_what_is_asked_for(folder):
+    config = study(folder, {"path": "food"}, {"path": "food", "name": "ranked", "metric": "mrr"})
+    results = compare(config, folder / "out", progress=False)
+    assert [row["metric"] for row in results["scores"]] == ["f1", "f1", "mrr", "mrr"]
+    second = results["scores"][1]
+    for name in ("f1", "exact_match", "strict_accuracy", "lenient_accuracy", "mrr"):
+        values = [results["scores"][0][name]["values"], second[name]["values"]]
+        mean = sum(a - b for a, b in zip(values[1], values[0], strict=True)) / 2
+        assert second["difference"][name]["difference"] == pytest.approx(mean)
+    assert 0 < results["scores"][3]["difference"]["mrr"]["p_holm"] <= 1
+    assert second["test_items"] == 10
+    assert (folder / "out" / "report.html").is_file()
+    with pytest.raises(UserError, match="Unknown metric of the task 'food' 'macro_f1'"):
+        compare(study(folder, {"path": "food", "metric": "macro_f1"}), folder / "out", progress=False)
+
+
+def test_the_first_task_is_part_of_the_identity_only_where_there_is_one(folder):
+    plain = keys(study(folder, {"path": "food"}))
+    first = keys(study(folder, {"path": "food", "first": "before", "first_epochs": 2}))
+    assert not plain.keys() & first.keys()
+    for one, two in zip(plain.values(), first.values(), strict=True):
+        added = {name: two["settings"].pop(name) for name in ("first", "first_epochs")}
+        assert one == two
+        assert added["first_epochs"] == 2
+        assert len(added["first"]) == 64
+    again = keys(study(folder, {"path": "food", "first": "before", "first_epochs": 2}))
+    assert first.keys() == again.keys()
+    (folder / "before" / "train.json").write_text(json.dumps(squad(11, "other")))
+    assert not first.keys() & keys(study(folder, {"path": "food", "first": "before", "first_epochs": 2})).keys()
+
+
+def test_questions_have_a_length_of_their_own(folder):
+    tasks = ({"path": "food"}, {"path": "words"})
+    lengths = {cell["settings"]["max_length"] for cell in keys(study(folder, *tasks, finetune={"epochs": 1})).values()}
+    assert lengths == {128, 384}
+
+
+def test_a_study_in_two_stages_runs(folder):
+    config = study(folder, {"path": "food", "first": "before", "first_learning_rate": 1e-3}, methods=["none"], seeds=1)
+    results = compare(config, folder / "out", progress=False)
+    assert results["cells"]["failed"] == 0
+    assert len(list((folder / "cache" / "first-stage").iterdir())) == 1
+
+
+def test_a_first_task_that_does_not_fit_is_found_before_any_work(folder):
+    with pytest.raises(UserError, match="a task of the same kind"):
+        compare(study(folder, {"path": "food", "first": "words"}), folder / "out", progress=False)
+    assert not (folder / "out").exists()
+    with pytest.raises(UserError, match="'food' has settings of a first stage, but no 'first'"):
+        study(folder, {"path": "food", "first_epochs": 2})
+
+
+def test_paths_of_first_tasks_start_at_the_study_file(folder):
+    (folder / "study.yaml").write_text(
+        "models: [model]\nmethods: [none]\ndomains: [{name: d, corpus: text.txt, "
+        "tasks: [{path: food, first: before}]}]\n"
+    )
+    assert StudyConfig.load(folder / "study.yaml").domains[0].tasks[0].first == str(folder / "before")

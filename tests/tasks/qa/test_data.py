@@ -1,0 +1,183 @@
+"""Reading questions in SQuAD form."""
+
+from __future__ import annotations
+
+import copy
+import gzip
+import json
+import logging
+
+import pytest
+
+from acclimate.errors import UserError
+from acclimate.tasks.qa import Answer, QATask, load_qa
+
+PASSAGE = "Ada Lovelace wrote the first program. Ada was born in London, and Byron was her father."
+
+
+def squad(*questions, passage=PASSAGE):
+    """An object like a SQuAD file with one passage; a question is (id, text, answer, answer_start)."""
+    qas = [
+        {"id": name, "question": text, "answers": [{"text": answer, "answer_start": start}]}
+        for name, text, answer, start in questions
+    ]
+    return {"version": "1.1", "data": [{"title": "t", "paragraphs": [{"context": passage, "qas": qas}]}]}
+
+
+BORN = ("q1", "Where was Ada born?", "London", PASSAGE.index("London"))
+FATHER = ("q2", "Who was her father?", "Byron", PASSAGE.index("Byron"))
+
+
+def save(folder, train, test, dev=None):
+    folder.mkdir(exist_ok=True)
+    for split, value in (("train", train), ("test", test), ("dev", dev)):
+        if value is not None:
+            (folder / f"{split}.json").write_text(json.dumps(value), encoding="utf-8")
+    return folder
+
+
+def test_a_folder_is_read(tmp_path):
+    task = load_qa(save(tmp_path / "ada", squad(BORN, FATHER), squad(FATHER)))
+    assert (task.name, len(task.train), len(task.test), task.dev) == ("ada", 2, 1, [])
+    question = task.train[0]
+    assert (question.id, question.text, question.passage) == ("q1", "Where was Ada born?", PASSAGE)
+    assert question.answers == (Answer("London", PASSAGE.index("London")),)
+
+
+def test_compressed_files_with_a_byte_order_mark(tmp_path):
+    save(tmp_path, squad(BORN), squad(FATHER))
+    plain = load_qa(tmp_path)
+    data = (tmp_path / "train.json").read_bytes()
+    (tmp_path / "train.json").unlink()
+    (tmp_path / "train.json.gz").write_bytes(gzip.compress(b"\xef\xbb\xbf" + data))
+    assert load_qa(tmp_path) == plain
+
+
+def test_white_space_around_an_answer_is_cut_off():
+    start = PASSAGE.index("London") - 1
+    task = QATask.of("t", squad(("q", "Where?", " London", start)), squad(BORN))
+    assert task.train[0].answers == (Answer("London", start + 1),)
+
+
+def test_a_misplaced_answer_is_found_anew_and_counted(caplog):
+    with caplog.at_level(logging.WARNING):
+        task = QATask.of("t", squad(("q", "Where?", "London", 3), ("r", "Who?", "Byron", -5)), squad(BORN))
+    assert [question.answers[0].start for question in task.train] == [
+        PASSAGE.index("London"),
+        PASSAGE.index("Byron"),
+    ]
+    assert "t/train: 2 answers did not stand where 'answer_start' says and were found anew." in caplog.text
+
+
+def test_several_gold_answers_are_kept():
+    value = squad(BORN)
+    value["data"][0]["paragraphs"][0]["qas"][0]["answers"].append({"text": "in London", "answer_start": 50})
+    value["data"][0]["paragraphs"][0]["qas"][0]["answers"][1]["answer_start"] = PASSAGE.index("in London")
+    assert [answer.text for answer in QATask.of("t", value, value).test[0].answers] == ["London", "in London"]
+
+
+def test_questions_of_bioasq_on_several_snippets_are_one_item():
+    name = "0123456789abcdef01234567"
+    value = squad((f"{name}_000", *BORN[1:]), (f"{name}_001", *BORN[1:]), ("plain_000", *BORN[1:]))
+    assert [question.item for question in QATask.of("t", value, value).test] == [name, name, "plain_000"]
+
+
+def changed(change):
+    value = squad(BORN, FATHER)
+    change(value["data"][0]["paragraphs"][0])
+    return value
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda p: p["qas"][1]["answers"][0].update(text="Paris"), "question 'q2': the answer 'Paris' is not in the"),
+        (
+            lambda p: p["qas"][0]["answers"][0].update(text="Ada", answer_start=5),
+            "paragraph 1, question 'q1': the answer 'Ada' does not stand at 5 and occurs several times",
+        ),
+        (
+            lambda p: p["qas"][1].update(answers=[]),
+            "question 'q2': no answer. Questions that have none",
+        ),
+        (lambda p: p["qas"][1].update(is_impossible=True), "question 'q2': no answer"),
+        (lambda p: p["qas"][1].update(id="q1"), "question 'q1': another question has the same id"),
+        (lambda p: p["qas"][1].pop("id"), "paragraph 1: a question has no 'id'"),
+        (lambda p: p["qas"][1].update(question=" "), "question 'q2': 'question' must be a text"),
+        (lambda p: p["qas"][1].update(question="\ud800"), "half of a surrogate pair"),
+        (lambda p: p["qas"][1]["answers"][0].update(answer_start="7"), "'answer_start' must be a whole number"),
+        (lambda p: p["qas"][1]["answers"][0].update(text=""), "the 'text' of an answer must not be empty"),
+        (lambda p: p.update(context=""), "paragraph 1: 'context' must be a text"),
+        (lambda p: p.update(qas="x"), "paragraph 1: 'qas' must be a list"),
+        (lambda p: p.update(qas=[]), "holds no questions"),
+    ],
+)
+def test_errors_say_where(change, message):
+    with pytest.raises(UserError, match=message) as error:
+        QATask.of("t", changed(change), squad(BORN))
+    assert "t/train" in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "not in SQuAD form"),
+        ("{", "broken JSON"),
+        ('{"data": 3}', "'data' must be a list"),
+        ('{"data": [{}]}', "'paragraphs' must be a list"),
+    ],
+)
+def test_broken_files_are_named(tmp_path, text, message):
+    save(tmp_path, squad(BORN), squad(FATHER))
+    (tmp_path / "test.json").write_text(text)
+    with pytest.raises(UserError, match=message) as error:
+        load_qa(tmp_path)
+    assert "test.json" in str(error.value)
+
+
+def test_folders_that_are_no_task(tmp_path):
+    save(tmp_path, squad(BORN), squad(FATHER))
+    (tmp_path / "train.json.gz").write_bytes(b"not gzip")
+    with pytest.raises(UserError, match="several train files"):
+        load_qa(tmp_path)
+    (tmp_path / "train.json").unlink()
+    with pytest.raises(UserError, match="cannot be read"):
+        load_qa(tmp_path)
+    (tmp_path / "train.json.gz").unlink()
+    with pytest.raises(UserError, match=r"has no train file; it needs train\.json \(or \.json\.gz\)"):
+        load_qa(tmp_path)
+    (tmp_path / "train.json").write_bytes(b"\xff\xfe{}")
+    with pytest.raises(UserError, match="UTF-8"):
+        load_qa(tmp_path)
+
+
+def test_the_fingerprint_is_that_of_the_content():
+    one = QATask.of("one", squad(BORN, FATHER), squad(FATHER))
+    assert one.fingerprint() == QATask.of("two", squad(BORN, FATHER), squad(FATHER)).fingerprint()
+    assert one.fingerprint() != QATask.of("one", squad(FATHER, BORN), squad(FATHER)).fingerprint()
+    other = copy.deepcopy(squad(BORN, FATHER))
+    other["data"][0]["paragraphs"][0]["qas"][0]["question"] = "Where?"
+    assert one.fingerprint() != QATask.of("one", other, squad(FATHER)).fingerprint()
+
+
+def test_few_shot_draws_questions_in_their_order():
+    task = QATask.of("t", squad(*[(f"q{number}", *BORN[1:]) for number in range(20)]), squad(BORN))
+    drawn = task.few_shot(5, seed=1)
+    assert [question.id for question in drawn] == [q.id for q in task.train if q in drawn]
+    assert len(drawn) == 5
+    assert drawn == task.few_shot(5, seed=1) != task.few_shot(5, seed=2)
+    assert task.few_shot(99, seed=0) == task.train
+    with pytest.raises(UserError, match="at least 1"):
+        task.few_shot(0, seed=0)
+
+
+@pytest.mark.parametrize("name", ["squad_sample", "covid_qa", "rrc_restaurant"])
+def test_real_sets_are_read_whole(shared, name):
+    sizes = {"squad_sample": (839, 105, 246), "covid_qa": (1012, 64, 304), "rrc_restaurant": (632, 167, 431)}
+    task = load_qa(shared / "data" / name)
+    assert (len(task.train), len(task.dev), len(task.test)) == sizes[name]
+    for question in task.train + task.dev + task.test:
+        for answer in question.answers:
+            assert question.passage.startswith(answer.text, answer.start)
+            assert answer.text == answer.text.strip()

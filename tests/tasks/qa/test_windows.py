@@ -1,0 +1,168 @@
+"""Windows over passages."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+
+from acclimate.errors import UserError
+from acclimate.modules import add_virtual_tokens
+from acclimate.tasks.qa.data import Answer, Question
+from acclimate.tasks.qa.windows import Reading, Windows, cut
+from tests.tiny import tiny_model, tiny_tokenizer
+
+
+def byte_tokenizer():
+    """A byte-level BPE without merges, with RoBERTa's special tokens: a letter outside of ASCII is several tokens."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocabulary = {token: place for place, token in enumerate(["<s>", "</s>", "<pad>", *alphabet])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), trim_offsets=True)
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
+    )
+
+
+TOKENIZERS = {"words": tiny_tokenizer(), "bytes": byte_tokenizer()}
+LETTERS = st.text(alphabet="ab cde.é–ß猫\n ", min_size=1, max_size=150)
+
+
+@st.composite
+def asked(draw):
+    """A question whose answer is a random stretch of a random passage."""
+    passage = draw(LETTERS.filter(lambda text: text.strip()))
+    start = draw(st.integers(0, len(passage) - 1))
+    text = passage[start : draw(st.integers(start + 1, len(passage)))]
+    start += len(text) - len(text.lstrip())
+    text = text.strip() or passage.strip()
+    start = start if passage.startswith(text, start) else passage.index(text)
+    return Question("q", draw(LETTERS), passage, (Answer(text, start),))
+
+
+@settings(deadline=None, max_examples=200)
+@given(asked(), st.sampled_from(sorted(TOKENIZERS)), st.integers(12, 60), st.integers(0, 40))
+def test_every_answer_that_fits_is_whole_in_some_window(question, kind, length, overlap):
+    windows = Windows([question], TOKENIZERS[kind], Reading(length, 8, overlap), segments=True)
+    tokens, answer = windows.tokens(0), question.answers[0]
+    span = tokens.span(answer.start, answer.start + len(answer.text))
+    assert span is not None
+    begin, end = int(tokens.starts[span[0]]), int(tokens.ends[span[1]])
+    # No more than what the cut between tokens adds, and nothing is lost.
+    assert begin <= answer.start
+    assert end >= answer.start + len(answer.text)
+    assert tokens.ends[span[0]] > answer.start
+    assert tokens.starts[span[1]] < answer.start + len(answer.text)
+    first = windows.windows[0]
+    width = length - windows.layout.special - (first.offset - windows.layout.before_passage)
+    hits = [window for window in windows.windows if window.answer != (0, 0)]
+    if span[1] - span[0] + 1 <= min(overlap, width // 2) or len(tokens.ids) <= width:
+        assert hits
+    for window in hits:
+        places = [place - window.offset + window.first for place in window.answer]
+        assert tuple(places) == span
+        row = windows[windows.windows.index(window)]
+        assert list(row["input_ids"][window.answer[0] : window.answer[1] + 1]) == list(
+            tokens.ids[span[0] : span[1] + 1]
+        )
+
+
+@settings(deadline=None, max_examples=100)
+@given(asked(), st.sampled_from(sorted(TOKENIZERS)), st.integers(14, 60), st.integers(0, 20))
+def test_rows_are_those_of_the_tokenizer_itself(question, kind, length, overlap):
+    tokenizer = TOKENIZERS[kind]
+    windows = Windows([question], tokenizer, Reading(length, 1000, overlap), segments=True)
+    asked_tokens = len(tokenizer(question.text, add_special_tokens=False)["input_ids"])
+    room = length - windows.layout.special
+    if asked_tokens > room // 2:
+        return  # the question is cut, which the tokenizer cannot do
+    stride = min(overlap, (room - asked_tokens) // 2)
+    theirs = tokenizer(
+        question.text,
+        question.passage,
+        truncation="only_second",
+        max_length=length,
+        stride=stride,
+        return_overflowing_tokens=True,
+        return_token_type_ids=True,
+        return_offsets_mapping=True,
+    )
+    assert [list(row["input_ids"]) for row in windows] == theirs["input_ids"]
+    assert [row["token_type_ids"] for row in windows] == theirs["token_type_ids"]
+    assert windows.lengths() == [len(row) for row in theirs["input_ids"]]
+    for window, offsets in zip(windows.windows, theirs["offset_mapping"], strict=True):
+        tokens = windows.tokens(0)
+        ours = zip(tokens.starts[window.first : window.stop], tokens.ends[window.first : window.stop], strict=True)
+        for mine, other in zip(ours, offsets[window.offset :], strict=False):
+            # A token of white space alone stands for no letter; which place it says is a whim of the tokenizer.
+            assert mine == other or (mine[0] == mine[1] and other[0] == other[1])
+
+
+@given(st.integers(0, 300), st.integers(1, 60), st.integers(0, 80))
+def test_the_cut_covers_all_and_no_window_is_idle(tokens, width, overlap):
+    pieces = cut(tokens, width, overlap)
+    assert pieces[0][0] == 0
+    assert pieces[-1][1] == tokens
+    assert all(stop - first == width for first, stop in pieces[:-1])
+    shared = min(overlap, width // 2)
+    assert all(one[1] - two[0] == shared for one, two in pairwise(pieces))
+    assert all(one[1] < two[1] for one, two in pairwise(pieces))
+
+
+def long_question(count=1, answer="wine"):
+    passage = "the " * 60 + "wine " + "was " * 60
+    return [Question(f"q{n}", "which wine", passage, (Answer(answer, passage.index(answer)),)) for n in range(count)]
+
+
+def test_windows_without_the_answer_point_at_the_first_token():
+    windows = Windows(long_question(), tiny_tokenizer(), Reading(40, 8, 10), segments=False)
+    hits = [row for row in windows if row["start_positions"]]
+    assert 1 <= len(hits) < len(windows)
+    assert all(row["end_positions"] == 0 for row in windows if row["start_positions"] == 0)
+    wine = tiny_tokenizer().convert_tokens_to_ids("wine")
+    assert all(row["input_ids"][row["start_positions"]] == wine for row in hits)
+    assert "token_type_ids" not in windows[0]
+
+
+def test_only_some_windows_without_answer_are_trained_on():
+    reading = Reading(40, 8, 10)
+    everything = Windows(long_question(3), tiny_tokenizer(), reading, segments=False)
+    some = Windows(long_question(3), tiny_tokenizer(), reading, segments=False).keep_for_training(1, seed=0)
+    same = Windows(long_question(3), tiny_tokenizer(), reading, segments=False).keep_for_training(1, seed=0)
+    assert some.windows == same.windows
+    for number in range(3):
+        own = [window for window in some.windows if window.question == number]
+        assert sum(window.answer == (0, 0) for window in own) == 1
+        with_answer = [w for w in everything.windows if w.question == number and w.answer != (0, 0)]
+        assert [window for window in own if window.answer != (0, 0)] == with_answer
+    none = Windows(long_question(3), tiny_tokenizer(), reading, segments=False).keep_for_training(0, seed=0)
+    assert all(window.answer != (0, 0) for window in none.windows)
+    full = Windows(long_question(3), tiny_tokenizer(), reading, segments=False).keep_for_training(99, seed=0)
+    assert full.windows == everything.windows
+
+
+def test_long_questions_are_cut_and_leave_half_to_the_passage():
+    question = Question("q", "the " * 90, "a good wine", (Answer("wine", 7),))
+    windows = Windows([question], tiny_tokenizer(), Reading(384, 64, 128), segments=False)
+    assert windows.windows[0].offset == 1 + 64 + 1
+    windows = Windows([question], tiny_tokenizer(), Reading(23, 64, 128), segments=False)
+    assert windows.windows[0].offset == 1 + 10 + 1
+
+
+def test_virtual_tokens_stand_at_the_end():
+    tokenizer = add_virtual_tokens(tiny_model("bert"), tiny_tokenizer(), 3)
+    windows = Windows(long_question(), tokenizer, Reading(40, 8, 10), segments=False)
+    names = tokenizer.convert_ids_to_tokens(windows[0]["input_ids"].tolist())
+    assert len(names) == 40
+    assert names[-4:] == ["[SEP]", "[VIRTUAL0]", "[VIRTUAL1]", "[VIRTUAL2]"]
+
+
+def test_no_room_is_an_error():
+    with pytest.raises(UserError, match="max_length=4 leaves no room"):
+        Windows(long_question(), tiny_tokenizer(), Reading(4), segments=False)
