@@ -22,14 +22,21 @@ def finetune(
     epochs: int = 5,
     learning_rate: float = 3e-5,
     batch_size: int = 16,
-    max_length: int = 128,
-    few_shot: Annotated[int | None, typer.Option(help="Train examples a class.")] = None,
+    max_length: Annotated[
+        int | None, typer.Option(help="Tokens of an example, or of a window of a passage: 128, with questions 384.")
+    ] = None,
+    few_shot: Annotated[int | None, typer.Option(help="Train examples a class, or questions.")] = None,
     select: Annotated[
         Literal["last", "dev"], typer.Option(help="last: the last epoch; dev: the best on dev.")
     ] = "last",
     repartition: Annotated[
         float | None, typer.Option(help="Move dev and about 1 - this share of train to test, as the DGA paper does.")
     ] = None,
+    first: Annotated[
+        Path | None, typer.Option(help="Folder of a task of the same kind that is learnt before this one.")
+    ] = None,
+    first_epochs: Annotated[int | None, typer.Option(help="Of the first task; by default as many.")] = None,
+    first_learning_rate: Annotated[float | None, typer.Option(help="Of the first task; by default the same.")] = None,
     confidence_penalty: Annotated[
         float, typer.Option(help="Weight of the entropy of predictions that is taken from the loss.")
     ] = 0.0,
@@ -39,6 +46,7 @@ def finetune(
     """Fine-tune a model on a labelled task and score it on the test set."""
     import statistics
 
+    from acclimate.evaluation.scoring import scoring_of
     from acclimate.tasks import finetune as run
     from acclimate.tasks import load_task
     from acclimate.tasks import repartition as enlarge_test
@@ -46,7 +54,9 @@ def finetune(
     if seeds < 1:
         raise UserError("seeds must be at least 1.")
     labelled = load_task(task) if repartition is None else enlarge_test(load_task(task), repartition)
+    before = None if first is None else load_task(first)
     scores: list[dict[str, Any]] = []
+    names: tuple[str, ...] = ()
     for seed in range(seeds):
         result = run(
             model,
@@ -59,17 +69,21 @@ def finetune(
             max_length=max_length,
             few_shot=few_shot,
             select=select,
+            first=before,
+            first_epochs=first_epochs,
+            first_learning_rate=first_learning_rate,
             confidence_penalty=confidence_penalty,
             precision=precision,
             progress=not quiet,
         )
         scores.append(result.metrics)
-        line = "  ".join(f"{name} {result.metrics[name]:.4f}" for name in ("accuracy", "macro_f1", "micro_f1"))
+        names = scoring_of(result.kind, result.scoring).metrics
+        line = "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names)
         typer.echo(f"seed {seed}: {line}")
-    for name in ("accuracy", "macro_f1", "micro_f1"):
+    for name in names:
         values = [score[name] for score in scores]
         spread = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
         typer.echo(f"{name}: {statistics.mean(values):.4f}{spread}")
-    for label, row in scores[-1]["per_class"].items():
+    for label, row in scores[-1].get("per_class", {}).items():
         mean = statistics.mean(score["per_class"][label]["f1"] for score in scores)
         typer.echo(f"  F1 {label}: {mean:.4f} ({row['support']} in test)")
