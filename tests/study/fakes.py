@@ -147,7 +147,6 @@ class World:
         )
 
 
-def files(folder: Path) -> Path:
 def _calibration(rng, right) -> dict:
     """What a classifier of three classes that is too sure of itself would measure."""
     sure = np.clip(rng.beta(6, 1.5, right.size), 0.34, 1).tolist()
@@ -155,6 +154,7 @@ def _calibration(rng, right) -> dict:
     return calibration(rows, [0 if hit else 1 for hit in right.tolist()])
 
 
+def files(folder: Path) -> Path:
     """Write the files of a small study; return the folder."""
     (folder / "model").mkdir(parents=True)
     (folder / "model" / "config.json").write_text('{"model_type": "bert"}')
