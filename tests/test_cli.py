@@ -83,3 +83,18 @@ def test_help_imports_nothing_heavy():
         "import sys, acclimate.cli; sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'datasets')))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
+
+
+def test_finetune_says_what_the_task_is_scored_by(tiny_bert, tmp_path, monkeypatch, capsys):
+    rows = "".join(
+        json.dumps({"text": text, "label": "no" if n % 2 else "yes"}) + "\n" for n, text in enumerate(TEXTS)
+    )
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.jsonl").write_text(rows)
+    common = ["finetune", "--model", tiny_bert, "--task", tmp_path, "--seeds", 1, "--epochs", 1, "--quiet"]
+    code, out, _ = call(monkeypatch, capsys, *common, "--negative", "no")
+    assert code == 0
+    assert "\npositive_micro_f1: 0." in out or "\npositive_micro_f1: 1." in out
+    assert "\nece: 0." in out and "  F1 yes: " in out
+    code, _, err = call(monkeypatch, capsys, *common, "--negative", "nay")
+    assert code == 2 and "Unknown negative label" in err

@@ -83,15 +83,18 @@ class World:
         right = rng.random(self.items) < 0.55 + self.gain * (kind == "mlm") - self.gain * (kind == "dga") / 3
         predicted = np.where(right, gold, (gold + 1) % 3)
         score = float(right.mean())
+        scoring = task.scoring(negative=options.get("negative"))
+        extra = {name: scoring.score(gold, predicted, name) for name in scoring.metrics[3:]}
         return SimpleNamespace(
             task=task.name,
             seed=seed,
-            metrics={"accuracy": score, "macro_f1": score, "micro_f1": score, **_calibration(rng, right)},
+            metrics={"accuracy": score, "macro_f1": score, "micro_f1": score, **extra, **_calibration(rng, right)},
             gold=gold.tolist(),
             predicted=predicted.tolist(),
             labels=["a", "b", "c"],
             seconds=1.5,
             train_size=50,
+            scoring=scoring.details(),
         )
 
     @staticmethod

@@ -37,6 +37,12 @@ def finetune(
     ] = None,
     first_epochs: Annotated[int | None, typer.Option(help="Of the first task; by default as many.")] = None,
     first_learning_rate: Annotated[float | None, typer.Option(help="Of the first task; by default the same.")] = None,
+    negative: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='A label that means "none of these"; may be repeated. The others get a micro-F1 of their own.'
+        ),
+    ] = None,
     confidence_penalty: Annotated[
         float, typer.Option(help="Weight of the entropy of predictions that is taken from the loss.")
     ] = 0.0,
@@ -72,12 +78,13 @@ def finetune(
             first=before,
             first_epochs=first_epochs,
             first_learning_rate=first_learning_rate,
+            negative=negative or None,
             confidence_penalty=confidence_penalty,
             precision=precision,
             progress=not quiet,
         )
         scores.append(result.metrics)
-        names = scoring_of(result.kind, result.scoring).metrics
+        names = (*scoring_of(result.kind, result.scoring).metrics, *(["ece"] if "ece" in result.metrics else []))
         line = "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names)
         typer.echo(f"seed {seed}: {line}")
     for name in names:

@@ -111,9 +111,9 @@ class MultiLabel(Scoring):
 
     ``document_f1``, there if ``documents`` is given, is how BLUE scores Hallmarks of Cancer (Peng et al., 2019): the
     labels of a document are the union of those of its rows; precision and recall are means over documents, and F1 is
-    that of the two means. A document without a true label has no recall. It is left out, as in BLUE, whose test set
-    has such documents removed: what is predicted for it costs nothing. A document that has true labels but was given
-    none has a precision of zero.
+    that of the two means. A document without a true label has no recall and is left out, so that what is predicted
+    for it costs nothing: BLUE's scorer divides by the number of true labels and so cannot take one. A document that
+    has true labels but was given none has a precision of zero.
     """
 
     kind: ClassVar[str] = "multi_label"

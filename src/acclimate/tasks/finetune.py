@@ -112,7 +112,8 @@ def finetune(
         negative=none,
         confidence_penalty=confidence_penalty,
     )
-    options.check(data.name, scoring.metrics, has_dev=bool(data.dev))
+    chosen_by = data.scoring("dev", none) if select == "dev" and data.dev else scoring
+    options.check(data.name, chosen_by.metrics, has_dev=bool(data.dev))
     if confidence_penalty and not data.labels:
         raise UserError(f"The task '{data.name}' has no classes, so confidence_penalty has no sense; leave it out.")
     before = first_stage(data, options, first, first_epochs, first_learning_rate)

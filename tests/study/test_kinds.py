@@ -1,0 +1,63 @@
+"""Studies of tasks that are more than one label an item."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from acclimate.errors import UserError
+from acclimate.evaluation.scoring import MultiLabel, scoring_of
+from acclimate.study import compare
+from tests.study.fakes import FakeTask, World, study
+
+
+def test_a_task_with_a_negative_class_is_judged_by_the_others(folder, tmp_path):
+    task = {"path": str(folder / "intent"), "negative": "b", "metric": "positive_micro_f1"}
+    domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}]
+    world = World(items=300, gain=0.3)
+    results = compare(study(folder, domains=domains), tmp_path / "out", progress=False, parts=world.parts())
+    assert all(call["negative"] == ("b",) for call in world.arguments if call["kind"] == "finetune")
+    row = next(row for row in results["scores"] if row["method"] == "mlm")
+    assert row["metric"] == "positive_micro_f1" and row["metrics"][-1] == "positive_micro_f1"
+    difference = row["difference"]["positive_micro_f1"]
+    assert difference["verdict"] == "win" and difference["p_holm"] >= difference["p"]
+    assert "micro-F1 of the positive classes" in (tmp_path / "out" / "results.md").read_text()
+
+
+def test_a_metric_that_the_task_does_not_have(folder, tmp_path):
+    task = {"path": str(folder / "intent"), "metric": "positive_micro_f1"}
+    domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}]
+    with pytest.raises(UserError, match="Unknown metric of the task 'intent' 'positive_micro_f1'"):
+        compare(study(folder, domains=domains), tmp_path / "out", progress=False, parts=World().parts())
+
+
+def test_lists_of_labels_are_compared_by_document(folder, tmp_path):
+    """Cells of a multi-label task hold lists, and what its scoring needs."""
+    world = World(gain=0.3)
+    plain = world.finetune
+
+    def lists(model, task, **options):
+        result = plain(model, FakeTask(task.path, task.name), **options)
+        result.kind, result.labels = "multi_label", ["a", "b", "c"]
+        result.scoring = {"classes": 3, "documents": [place // 2 for place in range(world.items)]}
+        result.gold, result.predicted = ([[label] for label in side] for side in (result.gold, result.predicted))
+        scoring = scoring_of("multi_label", result.scoring)
+        result.metrics = {name: scoring.score(result.gold, result.predicted, name) for name in scoring.metrics}
+        return result
+
+    class Lists(FakeTask):
+        def scoring(self, split="test", negative=None):
+            return MultiLabel(3, (0, 1))
+
+    task = {"path": str(folder / "intent"), "metric": "document_f1"}
+    domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}]
+    parts = replace(world.parts(), finetune=lists, load_task=lambda path, name: Lists(Path(path), name))
+    config = study(folder, domains=domains)
+    results = compare(config, tmp_path / "out", progress=False, parts=parts)
+    row = next(row for row in results["scores"] if row["method"] == "mlm")
+    assert row["kind"] == "multi_label" and row["difference"]["document_f1"]["verdict"] == "win"
+    assert "document F1" in (tmp_path / "out" / "report.html").read_text()
+    again = compare(config, tmp_path / "out", progress=False, parts=parts)  # as read from the files of the cells
+    assert again["cells"]["reused"] and again["scores"] == results["scores"]
