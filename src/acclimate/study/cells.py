@@ -15,7 +15,7 @@ from acclimate.study.identity import digest
 FORMAT = 1
 """Raise when what a cell holds or means changes: all cells are then computed anew."""
 
-Kind = Literal["adapt", "loss", "finetune"]
+Kind = Literal["adapt", "loss", "finetune", "teacher", "distill"]
 
 
 @dataclass(frozen=True)
@@ -23,10 +23,10 @@ class Cell:
     """One piece of work.
 
     Attributes:
-        kind: ``"adapt"``, ``"loss"`` or ``"finetune"``.
+        kind: ``"adapt"``, ``"loss"``, ``"finetune"``, ``"distill"``, or ``"teacher"``, a fine-tuning that is kept.
         identity: Everything that determines the result, as plain values; nothing else.
         labels: Where the cell stands in the study (model, method, domain, ...), for people to read.
-        needs: Key of the adaptation whose model is read; None for the model as it came.
+        needs: Key of the cell whose model is read, an adaptation or a teacher; None for a model as it came.
     """
 
     kind: Kind
@@ -53,7 +53,7 @@ class CellStore:
         self.out = Path(out)
 
     def model_folder(self, key: str) -> Path:
-        """Return where the model of an adapt cell lies."""
+        """Return where the model of a cell lies that keeps one."""
         return self.out / "models" / key
 
     def result(self, cell: Cell) -> dict[str, Any] | None:

@@ -12,6 +12,7 @@ from acclimate.errors import UserError, unknown
 from acclimate.files import read_settings
 from acclimate.masking import file_parameters
 from acclimate.study.explain import explain
+from acclimate.study.lessons import DistillSpec
 from acclimate.study.settings import (
     AdaptSettings,
     EvaluateSettings,
@@ -100,6 +101,7 @@ class StudyConfig(Strict):
         finetune: Settings of fine-tuning for all tasks.
         seeds: Seeds of fine-tuning: a number n for 0 to n - 1, or a list.
         evaluate: Settings of the measured masked-LM loss.
+        distill: Rows whose students learn each task from a teacher.
         baseline: Label of the method with which the others are compared.
     """
 
@@ -116,6 +118,7 @@ class StudyConfig(Strict):
     finetune: FinetuneSettings = FinetuneSettings()
     seeds: Annotated[list[int], Field(min_length=1)] = [0, 1, 2, 3, 4]
     evaluate: EvaluateSettings = EvaluateSettings()
+    distill: list[DistillSpec] = Field(default_factory=list)
     baseline: str = "none"
 
     @model_validator(mode="before")
@@ -137,7 +140,8 @@ class StudyConfig(Strict):
     @model_validator(mode="after")
     def _consistent(self) -> StudyConfig:
         _distinct("models", [model.name for model in self.models], "give one a different 'name'")
-        _distinct("methods", [method.label for method in self.methods], "give one a different 'label'")
+        rows = [row.label for row in self.rows]
+        _distinct("methods and distill" if self.distill else "methods", rows, "give one a different 'label'")
         _distinct("domains", [domain.name for domain in self.domains], "give one a different 'name'")
         _distinct("seeds", [str(seed) for seed in self.seeds], "list each seed once")
         for domain in self.domains:
@@ -148,6 +152,11 @@ class StudyConfig(Strict):
                 raise unknown("baseline", self.baseline, labels)
             self.baseline = labels[0]
         return self
+
+    @property
+    def rows(self) -> list[MethodSpec | DistillSpec]:
+        """What the tables of scores have a row for."""
+        return [*self.methods, *self.distill]
 
     @classmethod
     def load(cls, path: str | Path) -> StudyConfig:
@@ -187,6 +196,8 @@ class StudyConfig(Strict):
             for task in domain.tasks:
                 task.path = _located(task.path, folder)
                 task.first = task.first and _located(task.first, folder)
+        for row in copy.distill:
+            row.teacher.path = row.teacher.path and _located(row.teacher.path, folder)
         copy.general = copy.general and [_located(source, folder) for source in copy.general]
         for options in (copy.adapt.model_extra or {}, *(method.adapt for method in copy.methods)):
             if isinstance(settings := options.get("masking_settings"), dict):

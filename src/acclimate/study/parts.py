@@ -23,6 +23,18 @@ def _finetune(*args: Any, **options: Any) -> Any:
     return finetune(*args, **options)
 
 
+def _distill(*args: Any, **options: Any) -> Any:
+    from acclimate.tasks import distill
+
+    return distill(*args, **options)
+
+
+def _knows_task(path: str, task: Any) -> bool:
+    from acclimate.tasks.distillation import knows_task
+
+    return knows_task(path, task)
+
+
 def _load_task(path: str, name: str, ratio: float | None = None) -> Any:
     from acclimate.tasks import load_task, repartition
 
@@ -84,6 +96,12 @@ def _finetune_defaults() -> dict[str, Any] | None:
     return _defaults(finetune)
 
 
+def _distill_defaults() -> dict[str, Any] | None:
+    from acclimate.tasks import distill
+
+    return _defaults(distill)
+
+
 @dataclass(frozen=True)
 class Parts:
     """What a study is made of. Everything heavy is imported when it is first called.
@@ -91,6 +109,8 @@ class Parts:
     Attributes:
         adapt: As ``acclimate.adapt``.
         finetune: As ``acclimate.finetune``.
+        distill: As ``acclimate.distill``.
+        knows_task: From the path of a model and a task to whether it already is a classifier of its labels.
         load_task: From a folder and a name to a task with ``fingerprint()``, ``scoring(negative=...)`` and
             ``default_length``; a third argument, given only where the study asks for it, is the ratio of a
             re-partition.
@@ -101,10 +121,13 @@ class Parts:
         method: From a method's name and parameters to its parameters with defaults.
         adapt_defaults: Keywords of ``adapt`` with their defaults; None if any keyword will do.
         finetune_defaults: The same of ``finetune``.
+        distill_defaults: The same of ``distill``.
     """
 
     adapt: Callable[..., Any] = _adapt
     finetune: Callable[..., Any] = _finetune
+    distill: Callable[..., Any] = _distill
+    knows_task: Callable[[str, Any], bool] = _knows_task
     load_task: Callable[..., Any] = _load_task
     check_first: Callable[[Any, Any], None] = _check_first
     lm_loss: Callable[..., dict[str, Any]] = _lm_loss
@@ -113,6 +136,7 @@ class Parts:
     method: Callable[[str, dict[str, Any]], dict[str, Any]] = _method
     adapt_defaults: Callable[[], dict[str, Any] | None] = _adapt_defaults
     finetune_defaults: Callable[[], dict[str, Any] | None] = _finetune_defaults
+    distill_defaults: Callable[[], dict[str, Any] | None] = _distill_defaults
 
 
 # What a study gives to adapt() itself, and what cannot change the result.

@@ -11,6 +11,7 @@ from acclimate.errors import UserError, unknown
 from acclimate.masking import identify
 from acclimate.study.cells import Cell
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
+from acclimate.study.distilling import add_distillations
 from acclimate.study.identity import choose_texts, model_identity, texts_identity
 from acclimate.study.parts import FIRST_OPTIONS, FIRST_STAGE, HARMLESS, RESERVED, Parts, check_keywords
 
@@ -53,6 +54,7 @@ class Plan:
         metrics: What each of them is judged by.
         adapt: Keywords for ``adapt``, its corpus among them, by key of the cell.
         finetune: Keywords for ``finetune`` by key of the cell.
+        distill: Keywords of the cells of distillation and of their teachers, by key.
         settings: Parameters of each method, defaults included, by label.
     """
 
@@ -66,6 +68,7 @@ class Plan:
     metrics: dict[tuple[str, str], str] = field(default_factory=dict)
     adapt: dict[str, dict[str, Any]] = field(default_factory=dict)
     finetune: dict[str, dict[str, Any]] = field(default_factory=dict)
+    distill: dict[str, dict[str, Any]] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def add(self, cell: Cell) -> str:
@@ -109,6 +112,7 @@ def make_plan(config: StudyConfig, parts: Parts) -> Plan:
             base = _head(plan, config, model, base.identity, warm_up, defaults or {})
         for domain in config.domains:
             _lay_out(plan, config, model, domain, base, defaults or {}, finetune_defaults or {})
+    add_distillations(plan, config, parts, identities)
     return plan
 
 

@@ -79,7 +79,7 @@ class Runner:
         if cell.needs in todo:
             return None
         if cell.needs and self._outcomes[cell.needs].state in ("failed", "blocked"):
-            return self._told(Outcome(cell, "blocked", error="the adaptation that it needs failed"))
+            return self._told(Outcome(cell, "blocked", error="what it needs failed"))
         claim = self._claims.setdefault(cell.key, self._store.claim(cell))
         if not claim.take():
             return None

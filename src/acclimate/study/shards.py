@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from acclimate.errors import UserError
 from acclimate.study.cells import Cell
 
-COST = {"adapt": 10.0, "finetune": 1.0, "loss": 0.5}
+COST = {"adapt": 10.0, "finetune": 1.0, "loss": 0.5, "teacher": 1.0, "distill": 3.0}
 """Rough cost of a cell by its kind. It only balances the shares, so it need not be right, but it must not change
 between the processes of one study: each works out the shares by itself."""
 
@@ -53,7 +53,7 @@ class Shard:
 
 
 def _groups(cells: dict[str, Cell]) -> list[list[str]]:
-    """Return what is best computed in one place: an adaptation with all that reads its model.
+    """Return what is best computed in one place: an adaptation with all that reads its model, or comes from it.
 
     The cell that gives a model its missing head is a group by itself, though all methods start from it; else a study
     of one such model could not be shared at all. Who needs it waits for its claim, and it waits for nobody.
@@ -61,7 +61,9 @@ def _groups(cells: dict[str, Cell]) -> list[list[str]]:
     bases = {cell.needs for cell in cells.values() if cell.kind == "adapt" and cell.needs}
     groups: dict[str, list[str]] = {}
     for key, cell in cells.items():
-        together = cell.needs if cell.needs and cell.needs not in bases else key
+        together, link = key, cell
+        while link.needs and link.needs not in bases:
+            together, link = link.needs, cells[link.needs]
         groups.setdefault(together, []).append(key)
     return list(groups.values())
 

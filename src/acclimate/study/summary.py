@@ -15,6 +15,7 @@ from acclimate.evaluation import calibration
 from acclimate.evaluation.significance import holm, paired_bootstrap, paired_difference, permutation_test
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.config import StudyConfig
+from acclimate.study.distilled import distillations
 from acclimate.study.environment import environment
 from acclimate.study.plan import HEAD, Plan
 
@@ -61,13 +62,15 @@ def summarise(config: StudyConfig, plan: Plan, store: CellStore, outcomes: dict[
         "methods": [
             {"label": method.label, "name": method.name, "parameters": plan.settings.get(method.label, {})}
             for method in config.methods
-        ],
+        ]
+        + [{"label": row.label, "name": "distill", "parameters": row.settings} for row in config.distill],
         "seeds": config.seeds,
         "adapt_seeds": config.adapt_seeds or [config.adapt.seed],
         "shared_adaptation": len(config.adapt_seeds or [0]) == 1,
         "scores": scores,
         "losses": view.losses(),
         "adaptations": view.adaptations(store),
+        "distillations": distillations(config, plan, outcomes),
         "failures": [
             {"cell": outcome.cell.description, "error": outcome.error, "state": outcome.state}
             for outcome in outcomes.values()
@@ -95,7 +98,8 @@ class _View:
         for cell in plan.entries:
             result = outcomes[cell.key].result
             if result is not None:
-                self._cells.setdefault(self._place(cell.kind, cell.labels), []).append((cell, result))
+                kind = "finetune" if cell.kind == "distill" else cell.kind  # both are scored on the task
+                self._cells.setdefault(self._place(kind, cell.labels), []).append((cell, result))
 
     @staticmethod
     def _place(kind: str, labels: dict[str, Any]) -> tuple[Any, ...]:
@@ -113,7 +117,7 @@ class _View:
                     place = {"model": model.name, "domain": domain.name, "task": task.name}
                     metric = self._plan.metrics[domain.name, task.name]
                     base = self._find("finetune", **place, method=self._config.baseline)
-                    for method in self._config.methods:
+                    for method in self._config.rows:
                         found = self._find("finetune", **place, method=method.label)
                         if found:
                             row = {**place, "method": method.label, "metric": metric, **_describe(found)}

@@ -32,6 +32,8 @@ class Worker:
             "adapt": self._adapt,
             "loss": self._loss,
             "finetune": self._finetune,
+            "teacher": self._teach,
+            "distill": self._distill,
         }
         started = time.perf_counter()
         try:
@@ -74,9 +76,24 @@ class Worker:
         )
 
     def _finetune(self, cell: Cell) -> dict[str, Any]:
-        task = self._plan.tasks[cell.labels["domain"], cell.labels["task"]]
         options = self._plan.finetune[cell.key]
-        result = self._parts.finetune(self._model(cell), task, seed=cell.labels["seed"], progress=False, **options)
+        return self._on_task(cell, self._parts.finetune, self._model(cell), **options)
+
+    def _teach(self, cell: Cell) -> dict[str, Any]:
+        options = dict(self._plan.distill[cell.key])
+        path = options.pop("model")
+        folder = self._store.model_folder(cell.key)
+        return self._on_task(cell, self._parts.finetune, path or self._model(cell), out=folder, **options)
+
+    def _distill(self, cell: Cell) -> dict[str, Any]:
+        options = dict(self._plan.distill[cell.key])
+        path = options.pop("teacher")
+        return self._on_task(cell, self._parts.distill, path or self._model(cell), options.pop("student"), **options)
+
+    def _on_task(self, cell: Cell, do: Callable[..., Any], *models: str, **options: Any) -> dict[str, Any]:
+        """Let models learn the task of a cell with its seed; return what is kept of the result."""
+        task = self._plan.tasks[cell.labels["domain"], cell.labels["task"]]
+        result = do(*models, task, seed=cell.labels["seed"], progress=False, **options)
         values = asdict(result) if is_dataclass(result) and not isinstance(result, type) else dict(vars(result))
         values.pop("probabilities", None)
         return values

@@ -1,0 +1,72 @@
+"""What a study file says about distillation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from acclimate.study.settings import Strict, several
+
+
+def _number(value: Any) -> Any:
+    """Let ``1e-5`` stand for a number; YAML reads it as text."""
+    try:
+        number = float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+    return int(number) if isinstance(number, float) and number.is_integer() else number
+
+
+class TeacherSpec(Strict):
+    """A teacher: a model of the study after one of its methods, ``{model, method?}``, or any model, ``{path}``."""
+
+    model: str | None = None
+    method: str = "none"
+    path: str | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"path": str(value)} if isinstance(value, str | Path) else value
+
+    @model_validator(mode="after")
+    def _one(self) -> TeacherSpec:
+        if (self.model is None) == (self.path is None):
+            raise ValueError("a teacher is {model: NAME, method: LABEL} of this study, or {path: FOLDER}: give one")
+        return self
+
+    @property
+    def name(self) -> str:
+        """What people call it."""
+        return Path(self.path).name if self.path else f"{self.model}, {self.method}"
+
+
+class DistillSpec(BaseModel):
+    """A row of a study whose students learn each task from a teacher: ``{teacher, label?, students?, **settings}``.
+
+    Attributes:
+        teacher: Where the knowledge of the domain comes from.
+        label: What the row is called.
+        students: Names of models of the study; None: all but the teacher's.
+
+    Other keys are settings of :func:`acclimate.distill`. What the study says about fine-tuning holds for the
+    fine-tuning of the teacher and of the student, unless these settings say otherwise.
+    """
+
+    model_config = ConfigDict(extra="allow")
+    teacher: TeacherSpec
+    label: str = ""
+    students: Annotated[list[str] | None, BeforeValidator(several), Field(min_length=1)] = None
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of distillation that were given."""
+        return {name: _number(value) for name, value in (self.model_extra or {}).items()}
+
+    @model_validator(mode="after")
+    def _labelled(self) -> DistillSpec:
+        shown = ", ".join(f"{key}={value}" for key, value in self.settings.items())
+        self.label = self.label or f"distilled from {self.teacher.name}" + (f" ({shown})" if shown else "")
+        return self
