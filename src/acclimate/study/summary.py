@@ -182,10 +182,11 @@ def _describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
             row[metric] = {"mean": float(np.mean(values)), "sd": spread, "values": values}
     return row
 
-
     bins = [result["metrics"]["reliability"] for _, result in found if "reliability" in result["metrics"]]
     if bins:
         row["reliability"] = calibration.pooled(bins)
+
+
 def _scoring(result: dict[str, Any]) -> Scoring:
     """Return how the predictions of a cell are scored; cells from before there were kinds have one label an item."""
     return scoring_of(result.get("kind", SINGLE), result.get("scoring", {}))
