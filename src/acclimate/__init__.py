@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from acclimate.analysis import inspect_importance
     from acclimate.study import compare
     from acclimate.tasks import distill, finetune
-    from acclimate.training import adapt
+    from acclimate.training import adapt, pretrain
 
-__all__ = ["__version__", "adapt", "compare", "distill", "finetune", "inspect_importance"]
+__all__ = ["__version__", "adapt", "compare", "distill", "finetune", "inspect_importance", "pretrain"]
 
 _HOMES = {
     "adapt": "acclimate.training",
+    "pretrain": "acclimate.training",
     "distill": "acclimate.tasks",
     "finetune": "acclimate.tasks",
     "compare": "acclimate.study",

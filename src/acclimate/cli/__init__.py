@@ -7,11 +7,11 @@ import sys
 
 import typer
 
-from acclimate.cli import adapt, compare, demo, distill, finetune, inspect, methods
+from acclimate.cli import adapt, compare, demo, distill, finetune, inspect, methods, pretrain
 from acclimate.cli.app import app
 from acclimate.errors import UserError
 
-__all__ = ["adapt", "app", "compare", "demo", "distill", "finetune", "inspect", "main", "methods"]
+__all__ = ["adapt", "app", "compare", "demo", "distill", "finetune", "inspect", "main", "methods", "pretrain"]
 
 
 def _quieten() -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from acclimate.cli.app import Quiet, app, named_values
-from acclimate.errors import UserError, unknown
-from acclimate.files import read_settings
+from acclimate.cli.app import Quiet, app, named_values, read_options
+from acclimate.errors import UserError
 
 
 @app.command()
@@ -64,7 +63,7 @@ def adapt(
     from acclimate.training import adapt as run
 
     values = (
-        _read_config(config, {*given, "settings", "masking_settings", "weight_decay", "warmup", "head_tokens"})
+        read_options(config, {*given, "settings", "masking_settings", "weight_decay", "warmup", "head_tokens"})
         if config
         else {}
     )
@@ -80,17 +79,3 @@ def adapt(
     losses = ", ".join(f"{name} {value:.3f}" for name, value in result.losses.items() if name != "loss")
     speed = f", {result.tokens / result.seconds:,.0f} tokens/s" if result.seconds else ""
     typer.echo(f"{result.out}: {result.method}, {result.steps:,} steps, {result.tokens:,} tokens{speed}. {losses}")
-
-
-def _read_config(path: Path, known: set[str]) -> dict[str, Any]:
-    """Read a YAML or TOML file of options; hyphens and underscores are the same."""
-    if not path.is_file():
-        raise UserError(f"There is no configuration file '{path}'.")
-    values = read_settings(path, "configuration file")
-    if not isinstance(values, dict):
-        raise UserError(f"The configuration file '{path}' must hold names and values.")
-    values = {str(key).replace("-", "_"): value for key, value in values.items()}
-    for key in values:
-        if key not in known:
-            raise unknown(f"option in '{path}':", key, known)
-    return values

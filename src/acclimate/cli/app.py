@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, unknown
+from acclimate.files import read_settings
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=(__import__("acclimate").__doc__)
@@ -30,3 +31,17 @@ def named_values(items: list[str], option: str = "--set") -> dict[str, str]:
             raise UserError(f"{option} wants name=value, not '{item}'.")
         pairs[key.strip()] = value.strip()
     return pairs
+
+
+def read_options(path: Path, known: set[str]) -> dict[str, Any]:
+    """Read a YAML or TOML file of options; hyphens and underscores are the same."""
+    if not path.is_file():
+        raise UserError(f"There is no configuration file '{path}'.")
+    values = read_settings(path, "configuration file")
+    if not isinstance(values, dict):
+        raise UserError(f"The configuration file '{path}' must hold names and values.")
+    values = {str(key).replace("-", "_"): value for key, value in values.items()}
+    for key in values:
+        if key not in known:
+            raise unknown(f"option in '{path}':", key, known)
+    return values

@@ -4,6 +4,7 @@ from acclimate.training.adapt import AdaptResult, adapt, ensure_head
 from acclimate.training.budget import Budget
 from acclimate.training.engine import Engine
 from acclimate.training.method import Method, get, names, register
+from acclimate.training.pretrain import pretrain
 from acclimate.training.run import Run, cache_folder
 
 __all__ = [
@@ -17,5 +18,6 @@ __all__ = [
     "ensure_head",
     "get",
     "names",
+    "pretrain",
     "register",
 ]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Collection
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +19,7 @@ from acclimate.masking import Strategy, identify, resolve
 from acclimate.training.batches import Collator, Layout, Steps
 from acclimate.training.budget import Budget
 from acclimate.training.engine import Engine, reference_for
+from acclimate.training.keep import KEPT, Keeper, carry, check_steps
 from acclimate.training.lengths import check_length, extend
 from acclimate.training.loop import train
 from acclimate.training.method import Method, get
@@ -25,6 +28,7 @@ from acclimate.training.processes import processes
 from acclimate.training.run import Run, cache_folder
 from acclimate.training.stages import adapt_in_stages
 from acclimate.training.texts import TASK_EPOCHS, Text, open_task, texts_to_read
+from acclimate.training.trainer import StepTrainer
 from acclimate.training.warm_up import HEAD_TOKENS, warm_up_head
 from acclimate.version import __version__
 
@@ -56,6 +60,7 @@ def adapt(
     text_column: str = "text",
     head_tokens: int = HEAD_TOKENS,
     save_every: int | None = None,
+    keep_steps: Collection[int] = (),
     overwrite: bool = False,
     progress: bool = True,
 ) -> AdaptResult:
@@ -96,6 +101,7 @@ def adapt(
         text_column: Where the text is in tables and JSON lines.
         head_tokens: Budget of the warm-up of an absent head, in tokens.
         save_every: Steps between checkpoints; by default one every five minutes.
+        keep_steps: Optimiser steps whose models are kept, as ``out/step-000100``; 0 is the start.
         overwrite: Replace an ``out`` that another configuration made.
         progress: Show bars.
 
@@ -139,6 +145,7 @@ def adapt(
         "layout": layout,
         "head_tokens": head_tokens,
     }
+    config.update(check_steps(keep_steps, method, budget.steps))
     if (done := finished(out, config, overwrite)) is not None:
         return done
     if stages := method.stages():
@@ -165,6 +172,7 @@ def adapt(
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", head_tokens, seed, chosen, progress, group)
     result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config)
+    keep = partial(_keep, out, loaded, config, text, result)
     if method.trains:
         run = Run(loaded.model, layers, loaded.tokenizer, rows, hidden, seed, chosen, progress, group, task)
         method.prepare(run)
@@ -175,6 +183,7 @@ def adapt(
         chosen_by = method.masking(mask_rate) or hidden
         collator = Collator.of(loaded.tokenizer, chosen_by, at_once, layout, engine.rewritings)
         total = budget.resolve(rows, batch_size, appended)
+        check_steps(keep_steps, method, total)
         data = Steps(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
         trainer = train(
             engine,
@@ -190,10 +199,10 @@ def adapt(
             appended=appended,
             title=f"adapt {method.name}",
             progress=progress,
+            callbacks=[partial(Keeper, keep_steps, work / KEPT, keep)],
         )
         method.finish(run)
-        result.steps, result.tokens = trainer.state.global_step, trainer.tokens
-        result.seconds, result.losses = round(trainer.clock.seconds, 1), trainer.last_terms
+        result.take(trainer)
     group.wait()
     if group.first:
         _write(out, work, loaded, config, text, result)
@@ -214,13 +223,35 @@ def _write(
 ) -> None:
     """Write the model folder, and remove the working folder."""
     with new_folder(out) as folder:
-        save_model(loaded.model, folder, out)
-        loaded.tokenizer.save_pretrained(folder)
+        _fill(folder, out, loaded, config, text, result)
         if (work / "steps" / LOG).is_file():
             shutil.copy(work / "steps" / LOG, folder / LOG)
-        # A numeric summary of what was read goes with the model, so that it can be traced.
-        write_json(folder / CARD, {**config, "text": text.report.as_dict(), "result": result.measured()})
+        carry(work, folder)
     shutil.rmtree(work, ignore_errors=True)
+
+
+def _keep(
+    out: Path,
+    loaded: LoadedModel,
+    config: dict[str, Any],
+    text: Corpus,
+    result: AdaptResult,
+    folder: Path,
+    trainer: StepTrainer,
+) -> None:
+    """Write the model of a step in the middle of the training."""
+    result.take(trainer)
+    _fill(folder, out, loaded, config, text, result)
+
+
+def _fill(
+    folder: Path, out: Path, loaded: LoadedModel, config: dict[str, Any], text: Corpus, result: AdaptResult
+) -> None:
+    """Write model, tokenizer and card into a folder that exists."""
+    save_model(loaded.model, folder, out)
+    loaded.tokenizer.save_pretrained(folder)
+    # A numeric summary of what was read goes with the model, so that it can be traced.
+    write_json(folder / CARD, {**config, "text": text.report.as_dict(), "result": result.measured()})
 
 
 def ensure_head(

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from transformers import TrainingArguments, set_seed
+from transformers import TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from acclimate.backbone.device import default_device
@@ -30,6 +31,7 @@ def train(
     minutes: float | None = None,
     save_every: int | None = None,
     appended: int = 0,
+    callbacks: Sequence[Callable[[StepTrainer], TrainerCallback]] = (),
 ) -> StepTrainer:
     """Train with checkpoints in ``work``; go on from the last one if there is one."""
     work.mkdir(parents=True, exist_ok=True)
@@ -65,6 +67,8 @@ def train(
             save_every=save_every,
             appended=appended,
         )
+        for callback in callbacks:
+            trainer.add_callback(callback(trainer))
         checkpoint = get_last_checkpoint(str(work))
         if checkpoint is not None:
             resume_clock(checkpoint, trainer)

@@ -1,0 +1,185 @@
+"""Training a tokenizer on a corpus: WordPiece as BERT's, or byte-level BPE as RoBERTa's.
+
+The same text gives the same tokenizer. For WordPiece the library alone does not promise that: its trainer numbers the
+pieces ``##x`` as it meets them in a hash table, the numbers break ties between merges, and two runs end with different
+pieces. Here all letters are numbered before it starts, alone and as ``##x``. This also leaves no word of known letters
+without pieces.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from typing import Literal
+
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
+
+from acclimate.corpus.progress import Progress
+from acclimate.errors import UserError
+
+Kind = Literal["wordpiece", "byte-bpe"]
+KINDS: tuple[Kind, ...] = ("wordpiece", "byte-bpe")
+VOCABULARY = 30_000
+CHARACTERS = 50_000_000
+LETTERS = 1_000
+"""Letters that a WordPiece vocabulary knows at most, the most frequent ones; words with others are unknown."""
+BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
+"""In the order of RoBERTa's first ids: its positions begin behind the id of the padding, 1."""
+
+
+def sample(corpus: Iterable[str], characters: int = CHARACTERS, progress: bool = True) -> tuple[list[str], int]:
+    """Read a corpus once and keep a random part of its documents, whatever their order; the same at every reading.
+
+    A document is kept by a hash of its text. Whenever what is kept outgrows the limit, half of it goes. No document
+    gives more than a hundredth of the limit (but at least 1,000 characters), so that one long book is not all.
+
+    Args:
+        corpus: The documents.
+        characters: How many to keep at most; what is kept is more than about half of that, or all there is.
+        progress: Whether to show how far it has come.
+
+    Returns:
+        The documents in the order of the corpus, and the characters of the whole corpus.
+    """
+    longest, limit, kept, size, total = max(1_000, characters // 100), 2**64, [], 0, 0
+    with Progress("Reading text for the tokenizer", None, unit="characters", enabled=progress) as bar:
+        for text in corpus:
+            total += len(text)
+            bar.at(total)
+            place = int.from_bytes(blake2b(text.encode("utf-8"), digest_size=8).digest(), "big")
+            if place < limit:
+                kept.append((place, text[:longest]))
+                size += len(kept[-1][1])
+            while size > characters and len(kept) > 1:
+                limit //= 2
+                kept = [pair for pair in kept if pair[0] < limit] or kept[:1]
+                size = sum(len(text) for _, text in kept)
+    return [text for _, text in kept], total
+
+
+def train_tokenizer(
+    texts: Sequence[str],
+    kind: Kind,
+    vocab_size: int | None = None,
+    *,
+    lowercase: bool | None = None,
+    progress: bool = True,
+) -> PreTrainedTokenizerBase:
+    """Train a tokenizer; saved, ``AutoTokenizer`` loads it with no ``acclimate`` installed.
+
+    Args:
+        texts: Text to count in.
+        kind: ``"wordpiece"`` (Wu et al., 2016, as BERT has it) or ``"byte-bpe"`` (Radford et al., 2019, as RoBERTa has
+            it), which knows every character and gives every text back unchanged.
+        vocab_size: Entries, special tokens included; by default 30,000, or what the text gives if that is less.
+        lowercase: Whether upper and lower case are the same (WordPiece then also drops accents); by default only for
+            WordPiece.
+        progress: Whether to show how far the reading of the text has come.
+
+    Raises:
+        UserError: If the vocabulary has no room for the letters of the text, or the text does not give so many pieces.
+    """
+    size = VOCABULARY if vocab_size is None else vocab_size
+    tokenizer: PreTrainedTokenizerBase
+    if kind == "wordpiece":
+        tokenizer = _wordpiece(texts, size, lowercase is not False, progress)
+    else:
+        tokenizer = _byte_bpe(texts, size, bool(lowercase), progress)
+    if len(tokenizer) < size and vocab_size is not None:
+        raise UserError(
+            f"The text gives a vocabulary of {len(tokenizer):,} tokens, not {vocab_size:,}. Set vocab-size to "
+            f"{len(tokenizer)} or less, or give more text."
+        )
+    return tokenizer
+
+
+def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Sequence[str], progress: bool) -> None:
+    def told() -> Iterable[str]:
+        with Progress("Training the tokenizer", len(texts), unit="documents", enabled=progress) as bar:
+            for number, text in enumerate(texts):
+                bar.at(number)
+                yield text
+
+    tokenizer.train_from_iterator(told(), trainer=trainer, length=len(texts))
+
+
+def _check_room(size: int, needed: int, what: str) -> None:
+    if size <= needed:
+        raise UserError(f"{what} alone take {needed} entries of the vocabulary: vocab-size must be more, not {size}.")
+
+
+def _wordpiece(texts: Sequence[str], size: int, lower: bool, progress: bool) -> BertTokenizer:
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    letters = _letters(texts, tokenizer)
+    # Punctuation and Chinese characters are words by themselves and never go on.
+    split = tokenizer.pre_tokenizer.pre_tokenize_str
+    inner = [f"##{letter}" for letter in letters if len(split(f"a{tokenizer.normalizer.normalize_str(letter)}")) == 1]
+    inner = [piece for piece in inner if tokenizer.normalizer.normalize_str(piece[2:]).strip() == piece[2:]]
+    _check_room(size, len(BERT_TOKENS) + len(letters) + len(inner), "The letters of the text")
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        # What the trainer takes for special tokens is numbered first and in this order.
+        special_tokens=[*BERT_TOKENS, *inner],
+        initial_alphabet=letters,
+        limit_alphabet=len(letters),
+        show_progress=False,
+    )
+    _train(tokenizer, trainer, texts, progress)
+    return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lower)
+
+
+def _letters(texts: Sequence[str], tokenizer: Tokenizer) -> list[str]:
+    """Return the most frequent letters after normalisation, sorted."""
+    raw: Counter[str] = Counter()
+    for text in texts:
+        raw.update(text)
+    counts: Counter[str] = Counter()
+    for letter, count in raw.items():
+        for normal in tokenizer.normalizer.normalize_str(letter).split():
+            counts.update(dict.fromkeys(normal, count))
+    frequent = sorted(counts, key=lambda letter: (-counts[letter], letter))
+    return sorted(frequent[:LETTERS])
+
+
+def _byte_bpe(texts: Sequence[str], size: int, lower: bool, progress: bool) -> PreTrainedTokenizerFast:
+    tokenizer = Tokenizer(models.BPE())
+    if lower:
+        tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    start, padding, end, unknown, _ = ROBERTA_TOKENS
+    # The mask stands for a word with the space before it.
+    mask = AddedToken(ROBERTA_TOKENS[-1], lstrip=True, normalized=False, special=True)
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    _check_room(size, len(ROBERTA_TOKENS) + len(letters), "The 256 bytes and the special tokens")
+    trainer = trainers.BpeTrainer(
+        vocab_size=size,
+        min_frequency=2,
+        special_tokens=[start, padding, end, unknown, mask],
+        initial_alphabet=letters,
+        show_progress=False,
+    )
+    _train(tokenizer, trainer, texts, progress)
+    ids = json.loads(tokenizer.to_str())["model"]["vocab"]
+    tokenizer.post_processor = processors.RobertaProcessing(
+        (end, ids[end]), (start, ids[start]), trim_offsets=True, add_prefix_space=False
+    )
+    # The class of RoBERTa would rebuild the tokenizer from its vocabulary and lose the lower-casing.
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        bos_token=start,
+        cls_token=start,
+        eos_token=end,
+        sep_token=end,
+        unk_token=unknown,
+        pad_token=padding,
+        mask_token=mask,
+        model_input_names=["input_ids", "attention_mask"],
+    )

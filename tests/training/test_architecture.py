@@ -1,0 +1,104 @@
+"""Configurations of models from scratch, and one clear line for what makes none."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from tests.tiny import tiny_tokenizer
+from transformers import AutoConfig
+
+from acclimate.backbone import longest_text
+from acclimate.errors import UserError
+from acclimate.training.architecture import FAMILIES, SIZES, configure, fit_vocabulary, fresh_model
+
+
+def test_bert_mini_is_that_of_turc_et_al():
+    model = fresh_model(configure("bert", "mini"), 0)
+    # 11.2 M parameters (Turc et al., 2019, Table 1: 11.3 with the pooler that a masked LM has not).
+    encoder = sum(parameter.numel() for parameter in model.bert.parameters())
+    assert encoder == 30_522 * 256 + 514 * 256 + 2 * 256 + 4 * (4 * (256 * 257) + 2 * 256 * 1024 + 1280 + 4 * 256)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("size", sorted(SIZES))
+def test_sizes_mean_the_same_everywhere(family, size):
+    config = configure(family, size)
+    assert (config.num_hidden_layers, config.hidden_size) == SIZES[size]
+    assert config.hidden_size == 64 * config.num_attention_heads
+    inner = config.hidden_dim if family == "distilbert" else config.intermediate_size
+    # ModernBERT's feed-forward layers are gated: half again as wide as the model, not four times.
+    assert inner == config.hidden_size * (1.5 if family == "modernbert" else 4)
+
+
+@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"modernbert"}))
+def test_all_read_512_tokens(family):
+    config = configure(family, "tiny")
+    config.pad_token_id = 1
+    assert longest_text(fresh_model(config, 0)) == 512
+
+
+def test_single_settings_win_over_the_size_and_may_come_as_text():
+    config = configure("distilbert", "mini", {"num_hidden_layers": "3", "dropout": "0.2", "activation": "relu"})
+    assert (config.n_layers, config.dim, config.dropout, config.activation) == (3, 256, 0.2, "relu")
+    assert len(configure("modernbert", "mini", {"num_hidden_layers": 7}).layer_types) == 7
+
+
+def test_a_configuration_from_a_folder_and_from_a_file(tmp_path):
+    configure("electra", "tiny", {"embedding_size": 64}).save_pretrained(tmp_path)
+    for place in (tmp_path, tmp_path / "config.json"):
+        config = configure(place, changes={"num_hidden_layers": 3})
+        assert (config.model_type, config.embedding_size, config.num_hidden_layers) == ("electra", 64, 3)
+
+
+def test_the_vocabulary_decides_on_size_and_special_tokens():
+    tokenizer = tiny_tokenizer()
+    config = fit_vocabulary(configure("roberta", "tiny"), tokenizer)
+    assert config.vocab_size == len(tokenizer)
+    assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 2, 3)
+    modern = fit_vocabulary(configure("modernbert", "tiny"), tokenizer)
+    assert (modern.cls_token_id, modern.sep_token_id, modern.bos_token_id) == (2, 3, 2)
+
+
+def test_first_weights_come_from_the_seed_alone():
+    config = configure("bert", "tiny", {"num_hidden_layers": 1})
+    torch.manual_seed(5)
+    before = torch.random.get_rng_state()
+    first = fresh_model(config, 3).state_dict()
+    assert torch.equal(before, torch.random.get_rng_state())
+    torch.manual_seed(6)
+    assert all(torch.equal(value, first[name]) for name, value in fresh_model(config, 3).state_dict().items())
+    words = "bert.embeddings.word_embeddings.weight"
+    assert not torch.equal(fresh_model(config, 4).state_dict()[words], first[words])
+
+
+@pytest.mark.parametrize(
+    ("architecture", "size", "changes", "message"),
+    [
+        ("robreta", None, {}, "Unknown architecture 'robreta'. Did you mean 'roberta'"),
+        ("./no/such/folder", None, {}, "Unknown architecture './no/such/folder'"),
+        ("no-such.json", None, {}, "Unknown architecture 'no-such.json'"),
+        ("bert", "minni", {}, "Unknown size 'minni'"),
+        ("bert", None, {"hiden_size": 64}, "Unknown setting of bert 'hiden_size'. Did you mean 'hidden_size'"),
+        ("bert", None, {"hidden_size": 250}, "hidden_size 250 cannot be split among 12 heads"),
+        ("bert", None, {"hidden_size": "wide"}, "hidden_size"),
+        ("bert", None, {"num_hidden_layers": 0}, "1 or more"),
+        ("bert", None, {"hidden_act": "nope"}, "'nope'"),
+        ("bert", None, {"max_position_embeddings": -3}, "do not make a model"),
+        ("bert", None, {"vocab_size": 100}, "use vocab-size"),
+    ],
+)
+def test_mistakes_are_explained(architecture, size, changes, message):
+    with pytest.raises(UserError, match=message) as raised:
+        configure(architecture, size, changes)
+    assert len(str(raised.value).splitlines()) == 1
+
+
+def test_a_configuration_of_another_kind_is_refused(tmp_path):
+    AutoConfig.for_model("gpt2").save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="gpt2"):
+        configure(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 3}))
+    with pytest.raises(UserError, match="No configuration could be read"):
+        configure(tmp_path)

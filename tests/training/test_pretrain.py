@@ -1,0 +1,229 @@
+"""From text alone to model folders: architectures, kept steps, kills, and the command line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from tests.test_cli import call
+from tests.tiny import ENCODERS, TEXTS
+
+import acclimate
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.files import read_json
+from acclimate.training.trainer import StepTrainer
+
+DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
+TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 66}
+SHORT = {
+    "steps": 5, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "warmup": 0.1,
+    "precision": "fp32", "progress": False,
+}  # fmt: skip
+
+
+def run(out, architecture="bert", **options):
+    options = {"changes": TINY, **SHORT, **options}
+    return acclimate.pretrain(Corpus.of(DOCUMENTS), out, architecture=architecture, **options)
+
+
+def same(first, second):
+    a, b = load_file(first / "model.safetensors"), load_file(second / "model.safetensors")
+    return a.keys() == b.keys() and all(torch.equal(value, b[name]) for name, value in a.items())
+
+
+WITHOUT_US = """
+import sys, torch
+from transformers import AutoModelForMaskedLM, AutoTokenizer
+for folder in sys.argv[1:]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model, info = AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"], info
+    assert model.config.vocab_size == len(tokenizer)
+    assert model.config.pad_token_id == tokenizer.pad_token_id
+    text = tokenizer(f"the {tokenizer.mask_token} was good", return_tensors="pt")
+    assert (text["input_ids"] == tokenizer.mask_token_id).sum() == 1
+    assert model.eval()(**text).logits.isfinite().all()
+    long = tokenizer("a b " * 99, truncation=True, return_tensors="pt")
+    assert model(**long).logits.shape[1] == tokenizer.model_max_length == 64, tokenizer.model_max_length
+assert not any(name.startswith("acclimate") for name in sys.modules)
+"""
+
+
+def test_every_architecture_starts_from_scratch_and_loads_without_us(tmp_path):
+    folders = []
+    for kind in sorted(ENCODERS):
+        behind = kind in ("roberta", "xlm-roberta", "camembert")
+        changes = {**TINY, "max_position_embeddings": 66 if behind else 64}
+        result = run(tmp_path / kind, kind, steps=2, keep_steps=[1], changes=changes)
+        assert result.steps == 2
+        assert result.losses["mlm"] > 0
+        folders += [tmp_path / kind, tmp_path / kind / "step-000001"]
+        assert not list(tmp_path.glob(f".{kind}*")), "the working folders are removed"
+    subprocess.run([sys.executable, "-c", WITHOUT_US, *map(str, folders)], check=True, cwd=tmp_path)
+
+
+def test_the_loss_falls(tmp_path):
+    run(tmp_path / "out", steps=150, learning_rate=3e-3)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert lines[-1]["loss"] < lines[0]["loss"] - 1.5
+
+
+def test_kept_steps_are_the_models_of_those_steps_and_disturb_nothing(tmp_path, monkeypatch):
+    run(tmp_path / "plain")
+    seen, step = {}, StepTrainer.training_step
+
+    def watched(self, model, *args, **kwargs):
+        # What step n + 1 starts from is what step n left.
+        seen[self.state.global_step] = {name: value.clone() for name, value in model.state_dict().items()}
+        return step(self, model, *args, **kwargs)
+
+    monkeypatch.setattr(StepTrainer, "training_step", watched)
+    run(tmp_path / "kept", keep_steps=[0, 2, 3, 5])
+    assert sorted(path.name for path in (tmp_path / "kept").glob("step-*")) == [
+        "step-000000", "step-000002", "step-000003", "step-000005"
+    ]  # fmt: skip
+    for number in (0, 2, 3):
+        for name, value in load_file(tmp_path / "kept" / f"step-00000{number}" / "model.safetensors").items():
+            assert torch.equal(value, seen[number][name]), (number, name)
+    assert same(tmp_path / "kept" / "step-000005", tmp_path / "kept")
+    assert same(tmp_path / "plain", tmp_path / "kept")
+    assert not same(tmp_path / "kept" / "step-000002", tmp_path / "kept" / "step-000003")
+    card = read_json(tmp_path / "kept" / "step-000003" / "acclimate.json")
+    assert card["result"]["steps"] == 3
+    assert card["settings"]["configuration"]["hidden_size"] == 32
+
+
+@pytest.mark.parametrize("save_every", [2, None])
+def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(tmp_path, monkeypatch, save_every):
+    keep = {"keep_steps": [1, 3, 4]}
+    run(tmp_path / "whole", **keep)
+    step, counted = StepTrainer.training_step, []
+
+    def killed(self, *args, **kwargs):
+        if self.state.global_step == 3:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StepTrainer, "training_step", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path / "cut", save_every=save_every, **keep)
+    assert not (tmp_path / "cut").exists()
+    assert (tmp_path / ".cut.work" / "kept" / "step-000003" / "model.safetensors").is_file()
+
+    def counting(self, *args, **kwargs):
+        counted.append(self.state.global_step)
+        return step(self, *args, **kwargs)
+
+    def never(*_, **__):
+        raise AssertionError("the tokenizer was trained before")
+
+    verb = sys.modules["acclimate.training.pretrain"]
+    monkeypatch.setattr(StepTrainer, "training_step", counting)
+    monkeypatch.setattr(verb, "train_tokenizer", never)
+    run(tmp_path / "cut", save_every=save_every, **keep)
+    assert counted == [3, 4], "a kept step is a checkpoint as well"
+    for folder in ("", "step-000001", "step-000003", "step-000004"):
+        assert same(tmp_path / "whole" / folder, tmp_path / "cut" / folder)
+    counted.clear()
+    assert run(tmp_path / "cut", save_every=save_every, **keep).steps == 5
+    assert not counted, "a finished run is not repeated"
+    assert not list(tmp_path.glob(".cut*"))
+
+
+def test_same_seed_same_weights_other_seed_other_start(tmp_path):
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        run(tmp_path / name, steps=2, seed=seed, keep_steps=[0])
+    assert same(tmp_path / "a", tmp_path / "b")
+    assert same(tmp_path / "a" / "step-000000", tmp_path / "b" / "step-000000")
+    assert not same(tmp_path / "a" / "step-000000", tmp_path / "c" / "step-000000")
+
+
+def test_a_given_tokenizer_is_taken_as_it_is(tiny_bert, tmp_path):
+    run(tmp_path / "out", tokenizer=tiny_bert, steps=1)
+    given, kept = (transformers.AutoTokenizer.from_pretrained(path) for path in (tiny_bert, tmp_path / "out"))
+    assert given.get_vocab() == kept.get_vocab()
+    assert kept.model_max_length == 66
+
+
+def test_an_early_stopped_model_can_be_adapted(tmp_path):
+    run(tmp_path / "general", keep_steps=[2])
+    options = {key: value for key, value in SHORT.items() if key != "steps"}
+    result = acclimate.adapt(
+        tmp_path / "general" / "step-000002", Corpus.of(TEXTS), "mlm", tmp_path / "domain", steps=2, **options
+    )
+    assert result.steps == 2
+
+
+def test_a_time_budget_keeps_the_steps_that_it_reaches(tmp_path):
+    result = run(tmp_path / "out", steps=None, max_minutes=0.03, keep_steps=[1, 10**7])
+    assert 1 < result.steps < 10**6
+    assert 1 < result.seconds < 20
+    assert [path.name for path in (tmp_path / "out").glob("step-*")] == ["step-000001"]
+    rates = [json.loads(line)["learning_rate"] for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert rates[-1] < 2e-4, "the rate has come down with the time"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"steps": 5, "epochs": 1}, "one of"),
+        ({"keep_steps": [9]}, "step 9, but the training has only 5"),
+        ({"keep_steps": [-1]}, "0 or more"),
+        ({"steps": None, "epochs": 1, "keep_steps": [99]}, "step 99, but the training has only 6"),
+        ({"vocab_size": 5_000}, "vocabulary of .* tokens, not 5,000"),
+        ({"architecture": "brt"}, "Did you mean 'bert'"),
+        ({"changes": {**TINY, "num_attention_heads": 5}}, "cannot be split among 5 heads"),
+        ({"tokenizer": "no-such-folder/at/all"}, "No tokenizer could be loaded"),
+        ({"tokenizer": "somewhere", "vocab_size": 99}, "leave out vocab-size"),
+        ({"max_length": 500}, "positions"),
+        ({"tokenizer_characters": 0}, "tokenizer-characters"),
+    ],
+)
+def test_mistakes_are_explained(tmp_path, options, message):
+    with pytest.raises(UserError, match=message) as raised:
+        run(tmp_path / "out", **options)
+    assert len(str(raised.value).splitlines()) == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_run_is_not_overwritten(tmp_path):
+    run(tmp_path / "out", steps=1)
+    with pytest.raises(UserError, match="holds another"):
+        run(tmp_path / "out", steps=1, seed=1)
+    assert run(tmp_path / "out", steps=2, overwrite=True).steps == 2
+
+
+def test_methods_that_change_their_model_at_the_end_keep_no_steps(tiny_bert, tmp_path):
+    with pytest.raises(UserError, match="no model of single steps"):
+        acclimate.adapt(tiny_bert, Corpus.of(TEXTS), "none", tmp_path / "out", steps=2, keep_steps=[1])
+
+
+def test_the_command_line(tmp_path, monkeypatch, capsys):
+    corpus, config = tmp_path / "text.txt", tmp_path / "run.yaml"
+    corpus.write_text("\n".join(DOCUMENTS))
+    config.write_text(f"corpus: ['{corpus}']\nbatch-size: 6\nmax-length: 24\nprecision: fp32\nchanges: {TINY}\n")
+    code, out, _ = call(
+        monkeypatch, capsys, "pretrain", "--config", config, "--architecture", "roberta",
+        "--set", "num_hidden_layers=1", "--vocab-size", 300, "--lowercase", "--steps", 3, "--masking", "whole-word",
+        "--keep-steps", "1,2", "--out", tmp_path / "out", "--quiet",
+    )  # fmt: skip
+    assert code == 0
+    assert "3 steps" in out
+    assert out.splitlines()[1:] == [str(tmp_path / "out" / f"step-00000{step}") for step in (1, 2)]
+    card = read_json(tmp_path / "out" / "acclimate.json")
+    assert card["settings"]["configuration"]["num_hidden_layers"] == 1
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    assert len(tokenizer) == 300
+    assert tokenizer("PIZZA")["input_ids"] == tokenizer("pizza")["input_ids"]
+    for arguments, message in ((["--keep-steps", "1,x"], "wants numbers"), (["--size", "huge"], "Unknown size")):
+        code, _, err = call(monkeypatch, capsys, "pretrain", "--config", config, "--out", tmp_path / "o", *arguments)
+        assert code == 2
+        assert message in err
+        assert len(err.strip().splitlines()) == 1

@@ -1,0 +1,127 @@
+"""A trained tokenizer: the same every time, complete for its text, and loadable without us."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.tiny import TEXTS
+from transformers import AutoTokenizer
+
+from acclimate.errors import UserError
+from acclimate.training.tokenizer import BERT_TOKENS, KINDS, ROBERTA_TOKENS, sample, train_tokenizer
+
+DOCUMENTS = [
+    *TEXTS,
+    "Żółw, ÆON; naïve CAFÉ!",
+    "a Größe of 42 µm",
+    "数据 and 学",
+    "ß ſ İ ı ﬁ x², Ⅳ",
+    "tab\tand\u00a0space",
+]
+LETTERS = sorted(set("".join(DOCUMENTS)) - {" ", "\t", "\u00a0"})
+
+
+@cache
+def trained(kind: str, lowercase: bool | None = None):
+    return train_tokenizer(DOCUMENTS, kind, lowercase=lowercase, progress=False)
+
+
+words = st.lists(st.text(st.sampled_from(LETTERS), min_size=1, max_size=12), max_size=8).map(" ".join)
+
+
+@settings(max_examples=200, deadline=None)
+@given(words, st.booleans())
+def test_no_word_of_known_letters_is_unknown_to_wordpiece(text, lowercase):
+    tokenizer = trained("wordpiece", lowercase)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    assert tokenizer.unk_token_id not in ids
+    expected = tokenizer.backend_tokenizer.normalizer.normalize_str(text)
+    assert tokenizer.decode(ids, clean_up_tokenization_spaces=False).replace(" ", "") == expected.replace(" ", "")
+
+
+@pytest.mark.parametrize("lowercase", [None, False])
+def test_wordpiece_gives_back_its_training_text(lowercase):
+    tokenizer = trained("wordpiece", lowercase)
+    for text in TEXTS:
+        assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text.replace("  ", " ")
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
+def test_byte_bpe_gives_back_every_text(text):
+    tokenizer = trained("byte-bpe")
+    ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
+    assert tokenizer.unk_token_id not in ids
+
+
+@pytest.mark.parametrize("lowercase", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_case(kind, lowercase):
+    tokenizer = trained(kind, lowercase)
+    assert (tokenizer("Pizza")["input_ids"] == tokenizer("pizza")["input_ids"]) == lowercase
+
+
+def test_special_tokens_stand_where_the_models_look_for_them():
+    bert, roberta = trained("wordpiece"), trained("byte-bpe")
+    assert bert.convert_tokens_to_ids(list(BERT_TOKENS)) == [0, 1, 2, 3, 4]
+    assert roberta.convert_tokens_to_ids(list(ROBERTA_TOKENS)) == [0, 1, 2, 3, 4]
+    assert bert.decode(bert("soup", "wine")["input_ids"]) == "[CLS] soup [SEP] wine [SEP]"
+    first, both = bert("soup"), bert("soup", "wine")
+    assert both["token_type_ids"] == [*[0] * len(first["input_ids"]), *[1] * (len(bert("wine")["input_ids"]) - 1)]
+    assert roberta.decode(roberta("soup", "wine")["input_ids"]) == "<s>soup</s></s>wine</s>"
+    assert roberta("the <mask>")["input_ids"] == roberta("the<mask>")["input_ids"]
+    assert "token_type_ids" not in roberta("soup")
+    assert len(bert.all_special_ids) == 5, "the pieces that were numbered first are ordinary ones"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lowercase", [True, False])
+def test_saved_it_loads_the_same(kind, lowercase, tmp_path):
+    tokenizer = trained(kind, lowercase)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = AutoTokenizer.from_pretrained(tmp_path)
+    for text in DOCUMENTS:
+        assert dict(loaded(text, "b")) == dict(tokenizer(text, "b"))
+    assert loaded.special_tokens_map == tokenizer.special_tokens_map
+
+
+def test_another_process_trains_the_same_tokenizer():
+    program = (
+        "from tests.training.test_tokenizer import trained\n"
+        "for kind in ('wordpiece', 'byte-bpe'): print(sorted(trained(kind).get_vocab().items()))"
+    )
+    told = {subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout for _ in range(2)}
+    here = "".join(f"{sorted(trained(kind).get_vocab().items())}\n" for kind in KINDS)
+    assert told == {here.encode()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vocabulary_that_does_not_fit_the_text_is_explained(kind):
+    most = len(trained(kind))
+    assert len(train_tokenizer(DOCUMENTS, kind, most, progress=False)) == most
+    with pytest.raises(UserError, match=f"of {most} tokens, not 5,000. Set vocab-size to {most} or less"):
+        train_tokenizer(DOCUMENTS, kind, 5_000, progress=False)
+    with pytest.raises(UserError, match="vocab-size must be more, not 50"):
+        train_tokenizer(DOCUMENTS, kind, 50, progress=False)
+
+
+def test_the_sample_is_bounded_and_does_not_depend_on_the_order():
+    documents = [f"{number} " + "x" * 990 for number in range(400)]
+    kept, total = sample(documents, 100_000, progress=False)
+    assert total == sum(map(len, documents))
+    assert 30_000 < sum(map(len, kept)) <= 100_000
+    assert kept == [text for text in documents if text in kept], "in the order of the corpus"
+    assert set(sample(reversed(documents), 100_000, progress=False)[0]) == set(kept)
+    assert sample(documents, 10**6, progress=False)[0] == documents
+
+
+def test_a_long_document_is_not_the_whole_sample():
+    kept, _ = sample(["y" * 10**6, *(f"{number} short" for number in range(50))], 200_000, progress=False)
+    assert len(kept) == 51
+    assert max(map(len, kept)) == 2_000
