@@ -10,6 +10,8 @@ METRIC_NAMES = {
     "micro_f1": "micro-F1",
     "positive_micro_f1": "micro-F1 of the positive classes",
     "document_f1": "document F1",
+    "f1": "F1",
+    "mrr": "MRR",
 }
 VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
 NO_DIFFERENCE = "made no difference that these data can show"

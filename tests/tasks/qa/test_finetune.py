@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import statistics
 from dataclasses import asdict, replace
 
 import pytest
@@ -19,7 +18,7 @@ from acclimate.tasks.qa import QATask
 from acclimate.tasks.qa.reader import load_reader
 from acclimate.tasks.qa.windows import Reading
 from acclimate.tasks.text import task_text
-from tests.tasks.qa.toy import FOOD, food_task, squad
+from tests.tasks.qa.toy import food_task, squad
 
 QUICK = {"progress": False, "precision": "fp32", "max_length": 64}
 
@@ -215,10 +214,8 @@ def test_a_first_task_of_classes_needs_the_same_labels(tiny_bert, trainings):
 
 @pytest.mark.slow
 def test_the_loss_falls_on_real_questions(shared):
-    task = load_task(shared / "data" / "squad_sample")
+    task = load_task(shared / "data" / "rrc_restaurant")
     task = replace(task, train=task.train[:96], test=task.test[:20], dev=[])
-    model = shared / "models" / "minilm-mlm"
-    losses = [finetune(model, task, epochs=epochs, learning_rate=2e-4, progress=False).train_loss for epochs in (1, 4)]
-    assert losses[1] < 0.8 * losses[0]
-    assert statistics.mean(losses) > 0
-    assert FOOD
+    options = {"learning_rate": 3e-4, "max_length": 128, "progress": False}
+    one, four = (finetune(shared / "models" / "minilm-mlm", task, epochs=epochs, **options) for epochs in (1, 4))
+    assert four.train_loss < 0.85 * one.train_loss
