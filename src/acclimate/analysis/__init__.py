@@ -1,6 +1,7 @@
-"""Looking inside: what a model holds important, and whether that says more than chance would."""
+"""Looking inside: what a model holds important, and whether that says more than chance; what is masked in a text."""
 
 from acclimate.analysis.importance import ImportanceResult, inspect_importance
+from acclimate.analysis.masks import inspect_masks
 from acclimate.analysis.similarity import random_similarity
 
-__all__ = ["ImportanceResult", "inspect_importance", "random_similarity"]
+__all__ = ["ImportanceResult", "inspect_importance", "inspect_masks", "random_similarity"]

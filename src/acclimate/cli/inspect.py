@@ -53,6 +53,53 @@ def inspect_importance(
     typer.echo(f"Figures and numbers: {out}")
 
 
+@inspection.command("masks")
+def inspect_masks(
+    model: Annotated[str, typer.Option(help="Model folder or name on the hub, for its tokenizer.")],
+    corpus: Annotated[
+        list[str], typer.Option(help="Text: file, folder, glob or hf:NAME; may be given several times.")
+    ],
+    out: Out,
+    masking: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME, or 'NAME parameter=value ...'; several. Default: those that need no word list."),
+    ] = None,
+    mask_rate: Annotated[float, typer.Option(help="Share of tokens to mask.")] = 0.15,
+    texts: Annotated[int, typer.Option(help="Texts to show.")] = 6,
+    tokens: Annotated[int, typer.Option(help="Tokens of the corpus to count on.")] = 200_000,
+    max_length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 128,
+    seed: Annotated[int, typer.Option(help="Chooses texts and masks.")] = 0,
+    stop_words: Annotated[str, typer.Option(help="english, none, or a file with a word a line.")] = "english",
+    text_column: Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")] = "text",
+    quiet: Quiet = False,
+) -> None:
+    """Show what ways to mask would hide in a text, and count."""
+    from rich.console import Console
+
+    from acclimate.analysis.masks import PAGE, SHOWN_BY_DEFAULT
+    from acclimate.analysis.masks import inspect_masks as run
+    from acclimate.analysis.masks_page import in_terminal
+
+    report = run(
+        model,
+        corpus,
+        out,
+        maskings=masking or SHOWN_BY_DEFAULT,
+        mask_rate=mask_rate,
+        texts=texts,
+        tokens=tokens,
+        max_length=max_length,
+        seed=seed,
+        stop_words=stop_words,
+        text_column=text_column,
+        progress=not quiet,
+    )
+    console = Console()
+    for shown in in_terminal(report):
+        console.print(shown, highlight=False)
+    typer.echo(f"All texts, as a page: {out / PAGE}")
+
+
 def _domains(items: list[str]) -> dict[str, str]:
     domains: dict[str, str] = {}
     for item in items:

@@ -47,11 +47,13 @@ class Pieces:
         text: Characters of each id, without marks; a name of its own where the bytes of an id are no characters.
         opens: Whether the id begins a word wherever it stands (ids).
         closes: Whether what follows the id begins a word in any case (ids).
+        spaced: Whether the id is marked as the beginning of a word, mostly by a space (ids).
     """
 
     text: Sequence[str]
     opens: np.ndarray
     closes: np.ndarray
+    spaced: np.ndarray
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Pieces:
@@ -72,7 +74,7 @@ class Pieces:
                 closes[index] = token not in LONE_SPACE  # line breaks and runs of spaces end what came before
             elif not text[index]:
                 text[index] = f"\0{index}"  # part of a character: unlike every other
-        return cls(text, opens, closes)
+        return cls(text, opens, closes, np.array([piece.starts for piece in found]))
 
     @cached_property
     def folded(self) -> Sequence[str]:

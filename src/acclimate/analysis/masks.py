@@ -1,0 +1,154 @@
+"""`acclimate inspect masks`: what each way to mask would hide in a text."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acclimate.analysis.mask_counts import count_masks
+from acclimate.analysis.masked_text import masked_pieces
+from acclimate.backbone.loading import load_tokenizer
+from acclimate.corpus import Corpus, tokenize
+from acclimate.errors import UserError, check_positive
+from acclimate.files import check_replaceable, new_folder, write_json, write_text
+from acclimate.locks import one_writer
+from acclimate.masking import Masking, Strategy, get
+from acclimate.training.batches import Collator
+from acclimate.vectors.targets import read_stop_words
+from acclimate.version import __version__
+
+REPORT, PAGE = "masks.json", "masks.html"
+SHOWN_BY_DEFAULT = ("random", "whole-word", "span", "span-merge")
+TOKENS_AT_ONCE = 8192
+GOOD_SAMPLE = 12
+"""Tokens that a text should have to be shown."""
+
+
+def parse_masking(text: str, rate: float) -> Strategy:
+    """Make a strategy from ``NAME`` or ``"NAME parameter=value ..."``.
+
+    Raises:
+        UserError: If it is not that, or there is no such strategy or parameter.
+    """
+    try:
+        name, *parts = shlex.split(text)
+    except ValueError as error:
+        raise UserError(f"--masking wants NAME, or 'NAME parameter=value', not '{text}'.") from error
+    settings = {}
+    for part in parts:
+        key, sign, value = part.partition("=")
+        if not sign or not key:
+            raise UserError(f"--masking wants NAME, or 'NAME parameter=value', not '{text}'.")
+        settings[key] = value
+    return get(name, rate, **settings)
+
+
+@one_writer
+def inspect_masks(
+    model: str | Path,
+    corpus: str | Path | Sequence[str | Path] | Corpus,
+    out: str | Path | None = None,
+    *,
+    maskings: Sequence[str] | Mapping[str, Masking] = SHOWN_BY_DEFAULT,
+    mask_rate: float = 0.15,
+    texts: int = 6,
+    tokens: int = 200_000,
+    max_length: int = 128,
+    seed: int = 0,
+    stop_words: str = "english",
+    text_column: str = "text",
+    progress: bool = True,
+) -> dict[str, Any]:
+    """Mask a text in several ways, show some of it, and count over more of it.
+
+    Args:
+        model: A model folder or a name on the hub; only its tokenizer is read.
+        corpus: Text files, folders or globs, or a :class:`acclimate.corpus.Corpus`.
+        out: Folder for ``masks.json`` and ``masks.html``; None writes nothing.
+        maskings: Names, each perhaps with parameters as ``"lexicon-first lexicon=words.txt"``; or maskings by label.
+        mask_rate: Share of tokens that are chosen, where a masking is given by name.
+        texts: How many texts to show.
+        tokens: Tokens of the beginning of the corpus to count on; the texts that are shown are from them, too.
+        max_length: Tokens of a text at most.
+        seed: Chooses texts and masks; all maskings get the same chance.
+        stop_words: ``english``, ``none``, or a file with a word a line.
+        text_column: Where the text is in tables and JSON lines.
+        progress: Show bars.
+
+    Returns:
+        Plain values, as in ``masks.json``: ``counts`` of each masking as :func:`count_masks` gives them, and
+        ``samples``, the texts as :func:`masked_pieces` gives them.
+
+    Raises:
+        UserError: If something that was given cannot be used.
+    """
+    check_positive(texts=texts, tokens=tokens, max_length=max_length)
+    made = _labelled(maskings, mask_rate)
+    if not made:
+        raise UserError("Give at least one masking.")
+    check_replaceable(out, REPORT, "previews of masks")
+    stops = read_stop_words(stop_words)
+    tokenizer = load_tokenizer(model)
+    if tokenizer.mask_token_id is None:
+        raise UserError(f"The tokenizer of '{model}' has no mask token, so there is nothing to mask with.")
+    text = corpus if isinstance(corpus, Corpus) else Corpus(corpus, text_column=text_column)
+    rows = tokenize(text, tokenizer, max_length, max_tokens=tokens, progress=progress)
+    every = [np.asarray(row) for row in rows]
+    shown = _choose(every, texts, seed)
+    collator = Collator.of(tokenizer, next(iter(made.values())), TOKENS_AT_ONCE)
+    found = []
+    samples: list[dict[str, Any]] = [{"tokens": len(every[index]), "maskings": {}} for index in shown]
+    for label, masking in made.items():
+        collator = replace(collator, masking=masking)
+        counts = count_masks(collator(every, _rng(seed)), collator.vocabulary, collator.special, stops)
+        found.append({"label": label, **_about(masking), "counts": counts})
+        for index, sample in zip(shown, samples, strict=True):
+            (batch,) = collator([every[index]], _rng(seed, index))
+            original, masked, labels = (value[0].numpy() for value in (batch.original, batch.masked, batch.labels))
+            sample["maskings"][label] = masked_pieces(original, masked, labels, collator.special, collator.vocabulary)
+    report = {
+        "acclimate": __version__,
+        "model": str(model),
+        "sources": text.report.sources,
+        "settings": {"mask_rate": mask_rate, "max_length": max_length, "seed": seed, "stop_words": stop_words},
+        "texts": len(every),
+        "maskings": found,
+        "samples": samples,
+    }
+    if out is not None:
+        from acclimate.analysis.masks_page import render
+
+        with new_folder(out) as folder:
+            write_json(folder / REPORT, report)
+            write_text(folder / PAGE, render(report))
+    return report
+
+
+def _labelled(maskings: Sequence[str] | Mapping[str, Masking], rate: float) -> dict[str, Masking]:
+    """Make the maskings that were named; a label is as short as tells them apart."""
+    if isinstance(maskings, Mapping):
+        return dict(maskings)
+    made = {text: parse_masking(text, rate) for text in maskings}
+    names = [masking.name for masking in made.values()]
+    return {masking.name if names.count(masking.name) == 1 else text: masking for text, masking in made.items()}
+
+
+def _about(masking: Masking) -> dict[str, Any]:
+    if isinstance(masking, Strategy):
+        return {"summary": masking.summary, "paper": masking.paper, "settings": masking.identity()}
+    return {"summary": "", "paper": "", "settings": {}}
+
+
+def _rng(*seed: int) -> np.random.Generator:
+    return np.random.default_rng(list(seed))
+
+
+def _choose(rows: Sequence[np.ndarray], texts: int, seed: int) -> list[int]:
+    """Return which texts are shown: random ones, short ones only if there are not enough others."""
+    order = np.random.default_rng([seed, 1]).permutation(len(rows)).tolist()
+    return sorted(order, key=lambda index: len(rows[index]) < GOOD_SAMPLE)[:texts]
