@@ -59,11 +59,9 @@ class Connectors(nn.Module):
         self.units = teacher_width if kind == "student" else student_width
         if kind == "none":
             return
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            reads = teacher_width if kind == "teacher" else student_width
-            projection = nn.Linear(reads, self.units)
-            nn.init.xavier_uniform_(projection.weight)
+        reads = teacher_width if kind == "teacher" else student_width
+        projection = nn.utils.skip_init(nn.Linear, reads, self.units)
+        nn.init.xavier_uniform_(projection.weight, generator=torch.Generator().manual_seed(seed))
         if kind == "teacher":
             nn.init.constant_(projection.bias, BIAS)
             self.teacher = projection.requires_grad_(False)
