@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.test_cli import call
 from tests.tiny import TEXTS
 
 from acclimate.corpus import Corpus
@@ -99,3 +100,21 @@ def test_mistakes_are_explained(tiny_bert, tmp_path, options, message):
     with pytest.raises(UserError, match=message):
         run(tiny_bert, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
+
+
+def test_on_the_command_line_and_in_a_file(tiny_bert, tmp_path, monkeypatch, capsys):
+    (tmp_path / "text.txt").write_text("\n".join(f"{text} {number}" for text in TEXTS for number in range(3)))
+    (tmp_path / "words.txt").write_text("soup\n")
+    common = ["--model", tiny_bert, "--corpus", tmp_path / "text.txt", "--steps", 1, "--batch-size", 4]
+    common += ["--max-length", 24, "--precision", "fp32", "--quiet"]
+    own = ["--masking", "lexicon-first", "--masking-set", f"lexicon={tmp_path / 'words.txt'}"]
+    assert call(monkeypatch, capsys, "adapt", *common, *own, "--out", tmp_path / "a")[0] == 0
+    config = tmp_path / "run.yaml"
+    config.write_text(
+        f"masking: lexicon-first\nmasking-settings: {{lexicon: '{tmp_path / 'words.txt'}', share: 0.1}}\n"
+    )
+    arguments = ["--config", config, "--masking-set", "share=1", "--out", tmp_path / "b"]
+    assert call(monkeypatch, capsys, "adapt", *common, *arguments)[0] == 0
+    assert same(tmp_path / "a", tmp_path / "b")
+    code, _, err = call(monkeypatch, capsys, "adapt", *common, "--masking-set", "share", "--out", tmp_path / "c")
+    assert code == 2 and "--masking-set wants name=value" in err
