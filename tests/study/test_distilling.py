@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+from pathlib import Path
 
 import pytest
+import yaml
 
 from acclimate.errors import UserError
 from acclimate.study import compare
@@ -135,6 +138,14 @@ def test_a_study_with_one_model_has_no_student(tmp_path):
     files(tmp_path)
     with pytest.raises(UserError, match="has no student; add another model"):
         make_plan(StudyConfig.of(study(tmp_path, distill=[{"teacher": {"model": "model"}}])), fake_parts())
+
+
+def test_the_study_of_the_page_is_one():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "distill.md").read_text(encoding="utf-8")
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.S)
+    config = StudyConfig.of(yaml.safe_load(text))
+    assert [row.label for row in config.distill] == ["doktra", "kl", "from outside"]
+    assert config.distill[1].settings == {"objective": "kl"}
 
 
 def test_adapt_and_distil_in_one_file(folder):  # noqa: F811

@@ -123,6 +123,14 @@ def test_a_learned_connector_and_schedules(teacher, untaught):
     assert each.disagreement[1:] != shared.disagreement[1:]
 
 
+def test_every_architecture_can_be_a_student(teacher, any_encoder):
+    task = keyword_task(train=8, test=4)
+    options = {"epochs": 2, "distill_share": 0.5, "student_epochs": 1, **QUICK}
+    result = distill(teacher, any_encoder, task, **options)
+    assert len(result.predicted) == 4
+    assert result.units == 32
+
+
 def test_both_precisions_and_dev_choice(teacher, untaught):
     options = {**FAST, "epochs": 4, "distill_share": 0.75, "batch_size": 8}
     low = distill(teacher, untaught, keyword_task(), **{**options, "precision": "bf16"})

@@ -74,6 +74,23 @@ def test_whatever_changes_the_signs_changes_their_key(loaded):
     assert len(set(keys)) == len(keys)
 
 
+def test_every_architecture_shows_what_enters_its_head(any_encoder):
+    task = keyword_task(train=6)
+    torch.manual_seed(0)
+    classifier = load_classifier(any_encoder, task.labels, 64, CPU)
+    rows = classifier.features(task.train)
+    signs = teacher_signs(classifier, rows, Connectors("none", width(classifier), 32, 0), "fp32", cache=False)
+    inputs = classifier.collate(rows)
+    labels = inputs.pop("labels")
+    assert len(labels) == 6
+    with torch.no_grad():
+        states = first_token(classifier.model.eval(), inputs)
+        last = classifier.model(**inputs, output_hidden_states=True).hidden_states[-1][:, 0]
+    torch.testing.assert_close(states, last)
+    sure = states.abs() > 1e-4
+    assert torch.equal((states > 0)[sure], signs.active(range(6))[sure])
+
+
 def test_a_model_without_a_token_for_the_text(loaded):
     assert width(loaded) == 32
     loaded.tokenizer.cls_token = None
