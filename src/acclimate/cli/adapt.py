@@ -45,6 +45,10 @@ def adapt(
         list[str] | None, typer.Option("--masking-set", help="Parameter of the masking, as lexicon=words.txt.")
     ] = None,
     text_column: Annotated[str | None, typer.Option(help="Where the text is in tables and JSON lines.")] = None,
+    heldout: Annotated[
+        list[str] | None, typer.Option(help="Text on which the loss is measured during training, as --corpus.")
+    ] = None,
+    heldout_every: Annotated[int | None, typer.Option(help="Steps between two of these (default: 50).")] = None,
     layout: Annotated[str | None, typer.Option(help="padded or packed rows.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or auto.")] = None,
     save_every: Annotated[

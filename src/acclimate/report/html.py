@@ -11,6 +11,7 @@ from markupsafe import Markup
 
 from acclimate.files import write_text
 from acclimate.report import plots
+from acclimate.report.curves import curves
 from acclimate.report.figures import colour_index
 from acclimate.report.reliability import reliability
 from acclimate.report.table import tables
@@ -46,7 +47,7 @@ def render(results: dict[str, Any]) -> str:
             ("Differences", _FOREST, plots.forest(results)),
             ("Calibration", _RELIABILITY, reliability(results)),
             ("Gain against forgetting", _TRADEOFF, plots.tradeoff(results)),
-            ("Learning curves", _CURVES, plots.curves(results)),
+            ("Learning curves", _CURVES, curves(results)),
         )
         if svg
     ]
@@ -71,4 +72,7 @@ _RELIABILITY = (
     "The share of right answers among predictions of about the same confidence, over all seeds; the larger the dot, "
     "the more of them. On the dashed line a model is right as often as it believes; below it, it is too sure."
 )
-_CURVES = "Training loss as logged (thin) and smoothed (thick), in the term that all methods have."
+_CURVES = (
+    "Training loss as logged (thin) and smoothed (thick), in the term that all methods have. Where it was asked for, "
+    "the loss on held-out text, without dropout, is dashed, and other terms have panels of their own."
+)

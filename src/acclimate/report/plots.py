@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from acclimate.report.figures import (
     CARD,
@@ -19,9 +18,6 @@ from acclimate.report.figures import (
     svg,
 )
 from acclimate.report.words import metric_name, place_name, signed
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _MARKERS = "osD^vPX*"
 
@@ -83,10 +79,15 @@ def _numbers(row: dict[str, Any] | None) -> str:
 def tradeoff(results: dict[str, Any]) -> str:
     """Draw what was gained against what was forgotten; empty if either was not measured."""
     costs = {
-        (row["model"], row["domain"], row["method"]): row["difference"]
+        (*_key(row), row.get("task")): row["difference"]
         for row in results["losses"]
         if row["text"] == "general" and "difference" in row
     }
+
+    def cost_of(row: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what it cost: for the task of the row alone, or for all tasks of its domain."""
+        return costs.get((*_key(row), row.get("task"))) or costs.get((*_key(row), None))
+
     rows = [row for row in results["scores"] if row.get("difference")]
     if rows:
         points = [(row, row["difference"][row["metric"]], 100.0) for row in rows]
@@ -96,7 +97,7 @@ def tradeoff(results: dict[str, Any]) -> str:
         learnt = [row for row in results["losses"] if row["text"] == "domain" and "difference" in row]
         points = [(row, row["difference"], -1.0) for row in learnt]
         label = "fall of the loss on domain text, nats"
-    points = [point for point in points if _key(point[0]) in costs]
+    points = [point for point in points if cost_of(point[0])]
     if not points:
         return ""
     colours = colour_index(results)
@@ -106,7 +107,7 @@ def tradeoff(results: dict[str, Any]) -> str:
     axes.axhline(0, color=INK, linewidth=1)
     axes.axvline(0, color=INK, linewidth=1)
     for row, gain, scale in points:
-        cost, colour = costs[_key(row)], series(colours[row["method"]])
+        cost, colour = cost_of(row) or {}, series(colours[row["method"]])
         x, y = cost["difference"], scale * gain["difference"]
         axes.plot([cost["low"], cost["high"]], [y, y], color=colour, linewidth=1.2, alpha=0.55)
         axes.plot([x, x], [scale * gain["low"], scale * gain["high"]], color=colour, linewidth=1.2, alpha=0.55)
@@ -127,47 +128,3 @@ def tradeoff(results: dict[str, Any]) -> str:
 
 def _key(row: dict[str, Any]) -> tuple[str, str, str]:
     return row["model"], row["domain"], row["method"]
-
-
-@styled
-def curves(results: dict[str, Any]) -> str:
-    """Draw the training loss of each adaptation over tokens read; empty if there is no log."""
-    runs = [run for run in results["adaptations"] if len(run["curve"]) > 1 and not run["head"]]
-    if not runs:
-        return ""
-    colours = colour_index(results)
-    term = _common_term(runs)
-    panels = list(dict.fromkeys((run["model"], run["domain"]) for run in runs))
-    figure = new_figure(0.5 + 2.6 * len(panels))
-    grid = figure.subplots(len(panels), 1, squeeze=False)
-    for axes, panel in zip(grid[:, 0], panels, strict=True):
-        for run in runs:
-            if (run["model"], run["domain"]) == panel:
-                _curve(axes, run, term, series(colours[run["method"]]))
-        if len(panels) > 1:
-            axes.set_title(short(place_name(results, {"model": panel[0], "domain": panel[1]}), 50), loc="left")
-        axes.grid(color=GRID, linewidth=0.8)
-        axes.set_ylabel("masked-LM loss, nats" if term == "mlm" else f"{short(term, 20)}, nats")
-    grid[-1, 0].set_xlabel("thousands of tokens read")
-    methods = list(dict.fromkeys(run["method"] for run in runs))
-    legend(figure, [("s", series(colours[method]), method) for method in methods])
-    return svg(figure, "curves", "Training loss over tokens read")
-
-
-def _common_term(runs: Sequence[dict[str, Any]]) -> str:
-    """Return the loss term that all runs have: totals of different methods cannot be compared."""
-    shared = set.intersection(*({*point.get("terms", {})} for run in runs for point in run["curve"]))
-    return "mlm" if "mlm" in shared else min(shared) if shared else "loss"
-
-
-def _curve(axes: Axes, run: dict[str, Any], term: str, colour: str) -> None:
-    """Draw one run: thin as logged, thick smoothed."""
-    points = [point for point in run["curve"] if point.get("tokens") is not None]
-    x = [point["tokens"] / 1000 for point in points]
-    y = [float(point["terms"][term] if term != "loss" else point["loss"]) for point in points]
-    smooth, average = [], y[0] if y else 0.0
-    for value in y:
-        average += 0.2 * (value - average)
-        smooth.append(average)
-    axes.plot(x, y, color=colour, linewidth=0.8, alpha=0.35)
-    axes.plot(x, smooth, color=colour, linewidth=1.8)

@@ -6,7 +6,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from acclimate.report.words import VERDICTS, interval_text, metric_name, metrics_of, place_name, plain, signed
+from acclimate.report.words import (
+    VERDICTS,
+    interval_text,
+    method_name,
+    metric_name,
+    metrics_of,
+    place_name,
+    plain,
+    signed,
+)
 
 if TYPE_CHECKING:
     import rich.table
@@ -95,7 +104,7 @@ def _losses(results: dict[str, Any]) -> Table:
     table = Table("What was learnt and what was forgotten", note, names, [False] * 4 + [True] * 5 + [False])
     for row in results["losses"]:
         cells = [Entry(row["model"]), Entry(row["domain"])]
-        cells += [Entry("domain, held out" if row["text"] == "domain" else "general"), Entry(row["method"])]
+        cells += [Entry("domain, held out" if row["text"] == "domain" else "general"), Entry(method_name(row))]
         after = Entry(plain(row["nats"], 3), row["nats"])
         if "difference" in row:
             entry = row["difference"]
@@ -118,7 +127,7 @@ def _losses(results: dict[str, Any]) -> Table:
 
 def _adaptations(results: dict[str, Any]) -> Table:
     names = ["model", "domain", "method", "seed", "tokens", "steps", "minutes", "tokens/s", "folder"]
-    note = "Tokens of domain text that were read, and minutes of training without loading and tokenising."
+    note = "Tokens of text that were read, and minutes of training without loading and tokenising."
     table = Table("What adaptation took", note, names, [False] * 3 + [True] * 5 + [False])
     for row in results["adaptations"]:
         tokens, seconds = row["tokens"] or 0, row["seconds"] or 0.0
@@ -127,7 +136,7 @@ def _adaptations(results: dict[str, Any]) -> Table:
             [
                 Entry(row["model"] or ""),
                 Entry(row["domain"] or "all"),
-                Entry(row["method"]),
+                Entry(method_name(row)),
                 Entry("–" if row["seed"] is None else str(row["seed"]), row["seed"]),
                 Entry(f"{tokens:,}", tokens),
                 Entry(f"{row['steps'] or 0:,}", row["steps"]),
@@ -229,11 +238,11 @@ def _brief_score(row: dict[str, Any], metrics: Sequence[str]) -> list[Entry]:
 
 def _brief_loss(row: dict[str, Any]) -> list[Entry]:
     if "difference" not in row:
-        return [Entry(row["method"]), Entry(""), Entry(plain(row["nats"], 3)), Entry(""), Entry("")]
+        return [Entry(method_name(row)), Entry(""), Entry(plain(row["nats"], 3)), Entry(""), Entry("")]
     entry = row["difference"]
     span = f"{signed(entry['difference'], 3)} [{signed(entry['low'], 3)}, {signed(entry['high'], 3)}]"
     return [
-        Entry(row["method"]),
+        Entry(method_name(row)),
         Entry(plain(row["before"], 3)),
         Entry(plain(row["nats"], 3)),
         Entry(span, None, _OPPOSITE[entry["verdict"]]),

@@ -66,6 +66,11 @@ def place_name(results: dict[str, Any], row: dict[str, Any]) -> str:
     return " · ".join(parts) or row["domain"]
 
 
+def method_name(row: dict[str, Any]) -> str:
+    """Name the method of a row of losses or adaptations, and the task where it was adapted for that one alone."""
+    return f"{row['method']}, {row['task']}" if row.get("task") else str(row["method"])
+
+
 def answer(results: dict[str, Any]) -> dict[str, Any]:
     """Put the results into words.
 
@@ -140,7 +145,7 @@ def _loss_line(row: dict[str, Any]) -> dict[str, str]:
         verdict, word = "loss", "forgot" if general else "got worse at the domain"
     else:
         verdict, word = "win", "got better at general text too" if general else "learnt the domain"
-    return {"verdict": verdict, "method": row["method"], "text": f"{word}: {change}."}
+    return {"verdict": verdict, "method": row["method"], "name": method_name(row), "text": f"{word}: {change}."}
 
 
 def _headline(results: dict[str, Any], compared: list[dict[str, Any]]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
@@ -45,15 +45,17 @@ class ModelSpec(Strict):
 
 
 class MethodSpec(BaseModel):
-    """A method of adaptation: its name, or ``{name, label?, adapt?, **parameters}``.
+    """A method of adaptation: its name, or ``{name, label?, on?, adapt?, **parameters}``.
 
-    Keys other than ``name``, ``label`` and ``adapt`` are parameters of the method; the method itself says which
-    it knows. ``adapt`` overrides settings of the study's ``adapt`` section for this method alone.
+    Keys other than these are parameters of the method; the method itself says which it knows. ``adapt`` overrides
+    settings of the study's ``adapt`` section for this method alone. ``on: task`` adapts to the text of each task, once
+    for each, and ``on: domain`` to that of the domain; by default the method says which.
     """
 
     model_config = ConfigDict(extra="allow")
     name: str
     label: str = ""
+    on: Literal["domain", "task"] | None = None
     adapt: dict[str, Any] = Field(default_factory=dict)
 
     @property
@@ -68,7 +70,7 @@ class MethodSpec(BaseModel):
 
     @model_validator(mode="after")
     def _labelled(self) -> MethodSpec:
-        changed = {**self.parameters, **self.adapt}
+        changed = {**self.parameters, **({"on": self.on} if self.on else {}), **self.adapt}
         shown = ", ".join(f"{key}={value}" for key, value in changed.items())
         self.label = self.label or (f"{self.name} ({shown})" if shown else self.name)
         return self

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from acclimate.errors import UserError, did_you_mean
 
@@ -76,6 +76,19 @@ def _method(name: str, settings: dict[str, Any]) -> dict[str, Any]:
     return dict(settings)
 
 
+def _reads(name: str) -> Reads:
+    from acclimate import methods
+
+    made = methods.get(name)
+    return Reads(made.reads, made.needs_task, bool(made.stages()))
+
+
+def _task_text(task: Any) -> Any:
+    from acclimate.training.texts import task_corpus
+
+    return task_corpus(task)
+
+
 def _defaults(function: Callable[..., Any]) -> dict[str, Any]:
     return {
         name: parameter.default
@@ -94,6 +107,14 @@ def _finetune_defaults() -> dict[str, Any] | None:
     from acclimate.tasks import finetune
 
     return _defaults(finetune)
+
+
+class Reads(NamedTuple):
+    """What a method reads: the text of the ``"domain"`` or of the ``"task"``; a task itself; both texts in stages."""
+
+    text: str = "domain"
+    needs_task: bool = False
+    both: bool = False
 
 
 def _distill_defaults() -> dict[str, Any] | None:
@@ -119,6 +140,8 @@ class Parts:
         corpus: From sources and a text column to an iterable of documents with ``fingerprint`` and ``split``.
         has_head: Whether a model has a masked-LM head; one without is given one before anything else.
         method: From a method's name and parameters to its parameters with defaults.
+        reads: From a method's name to what it reads.
+        task_text: From a task to the text of its train split, as ``corpus`` gives one.
         adapt_defaults: Keywords of ``adapt`` with their defaults; None if any keyword will do.
         finetune_defaults: The same of ``finetune``.
         distill_defaults: The same of ``distill``.
@@ -134,14 +157,21 @@ class Parts:
     corpus: Callable[[list[str], str], Any] = _corpus
     has_head: Callable[[str], bool] = _has_head
     method: Callable[[str, dict[str, Any]], dict[str, Any]] = _method
+    reads: Callable[[str], Reads] = _reads
+    task_text: Callable[[Any], Any] = _task_text
     adapt_defaults: Callable[[], dict[str, Any] | None] = _adapt_defaults
     finetune_defaults: Callable[[], dict[str, Any] | None] = _finetune_defaults
     distill_defaults: Callable[[], dict[str, Any] | None] = _distill_defaults
 
 
 # What a study gives to adapt() itself, and what cannot change the result.
-RESERVED = ("model", "corpus", "task", "method", "out", "settings", "progress")
+RESERVED = ("model", "corpus", "task", "heldout", "method", "out", "settings", "progress")
 HARMLESS = ("save_every", "overwrite", "progress")
+FIRST_ADAPT_OPTIONS = (
+    *("steps", "epochs", "tokens", "max_minutes", "seed", "max_length", "batch_size", "learning_rate", "mask_rate"),
+    *("weight_decay", "warmup", "precision", "layout", "text_column", "head_tokens"),
+)
+"""Keywords of ``adapt`` that are part of the identity of every cell; later ones where they differ from the default."""
 
 FIRST_OPTIONS = (
     *("epochs", "learning_rate", "batch_size", "max_length", "few_shot", "select", "metric"),

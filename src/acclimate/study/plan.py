@@ -13,14 +13,13 @@ from acclimate.study.cells import Cell
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
 from acclimate.study.distilling import add_distillations
 from acclimate.study.identity import choose_texts, model_identity, texts_identity
-from acclimate.study.parts import FIRST_OPTIONS, FIRST_STAGE, HARMLESS, RESERVED, Parts, check_keywords
+from acclimate.study.parts import FIRST_ADAPT_OPTIONS, FIRST_OPTIONS, FIRST_STAGE, HARMLESS, RESERVED, Parts
+from acclimate.study.reading import UNADAPTED, Reading, read_methods
 
 HELDOUT_SHARE = 0.02
 SPLIT_SEED = 0
 WARM_UP_SPLIT = 0.5
 HEAD = "warm-up of the missing head"
-UNADAPTED = "none"
-"""The method that leaves the model as it is; it needs no cell of adaptation."""
 
 
 @dataclass
@@ -56,6 +55,8 @@ class Plan:
         finetune: Keywords for ``finetune`` by key of the cell.
         distill: Keywords of the cells of distillation and of their teachers, by key.
         settings: Parameters of each method, defaults included, by label.
+        readings: What each method reads, by label.
+        task_texts: Text of the train split of tasks, by (domain, task name), where a method reads it.
     """
 
     cells: dict[str, Cell] = field(default_factory=dict)
@@ -70,6 +71,8 @@ class Plan:
     finetune: dict[str, dict[str, Any]] = field(default_factory=dict)
     distill: dict[str, dict[str, Any]] = field(default_factory=dict)
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+    readings: dict[str, Reading] = field(default_factory=dict)
+    task_texts: dict[tuple[str, str], Any] = field(default_factory=dict)
 
     def add(self, cell: Cell) -> str:
         """Note a cell at its place; return its key."""
@@ -88,12 +91,7 @@ def make_plan(config: StudyConfig, parts: Parts) -> Plan:
     """
     plan = Plan(models={model.name: model.path for model in config.models})
     defaults = parts.adapt_defaults()
-    for method in config.methods:
-        if method.name != UNADAPTED or method.parameters:
-            plan.settings[method.label] = parts.method(method.name, method.parameters)
-        if defaults is not None:
-            check_keywords(config.adapt.given(), defaults, "adapt")
-            check_keywords(method.adapt, defaults, f"methods.{method.label}.adapt")
+    read_methods(plan, config, parts, defaults)
     finetune_defaults = parts.finetune_defaults()
     column = str(config.adapt.given().get("text_column", "text"))
     identities = {model.name: model_identity(model.path) for model in config.models}
@@ -150,6 +148,8 @@ def _read_domain(plan: Plan, domain: DomainSpec, config: StudyConfig, parts: Par
         if task.first is not None:
             plan.firsts[domain.name, task.name] = first = parts.load_task(task.first, Path(task.first).name)
             parts.check_first(first, loaded)
+        if any(reading.text == "task" for reading in plan.readings.values()):
+            plan.task_texts[domain.name, task.name] = parts.task_text(loaded)
 
 
 def _text(corpus: Any, config: StudyConfig) -> Text:
@@ -179,16 +179,18 @@ def _lay_out(
                 _finetunes(plan, config, domain, here, base.identity, base.needs, (index, seed), finetune_defaults)
             continue
         seeds = config.adapt_seeds or [config.adapt.seed]
-        adapted = []
-        for seed in seeds:
-            cell = _adaptation(plan, config, method, base, here, seed, adapt_defaults)
-            adapted.append(cell.key)
-            for loss in _losses(plan, config, {**here, "adapt_seed": seed}, cell.key, cell.key):
-                plan.add(loss)
-        for index, seed in enumerate(config.seeds):
-            source = adapted[index % len(adapted)]
-            where = {**here, "adapt_seed": seeds[index % len(seeds)]}
-            _finetunes(plan, config, domain, where, source, source, (index, seed), finetune_defaults)
+        for part, labels in plan.readings[method.label].scopes(domain):
+            there = {**here, **labels}
+            adapted = []
+            for seed in seeds:
+                cell = _adaptation(plan, config, method, base, there, seed, adapt_defaults)
+                adapted.append(cell.key)
+                for loss in _losses(plan, config, {**there, "adapt_seed": seed}, cell.key, cell.key):
+                    plan.add(loss)
+            for index, seed in enumerate(config.seeds):
+                source = adapted[index % len(adapted)]
+                where = {**there, "adapt_seed": seeds[index % len(seeds)]}
+                _finetunes(plan, config, part, where, source, source, (index, seed), finetune_defaults)
 
 
 def _adaptation(
@@ -205,19 +207,24 @@ def _adaptation(
     if any(key in method.adapt for key in budget):  # a budget of its own takes the place of the shared one
         given = {key: value for key, value in given.items() if key not in budget or key in method.adapt}
     known = {key: value for key, value in defaults.items() if key not in RESERVED}
-    decides = {key: value for key, value in {**known, **given}.items() if key not in HARMLESS}
+    decides = {
+        key: value
+        for key, value in {**known, **given}.items()
+        if key not in HARMLESS and (key in FIRST_ADAPT_OPTIONS or value != known.get(key))
+    }
     masking = identify(
         decides.pop("masking", None), decides.get("mask_rate", 0.15), decides.pop("masking_settings", None)
     )
     if masking is not None:  # cells from before there was a choice keep their keys
         decides["masking"] = masking
+    read, told = plan.readings[method.label].sources(plan, here, given)
     cell = Cell(
         "adapt",
         {
             "model": base.identity,
             "method": method.name,
             "parameters": plan.settings[method.label],
-            "corpus": str(plan.corpora[here["domain"]].fingerprint),
+            **told,
             "settings": decides,
         },
         {**here, "adapt_seed": seed},
@@ -227,7 +234,7 @@ def _adaptation(
         **given,
         "method": method.name,
         "settings": method.parameters or None,
-        "corpus": plan.corpora[here["domain"]],
+        **read,
     }
     return cell
 

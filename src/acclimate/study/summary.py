@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,18 +10,19 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.evaluation.scoring import Scoring, scoring_of
 from acclimate.evaluation import calibration
+from acclimate.evaluation.scoring import Scoring, scoring_of
 from acclimate.evaluation.significance import holm, paired_bootstrap, paired_difference, permutation_test
+from acclimate.evaluation.ttest import paired_t
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.config import StudyConfig
+from acclimate.study.curves import read_curves
 from acclimate.study.distilled import distillations
 from acclimate.study.environment import environment
 from acclimate.study.plan import HEAD, Plan
 
 FORMAT = 1
 SINGLE = "single_label"
-CURVE_POINTS = 200
 
 
 @dataclass
@@ -127,23 +128,24 @@ class _View:
         return rows
 
     def losses(self) -> list[dict[str, Any]]:
-        """One row per model, domain, kind of text and method: masked-LM loss before and after."""
+        """One row per model, domain, kind of text and method (and task, where it adapts to each): before and after."""
         rows = []
         for model in self._config.models:
             for domain in self._config.domains:
                 for text in ("domain", "general"):
                     place = {"model": model.name, "domain": domain.name, "text": text}
                     base = self._find("loss", **place, method=None)
-                    for method in self._config.methods:
-                        found = self._find("loss", **place, method=method.label)
+                    for method, task in itertools.product(self._config.methods, (None, *domain.tasks)):
+                        own = {} if task is None else {"task": task.name}  # adapted for this task alone
+                        found = self._find("loss", **place, **own, method=method.label)
                         if found:
-                            rows.append({**place, "method": method.label, **_change(found, base)})
+                            rows.append({**place, **own, "method": method.label, **_change(found, base)})
         return rows
 
     def adaptations(self, store: CellStore) -> list[dict[str, Any]]:
         """One row per adaptation: its budget, time and learning curve."""
         rows = []
-        for (kind, model, domain, method, *_), found in self._cells.items():
+        for (kind, model, domain, method, task, _), found in self._cells.items():
             if kind != "adapt":
                 continue
             for cell, result in found:
@@ -152,11 +154,12 @@ class _View:
                         "model": model,
                         "domain": domain,
                         "method": method,
+                        "task": task,
                         "head": method == HEAD,
                         "seed": cell.labels.get("adapt_seed"),
                         "folder": f"models/{cell.key}",
                         **{name: result.get(name) for name in ("steps", "tokens", "seconds", "losses")},
-                        "curve": _curve(store, cell.key),
+                        **read_curves(store.model_folder(cell.key) / "log.jsonl"),
                     }
                 )
         return rows
@@ -180,11 +183,10 @@ def _describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
         if values:
             spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
             row[metric] = {"mean": float(np.mean(values)), "sd": spread, "values": values}
-    return row
-
     bins = [result["metrics"]["reliability"] for _, result in found if "reliability" in result["metrics"]]
     if bins:
         row["reliability"] = calibration.pooled(bins)
+    return row
 
 
 def _scoring(result: dict[str, Any]) -> Scoring:
@@ -212,7 +214,8 @@ def _against(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]]
             continue
         interval = paired_bootstrap(gold, ours, theirs, metric, groups=groups, scoring=scoring)
         p_models = permutation_test(gold, ours, theirs, metric, scoring=scoring)
-        compared[metric] = {**interval.as_dict(), "p_models": p_models}
+        scores = [[float(result["metrics"][metric]) for result in side] for side in list(zip(*pairs, strict=True))[1:]]
+        compared[metric] = {**interval.as_dict(), "p_models": p_models, "p_t": paired_t(*scores)}
     return compared
 
 
@@ -243,23 +246,3 @@ def _change(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]])
         row["difference"] = paired_difference(now, was, counts[used]).as_dict()
         row["percent"] = 100 * row["difference"]["difference"] / row["before"] if row["before"] else None
     return row
-
-
-def _curve(store: CellStore, key: str) -> list[dict[str, Any]]:
-    """Read the log of an adaptation, thinned to what a plot can show; broken lines are left out."""
-    path = store.model_folder(key) / "log.jsonl"
-    points = []
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError):
-        return []
-    for line in lines:
-        try:
-            entry = json.loads(line)
-            points.append({name: entry[name] for name in ("step", "tokens", "loss", "terms") if name in entry})
-        except (json.JSONDecodeError, TypeError):
-            continue
-    if len(points) <= CURVE_POINTS:
-        return points
-    chosen = np.unique(np.linspace(0, len(points) - 1, CURVE_POINTS).round().astype(int))
-    return [points[index] for index in chosen]

@@ -19,6 +19,7 @@ from acclimate.masking import Strategy, identify, resolve
 from acclimate.training.batches import Collator, Layout, Steps
 from acclimate.training.budget import Budget
 from acclimate.training.engine import Engine, reference_for
+from acclimate.training.heldout import HeldOutText
 from acclimate.training.keep import KEPT, Keeper, carry, check_steps
 from acclimate.training.lengths import check_length, extend
 from acclimate.training.loop import train
@@ -59,6 +60,8 @@ def adapt(
     settings: dict[str, Any] | None = None,
     text_column: str = "text",
     head_tokens: int = HEAD_TOKENS,
+    heldout: Text | None = None,
+    heldout_every: int | None = None,
     save_every: int | None = None,
     keep_steps: Collection[int] = (),
     overwrite: bool = False,
@@ -100,6 +103,9 @@ def adapt(
         settings: Parameters of the method, where it is given by name.
         text_column: Where the text is in tables and JSON lines.
         head_tokens: Budget of the warm-up of an absent head, in tokens.
+        heldout: Text on which every term is measured during training, without dropout, its masks always the same; it
+            goes to ``log.jsonl``. Each time costs a forward over all of it, about a third of training on as much.
+        heldout_every: Steps between two of these (50); the start and the end are measured, too.
         save_every: Steps between checkpoints; by default one every five minutes.
         keep_steps: Optimiser steps whose models are kept, as ``out/step-000100``; 0 is the start.
         overwrite: Replace an ``out`` that another configuration made.
@@ -117,6 +123,7 @@ def adapt(
     text = next(iter(texts.values()))
     usual = TASK_EPOCHS if corpus is None or method.reads == "task" else 1
     budget = Budget.of(steps, epochs, tokens, max_minutes, usual)
+    aside = HeldOutText.of(heldout, heldout_every, text_column)
     learning_rate = method.learning_rate if learning_rate is None else learning_rate
     check_positive(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate)
     hidden = resolve(masking, mask_rate, masking_settings)
@@ -144,6 +151,7 @@ def adapt(
         "precision": chosen,
         "layout": layout,
         "head_tokens": head_tokens,
+        "heldout": None if aside is None else aside.identity(),
     }
     config.update(check_steps(keep_steps, method, budget.steps))
     if (done := finished(out, config, overwrite)) is not None:
@@ -184,6 +192,8 @@ def adapt(
         collator = Collator.of(loaded.tokenizer, chosen_by, at_once, layout, engine.rewritings)
         total = budget.resolve(rows, batch_size, appended)
         check_steps(keep_steps, method, total)
+        length = max_length + appended
+        watch = [] if aside is None else [aside.watcher(loaded.tokenizer, collator, length, batch_size, seed)]
         data = Steps(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
         trainer = train(
             engine,
@@ -199,7 +209,7 @@ def adapt(
             appended=appended,
             title=f"adapt {method.name}",
             progress=progress,
-            callbacks=[partial(Keeper, keep_steps, work / KEPT, keep)],
+            callbacks=[partial(Keeper, keep_steps, work / KEPT, keep), *watch],
         )
         method.finish(run)
         result.take(trainer)
@@ -252,41 +262,3 @@ def _fill(
     loaded.tokenizer.save_pretrained(folder)
     # A numeric summary of what was read goes with the model, so that it can be traced.
     write_json(folder / CARD, {**config, "text": text.report.as_dict(), "result": result.measured()})
-
-
-def ensure_head(
-    model: str | Path,
-    corpus: Text,
-    out: str | Path,
-    *,
-    tokens: int = HEAD_TOKENS,
-    max_length: int = 128,
-    seed: int = 0,
-    precision: str = "auto",
-    progress: bool = True,
-) -> Path:
-    """Return a model folder with a usable masked-LM head: ``model`` itself if it has one, else ``out``.
-
-    Args:
-        model: A model folder or a name on the hub.
-        corpus: Text to warm an absent head up on; general text is best, so that no adaptation hides in it.
-        out: Folder to make if the head is absent.
-        tokens: Budget of the warm-up.
-        max_length: Tokens of a text at most.
-        seed: Of the warm-up.
-        precision: As in :func:`adapt`.
-        progress: Show bars.
-    """
-    if not load_masked_lm(model).absent_head:
-        return Path(model)
-    return adapt(
-        model,
-        corpus,
-        "none",
-        out,
-        head_tokens=tokens,
-        max_length=max_length,
-        seed=seed,
-        precision=precision,
-        progress=progress,
-    ).out

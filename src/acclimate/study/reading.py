@@ -1,0 +1,89 @@
+"""What the adaptations of a study read: the text of a domain once, or that of each of its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig
+from acclimate.study.parts import Parts, check_keywords
+
+if TYPE_CHECKING:
+    from acclimate.study.plan import Plan
+
+UNADAPTED = "none"
+"""The method that leaves the model as it is; it needs no cell of adaptation."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a method of a study reads.
+
+    Attributes:
+        text: The text of the ``"domain"`` or that of the ``"task"``.
+        task: Whether it gets the task itself.
+    """
+
+    text: str = "domain"
+    task: bool = False
+
+    def scopes(self, domain: DomainSpec) -> Iterator[tuple[DomainSpec, dict[str, str]]]:
+        """Yield what one adaptation serves, and its labels: the whole domain, or the domain with one of its tasks."""
+        if self.text == "domain" and not self.task:
+            yield domain, {}
+            return
+        for task in domain.tasks:
+            yield domain.model_copy(update={"tasks": [task]}), {"task": task.name}
+
+    def sources(
+        self, plan: Plan, here: dict[str, Any], given: dict[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, str]]:
+        """Return the keywords of ``adapt`` that hold what is read, and what they add to the identity of the cell.
+
+        Args:
+            plan: Holds texts and tasks.
+            here: Labels of the cell.
+            given: Other keywords of ``adapt``.
+        """
+        domain, place = here["domain"], (here["domain"], here.get("task", ""))
+        corpus = plan.task_texts[place] if self.text == "task" else plan.corpora[domain]
+        read: dict[str, Any] = {"corpus": corpus}
+        told = {"corpus": str(corpus.fingerprint)}
+        if self.task:
+            read["task"] = plan.tasks[place]
+            told["task"] = str(plan.tasks[place].fingerprint())
+        if given.get("heldout_every"):
+            read["heldout"] = Corpus.of(plan.texts[f"domain {domain}"].texts)
+            told["heldout"] = plan.texts[f"domain {domain}"].identity
+        return read, told
+
+
+def reading_of(method: MethodSpec, parts: Parts) -> Reading:
+    """Return what a method reads: as the study says, else as the method does.
+
+    Raises:
+        UserError: If the study asks for one text, and the method reads both.
+    """
+    reads = parts.reads(method.name)
+    if reads.both and method.on:
+        raise UserError(f"study: '{method.name}' reads the text of the domain and of the task; leave out 'on'.")
+    return Reading(method.on or reads.text, reads.needs_task)
+
+
+def read_methods(plan: Plan, config: StudyConfig, parts: Parts, defaults: dict[str, Any] | None) -> None:
+    """Check the methods of a study and the settings of their adaptation; note in the plan what they are and read.
+
+    Raises:
+        UserError: If a method, a parameter or a keyword is not known.
+    """
+    for method in config.methods:
+        if method.name != UNADAPTED or method.parameters:
+            plan.settings[method.label] = parts.method(method.name, method.parameters)
+        if method.name != UNADAPTED:
+            plan.readings[method.label] = reading_of(method, parts)
+        if defaults is not None:
+            check_keywords(config.adapt.given(), defaults, "adapt")
+            check_keywords(method.adapt, defaults, f"methods.{method.label}.adapt")

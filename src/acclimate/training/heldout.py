@@ -1,0 +1,139 @@
+"""The loss terms on text that is not trained on, while training goes on."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+from acclimate.corpus import Corpus, tokenize
+from acclimate.errors import UserError, check_positive
+from acclimate.objectives import Batch
+from acclimate.training.batches import Collator
+from acclimate.training.engine import Engine
+from acclimate.training.processes import Processes
+from acclimate.training.run import cache_folder
+from acclimate.training.texts import Text, as_corpus
+from acclimate.training.trainer import StepTrainer
+
+EVERY = 50
+"""Steps between two measurements unless told otherwise."""
+
+
+def measure(engine: Engine, steps: Sequence[Sequence[Batch]], seed: int = 0) -> dict[str, float]:
+    """Compute all terms of a method over held-out text: no dropout, no gradient, always the same draws.
+
+    Terms over tokens or texts are means over all of them, however they are cut into steps. A term that compares the
+    texts of a step with each other is a mean over steps, weighted by their texts. What compares two dropout draws of
+    a text finds them equal here, so that such a term is lower than in training.
+
+    Args:
+        engine: Of the training; left as it was, and so are the generators of random numbers.
+        steps: Micro-batches of each step.
+        seed: Of draws that a term makes itself.
+
+    Returns:
+        Each term by name, and their weighted sum as ``"loss"``.
+    """
+    student = engine.readers["student"]
+    device = next(student.parameters()).device
+    training, group = student.training, engine.group
+    student.eval()
+    engine.group = Processes()  # every process measures everything: the text is short, and nothing has to be agreed
+    totals: dict[str, float] = {}
+    counts: dict[str, int] = {}
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            for step in steps:
+                batches = [batch.to(device) for batch in step]
+                texts = sum(batch.texts for batch in batches)
+                items = {term.name: sum(int(term.count(batch)) for batch in batches) for term in engine.plain}
+                items |= {term.name: texts for term in engine.whole}
+                terms = engine.step(batches, backward=False)
+                for name, count in items.items():
+                    totals[name] = totals.get(name, 0.0) + float(terms[name]) * count
+                    counts[name] = counts.get(name, 0) + count
+    finally:
+        engine.group = group
+        student.train(training)
+    means = {name: total / max(1, counts[name]) for name, total in totals.items()}
+    weights = {term.name: term.weight for term in engine.plain} | {term.name: term.weight for term in engine.whole}
+    return {**means, "loss": sum(weights[name] * value for name, value in means.items())}
+
+
+@dataclass(frozen=True)
+class HeldOutText:
+    """Text to measure on, and how often."""
+
+    corpus: Corpus
+    every: int
+
+    @classmethod
+    def of(cls, text: Text | None, every: int | None, text_column: str) -> HeldOutText | None:
+        """Make it from what the user gave; None for nothing.
+
+        Raises:
+            UserError: If there is no text, or the number of steps makes no sense.
+        """
+        if text is None:
+            if every is not None:
+                raise UserError("heldout-every says how often, but there is no held-out text; give it with --heldout.")
+            return None
+        every = EVERY if every is None else every
+        check_positive(heldout_every=every)
+        return cls(as_corpus(text, text_column), every)
+
+    def identity(self) -> dict[str, Any]:
+        """Return what belongs into the configuration."""
+        return {"text": self.corpus.fingerprint, "every": self.every}
+
+    def watcher(
+        self, tokenizer: PreTrainedTokenizerBase, collator: Collator, max_length: int, batch_size: int, seed: int
+    ) -> Callable[[StepTrainer], TrainerCallback]:
+        """Tokenise and mask the text once; return what makes the callback for a trainer."""
+        rows = tokenize(self.corpus, tokenizer, max_length, cache=cache_folder() / "rows", progress=False)
+        rng = np.random.default_rng([seed, 5])
+        texts = [np.asarray(row) for row in rows]
+        steps = [collator(texts[start : start + batch_size], rng) for start in range(0, len(texts), batch_size)]
+        return lambda trainer: _Watcher(trainer, steps, self.every, seed)
+
+
+class _Watcher(TrainerCallback):
+    """Measures before the first step, every so many steps and after the last, and writes it to the log."""
+
+    def __init__(self, trainer: StepTrainer, steps: list[list[Batch]], every: int, seed: int) -> None:
+        self._trainer, self._steps, self._every, self._seed = trainer, steps, every, seed
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if state.global_step == 0:
+            if self._trainer.engine.group.first:  # a run that was killed before its first checkpoint left a line
+                self._trainer.log_file.unlink(missing_ok=True)
+            self._measure(state)
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        last = state.global_step >= state.max_steps or control.should_training_stop
+        if last or state.global_step % self._every == 0:
+            self._measure(state)
+
+    def _measure(self, state: TrainerState) -> None:
+        trainer = self._trainer
+        started = time.monotonic()
+        found = measure(trainer.engine, self._steps, self._seed)
+        loss = found.pop("loss")
+        if trainer.engine.group.first:
+            line = {"step": state.global_step, "tokens": trainer.tokens, "heldout": {"loss": loss, "terms": found}}
+            with trainer.log_file.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        # Measuring is no training: neither a budget of minutes nor the speed that is reported pays for it.
+        trainer.clock.earlier -= time.monotonic() - started
