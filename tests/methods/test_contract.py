@@ -25,6 +25,7 @@ CHEAP = {
     "mlm-adapter": {"size": 4},
     "mlm-prompt": {"length": 4},
     "dapt+tapt": {"task_steps": 3},
+    "selective": {"finetune_epochs": 1, "token_epochs": 2, "token_learning_rate": 1e-2},
 }
 """Settings that make a method quick enough for tests."""
 ROWS = [{"text": text, "label": ("no", "yes")[number % 2]} for number, text in enumerate(DOCUMENTS)]

@@ -7,11 +7,23 @@ import sys
 
 import typer
 
-from acclimate.cli import adapt, compare, demo, distill, finetune, inspect, methods, pretrain
+from acclimate.cli import adapt, annotate, compare, demo, distill, finetune, inspect, methods, pretrain
 from acclimate.cli.app import app
 from acclimate.errors import UserError
 
-__all__ = ["adapt", "app", "compare", "demo", "distill", "finetune", "inspect", "main", "methods", "pretrain"]
+__all__ = [
+    "adapt",
+    "annotate",
+    "app",
+    "compare",
+    "demo",
+    "distill",
+    "finetune",
+    "inspect",
+    "main",
+    "methods",
+    "pretrain",
+]
 
 
 def _quieten() -> None:

@@ -184,6 +184,7 @@ def adapt(
     if method.trains:
         run = Run(loaded.model, layers, loaded.tokenizer, rows, hidden, seed, chosen, progress, group, task)
         method.prepare(run)
+        result.accounts = run.accounts
         objectives = method.objectives()
         reference = reference_for(objectives, loaded.model)
         engine = Engine(loaded.model, objectives, chosen, reference=reference, group=group)
@@ -262,3 +263,5 @@ def _fill(
     loaded.tokenizer.save_pretrained(folder)
     # A numeric summary of what was read goes with the model, so that it can be traced.
     write_json(folder / CARD, {**config, "text": text.report.as_dict(), "result": result.measured()})
+    for name, account in result.accounts.items():
+        write_json(folder / name, account)

@@ -27,6 +27,8 @@ class AdaptResult:
         seconds: Of training, without loading and tokenising.
         losses: Mean of each term over the last logged stretch, nats.
         parameters: The resolved configuration.
+        accounts: What the method found while it prepared, by the name of the JSON file beside the model; empty in a
+            run that was finished before.
     """
 
     out: Path
@@ -36,6 +38,7 @@ class AdaptResult:
     seconds: float
     losses: dict[str, float]
     parameters: dict[str, Any] = field(default_factory=dict)
+    accounts: dict[str, Any] = field(default_factory=dict)
 
     def take(self, trainer: StepTrainer) -> None:
         """Take the numbers of a training at the step where it is."""

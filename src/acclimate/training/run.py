@@ -60,6 +60,7 @@ class Run:
         group: The processes of the run.
         task: The labelled task that was given, as :mod:`acclimate.tasks` has it, or None. What is kept in the cache
             and depends on it needs ``task.fingerprint()`` among its options.
+        accounts: What a method found while it prepared, by the name of a JSON file that goes beside the model.
     """
 
     model: PreTrainedModel
@@ -72,6 +73,7 @@ class Run:
     progress: bool = True
     group: Processes = field(default_factory=Processes)
     task: Any = None
+    accounts: dict[str, Any] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:

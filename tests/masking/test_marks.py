@@ -53,7 +53,7 @@ def masked_texts(masking, layout, seed=0):
         for number in range(batch.texts):
             here = batch.text == number
             labels = batch.labels[here].numpy()
-            ids = batch.ids[here].numpy()
+            ids = batch.original[here].numpy()
             assert (labels[labels != IGNORED] == ids[labels != IGNORED]).all()
             found[text_hash(ids)] = batch.masked[here].numpy(), labels != IGNORED
     assert len(found) == len(TEXTS)

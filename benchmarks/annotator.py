@@ -1,0 +1,185 @@
+"""Measure the annotator against the order of the released code, in turns; see that no label differs.
+
+python benchmarks/annotator.py          # 600 texts, three rounds: some minutes on two cores
+python benchmarks/annotator.py --quick  # 100 texts, two rounds: under a minute
+
+The released order (thunlp/SelectiveMasking) reads every buffer padded to 128 tokens, in batches of 32, all texts one
+token further at a time. Both sides have the same weights, random but steep, and the same texts, as long as the
+sentences of MR: 25 tokens in the mean. Both are given the labels that the classifier gives the whole texts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+import numpy as np
+import torch
+from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
+
+from acclimate.backbone.attention import NAME as ATTENTION
+from acclimate.backbone.device import default_device, fast_fp32_matmul, writes_attention_out
+from acclimate.selective import AnnotationOptions, Unit, annotate_units
+from acclimate.selective.scoring import ClassifierConfidence
+from acclimate.tasks.classifier import Classifier
+from benchmarks.data import make_tokenizer
+from benchmarks.measure import keep, machine, say
+
+SHAPES = {
+    "small": (2, 128, 2, 512),
+    "minilm": (6, 384, 12, 1_536),
+    "base": (12, 768, 12, 3_072),
+    "tiny": (2, 32, 4, 64),
+}
+"""Layers, width, heads and inner width; the vocabulary is that of BERT."""
+PADDED, AT_ONCE = 128, 32
+"""How the released code reads."""
+
+
+def make_classifier(shape: str, seed: int, attention: str | None) -> PreTrainedModel:
+    """Return a classifier of two classes whose answers differ from text to text."""
+    layers, width, heads, inner = SHAPES[shape]
+    config = BertConfig(
+        vocab_size=30_522,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=inner,
+        num_labels=2,
+        attn_implementation=attention,
+    )
+    torch.manual_seed(seed)
+    model = AutoModelForSequenceClassification.from_config(config).eval()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 2 and "embeddings" not in name:
+                weight.copy_(torch.randn_like(weight) * (1.2 if name.startswith("classifier") else 1) / width**0.5)
+    return model.to(default_device())
+
+
+def make_units(count: int, seed: int) -> list[Unit]:
+    """Return texts of random tokens; their labels are still missing."""
+    chance = np.random.default_rng(seed)
+    lengths = np.clip(np.rint(chance.lognormal(np.log(22), 0.5, count)), 3, 100).astype(int)
+    return [
+        Unit(tuple(chance.integers(1_000, 30_000, length).tolist()), 0, None, n) for n, length in enumerate(lengths)
+    ]
+
+
+@torch.inference_mode()
+def released_order(model: PreTrainedModel, units: Sequence[Unit], delta: float) -> list[list[bool]]:
+    """Find important tokens in the order of the released code."""
+
+    def read(buffers: Sequence[Sequence[int]]) -> torch.Tensor:
+        found = []
+        for start in range(0, len(buffers), AT_ONCE):
+            rows = [[101, *buffer[: PADDED - 2], 102] for buffer in buffers[start : start + AT_ONCE]]
+            ids = torch.tensor([[*row, *[0] * (PADDED - len(row))] for row in rows], device=model.device)
+            seen = torch.tensor([[1] * len(row) + [0] * (PADDED - len(row)) for row in rows], device=model.device)
+            found.append(model(input_ids=ids, attention_mask=seen).logits.softmax(-1).cpu())
+        return torch.cat(found)
+
+    whole = read([unit.tokens for unit in units])
+    full = [float(row[unit.label]) for row, unit in zip(whole, units, strict=True)]
+    buffers = [[unit.tokens[0]] for unit in units]
+    flags: list[list[bool]] = [[] for _ in units]
+    alive, place = list(range(len(units))), 0
+    while alive:
+        found = read([buffers[number] for number in alive])
+        still = []
+        for row, number in zip(found, alive, strict=True):
+            important = full[number] - float(row[units[number].label]) < delta
+            flags[number].append(important)
+            if important:
+                buffers[number].pop()
+            if place + 1 < len(units[number].tokens):
+                buffers[number].append(units[number].tokens[place + 1])
+                still.append(number)
+        alive, place = still, place + 1
+    return flags
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """Take turns, and return seconds, ratios and what differs."""
+    fast_fp32_matmul()
+    theirs = make_classifier(options.shape, options.seed, "sdpa")
+    ours = make_classifier(options.shape, options.seed, ATTENTION if writes_attention_out(default_device()) else None)
+    classifier = Classifier(ours, make_tokenizer("minilm"), 512)
+    rule = AnnotationOptions(delta=options.delta)
+    units = make_units(options.texts, options.seed)
+    confidence = ClassifierConfidence(classifier, pair=False)
+    guessed = confidence([(unit, unit.tokens) for unit in units]).argmax(1)
+    units = [Unit(unit.tokens, int(label), None, unit.row) for unit, label in zip(units, guessed, strict=True)]
+
+    def our_order() -> list[list[bool]]:
+        return [item.important.tolist() for item in annotate_units(units, confidence, rule)]
+
+    turns: dict[str, Callable[[], list[list[bool]]]] = {
+        "released": lambda: released_order(theirs, units, options.delta),
+        "ours": our_order,
+    }
+    for turn in turns.values():  # the first use of a shape of a batch costs more
+        turn() if options.texts <= 50 else None
+    seconds: dict[str, list[float]] = {name: [] for name in turns}
+    labels: dict[str, list[bool]] = {}
+    for number in range(options.rounds):
+        for name in turns if number % 2 == 0 else reversed(turns):
+            begin = time.perf_counter()
+            labels[name] = [flag for flags in turns[name]() for flag in flags]
+            seconds[name].append(time.perf_counter() - begin)
+            say(f"round {number + 1}, {name}: {seconds[name][-1]:.2f} s")
+    ratios = [them / us for them, us in zip(seconds["released"], seconds["ours"], strict=True)]
+    tokens = len(labels["ours"])
+    return {
+        "date": f"{datetime.now():%Y-%m-%d}",
+        "machine": machine(torch.get_num_threads()),
+        "shape": options.shape,
+        "texts": options.texts,
+        "tokens": tokens,
+        "share": sum(labels["ours"]) / tokens,
+        "seconds": seconds,
+        "ratios": ratios,
+        "ratio": statistics.median(ratios),
+        "differing": sum(one != other for one, other in zip(labels["ours"], labels["released"], strict=True)),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, print and write; fail if a label differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--quick", action="store_true", help="100 texts, two rounds")
+    add("--shape", choices=sorted(SHAPES), default="small")
+    add("--texts", type=int, help="how many (default 600, quick 100)")
+    add("--rounds", type=int, help="default 3, quick 2")
+    add("--delta", type=float, default=0.05)
+    add("--seed", type=int, default=0)
+    add("--threads", type=int, help="default: what torch chooses")
+    add("--json", type=Path, help="where to write (default benchmarks/results/<date>-annotator.json)")
+    options = parser.parse_args(arguments)
+    options.texts = options.texts or (100 if options.quick else 600)
+    options.rounds = options.rounds or (2 if options.quick else 3)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    result = measure(options)
+    file = keep(result, options.json, "annotator")
+    us, them = (statistics.median(result["seconds"][name]) for name in ("ours", "released"))
+    print(
+        f"{options.shape}, {result['texts']} texts, {result['tokens']} tokens, {result['share']:.1%} important: "
+        f"{us:.2f} s against {them:.2f} s, {result['ratio']:.1f} x "
+        f"({min(result['ratios']):.1f} to {max(result['ratios']):.1f}); {result['differing']} labels differ"
+    )
+    say(f"Written to {file}.")
+    return int(result["differing"] > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

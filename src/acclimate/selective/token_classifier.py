@@ -1,0 +1,213 @@
+"""A classifier of tokens, important or not: trained on annotated texts ("Train NN"), and what it is worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from acclimate.backbone.device import Precision, autocast, default_device, micro_batch_tokens, to_device
+from acclimate.errors import UserError
+from acclimate.selective.options import TokenTraining
+from acclimate.selective.scoring import Frame
+from acclimate.tasks.batching import token_budget_batches
+from acclimate.tasks.loading import load_with_head
+from acclimate.tasks.loop import Course, train
+from acclimate.tasks.options import Options
+
+IGNORED = -100
+Marked = tuple[list[int], list[bool]]
+"""Token ids of a text without special ones, and whether each is important."""
+Row = dict[str, list[int]]
+"""``input_ids`` with special tokens, and ``labels``: 1, 0, or :data:`IGNORED` where the loss does not look."""
+
+
+@dataclass
+class TokenClassifier:
+    """A token classification model with its tokenizer; class 1 is "important"."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """Pad rows to the longest of them; tensors (rows, tokens) on the CPU."""
+        width = max(len(row["input_ids"]) for row in rows)
+        empty = {"input_ids": int(self.tokenizer.pad_token_id or 0), "labels": IGNORED}
+        made = {
+            name: torch.tensor([[*row[name], *[empty[name]] * (width - len(row[name]))] for row in rows])
+            for name in rows[0]
+        }
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        return {**made, "attention_mask": (torch.arange(width)[None, :] < lengths[:, None]).long()}
+
+    @torch.inference_mode()
+    def predict(self, rows: Sequence[Sequence[int]], precision: Precision) -> list[np.ndarray]:
+        """Return the logits (tokens, 2) of each row, in the order of the rows; float32.
+
+        Args:
+            rows: Token ids with special tokens.
+            precision: Of the forward.
+        """
+        self.model.eval()
+        result: list[np.ndarray] = [np.zeros((0, 2), np.float32)] * len(rows)
+        for batch in token_budget_batches(rows, micro_batch_tokens(self.device)):
+            inputs = self.collate([{"input_ids": list(rows[place])} for place in batch])
+            with autocast(precision, self.device):
+                found = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits
+            for place, logits in zip(batch, found.float().cpu().numpy(), strict=True):
+                result[place] = logits[: len(rows[place])]
+        return result
+
+    def save(self, folder: Path) -> None:
+        """Write model and tokenizer, in the layout of Hugging Face."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def load_token_classifier(path: str | Path, max_length: int = 128) -> tuple[TokenClassifier, int]:
+    """Load a checkpoint as a token classifier on the default device; what it lacks comes from torch's generator.
+
+    Args:
+        path: A model folder.
+        max_length: Tokens of a text, at most.
+
+    Returns:
+        The classifier, and how many tokens of a text it reads.
+
+    Raises:
+        UserError: As :func:`acclimate.tasks.loading.load_with_head`.
+    """
+    names = {0: "other", 1: "important"}
+    settings = {"num_labels": 2, "id2label": names, "label2id": {name: number for number, name in names.items()}}
+    model, tokenizer, length = load_with_head(
+        AutoModelForTokenClassification, path, settings, max_length, default_device(), "token classifier"
+    )
+    return TokenClassifier(to_device(model), tokenizer), length
+
+
+def train_token_classifier(
+    model: str | Path,
+    texts: Sequence[Marked],
+    options: TokenTraining,
+    *,
+    seed: int,
+    precision: Precision,
+    progress: bool = False,
+) -> tuple[TokenClassifier, dict[str, Any]]:
+    """Train on annotated texts; keep the weights of the epoch that is best on the held-out ones.
+
+    Cross-entropy with a weight on the important tokens, in the loop of fine-tuning.
+
+    Args:
+        model: Where to start: the model that is going to be adapted (paper).
+        texts: Annotated texts.
+        options: Of the training.
+        seed: Decides the new layer, which texts are held out, the order and dropout.
+        precision: Of the forward.
+        progress: Show a bar.
+
+    Returns:
+        The classifier, and what is to be said of it (plain values): sizes, epoch, and the quality on held-out texts.
+
+    Raises:
+        UserError: If there are fewer than two texts, or the loss is not a number.
+    """
+    _check(texts, options)
+    set_seed(seed)
+    classifier, longest = load_token_classifier(model, options.max_length)
+    rows = make_rows(texts, classifier, longest, options.special_tokens)
+    order = np.random.default_rng([seed, 5]).permutation(len(rows))
+    kept_out = max(1, round(options.held_out * len(rows)))
+    held, trained = ([rows[place] for place in sorted(part)] for part in (order[:kept_out], order[kept_out:]))
+    done = train(
+        classifier.model,
+        trained,
+        classifier.collate,
+        Options(
+            seed=seed,
+            epochs=options.epochs,
+            learning_rate=options.learning_rate,
+            batch_size=options.batch_size,
+            max_length=longest,
+            few_shot=None,
+            select="dev",
+            metric="f1",
+            warmup=0.1,
+            weight_decay=0.01,
+            precision=precision,
+            progress=progress,
+            negative=(),
+        ),
+        precision,
+        score=lambda: quality(classifier, held, precision)["f1"],
+        course=Course(weighted_loss(options.class_weight)),
+    )
+    found = {**quality(classifier, held, precision), "epoch": done.epoch, "train_loss": done.loss}
+    return classifier, {"train_texts": len(trained), "held_out_texts": len(held), **found}
+
+
+def weighted_loss(class_weight: float) -> Callable[..., Tensor]:
+    """Return the loss of a batch: cross-entropy, a weighted mean with ``class_weight`` on important tokens."""
+
+    def loss(_plain: Any, model: Any, inputs: dict[str, Any], _step: int) -> Tensor:
+        wanted = inputs.pop("labels")
+        logits = model(**inputs).logits.float()
+        weight = torch.tensor([1.0, class_weight], device=logits.device)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), weight, ignore_index=IGNORED)
+
+    return loss
+
+
+def make_rows(texts: Sequence[Marked], classifier: TokenClassifier, longest: int, special_tokens: bool) -> list[Row]:
+    """Put special tokens around texts, which count in the loss (as unimportant) or not; cut what is too long."""
+    frame = Frame.of(classifier.tokenizer, pair=False)
+    room = longest - frame.specials
+    outside = 0 if special_tokens else IGNORED
+    head, tail = [outside] * len(frame.before), [outside] * (frame.specials - len(frame.before))
+    return [
+        {"input_ids": frame.around(ids[:room], ())[0], "labels": [*head, *map(int, marks[:room]), *tail]}
+        for ids, marks in texts
+    ]
+
+
+def quality(classifier: TokenClassifier, rows: Sequence[Row], precision: Precision) -> dict[str, float]:
+    """Return precision, recall and F1 of "important" over the ordinary tokens of rows, beside what knows nothing.
+
+    ``share`` is the share of important tokens, so the precision of marking at random; ``f1_of_all`` is the F1 of
+    marking every token; ``predicted_share`` is the share that the classifier marks.
+    """
+    logits = np.concatenate(classifier.predict([row["input_ids"] for row in rows], precision))
+    ids, marks = (np.array([entry for row in rows for entry in row[name]]) for name in ("input_ids", "labels"))
+    counted = ~np.isin(ids, classifier.tokenizer.all_special_ids)
+    predicted, true = logits.argmax(1)[counted] == 1, marks[counted] == 1
+    hits, total = int((predicted & true).sum()), max(1, int(true.size))
+    marked, important = int(predicted.sum()), int(true.sum())
+    return {
+        "precision": hits / marked if marked else 0.0,
+        "recall": hits / important if important else 0.0,
+        "f1": 2 * hits / (marked + important) if marked + important else 0.0,
+        "share": important / total,
+        "predicted_share": marked / total,
+        "f1_of_all": 2 * important / (total + important) if important else 0.0,
+    }
+
+
+def _check(texts: Sequence[Marked], options: TokenTraining) -> None:
+    if len(texts) < 2:
+        raise UserError(f"{len(texts)} annotated text(s) are too few to train a token classifier on; give at least 2.")
+    for name in ("epochs", "batch_size", "learning_rate", "class_weight"):
+        if getattr(options, name) <= 0:
+            raise UserError(f"Token classifier: {name} must be more than zero, not {getattr(options, name)}.")
+    if not 0 < options.held_out < 1:
+        raise UserError(f"Token classifier: held_out={options.held_out} is a share of the texts, between 0 and 1.")

@@ -1,0 +1,270 @@
+"""Selective masking end to end on a tiny model: what is masked is what the token classifier finds."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import numpy as np
+import pytest
+import torch
+from tests.methods.test_contract import SHORT, weights
+
+from acclimate.backbone import load_masked_lm
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.selective import annotating, stages
+from acclimate.selective.account import ROWS, cost_table
+from acclimate.selective.token_classifier import load_token_classifier
+from acclimate.tasks import Task
+from acclimate.training import adapt, get
+from acclimate.training.run import cache_folder
+from acclimate.training.trainer import StepTrainer
+
+WORDS = "the food menu table wine was and with pizza soup".split()
+
+
+def task(labelled=True, dev=True, pair=False, seed=0):
+    """Texts that are good or bad by one word; or, not labelled, labels that mean nothing."""
+    chance = np.random.default_rng(seed)
+
+    def rows(count):
+        made = []
+        for number in range(count):
+            text = chance.choice(WORDS, chance.integers(3, 8)).tolist()
+            label = number % 2
+            told = label if labelled else int(chance.integers(2))
+            text.insert(int(chance.integers(len(text))), ("bad", "good")[told])
+            made.append({"text": " ".join(text), "label": label, **({"text_pair": "the food"} if pair else {})})
+        return made
+
+    return Task.of("opinions", rows(96), rows(30), rows(30) if dev else ())
+
+
+TASK = task()
+CORPUS = [f"{text.text} {number}" for number, text in enumerate(task(seed=7).train[:40])]
+QUICK = {
+    "finetune_epochs": 6,
+    "finetune_learning_rate": 3e-3,
+    "finetune_batch_size": 16,
+    "token_epochs": 6,
+    "token_learning_rate": 5e-3,
+    "token_batch_size": 8,
+    "delta": 0.1,
+}
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch, request):
+    """One cache for the tests of this file, so that each stage is made once where it is the same."""
+    folder = request.config.cache_of_selective = getattr(
+        request.config, "cache_of_selective", None
+    ) or tmp_path_factory.mktemp("selective-cache")
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(folder))
+
+
+@pytest.fixture
+def fresh_cache(tmp_path, monkeypatch):
+    """A cache of its own, where the token classifier is the only one."""
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+
+
+def run(model, out, documents=CORPUS, given=TASK, settings=None, **options):
+    return adapt(
+        model, Corpus.of(documents), "selective", out, task=given,
+        settings={**QUICK, **(settings or {})}, **{**SHORT, **options},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """Every micro-batch that is trained on."""
+    seen = []
+    step = StepTrainer.training_step
+
+    def watched(self, model, inputs, *rest, **more):
+        seen.extend(inputs if isinstance(inputs, list) else inputs["batches"])
+        return step(self, model, inputs, *rest, **more)
+
+    monkeypatch.setattr(StepTrainer, "training_step", watched)
+    return seen
+
+
+def texts_of(batches):
+    """Ids, corrupted ids and labels of each text of the batches."""
+    for batch in batches:
+        for number in range(batch.texts):
+            here = batch.text == number
+            yield batch.original[here].numpy(), batch.masked[here].numpy(), batch.labels[here].numpy()
+
+
+def token_classifier():
+    (folder,) = {path for path in (cache_folder() / "selective").glob("train-*") if path.is_dir()}
+    return load_token_classifier(folder)[0]
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_just_the_predicted_tokens_are_masked_and_the_account_lies_beside_the_model(
+    tiny_bert, tmp_path, batches, layout, fresh_cache
+):
+    run(tiny_bert, tmp_path / "out", layout=layout)
+    classifier = token_classifier()
+    found = list(texts_of(batches))
+    assert len(found) == 3 * SHORT["batch_size"]
+    for ids, _, labels in found:
+        (logits,) = classifier.predict([ids.tolist()], "fp32")
+        assert ((labels != -100) == ((logits[:, 1] > logits[:, 0]) & (ids > 4))).all()
+    assert any((labels != -100).any() for *_, labels in found)
+    account = json.loads((tmp_path / "out" / "selective.json").read_text())
+    assert account["finetune"]["better_than_chance"]
+    assert 0 < account["annotate"]["share"] < 1
+    assert account["train"]["f1"] > account["train"]["f1_of_all"]
+    assert account["mark"]["important"] == account["masking"]["masked"] > 0
+    assert all(account[stage]["minutes"] > 0 for stage in ROWS)
+    assert account["masking"]["texts_without"] == account["mark"]["texts_without"]
+    load_masked_lm(tmp_path / "out")
+
+
+def test_the_marginal_criterion_finds_the_words_that_decide(tiny_bert, tmp_path, batches, fresh_cache):
+    run(tiny_bert, tmp_path / "out", settings={"criterion": "marginal", "epsilon": 0.2}, batch_size=40, steps=1)
+    tokens = [token for *_, labels in texts_of(batches) for token in labels[labels != -100]]
+    decisive = load_masked_lm(tiny_bert).tokenizer.convert_tokens_to_ids(["good", "bad"])
+    assert np.isin(tokens, decisive).mean() > 0.6, "one token in seven is decisive"
+
+
+@pytest.mark.parametrize("fate", ["static", "dynamic"])
+def test_static_texts_look_the_same_in_every_epoch(tiny_bert, tmp_path, batches, fate):
+    run(tiny_bert, tmp_path / fate, settings={"fate": fate}, steps=20, batch_size=40)
+    looks = {}
+    for ids, masked, _ in texts_of(batches):
+        looks.setdefault(ids.tobytes(), set()).add(masked.tobytes())
+    assert len(looks) == 40
+    assert all(len(kinds) == 1 for kinds in looks.values()) == (fate == "static")
+
+
+def test_the_control_masks_as_many_elsewhere_with_the_same_stages(tiny_bert, tmp_path, batches, monkeypatch):
+    monkeypatch.setattr(stages, "mark_rows", None)  # everything comes from the cache
+    run(tiny_bert, tmp_path / "a", batch_size=40, steps=1)
+    selective = {ids.tobytes(): labels != -100 for ids, _, labels in texts_of(batches)}
+    batches.clear()
+    run(tiny_bert, tmp_path / "b", settings={"choice": "random-same-count"}, batch_size=40, steps=1)
+    control = {ids.tobytes(): labels != -100 for ids, _, labels in texts_of(batches)}
+    assert {key: chosen.sum() for key, chosen in control.items()} == {
+        key: chosen.sum() for key, chosen in selective.items()
+    }
+    assert any((control[key] != selective[key]).any() for key in control)
+
+
+def test_a_cap_masks_at_most_that_share(tiny_bert, tmp_path, batches):
+    run(tiny_bert, tmp_path / "out", settings={"cap": 0.15}, batch_size=40, steps=1)
+    assert max((labels != -100).sum() for *_, labels in texts_of(batches)) <= 1
+    assert json.loads((tmp_path / "out" / "selective.json").read_text())["masking"]["masked"] <= 40
+
+
+def test_stages_are_made_once_and_a_killed_one_again(tiny_bert, tmp_path, monkeypatch):
+    calls = []
+    for module, name in (
+        (stages.fine_tuning, "fine_tune"),
+        (annotating, "annotate"),
+        (stages, "train_token_classifier"),
+    ):
+        made = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *args, made=made, name=name, **more: calls.append(name) or made(*args, **more)
+        )
+    mark = stages.mark_rows
+
+    def killed(*_, **__):
+        calls.append("mark")
+        raise KeyboardInterrupt
+
+    new = {"annotator_seed": 5}
+    with monkeypatch.context() as patch:
+        patch.setattr(stages, "mark_rows", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(tiny_bert, tmp_path / "out", settings=new)
+    everything = ["fine_tune", "annotate", "train_token_classifier"]
+    assert calls == [*everything, "mark"]
+    assert not list((cache_folder() / "selective").glob(".mark*")), "nothing half done is left"
+    monkeypatch.setattr(stages, "mark_rows", lambda *args, **more: calls.append("mark again") or mark(*args, **more))
+    run(tiny_bert, tmp_path / "out", settings=new)
+    assert calls[4:] == ["mark again"]
+    run(tiny_bert, tmp_path / "other text", documents=CORPUS[:20], settings=new)
+    assert calls[5:] == ["mark again"]
+    run(tiny_bert, tmp_path / "other rule", settings={**new, "delta": 0.2})
+    assert calls[6:] == ["annotate", "train_token_classifier", "mark again"]
+    one, two = weights(tmp_path / "out"), None
+    run(tiny_bert, tmp_path / "same", settings=new)
+    two = weights(tmp_path / "same")
+    assert all(torch.equal(one[name], two[name]) for name in one)
+    assert calls[9:] == []
+
+
+def test_a_classifier_no_better_than_chance_is_a_warning_with_figures_each_time(tiny_bert, tmp_path, caplog):
+    for name in ("first", "from the cache"):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            run(tiny_bert, tmp_path / name, given=task(labelled=False), settings={"finetune_epochs": 1})
+        (message,) = [text for text in caplog.messages if "better than chance" in text]
+        assert "0.500" in message
+        assert "30 items of dev" in message
+
+
+def test_finding_everything_is_a_warning(tiny_bert, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        run(tiny_bert, tmp_path / "out", settings={"delta": 1.0})
+    assert any("100.00 %" in message for message in caplog.messages)
+
+
+def test_finding_nothing_is_an_error_with_the_figures(tiny_bert, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING), pytest.raises(UserError, match=r"nothing to mask: 0\.0%"):
+        run(tiny_bert, tmp_path / "out", settings={"delta": -1.0})
+    assert any("0.00 %" in message for message in caplog.messages)
+    assert not (tmp_path / "out").exists()
+
+
+def test_pairs_and_a_task_without_dev(tiny_bert, tmp_path):
+    run(tiny_bert, tmp_path / "out", given=task(dev=False, pair=True))
+    account = json.loads((tmp_path / "out" / "selective.json").read_text())
+    assert account["finetune"]["split"] == "test"
+    assert account["annotate"]["units"] == 96
+
+
+def test_bad_input(tiny_bert, tmp_path):
+    with pytest.raises(UserError, match="needs a labelled task"):
+        run(tiny_bert, tmp_path / "out", given=None)
+    several = Task.of("m", [{"text": "good", "label": ["a", "b"]}, {"text": "bad", "label": ["a"]}], [
+        {"text": "good", "label": ["b"]}
+    ])  # fmt: skip
+    with pytest.raises(UserError, match="one label for each text"):
+        run(tiny_bert, tmp_path / "out", given=several)
+    with pytest.raises(UserError, match="Did you mean 'delta'"):
+        get("selective", dleta=1)
+    with pytest.raises(UserError, match="between -1 and 1"):
+        run(tiny_bert, tmp_path / "out", settings={"delta": 2})
+
+
+def test_presets_fill_in_what_is_not_given():
+    paper, code = get("selective").settings(), get("selective", preset="released-code", delta="0.2").settings()
+    assert (paper["delta"], paper["cap"], paper["class_weight"], paper["unit"]) == (0.05, 1.0, 1.5, "text")
+    assert (code["delta"], code["cap"], code["class_weight"], code["unit"]) == (0.2, 0.15, 3.0, "sentence")
+    assert (code["stop_words"], code["misclassified"], code["special_tokens"]) == ("english", "negative", True)
+
+
+def test_the_cost_table_is_that_of_the_paper():
+    def account(*minutes):
+        return {stage: {"minutes": value} for stage, value in zip(ROWS, minutes, strict=True)}
+
+    table = cost_table({"MR, Yelp": account(10, 20, 10, 40), "ours": account(0.25, 1, 0.5, 2)}, {"MR, Yelp": 2160})
+    assert table.splitlines() == [
+        "| Minutes | MR, Yelp | ours |",
+        "|---|--:|--:|",
+        "| Finetune BERT | 10 | 0.25 |",
+        "| Downstream Mask | 20 | 1 |",
+        "| Train NN | 10 | 0.5 |",
+        "| In-domain Mask | 40 | 2 |",
+        "| **Sum** | 80 | 3.8 |",
+        "| Saved cost | 2160 |  |",
+    ]
+    with pytest.raises(UserError, match="mark"):
+        cost_table({"a": account(1, 2, 3, 4) | {"mark": {}}})

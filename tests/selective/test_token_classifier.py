@@ -1,0 +1,142 @@
+"""The classifier of tokens: it learns what can be learnt, and its figures are right."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from acclimate.corpus import TokenRows
+from acclimate.errors import UserError
+from acclimate.masking.marks import Marks
+from acclimate.selective.marking import mark_rows
+from acclimate.selective.options import TokenTraining
+from acclimate.selective.token_classifier import (
+    IGNORED,
+    load_token_classifier,
+    make_rows,
+    quality,
+    train_token_classifier,
+    weighted_loss,
+)
+from tests.selective.models import ids_of
+from tests.tiny import VOCABULARY, tiny_tokenizer
+
+GOOD, BAD, THE, SOUP = ids_of("good", "bad", "the", "soup")
+IMPORTANT = {GOOD, BAD}
+FAST = TokenTraining(epochs=6, learning_rate=5e-3, batch_size=8)
+
+
+def texts(count=60, seed=0):
+    """Random texts in which "good" and "bad" are important."""
+    chance = np.random.default_rng(seed)
+    words = [GOOD, BAD, THE, SOUP, *ids_of("food", "wine", "and", "was")]
+    made = [chance.choice(words, chance.integers(2, 12)).tolist() for _ in range(count)]
+    return [(ids, [token in IMPORTANT for token in ids]) for ids in made]
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_bert):
+    return train_token_classifier(tiny_bert, texts(), FAST, seed=0, precision="fp32")
+
+
+def test_it_learns_and_reports_its_quality_on_held_out_texts(trained):
+    _, account = trained
+    assert account["held_out_texts"] == 6
+    assert account["train_texts"] == 54
+    assert account["f1"] > 0.95 > account["f1_of_all"]
+    assert 0.1 < account["share"] < 0.5
+
+
+def test_the_same_seed_gives_the_same_weights(trained, tiny_bert):
+    again, account = train_token_classifier(tiny_bert, texts(), FAST, seed=0, precision="fp32")
+    assert account == trained[1]
+    pairs = zip(again.model.parameters(), trained[0].model.parameters(), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_predictions_do_not_depend_on_what_else_is_in_the_batch(trained):
+    rows = [row["input_ids"] for row in make_rows(texts(20, 1), trained[0], 80, False)]
+    together = trained[0].predict(rows, "fp32")
+    for row, found in zip(rows, together, strict=True):
+        np.testing.assert_allclose(trained[0].predict([row], "fp32")[0], found, atol=1e-5)
+
+
+def test_the_loss_is_the_weighted_mean_of_the_equation(trained):
+    classifier = trained[0]
+    classifier.model.eval()
+    batch = classifier.collate(make_rows(texts(5, 2), classifier, 80, True))
+    value = weighted_loss(1.5)(None, classifier.model, dict(batch), 0)
+    logits = classifier.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
+    total = weights = 0.0
+    for row, marks in zip(logits, batch["labels"], strict=True):
+        for scores, mark in zip(row, marks, strict=True):
+            if mark == IGNORED:
+                continue
+            weight = 1.5 if mark == 1 else 1.0
+            total = total - weight * torch.log(torch.exp(scores[mark]) / torch.exp(scores).sum())
+            weights += weight
+    torch.testing.assert_close(value, total / weights)
+    named = list(classifier.model.parameters())
+    for a, b in zip(torch.autograd.grad(value, named), torch.autograd.grad(total / weights, named), strict=True):
+        torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("special", [True, False])
+def test_special_tokens_count_in_the_loss_only_if_asked_for(trained, special):
+    (row,) = make_rows([([GOOD, THE], [True, False])], trained[0], 80, special)
+    outside = 0 if special else IGNORED
+    assert row == {"input_ids": [2, GOOD, THE, 3], "labels": [outside, 1, 0, outside]}
+    (cut,) = make_rows([([GOOD] * 50, [True] * 50)], trained[0], 10, special)
+    assert len(cut["input_ids"]) == len(cut["labels"]) == 10
+
+
+def test_quality_counts_ordinary_tokens(trained, monkeypatch):
+    rows = make_rows([([GOOD, THE, BAD, SOUP], [True, True, False, False])], trained[0], 80, True)
+    logits = np.array([[0, 9], [0, 1], [1, 0], [0, 1], [1, 0], [0, 9]], dtype=np.float32)
+    monkeypatch.setattr(trained[0], "predict", lambda *_: [logits])
+    found = quality(trained[0], rows, "fp32")
+    assert found == pytest.approx(
+        {"precision": 0.5, "recall": 0.5, "f1": 0.5, "share": 0.5, "predicted_share": 0.5, "f1_of_all": 2 / 3}
+    )
+
+
+def test_marking_a_corpus_gives_the_ranks_of_what_the_classifier_finds(trained, tmp_path, monkeypatch):
+    monkeypatch.setattr("acclimate.selective.marking.MARKED_AT_ONCE", 40)
+    corpus = TokenRows.of([[2, *ids, 3] for ids, _ in texts(30, 3)] + [[2, THE, VOCABULARY["[UNK]"], 3]])
+    account = mark_rows(trained[0], corpus, tmp_path, precision="fp32")
+    marks = Marks.load(tmp_path)
+    important = without = 0
+    for row in corpus:
+        (logits,) = trained[0].predict([row.tolist()], "fp32")
+        expected = [score[1] > score[0] and token > 4 for token, score in zip(row, logits, strict=True)]
+        ranks = marks.of(row)
+        assert (ranks > 0).tolist() == expected
+        best = np.flatnonzero(ranks == 1)
+        assert not any(expected) or logits[best[0], 1] == max(logits[expected, 1])
+        important, without = important + sum(expected), without + (not any(expected))
+    assert (account["important"], account["texts_without"], account["texts"]) == (important, without, 31)
+    assert account["tokens"] == sum(len(ids) for ids, _ in texts(30, 3)) + 1
+
+
+def test_a_saved_classifier_is_found_again(trained, tmp_path):
+    trained[0].save(tmp_path)
+    again, _ = load_token_classifier(tmp_path)
+    row = [2, GOOD, THE, 3]
+    assert (again.predict([row], "fp32")[0] == trained[0].predict([row], "fp32")[0]).all()
+
+
+@pytest.mark.parametrize(
+    ("count", "options", "message"),
+    [(1, {}, "at least 2"), (9, {"class_weight": 0}, "class_weight"), (9, {"held_out": 1.0}, "held_out")],
+)
+def test_bad_input(tiny_bert, count, options, message):
+    with pytest.raises(UserError, match=message):
+        train_token_classifier(tiny_bert, texts(count), TokenTraining(**options), seed=0, precision="fp32")
+
+
+def test_every_architecture_is_trained(any_encoder):
+    fast = TokenTraining(epochs=1, batch_size=8)
+    _, account = train_token_classifier(any_encoder, texts(16), fast, seed=0, precision="fp32")
+    assert 0 <= account["f1"] <= 1
+    assert tiny_tokenizer().pad_token_id == 0
