@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Any
 from acclimate.version import __version__
 
 if TYPE_CHECKING:
-    from acclimate.analysis import inspect_importance
+    from acclimate.analysis import inspect_embeddings, inspect_importance
     from acclimate.study import compare
     from acclimate.tasks import distill, finetune
     from acclimate.training import adapt, pretrain
 
-__all__ = ["__version__", "adapt", "compare", "distill", "finetune", "inspect_importance", "pretrain"]
+__all__ = [
+    "__version__",
+    "adapt",
+    "compare",
+    "distill",
+    "finetune",
+    "inspect_embeddings",
+    "inspect_importance",
+    "pretrain",
+]
 
 _HOMES = {
     "adapt": "acclimate.training",
@@ -21,6 +30,7 @@ _HOMES = {
     "distill": "acclimate.tasks",
     "finetune": "acclimate.tasks",
     "compare": "acclimate.study",
+    "inspect_embeddings": "acclimate.analysis",
     "inspect_importance": "acclimate.analysis",
 }
 

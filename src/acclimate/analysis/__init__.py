@@ -1,7 +1,15 @@
 """Looking inside: what a model holds important, and whether that says more than chance; what is masked in a text."""
 
+from acclimate.analysis.embeddings import EmbeddingsResult, inspect_embeddings
 from acclimate.analysis.importance import ImportanceResult, inspect_importance
 from acclimate.analysis.masks import inspect_masks
 from acclimate.analysis.similarity import random_similarity
 
-__all__ = ["ImportanceResult", "inspect_importance", "inspect_masks", "random_similarity"]
+__all__ = [
+    "EmbeddingsResult",
+    "ImportanceResult",
+    "inspect_embeddings",
+    "inspect_importance",
+    "inspect_masks",
+    "random_similarity",
+]

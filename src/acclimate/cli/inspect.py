@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
@@ -98,6 +99,52 @@ def inspect_masks(
     for shown in in_terminal(report):
         console.print(shown, highlight=False)
     typer.echo(f"All texts, as a page: {out / PAGE}")
+
+
+@inspection.command("embeddings")
+def inspect_embeddings(
+    before: Annotated[str, typer.Option(help="The model that was adapted: folder or name on the hub.")],
+    after: Annotated[list[str], typer.Option(help="An adapted model, DIR or NAME=DIR; several.")],
+    out: Out,
+    corpus: Annotated[
+        list[str] | None, typer.Option(help="Text of the domain: file, folder, glob or hf:NAME; several.")
+    ] = None,
+    against: Annotated[
+        list[str] | None, typer.Option(help="Other text, from which the domain's own words are told apart.")
+    ] = None,
+    word: Annotated[list[str] | None, typer.Option(help="Word to label; several. Default: chosen.")] = None,
+    words: Annotated[int, typer.Option(help="How many are chosen.")] = 10,
+    stop_words: Annotated[str, typer.Option(help="english, none, or a file with a word a line.")] = "english",
+    text_column: Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")] = "text",
+    quiet: Quiet = False,
+) -> None:
+    """Measure how far adaptation moved the static word embeddings, and draw them."""
+    from rich.console import Console
+
+    from acclimate.analysis.embedding_plot import embedding_tables
+    from acclimate.analysis.embeddings import inspect_embeddings as run
+
+    named = {
+        (name if sign else Path(name).name): path or name for name, sign, path in (a.partition("=") for a in after)
+    }
+    if len(named) < len(after):
+        raise UserError("Two of the adapted models have the same name; give each a name of its own as NAME=DIR.")
+    result = run(
+        before,
+        named,
+        out,
+        text=corpus,
+        against=against,
+        words=word or [],
+        count=words,
+        stop_words=stop_words,
+        text_column=text_column,
+        progress=not quiet,
+    )
+    console = Console()
+    for shown in embedding_tables(result.report):
+        console.print(shown, highlight=False, markup=False)
+    typer.echo(f"Figure and numbers: {out}")
 
 
 def _domains(items: list[str]) -> dict[str, str]:

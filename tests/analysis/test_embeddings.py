@@ -1,0 +1,103 @@
+"""`inspect embeddings` on tiny models whose rows were moved by known amounts."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+import torch
+import transformers
+from rich.console import Console
+
+from acclimate.analysis import inspect_embeddings
+from acclimate.analysis.embedding_plot import embedding_tables
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from tests.test_cli import call
+from tests.tiny import VOCABULARY, save_tiny, tiny_tokenizer
+
+FOOD = Corpus.of([f"pizza pasta soup wine {'menu' if number % 2 else 'table'} the of {number}" for number in range(9)])
+PAPERS = Corpus.of([f"model gradient loss layer the of table {number}" for number in range(9)])
+
+
+@pytest.fixture(scope="module")
+def moved(tiny_bert, tmp_path_factory):
+    """A model whose rows of ``pizza`` and ``soup`` lie 3 and 1 away from where they were."""
+    folder = tmp_path_factory.mktemp("moved") / "moved"
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tiny_bert)
+    with torch.no_grad():
+        table = model.get_input_embeddings().weight
+        table[VOCABULARY["pizza"], 0] += 3.0
+        table[VOCABULARY["soup"], 5] -= 1.0
+        table[VOCABULARY["[SEP]"], 5] -= 100.0  # special tokens are not counted
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def test_how_far_is_what_was_moved(tiny_bert, moved, tmp_path):
+    result = inspect_embeddings(tiny_bert, [moved, tiny_bert], tmp_path / "out", text=FOOD, progress=False)
+    report = json.loads((tmp_path / "out" / "embeddings.json").read_text())
+    assert report == json.loads(json.dumps(result.report))
+    found = report["movement"]["moved"]
+    assert found["all"]["distance"] == pytest.approx(4 / (len(VOCABULARY) - 5), rel=1e-5)
+    assert found["all"]["moved"] == pytest.approx(2 / (len(VOCABULARY) - 5))
+    # pizza, pasta, soup, wine, menu, table, the, of and the digits 0 to 8
+    assert found["seen"]["tokens"] == 17
+    assert found["seen"]["distance"] == pytest.approx(4 / 17, rel=1e-5)
+    assert found["read"]["distance"] == pytest.approx((9 * 3 + 9 * 1) / (9 * 8), rel=1e-5)
+    assert report["movement"]["bert"]["all"]["distance"] == 0
+    assert (tmp_path / "out" / "embeddings.png").read_bytes().startswith(b"\x89PNG")
+    assert "<svg" in (tmp_path / "out" / "embeddings.svg").read_text()
+    assert set(result.planes) == {"before", "moved", "bert"} and len(result.shown) == 17
+    console = Console(width=80, record=True, file=io.StringIO())
+    for part in embedding_tables(report):
+        console.print(part, highlight=False, markup=False)
+    text = console.export_text()
+    assert "tokens of the text" in text and f"{4 / 17:.4f}" in text and "0.172" in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+def labelled(*arguments, **options):
+    report = inspect_embeddings(*arguments, progress=False, **options).report
+    return list(report["words"]), report["rule"]
+
+
+def test_words_are_chosen_by_the_rule_that_is_told(tiny_bert, moved):
+    words, rule = labelled(tiny_bert, [moved], text=FOOD, against=PAPERS, count=4)
+    assert set(words) == {"pizza", "pasta", "soup", "wine"} and "log-odds" in rule
+    words, rule = labelled(tiny_bert, [moved], text=FOOD, count=4)
+    assert set(words) == {"pizza", "pasta", "soup", "wine"} and "frequent" in rule
+    words, rule = labelled(tiny_bert, [moved], count=2)
+    assert words == ["pizza", "soup"] and "moved" in rule
+    words, rule = labelled(tiny_bert, [moved], words=["loss", "menu"])
+    assert words == ["loss", "menu"] and rule == "given"
+
+
+def test_what_cannot_be_compared_is_said(tiny_bert, moved, tmp_path):
+    with pytest.raises(UserError, match="'gradients' is 2 tokens"):
+        inspect_embeddings(tiny_bert, [moved], words=["gradients"], progress=False)
+    with pytest.raises(UserError, match="at least one"):
+        inspect_embeddings(tiny_bert, [], progress=False)
+    with pytest.raises(UserError, match="same name"):
+        inspect_embeddings(tiny_bert, [moved, moved], progress=False)
+    other = save_tiny("bert", tmp_path / "other")
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["brandnew"])
+    tokenizer.save_pretrained(other)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(other)
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(other)
+    with pytest.raises(UserError, match="another vocabulary"):
+        inspect_embeddings(tiny_bert, [other], progress=False)
+
+
+def test_the_command_line(tiny_bert, moved, tmp_path, monkeypatch, capsys):
+    (tmp_path / "food.txt").write_text("\n".join(FOOD))
+    code, out, error = call(
+        monkeypatch, capsys, "inspect", "embeddings", "--before", tiny_bert, "--after", f"shifted={moved}",
+        "--corpus", tmp_path / "food.txt", "--word", "pizza", "--out", tmp_path / "out", "--quiet",
+    )  # fmt: skip
+    assert code == 0, error
+    assert "shifted" in out and "3.0000" in out
