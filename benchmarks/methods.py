@@ -61,7 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--threads", type=int, default=torch.get_num_threads())
     add("--json", type=Path, help="where to write (default benchmarks/results/<date>-methods.json)")
     options = parser.parse_args(arguments)
-    chosen = options.methods or [name for name in names() if lookup(name).trains and name not in (BASE, *UNMEASURED)]
+    kinds = {name: lookup(name) for name in names() if name not in (BASE, *UNMEASURED)}
+    chosen = options.methods or [name for name, kind in kinds.items() if kind.trains and not kind.needs_task]
     result = measure(chosen, options)
     file = keep(result, options.json, "methods")
     print(f"{'method':14s} {'cost':>6s}  range")
