@@ -56,6 +56,22 @@ def test_from_files_to_a_report_and_nothing_twice(folder):
     assert compare(path, folder / "out", progress=False)["cells"]["reused"] == 7
 
 
+def test_the_text_of_the_task_and_held_out_text(folder):
+    save_tiny("bert", folder / "model")
+    path = write_study(folder, "[none, tapt, {name: dapt+tapt, task_steps: 1}]")
+    path.write_text(path.read_text().replace("adapt: {", "adapt: {heldout_every: 1, "))
+    results = compare(path, folder / "out", progress=False)
+    assert results["cells"]["failed"] == 0
+    runs = {run["method"]: run for run in results["adaptations"]}
+    assert [run["task"] for run in runs.values()] == ["task", "task"]
+    tapt = json.loads((folder / "out" / runs["tapt"]["folder"] / "acclimate.json").read_text())
+    assert tapt["text"]["documents"] == 16  # the train split, and nothing of test
+    assert runs["dapt+tapt (task_steps=1)"]["steps"] == 3
+    assert [point["step"] for point in runs["tapt"]["heldout_curve"]] == [0, 1, 2]
+    assert {row.get("task") for row in results["losses"]} == {"task"}
+    assert compare(path, folder / "out", progress=False)["cells"]["done"] == 0
+
+
 @pytest.mark.slow
 def test_a_model_without_a_head_and_a_method_with_parameters(folder):
     whole = save_tiny("bert", folder / "whole")
