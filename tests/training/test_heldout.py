@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file
+from tests.methods.test_contract import ALONE, CHEAP, TASK, weights
 from tests.test_cli import call
 from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 from tests.training.helpers import rows
@@ -23,6 +23,7 @@ from acclimate.training import adapt
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
 from acclimate.training.heldout import measure
+from acclimate.training.method import lookup
 from acclimate.training.trainer import StepTrainer
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
@@ -89,7 +90,7 @@ def held(out):
 def test_it_is_measured_at_the_start_as_asked_and_at_the_end_and_changes_nothing(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "plain")
     result = run(tiny_bert, tmp_path / "held", heldout=HELD, heldout_every=2)
-    one, other = (load_file(tmp_path / name / "model.safetensors") for name in ("plain", "held"))
+    one, other = (weights(tmp_path / name) for name in ("plain", "held"))
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert [step for step, _ in held(tmp_path / "held")] == [0, 2, 4, 5]
     trained = [line for line in lines(tmp_path / "held") if "heldout" not in line]
@@ -147,6 +148,21 @@ def test_both_stages_measure_the_same_text(tiny_bert, tmp_path):
     assert found == [(1, 0), (1, 3), (2, 3), (2, 5)]
     values = [values["loss"] for _, values in held(tmp_path / "out")]
     assert values[1] == pytest.approx(values[2], abs=1e-6)
+
+
+@pytest.mark.parametrize("method", ALONE)
+def test_every_method_measures_the_terms_that_it_trains_and_trains_as_without(tiny_bert, tmp_path, method):
+    options = {**OPTIONS, "steps": 2, "settings": CHEAP.get(method)}
+    options["task"] = TASK if lookup(method).needs_task else None
+    for name, more in (("plain", {}), ("held", {"heldout": HELD, "heldout_every": 1})):
+        adapt(tiny_bert, Corpus.of(DOCUMENTS), method, tmp_path / name, **options, **more)
+    trained = {name for line in lines(tmp_path / "held") for name in line.get("terms", {})}
+    found = held(tmp_path / "held")
+    assert [step for step, _ in found] == [0, 1, 2]
+    for _, values in found:
+        assert set(values["terms"]) == trained and np.isfinite([values["loss"], *values["terms"].values()]).all()
+    one, other = (weights(tmp_path / name) for name in ("plain", "held"))
+    assert all(torch.equal(one[name], other[name]) for name in one)
 
 
 def test_how_often_without_a_text_and_the_command_line(tiny_bert, tmp_path, monkeypatch, capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Collection
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,8 +103,9 @@ def adapt(
         settings: Parameters of the method, where it is given by name.
         text_column: Where the text is in tables and JSON lines.
         head_tokens: Budget of the warm-up of an absent head, in tokens.
-        heldout: Text on which every term is measured during training, without dropout, its masks always the same; it
-            goes to ``log.jsonl``. Each time costs a forward over all of it, about a third of training on as much.
+        heldout: Text on which every term is measured during training, without dropout, its masks always the same and
+            those of ``masking``, also where a method brings its own; it goes to ``log.jsonl``. Each time costs a
+            forward over all of it, about a third of training on as much.
         heldout_every: Steps between two of these (50); the start and the end are measured, too.
         save_every: Steps between checkpoints; by default one every five minutes.
         keep_steps: Optimiser steps whose models are kept, as ``out/step-000100``; 0 is the start.
@@ -194,7 +195,9 @@ def adapt(
         total = budget.resolve(rows, batch_size, appended)
         check_steps(keep_steps, method, total)
         length = max_length + appended
-        watch = [] if aside is None else [aside.watcher(loaded.tokenizer, collator, length, batch_size, seed)]
+        # Held-out text is masked alike for all methods: a method's own masking may know the text of the training only.
+        alike = replace(collator, masking=hidden)
+        watch = [] if aside is None else [aside.watcher(loaded.tokenizer, alike, length, batch_size, seed)]
         data = Steps(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
         trainer = train(
             engine,
