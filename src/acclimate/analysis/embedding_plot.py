@@ -46,6 +46,8 @@ def scatter(result: EmbeddingsResult) -> Figure:
         moved = result.report["movement"].get(name)
         axes.set_title(f"{name}: moved {moved['all']['distance']:.3f}" if moved else name)
         axes.grid(alpha=0.25)
+        axes.margins(x=0.16)
+        axes.locator_params(axis="x", nbins=5)
     first, second = result.report["scatter"]["variance"]
     panels[0].set_xlabel(f"first principal component ({first:.0%} of the variance)")
     panels[0].set_ylabel(f"second ({second:.0%})")
@@ -66,13 +68,13 @@ def embedding_tables(report: dict[str, Any]) -> list[Table | str]:
             cells = [f"{values['distance']:.4f}", f"{values['share']:.1%}", f"{values['cosine']:.4f}"]
             table.add_row(name if kind == "all" else "", NAMES[kind], *cells, f"{values['coordinate']:.5f}")
     models = list(report["after"])
-    words = _table(f"Labelled words ({report['rule']})", ["word", *models])
+    words = _table("Their distance", ["labelled word", *models])
     for word, found in report["words"].items():
         words.add_row(word, *(f"{found['distance'][name]:.4f}" for name in models))
     note = (
         "Distance: Euclidean, a mean over rows of the embedding matrix without special tokens; per number: divided by "
         f"the square root of the width ({report['width']}). The TAPTER paper, without naming its norm, has 0.0576 "
-        "for TAPT and 0.172 for TAPTER."
+        f"for TAPT and 0.172 for TAPTER. Labelled words: {report['rule']}."
     )
     return [table, *([words] if report["words"] else []), note]
 
