@@ -17,6 +17,7 @@ from acclimate.backbone.device import writes_attention_out
 from acclimate.backbone.dropout import dropout as drop
 
 NAME = "acclimate"
+BIAS = "acclimate_bias"
 LAYER = "acclimate_layer"
 """Attribute of an attention module: the number of its row in ``head_gates``."""
 
@@ -65,9 +66,8 @@ def gated_attention(
     if writes_attention_out(query.device):
         scores = torch.matmul(query * scaling, key.transpose(2, 3))
         if mask is not None:
-            # A finite floor: a row of padding that sees nothing must give numbers, not NaN.
-            scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(value.dtype)
+            scores.add_(_bias(mask, scores.dtype))
+        weights = torch.softmax(scores, dim=-1)  # which sums in float32 whatever it reads
         context = torch.matmul(drop(weights, dropout), value)
     else:
         context = nn.functional.scaled_dot_product_attention(
@@ -76,6 +76,19 @@ def gated_attention(
     if head_gates is not None:
         context = context * head_gates[getattr(module, LAYER)][:, :, None, None].to(context.dtype)
     return context.transpose(1, 2).contiguous(), None
+
+
+def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return zero where a query may look and a finite floor elsewhere, made once for all layers of a forward.
+
+    Adding it in place is faster than filling by a mask. A row of padding that sees nothing must give numbers, not NaN,
+    so the floor is finite.
+    """
+    made = getattr(mask, BIAS, None)
+    if made is None or made.dtype != dtype:
+        made = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
+        setattr(mask, BIAS, made)
+    return made
 
 
 AttentionInterface.register(NAME, gated_attention)

@@ -10,6 +10,7 @@ from transformers import PreTrainedModel
 
 from acclimate.backbone.attention import LAYER, NAME
 from acclimate.backbone.dropout import cheapen_dropout
+from acclimate.backbone.lookup import spare_embeddings
 from acclimate.errors import UserError
 
 QUERY, KEY, VALUE = ("query", "q_lin", "q_proj"), ("key", "k_lin", "k_proj"), ("value", "v_lin", "v_proj")
@@ -108,6 +109,7 @@ def attach(model: PreTrainedModel) -> list[HeadLayer]:
     if not layers:
         raise refusal
     cheapen_dropout(model)
+    spare_embeddings(model)
     return layers
 
 

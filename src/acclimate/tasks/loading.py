@@ -17,6 +17,7 @@ from acclimate.backbone.checkpoints import from_pretrained, quiet
 from acclimate.backbone.device import writes_attention_out
 from acclimate.backbone.dropout import cheapen_dropout
 from acclimate.backbone.loading import load_tokenizer
+from acclimate.backbone.lookup import spare_embeddings
 from acclimate.errors import UserError, first_line
 from acclimate.modules import virtual_ids
 
@@ -61,6 +62,7 @@ def load_with_head(
     except (OSError, ValueError, RuntimeError) as error:
         raise UserError(f"No {what} could be made of '{path}': {first_line(error)}") from error
     cheapen_dropout(model)
+    spare_embeddings(model)
     if writes_attention_out(device):
         _write_attention_out(model)
     fresh = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,8 @@ from torch.utils.data import DataLoader
 from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from acclimate.backbone.device import Precision, default_device
+from acclimate.backbone.device import Precision, default_device, lowers_weights
+from acclimate.backbone.lowered import LoweredWeights
 from acclimate.errors import UserError
 from acclimate.objectives.confidence import confidence_penalty
 from acclimate.tasks.batching import LengthGroupedBatches
@@ -113,6 +115,8 @@ def train(
             callbacks=[*(course.callbacks if course else ()), *([best] if best else ())],
         )
         trainer.course, trainer.penalty = course, options.confidence_penalty
+        if lowers_weights(precision, device):
+            trainer.lowered = LoweredWeights(model)
         trainer.remove_callback(PrinterCallback)
         if options.progress:
             trainer.remove_callback(ProgressCallback)
@@ -131,6 +135,7 @@ class _Trainer(Trainer):
     count = 0
     course: Course | None = None
     penalty = 0.0
+    lowered: Callable[[], AbstractContextManager[None]] = nullcontext
 
     def get_train_dataloader(self) -> DataLoader:
         rows: list[dict[str, Any]] = self.train_dataset  # type: ignore[assignment]
@@ -168,7 +173,8 @@ class _Trainer(Trainer):
         return plain(inputs) if self.course is None else self.course.loss(plain, model, inputs, self.state.global_step)
 
     def training_step(self, *args: Any, **options: Any) -> Tensor:
-        loss = super().training_step(*args, **options)
+        with self.lowered():
+            loss = super().training_step(*args, **options)
         self.total = self.total + loss.detach()  # a NaN stays in the sum
         self.count += 1
         if self.count % CHECK_EVERY == 0:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from acclimate.backbone import language_head
-from acclimate.backbone.device import Precision, autocast, kept_graph_tokens
+from acclimate.backbone.device import Precision, autocast, kept_graph_tokens, lowers_weights
 from acclimate.backbone.encoding import encode, encode_with_embeddings
+from acclimate.backbone.lowered import LoweredWeights
 from acclimate.masking import Rewriting
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 from acclimate.training.processes import Processes
@@ -52,6 +53,9 @@ class Engine:
         device = next(model.parameters()).device
         self.graph_tokens = kept_graph_tokens(device) if graph_tokens is None else graph_tokens
         self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
+        self.lowered: Callable[[], AbstractContextManager[None]] = (
+            LoweredWeights(model) if lowers_weights(precision, device) else nullcontext
+        )
         self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
         self.plain = [term for term in objectives if isinstance(term, Objective)]
         self.whole = [term for term in objectives if isinstance(term, BatchObjective)]
@@ -105,6 +109,18 @@ class Engine:
         """
         counts = self._counts(batches)
         terms: Terms = {}
+        with self.lowered():
+            self._run(batches, counts, terms, backward)
+        if backward:
+            self.group.add_gradients(self.readers["student"].parameters())
+        plain = [term.name for term in self.plain]
+        terms.update(zip(plain, self.group.add([terms[name] for name in plain]), strict=True))
+        weights = {term.name: term.weight for term in self.plain} | {term.name: term.weight for term in self.whole}
+        terms["loss"] = torch.stack([weights[name] * value for name, value in terms.items()]).sum()
+        return terms
+
+    def _run(self, batches: Sequence[Batch], counts: dict[str, int], terms: Terms, backward: bool) -> None:
+        """Read the micro-batches, fill ``terms`` and, if told so, add gradients."""
         groups = [batches] if self.whole and self._fits(batches) else [[batch] for batch in batches]
         pending: dict[str, tuple[Tensor, ...]] = {}
         seeds: list[_RandomState] = []
@@ -118,13 +134,6 @@ class Engine:
                 loss = self._loss(group, counts, gradients, terms)
             if backward:
                 loss.backward()
-        if backward:
-            self.group.add_gradients(self.readers["student"].parameters())
-        plain = [term.name for term in self.plain]
-        terms.update(zip(plain, self.group.add([terms[name] for name in plain]), strict=True))
-        weights = {term.name: term.weight for term in self.plain} | {term.name: term.weight for term in self.whole}
-        terms["loss"] = torch.stack([weights[name] * value for name, value in terms.items()]).sum()
-        return terms
 
     def _counts(self, batches: Sequence[Batch]) -> dict[str, int]:
         """Return over how many items of the step each plain term is a mean."""
