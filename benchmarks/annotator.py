@@ -47,7 +47,7 @@ PADDED, AT_ONCE = 128, 32
 def make_classifier(shape: str, seed: int, attention: str | None) -> PreTrainedModel:
     """Return a classifier of two classes whose answers differ from text to text."""
     layers, width, heads, inner = SHAPES[shape]
-    config = BertConfig(
+    config = BertConfig(  # type: ignore[call-arg]
         vocab_size=30_522,
         hidden_size=width,
         num_hidden_layers=layers,

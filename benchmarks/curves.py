@@ -33,7 +33,6 @@ from acclimate.backbone.device import (
     default_device,
     fast_fp32_matmul,
     has_fast_bf16,
-    micro_batch_tokens,
     to_device,
 )
 from acclimate.corpus import TokenRows
@@ -47,6 +46,8 @@ from benchmarks.measure import keep, machine, say
 
 MODEL = SHARED / "models" / "minilm-mlm"
 RATE, WARM_UP = 1e-4, 0.1
+TOKENS = 1_024
+"""Of a micro-batch, on every device: all runs read the same batches."""
 
 
 class Recorded(Engine):
@@ -131,7 +132,7 @@ def real_steps(corpus: str, steps: int, batch: int) -> Steps:
     documents = real_documents(corpus, steps * batch)
     encoded = tokenizer(documents, truncation=True, max_length=128)["input_ids"]
     rows = TokenRows.of([ids for ids in encoded if len(ids) >= 10])
-    collator = Collator.of(tokenizer, RandomMasking(), micro_batch_tokens(default_device()))
+    collator = Collator.of(tokenizer, RandomMasking(), TOKENS)
     return Steps(rows, collator, batch_size=batch, steps=steps, seed=0)
 
 

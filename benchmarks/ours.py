@@ -6,7 +6,8 @@ from collections import deque
 from typing import Any
 
 from acclimate.backbone import LoadedModel, attach
-from acclimate.backbone.device import fast_fp32_matmul, micro_batch_tokens, to_device
+from acclimate.backbone.device import fast_fp32_matmul, to_device
+from acclimate.backbone.memory import training_tokens
 from acclimate.corpus import TokenRows
 from acclimate.masking import RandomMasking
 from acclimate.methods import Method, get
@@ -99,7 +100,7 @@ def _train(job: Job, gate: Gate, method: Method) -> None:
     method.prepare(run)
     objectives = method.objectives()
     engine = Engine(run.model, objectives, run.precision, reference=reference_for(objectives, run.model))
-    room = micro_batch_tokens(run.device) // max(1, engine.student_views)
+    room = training_tokens(run.model, engine.student_views)
     collator = Collator.of(run.tokenizer, run.masking, room, rewritings=engine.rewritings)
     data = CountedSteps(run.rows, collator, batch_size=job.batch, steps=ENDLESS, seed=job.seed)
     data.appended = len(virtual_ids(run.tokenizer))

@@ -18,8 +18,8 @@ from acclimate.errors import UserError
 Precision = Literal["fp32", "bf16"]
 M = TypeVar("M", bound=nn.Module)
 
-MICRO_BATCH_TOKENS = {"cpu": 2_048, "cuda": 65_536}
-"""Tokens (with padding, over all views) that one forward reads: on a CPU small enough to stay in the cache."""
+READ_AT_ONCE = {"cpu": 2_048, "cuda": 65_536}
+"""Tokens (with padding) that one forward without a graph reads: on a CPU small enough to stay in the cache."""
 
 
 def default_device() -> torch.device:
@@ -35,13 +35,8 @@ def to_device(model: M) -> M:
 
 
 def micro_batch_tokens(device: torch.device) -> int:
-    """Return how many tokens one forward should read on ``device``."""
-    return MICRO_BATCH_TOKENS.get(device.type, MICRO_BATCH_TOKENS["cuda"])
-
-
-def kept_graph_tokens(device: torch.device) -> int:
-    """Return how many tokens' graphs may be alive at once; about 0.1 MB each for a model of MiniLM's size."""
-    return 16_384 if device.type == "cpu" else 131_072
+    """Return how many tokens one forward without a graph should read; with one: :mod:`acclimate.backbone.memory`."""
+    return READ_AT_ONCE.get(device.type, READ_AT_ONCE["cuda"])
 
 
 @cache

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.backbone import LoadedModel, attach, load_masked_lm, save_model
-from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, micro_batch_tokens, to_device
+from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, to_device
+from acclimate.backbone.memory import training_tokens
 from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive
 from acclimate.files import new_folder, write_json
@@ -189,7 +190,7 @@ def adapt(
         objectives = method.objectives()
         reference = reference_for(objectives, loaded.model)
         engine = Engine(loaded.model, objectives, chosen, reference=reference, group=group)
-        at_once = micro_batch_tokens(device) // max(1, engine.student_views)
+        at_once = training_tokens(loaded.model, engine.student_views)
         chosen_by = method.masking(mask_rate) or hidden
         collator = Collator.of(loaded.tokenizer, chosen_by, at_once, layout, engine.rewritings)
         total = budget.resolve(rows, batch_size, appended)

@@ -11,9 +11,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from acclimate.backbone import language_head
-from acclimate.backbone.device import Precision, autocast, kept_graph_tokens, lowers_weights
+from acclimate.backbone.device import Precision, autocast, lowers_weights
 from acclimate.backbone.encoding import encode, encode_with_embeddings
 from acclimate.backbone.lowered import LoweredWeights
+from acclimate.backbone.memory import kept_graph_tokens
 from acclimate.masking import Rewriting
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 from acclimate.training.processes import Processes
@@ -51,7 +52,7 @@ class Engine:
         """
         self.group = group or Processes()
         device = next(model.parameters()).device
-        self.graph_tokens = kept_graph_tokens(device) if graph_tokens is None else graph_tokens
+        self.graph_tokens = kept_graph_tokens(model) if graph_tokens is None else graph_tokens
         self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
         self.lowered: Callable[[], AbstractContextManager[None]] = (
             LoweredWeights(model) if lowers_weights(precision, device) else nullcontext

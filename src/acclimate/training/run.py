@@ -17,7 +17,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.backbone import Gated, HeadLayer, gate_units
-from acclimate.backbone.device import Precision, micro_batch_tokens
+from acclimate.backbone.device import Precision
+from acclimate.backbone.memory import training_tokens
 from acclimate.files import new_folder
 from acclimate.masking import Masking
 from acclimate.objectives import Batch
@@ -89,7 +90,7 @@ class Run:
             tokens: Real tokens to read; the whole corpus if it has fewer.
             readings: How many times one forward reads each row, for the size of the micro-batches.
         """
-        collator = Collator.of(self.tokenizer, self.masking, micro_batch_tokens(self.device) // readings)
+        collator = Collator.of(self.tokenizer, self.masking, training_tokens(self.model, readings))
         order = np.random.default_rng([self.seed, 3]).permutation(len(self.rows))
         rng = np.random.default_rng([self.seed, 4])
         chosen: list[np.ndarray] = []

@@ -1,0 +1,65 @@
+"""How many tokens a training step reads at once, so that it is fast and fits into memory.
+
+The sizes follow from the machine as it is, not from what is free at the moment: the same run on the same machine is
+cut into the same pieces, also after a kill.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from transformers import PretrainedConfig, PreTrainedModel
+
+BYTES = 64
+"""Of the graph of one token, for each layer and unit of width; 0.15 MB for MiniLM, 0.6 MB for a base model."""
+FASTEST = {"cpu": 1_024, "cuda": 65_536}
+"""Tokens (with padding) of one view that one forward reads: on a CPU small enough to stay in the cache."""
+SEVERAL = 2
+"""With several views a forward reads this many times as many tokens over all of them: each would be too short."""
+KEPT = {"cpu": 16_384, "cuda": 131_072}
+"""Tokens, over all views, whose graphs are kept together where they fit."""
+SHARE, KEPT_SHARE = 0.2, 0.3
+"""Of the memory of the machine: what the graph of one forward, and of all that are kept, may take."""
+LIMIT = Path("/sys/fs/cgroup/memory.max")
+
+
+def training_tokens(model: PreTrainedModel, views: int = 1) -> int:
+    """Return how many tokens (with padding) of each text row one forward of a training step should read.
+
+    Args:
+        model: Whose size and device count.
+        views: How many times it reads each text.
+    """
+    device = model.device
+    wanted = FASTEST.get(device.type, FASTEST["cuda"])
+    if views > 1 and device.type == "cpu":
+        wanted *= SEVERAL
+    return max(1, min(wanted, _fitting(model, SHARE)) // max(1, views))
+
+
+def kept_graph_tokens(model: PreTrainedModel) -> int:
+    """Return of how many tokens, over all views, the graphs may be alive at once."""
+    return min(KEPT.get(model.device.type, KEPT["cuda"]), _fitting(model, KEPT_SHARE))
+
+
+def token_bytes(config: PretrainedConfig) -> int:
+    """Estimate what the graph of one token takes."""
+    layers, width = getattr(config, "num_hidden_layers", 12), getattr(config, "hidden_size", 768)
+    return int(layers) * int(width) * BYTES
+
+
+def machine_memory(device: torch.device) -> int:
+    """Return the memory of a device in bytes; of a CPU what this process may use of it."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        return min(memory, int(LIMIT.read_text()))
+    except (OSError, ValueError):  # no such limit
+        return memory
+
+
+def _fitting(model: PreTrainedModel, share: float) -> int:
+    return int(share * machine_memory(model.device) / token_bytes(model.config))

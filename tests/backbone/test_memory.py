@@ -1,0 +1,68 @@
+"""Sizes of what is read at once."""
+
+import pytest
+import torch
+from tests.tiny import tiny_model
+from transformers import BertConfig
+
+from acclimate.backbone import memory
+
+
+class Model:
+    def __init__(self, kind, layers, width):
+        self.device, self.config = torch.device(kind), BertConfig(num_hidden_layers=layers, hidden_size=width)
+
+
+@pytest.fixture
+def gigabytes(monkeypatch):
+    return lambda size: monkeypatch.setattr(memory, "machine_memory", lambda device: size * 2**30)
+
+
+def test_small_models_read_what_is_fastest(gigabytes):
+    gigabytes(24)
+    assert memory.training_tokens(Model("cpu", 6, 384)) == 1_024
+    assert memory.training_tokens(Model("cpu", 6, 384), 3) == 2_048 // 3
+    assert memory.kept_graph_tokens(Model("cpu", 6, 384)) == 16_384
+    gigabytes(80)
+    assert memory.training_tokens(Model("cuda", 6, 384)) == 65_536
+
+
+@pytest.mark.parametrize("size", [8, 16, 80])
+@pytest.mark.parametrize(("layers", "width"), [(6, 384), (12, 768), (24, 1024), (48, 2048)])
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_graphs_fit_into_the_memory_of_the_machine(gigabytes, size, layers, width, kind):
+    gigabytes(size)
+    model = Model(kind, layers, width)
+    each = memory.token_bytes(model.config)
+    assert memory.training_tokens(model, 3) * 3 * each <= memory.SHARE * size * 2**30
+    assert memory.kept_graph_tokens(model) * each <= memory.KEPT_SHARE * size * 2**30
+    assert memory.training_tokens(model, 3) >= 1
+
+
+def test_the_limit_of_a_container_counts(monkeypatch, tmp_path):
+    whole = memory.machine_memory(torch.device("cpu"))
+    assert whole > 2**28
+    monkeypatch.setattr(memory, "LIMIT", tmp_path / "memory.max")
+    (tmp_path / "memory.max").write_text("max\n")
+    assert memory.machine_memory(torch.device("cpu")) >= whole
+    (tmp_path / "memory.max").write_text(f"{2**28}\n")
+    assert memory.machine_memory(torch.device("cpu")) == 2**28
+
+
+def test_the_estimate_is_about_what_a_graph_takes():
+    """Bytes that the graph of a BERT in training keeps, a token: no more than the estimate, and not far below."""
+    model = tiny_model(
+        "bert", hidden_size=64, num_hidden_layers=2, num_attention_heads=2, intermediate_size=256
+    ).train()
+    kept = {}
+    ids = torch.randint(5, 20, (8, 16))
+
+    def pack(tensor):
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model.base_model(input_ids=ids)
+    measured = sum(size for place, size in kept.items() if place not in weights) / ids.numel()
+    assert 0.3 * memory.token_bytes(model.config) < measured < 2 * memory.token_bytes(model.config)
