@@ -60,8 +60,8 @@ def markdown(result: dict[str, Any]) -> str:
             _amount(row, "ours"), _amount(row, "theirs"), "met" if row["met"] else "**short**",
         ]  # fmt: skip
         lines.append("| " + " | ".join(cells) + " |")
-    short = [f"{row['work']} against {row['against']} ({row['precision']})" for row in rows if not row["met"]]
-    lines += ["", f"Falls short: {'; '.join(short)}." if short else "Every goal that was measured is met."]
+    short = sum(not row["met"] for row in rows)
+    lines += ["", f"{short} of {len(rows)} goals fall short." if short else "Every goal that was measured is met."]
     failed = result["failed"]
     if failed:
         lines += ["", f"Not measured, because a contender failed: {', '.join(sorted(failed))}."]
