@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import pytest
 import torch
 
+from acclimate.backbone import attach, encode, language_head
 from acclimate.errors import UserError
 from acclimate.evaluation import masked_lm_loss
 from acclimate.evaluation.lm_loss import _mask
@@ -46,3 +50,59 @@ def test_text_without_an_ordinary_token():
     with pytest.raises(UserError, match="no token"):
         measure(["", ""])
     assert measure(["", "pizza"])["per_text_masked"] == [0, 1]
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+def test_the_figure_of_forgetting_knows_no_batches_and_no_packing(kind, monkeypatch):
+    """What a study reports is the same however many texts a forward reads, and as if texts shared rows."""
+    model, tokenizer = tiny_model(kind), tiny_tokenizer()
+    found = []
+    for budget in (1, 24, 100_000):
+        monkeypatch.setattr("acclimate.evaluation.lm_loss.micro_batch_tokens", lambda device, size=budget: size)
+        found.append(masked_lm_loss(model, TEXTS, tokenizer=tokenizer, max_length=40))
+    for other in found[1:]:
+        assert other["nats"] == pytest.approx(found[0]["nats"], abs=1e-5)
+        assert other["bits_per_byte"] == pytest.approx(found[0]["bits_per_byte"], abs=1e-5)
+    attach(model)
+    encoded = [np.array(ids) for ids in tokenizer(TEXTS[:4], truncation=True, max_length=40)["input_ids"]]
+    asked, labels = [], []
+    for ids in encoded:
+        places = _mask(ids, tokenizer.all_special_ids, [], 0.15, 13)
+        label = np.full(len(ids), -100)
+        label[places] = ids[places]
+        asked.append(np.where(label >= 0, tokenizer.mask_token_id, ids))
+        labels.append(label)
+    row = torch.from_numpy(np.concatenate(asked))[None]
+    text = torch.from_numpy(np.repeat(np.arange(4), [len(ids) for ids in encoded]))[None]
+    with torch.no_grad():
+        logits = language_head(model)(encode(model, row, text))[0]
+    losses = torch.nn.functional.cross_entropy(
+        logits, torch.from_numpy(np.concatenate(labels)), ignore_index=-100, reduction="none"
+    )
+    packed = [float(losses[text[0] == number].sum()) for number in range(4)]
+    assert packed == pytest.approx(found[0]["per_text"][:4], abs=1e-4)
+
+
+def test_bits_per_byte_by_hand():
+    tokenizer = tiny_tokenizer()
+    texts = ["pizza, déjà  vu!", "", "the food was good and the waiter was kind. \n"]
+    found = masked_lm_loss(tiny_model("bert"), texts, tokenizer=tokenizer, max_length=40)
+    tokens = sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)
+    size = len(texts[0].encode()) + len(texts[2].encode())
+    assert (found["tokens"], found["bytes"]) == (tokens, size)
+    assert found["bits_per_byte"] == pytest.approx(found["nats"] * tokens / size / math.log(2))
+
+
+def test_bytes_are_those_of_the_tokens_that_were_read():
+    tokenizer = tiny_tokenizer()
+    found = masked_lm_loss(tiny_model("bert"), ["the soup was so cold"], tokenizer=tokenizer, max_length=5)
+    assert (found["tokens"], found["bytes"]) == (3, len("the soup was"))
+    whole = masked_lm_loss(tiny_model("bert"), ["the soup was  "], tokenizer=tokenizer, max_length=5)
+    assert (whole["tokens"], whole["bytes"]) == (3, len("the soup was  "))
+
+
+def test_a_token_that_is_not_known_is_charged_the_mean():
+    tokenizer = tiny_tokenizer()
+    found = masked_lm_loss(tiny_model("bert"), ["the soup was 漢 cold"], tokenizer=tokenizer, max_length=40)
+    assert tokenizer.unk_token_id in tokenizer("漢")["input_ids"]
+    assert found["tokens"] == 5 and found["bytes"] == len("the soup was 漢 cold".encode())

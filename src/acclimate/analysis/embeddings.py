@@ -92,13 +92,13 @@ def inspect_embeddings(
     start = load_masked_lm(before)
     pieces = surfaces(start.tokenizer)
     special = set(start.tokenizer.all_special_ids) | set(virtual_ids(start.tokenizer))
-    matrices = {"before": _table(start)}
+    matrices = {"before": static_table(start)}
     ordinary = np.array([index for index in range(len(matrices["before"])) if index not in special])
     for name, path in named.items():
         loaded = load_masked_lm(path)
-        if _vocabulary(loaded) != _vocabulary(start):
+        if vocabulary(loaded) != vocabulary(start):
             raise UserError(f"'{path}' has another vocabulary than '{before}', so their tokens cannot be compared.")
-        matrices[name] = _table(loaded)
+        matrices[name] = static_table(loaded)
     counts, others = (_counts(given, start, text_column, progress) for given in (text, against))
     moved = {name: np.linalg.norm(matrices[name] - matrices["before"], axis=1) for name in named}
     if words:
@@ -153,14 +153,15 @@ def _named(after: Mapping[str, str | Path] | Sequence[str | Path]) -> Mapping[st
     return named
 
 
-def _vocabulary(loaded: LoadedModel) -> dict[str, int]:
+def vocabulary(loaded: LoadedModel) -> dict[str, int]:
+    """Return the id of each token, virtual tokens aside."""
     virtual = set(virtual_ids(loaded.tokenizer))
     return {token: index for token, index in loaded.tokenizer.get_vocab().items() if index not in virtual}
 
 
-def _table(loaded: LoadedModel) -> np.ndarray:
+def static_table(loaded: LoadedModel) -> np.ndarray:
     """Return the rows of ordinary vocabulary: (tokens, width)."""
-    size = max(_vocabulary(loaded).values()) + 1
+    size = max(vocabulary(loaded).values()) + 1
     table: Any = loaded.model.get_input_embeddings().weight
     return table.detach().float().numpy()[:size]
 
@@ -171,7 +172,7 @@ def _counts(text: Text | None, loaded: LoadedModel, text_column: str, progress: 
         return None
     corpus = text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)
     rows = tokenize(corpus, loaded.tokenizer, 512, cache=cache_folder() / "rows", progress=progress)
-    size = max(_vocabulary(loaded).values()) + 1
+    size = max(vocabulary(loaded).values()) + 1
     counts = np.zeros(size, dtype=np.int64)
     for row in rows:
         counts += np.bincount(np.asarray(row), minlength=size)[:size]

@@ -42,6 +42,16 @@ def encode_with_embeddings(
     return output.last_hidden_state, output.hidden_states[0]
 
 
+def encode_layers(model: PreTrainedModel, ids: Tensor, text: Tensor) -> list[Tensor]:
+    """Return the hidden states of all layers, each (rows, tokens, width).
+
+    The first is what enters the first layer, the last what :func:`encode` gives: after a final normalisation, where a
+    model has one.
+    """
+    output = _run(model, ids, text, None, output_hidden_states=True)
+    return [*output.hidden_states[:-1], output.last_hidden_state]
+
+
 def _run(model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str, Tensor] | None, **wanted: bool) -> Any:
     """Run the encoder; ``wanted`` are its switches for further outputs."""
     real = text >= 0

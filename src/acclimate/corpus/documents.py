@@ -9,6 +9,7 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, get_args
 
+from acclimate.corpus.leakage import document_digest
 from acclimate.corpus.readers import Txt
 from acclimate.corpus.sources import ListSource, Source, resolve
 from acclimate.errors import UserError, unknown
@@ -28,6 +29,7 @@ class CorpusReport:
         empty: Records without text: blank lines, empty or null fields.
         broken: Records that could not be read.
         elsewhere: Documents that belong to the other part of a split.
+        leaked: Documents that were left out because a task is judged on a text of theirs.
         problems: The first 20 broken records as ``file:line: reason``.
         complete: Whether the reading came to its end.
     """
@@ -38,6 +40,7 @@ class CorpusReport:
     empty: int = 0
     broken: int = 0
     elsewhere: int = 0
+    leaked: int = 0
     problems: list[str] = field(default_factory=list)
     complete: bool = False
 
@@ -50,6 +53,7 @@ class CorpusReport:
             text
             for number, text in (
                 (self.duplicates, _count(self.duplicates, "duplicate")),
+                (self.leaked, f"{self.leaked:,} with texts that a task is judged on"),
                 (self.empty, f"{self.empty:,} empty"),
                 (self.broken, f"{self.broken:,} broken"),
             )
@@ -116,6 +120,7 @@ class Corpus:
         self._limit = limit
         self._txt: Txt = txt
         self._parts: tuple[tuple[float, int, bool], ...] = ()
+        self._without: frozenset[bytes] = frozenset()
         self._fingerprint: str | None = None
         self.report = CorpusReport([source.name for source in sources])
 
@@ -132,7 +137,9 @@ class Corpus:
         """
         if self._fingerprint is None:
             column = self._text_column if any(not isinstance(source, ListSource) for source in self._sources) else ""
-            settings = (_VERSION, column, self._dedup, self._limit, self._txt, self._parts)
+            settings: tuple[Any, ...] = (_VERSION, column, self._dedup, self._limit, self._txt, self._parts)
+            if self._without:
+                settings += (sorted(self._without),)
             state = blake2b(repr(settings).encode(), digest_size=16)
             for source in self._sources:
                 state.update(f"\n{source.fingerprint()}".encode())
@@ -166,6 +173,18 @@ class Corpus:
         part.report = CorpusReport([source.name for source in self._sources])
         return part
 
+    def without(self, digests: Iterable[str]) -> Corpus:
+        """Return the corpus without some documents: another corpus, with another fingerprint.
+
+        Args:
+            digests: As :class:`acclimate.corpus.leakage.Leakage` has them.
+        """
+        smaller = copy.copy(self)
+        smaller._without = self._without | {bytes.fromhex(digest) for digest in digests}
+        smaller._fingerprint = None
+        smaller.report = CorpusReport([source.name for source in self._sources])
+        return smaller
+
     def _belongs(self, text: bytes) -> bool:
         for depth, (heldout, seed, held) in enumerate(self._parts):
             # With the depth, a part that is split again with the same seed draws anew.
@@ -183,12 +202,15 @@ class Corpus:
         self.report = report = CorpusReport([source.name for source in self._sources])
         seen: set[bytes] = set()
         for text, data in self._usable(report):
+            digest = document_digest(data) if self._dedup or self._without else b""
             if self._dedup:
-                digest = blake2b(data, digest_size=12).digest()
                 if digest in seen:
                     report.duplicates += 1
                     continue
                 seen.add(digest)
+            if digest in self._without:
+                report.leaked += 1
+                continue
             if self._belongs(data):
                 report.documents += 1
                 yield text
@@ -225,6 +247,11 @@ class Corpus:
             return UserError(
                 f"The {part} part of the corpus is empty: a held-out share of {share} of "
                 f"{_count(report.elsewhere, 'document')} leaves nothing here. Give more documents or another share."
+            )
+        if report.leaked:
+            return UserError(
+                f"Nothing of the corpus is left: {_count(report.leaked, 'document')} with texts that a task is judged "
+                "on were left out. Give other text, or leave the leakage in and report it."
             )
         names = ", ".join(f"'{name}'" for name in report.sources[:3])
         more = f" and {len(report.sources) - 3} more" if len(report.sources) > 3 else ""

@@ -8,6 +8,9 @@ from typing import Any
 from acclimate.tasks.kinds import LabelledTask
 from acclimate.tasks.qa import QATask
 
+JUDGED = ("dev", "test")
+"""The splits that a model is judged on, or chosen by."""
+
 
 def task_text(task: LabelledTask) -> list[str]:
     """Return the texts of the train split, in the order of the file, each distinct text once.
@@ -25,6 +28,19 @@ def task_text(task: LabelledTask) -> list[str]:
     return list(dict.fromkeys(text for text in _texts(task) if text and text.strip()))
 
 
-def _texts(task: Any) -> Iterator[str | None]:
-    for example in task.train:
+def judged_texts(task: LabelledTask) -> dict[str, list[str]]:
+    """Return the texts on which a model is judged, of each split that there is: ``"dev"``, ``"test"``.
+
+    Args:
+        task: A loaded task.
+
+    Returns:
+        As :func:`task_text` gives them, each distinct text once. Of a question it is the passage and the question.
+    """
+    found = {split: list(dict.fromkeys(t for t in _texts(task, split) if t and t.strip())) for split in JUDGED}
+    return {split: texts for split, texts in found.items() if texts}
+
+
+def _texts(task: Any, split: str = "train") -> Iterator[str | None]:
+    for example in getattr(task, split, ()):
         yield from (example.text, example.passage if isinstance(task, QATask) else example.text_pair)

@@ -1,0 +1,77 @@
+"""Scores of the cells of one place of a study: their means, and how they differ from those of another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from acclimate.evaluation import calibration
+from acclimate.evaluation.scoring import Scoring, scoring_of
+from acclimate.evaluation.significance import holm, paired_bootstrap, permutation_test
+from acclimate.evaluation.ttest import paired_t
+from acclimate.study.cells import Cell
+
+SINGLE = "single_label"
+
+
+def describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
+    """Mean and standard deviation over seeds of each metric, the values themselves, and pooled bins of confidence."""
+    first = found[0][1]
+    names = _scoring(first).metrics
+    row: dict[str, Any] = {
+        "kind": first.get("kind", SINGLE),
+        "metrics": list(names),
+        "seeds": [cell.labels["seed"] for cell, _ in found],
+        "labels": list(first.get("labels", [])),
+        "test_items": len(first["gold"]),
+        "train_size": first.get("train_size"),
+        "seconds": round(float(np.mean([result.get("seconds") or 0.0 for _, result in found])), 2),
+    }
+    for metric in (*names, *calibration.NAMES):
+        values = [float(result["metrics"][metric]) for _, result in found if metric in result["metrics"]]
+        if values:
+            spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
+            row[metric] = {"mean": float(np.mean(values)), "sd": spread, "values": values}
+    bins = [result["metrics"]["reliability"] for _, result in found if "reliability" in result["metrics"]]
+    if bins:
+        row["reliability"] = calibration.pooled(bins)
+    return row
+
+
+def _scoring(result: dict[str, Any]) -> Scoring:
+    """Return how the predictions of a cell are scored; cells from before there were kinds have one label an item."""
+    return scoring_of(result.get("kind", SINGLE), result.get("scoring", {}))
+
+
+def against(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]]) -> dict[str, Any] | None:
+    """Compare with the baseline on the seeds that both have."""
+    other = {cell.labels["seed"]: result for cell, result in base}
+    pairs = [(cell, result, other[cell.labels["seed"]]) for cell, result in found if cell.labels["seed"] in other]
+    if not pairs:
+        return None
+    gold, scoring = pairs[0][1]["gold"], _scoring(pairs[0][1])
+    if any((result["gold"], _scoring(result)) != (gold, scoring) for pair in pairs for result in pair[1:]):
+        return None
+    ours = [result["predicted"] for _, result, _ in pairs]
+    theirs = [reference["predicted"] for _, _, reference in pairs]
+    groups = [cell.needs for cell, _, _ in pairs]
+    compared: dict[str, Any] = {"seeds": [cell.labels["seed"] for cell, _, _ in pairs]}
+    for metric in scoring.metrics:
+        twin = scoring.twin(metric)
+        if twin in compared:  # the same number, and the same luck
+            compared[metric] = dict(compared[twin])
+            continue
+        interval = paired_bootstrap(gold, ours, theirs, metric, groups=groups, scoring=scoring)
+        p_models = permutation_test(gold, ours, theirs, metric, scoring=scoring)
+        scores = [[float(result["metrics"][metric]) for result in side] for side in list(zip(*pairs, strict=True))[1:]]
+        compared[metric] = {**interval.as_dict(), "p_models": p_models, "p_t": paired_t(*scores)}
+    return compared
+
+
+def correct(rows: list[dict[str, Any]]) -> None:
+    """Add Holm's correction over all comparisons in the rows, by each task's own metric."""
+    compared = [row["difference"][row["metric"]] for row in rows if row.get("difference")]
+    for difference, adjusted in zip(compared, holm([entry["p"] for entry in compared]), strict=True):
+        difference["p_holm"] = adjusted
