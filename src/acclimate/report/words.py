@@ -167,6 +167,7 @@ def _headline(results: dict[str, Any], compared: list[dict[str, Any]]) -> str:
         domain = [row for row in results["losses"] if row["text"] == "domain" and "difference" in row]
         sentences += _cost(domain, methods, "On held-out text of the domain the masked-LM loss changed by")
     sentences += _cost(general, methods, "On general text the masked-LM loss changed by")
+    sentences += _kept(results, methods)
     if results["losses"] and not general:
         sentences.append("What was forgotten of general text was not measured.")
     return " ".join(sentences) or "No cell of this study has a result."
@@ -202,11 +203,39 @@ def _cost(rows: list[dict[str, Any]], methods: list[str], start: str) -> list[st
     return [f"{start} {joined(words)}."] if words else []
 
 
+def _kept(results: dict[str, Any], methods: list[str]) -> list[str]:
+    """Say in one sentence what each method did to other tasks; nothing where that was not measured."""
+    words = []
+    for method in methods:
+        rows = [row for row in results.get("kept", []) if row["method"] == method and row.get("difference")]
+        if rows:
+            entries = [row["difference"][row["metric"]] for row in rows]
+            hurt = sum(entry["verdict"] == "loss" for entry in entries)
+            mean = sum(100 * entry["difference"] for entry in entries) / len(entries)
+            words.append(f"{method} lost on {hurt} of {len(rows)} (mean {signed(mean)} points)")
+    return [f"On tasks of other domains, {joined(words)}."] if words else []
+
+
+def _leaked(results: dict[str, Any]) -> list[str]:
+    """Warn of each corpus that models were adapted to although it holds texts that they are judged on."""
+    said = []
+    for corpus in results.get("leakage") or []:
+        rows = [row for row in corpus["texts"] if row["found"]]
+        if rows and not corpus["removed"]:
+            parts = [f"{row['found']:,} of the {row['texts']:,} {row['split']} texts of {row['task']}" for row in rows]
+            said.append(
+                f"The text of {corpus['domain']} that models were adapted to holds {joined(parts)}, without labels. "
+                "What was learnt there may be these very texts; 'leakage: remove' leaves the documents out."
+            )
+    return said
+
+
 def _caveats(results: dict[str, Any], compared: list[dict[str, Any]]) -> list[str]:
     said = []
     if results["failures"]:
         count = len(results["failures"])
         said.append(f"{count} {'cell has' if count == 1 else 'cells have'} no result; see the end of this page.")
+    said += _leaked(results)
     if compared:
         seeds = min(len(row["difference"]["seeds"]) for row in compared)
         if seeds == 1:
