@@ -9,6 +9,11 @@ LAST = (
     "where there are few labels. Only a comparison on the task with several seeds shows it: acclimate compare."
 )
 
+SHOWN = 0.00005
+"""Shares below it round to nothing."""
+FAR = 10
+"""Times the pilot beyond which a projection is called a guess."""
+
 
 def in_words(report: dict[str, Any]) -> list[dict[str, str]]:
     """Return, for each figure, what it is ``about``, what it ``says`` and what it ``does_not_say``."""
@@ -28,7 +33,7 @@ def in_words(report: dict[str, Any]) -> list[dict[str, str]]:
 
 def _vocabulary(found: dict[str, Any]) -> dict[str, str]:
     lines = []
-    for pair, names in (("domain, general", "domain and general text"), ("task, domain", "task and domain")):
+    for pair, names in (("domain, general", "Domain and general text"), ("task, domain", "Task and domain")):
         if pair in found:
             one = found[pair]
             lines.append(
@@ -37,7 +42,7 @@ def _vocabulary(found: dict[str, Any]) -> dict[str, str]:
             )
     return {
         "about": "vocabulary overlap",
-        "says": _sentence(" ".join(lines)),
+        "says": " ".join(lines),
         "does_not_say": "What the words mean there, and whether the model knows them already. Both shares grow with "
         "the amount of text: compare them only with others of as many words. Gururangan et al. (2020) saw larger "
         "gains in domains with less overlap, on four domains and one model; that is no law.",
@@ -48,7 +53,9 @@ def _fragmentation(found: dict[str, Any]) -> dict[str, str]:
     domain, general = found["domain"], found["general"]
     ratio = domain["pieces"] / general["pieces"] if general["pieces"] else 1.0
     examples = f" Cut most often: {', '.join(domain['examples'])}." if domain["examples"] else ""
-    unknown = f" {domain['unknown']:.2%} hold a part that it does not know at all." if domain["unknown"] else ""
+    unknown = ""
+    if domain["unknown"] >= SHOWN:
+        unknown = f" {domain['unknown']:.2%} hold a part that it does not know at all."
     return {
         "about": "fragmentation",
         "says": f"The tokenizer cuts a word of the domain into {domain['pieces']:.2f} pieces, of general text into "
@@ -71,14 +78,14 @@ def _loss(found: dict[str, Any]) -> dict[str, str]:
                 word = "reads it better than general text already"
             else:
                 word = "reads it about as well as general text, as far as these documents can show"
-            text = "held-out text of the domain" if name == "domain" else "train text of the task"
+            text = "Held-out text of the domain" if name == "domain" else "Train text of the task"
             loss = f"{found[name]['nats']:.3f} nats, {found[name]['bits_per_byte']:.3f} bits per byte"
             lines.append(f"{text}: {loss} ({span}): the model {word}.")
     general = found["general"]
     lines.append(f"General text: {general['nats']:.3f} nats, {general['bits_per_byte']:.3f} bits per byte.")
     return {
         "about": "masked-LM loss of the model as it is",
-        "says": _sentence(" ".join(lines)),
+        "says": " ".join(lines),
         "does_not_say": "How much of the gap adaptation can close: some text is harder for every model. Nats count by "
         "token and so fall where words are cut into more pieces; bits per byte do not.",
     }
@@ -108,6 +115,8 @@ def _pilot(pilot: dict[str, Any]) -> dict[str, str]:
             f"{projection['beyond']:.0f} times the pilot) changes it from the start by: {ranges}. Taken together: "
             f"{_span({'low': low, 'high': high})}."
         )
+        if projection["beyond"] > FAR:
+            said += f" More than {FAR} times the pilot is far: take it for a guess, or make the pilot longer."
     return {
         "about": "pilot",
         "says": said,
@@ -140,7 +149,3 @@ def _signed(value: float) -> str:
 
 def _span(entry: dict[str, float]) -> str:
     return f"{_signed(entry['low'])} to {_signed(entry['high'])}"
-
-
-def _sentence(text: str) -> str:
-    return text[:1].upper() + text[1:]

@@ -54,7 +54,7 @@ def advise(
     )
     console = Console()
     for part in report["words"]:
-        console.print(part["about"].capitalize(), style="bold", markup=False, highlight=False)
+        console.print(part["about"][:1].upper() + part["about"][1:], style="bold", markup=False, highlight=False)
         console.print(f"  {part['says']}", markup=False, highlight=False)
         console.print(f"  It does not say: {part['does_not_say']}", style="dim", markup=False, highlight=False)
     if out is not None:

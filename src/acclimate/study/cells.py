@@ -15,7 +15,7 @@ from acclimate.study.identity import digest
 FORMAT = 1
 """Raise when what a cell holds or means changes: all cells are then computed anew."""
 
-Kind = Literal["adapt", "loss", "finetune", "teacher", "distill"]
+Kind = Literal["adapt", "loss", "moved", "finetune", "teacher", "distill"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Cell:
     """One piece of work.
 
     Attributes:
-        kind: ``"adapt"``, ``"loss"``, ``"finetune"``, ``"distill"``, or ``"teacher"``, a fine-tuning that is kept.
+        kind: ``"adapt"``, ``"loss"``, ``"moved"``, ``"finetune"``, ``"distill"``, or ``"teacher"``, a fine-tuning that
+            is kept.
         identity: Everything that determines the result, as plain values; nothing else.
         labels: Where the cell stands in the study (model, method, domain, ...), for people to read.
         needs: Key of the cell whose model is read, an adaptation or a teacher; None for a model as it came.

@@ -54,6 +54,18 @@ def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]
     return masked_lm_loss(model, texts, max_length=max_length)
 
 
+def _moved(base: str, adapted: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
+    from acclimate.analysis.representations import measure_moved
+
+    return measure_moved(base, adapted, texts, max_length=max_length)
+
+
+def _judged_texts(task: Any) -> dict[str, list[str]]:
+    from acclimate.tasks.text import judged_texts
+
+    return judged_texts(task)
+
+
 def _has_head(model: str) -> bool:
     from acclimate.backbone import load_masked_lm
 
@@ -137,6 +149,8 @@ class Parts:
             re-partition.
         check_first: Raises UserError if the first task cannot be learnt before the second.
         lm_loss: From a model, texts and ``max_length`` to ``{"nats", "per_text", ...}``.
+        moved: From a model, an adapted one, texts and ``max_length`` to how far the one is from the other.
+        judged_texts: From a task to the texts of its dev and test splits, by split.
         corpus: From sources and a text column to an iterable of documents with ``fingerprint`` and ``split``.
         has_head: Whether a model has a masked-LM head; one without is given one before anything else.
         method: From a method's name and parameters to its parameters with defaults.
@@ -154,6 +168,8 @@ class Parts:
     load_task: Callable[..., Any] = _load_task
     check_first: Callable[[Any, Any], None] = _check_first
     lm_loss: Callable[..., dict[str, Any]] = _lm_loss
+    moved: Callable[..., dict[str, Any]] = _moved
+    judged_texts: Callable[[Any], dict[str, list[str]]] = _judged_texts
     corpus: Callable[[list[str], str], Any] = _corpus
     has_head: Callable[[str], bool] = _has_head
     method: Callable[[str, dict[str, Any]], dict[str, Any]] = _method

@@ -10,6 +10,7 @@ from typing import Any
 
 from acclimate.errors import UserError
 from acclimate.study.cells import Cell, CellStore
+from acclimate.study.kept import home_of
 from acclimate.study.parts import Parts
 from acclimate.study.plan import Plan
 from acclimate.study.summary import Outcome
@@ -31,6 +32,7 @@ class Worker:
         work: dict[str, Callable[[Cell], dict[str, Any]]] = {
             "adapt": self._adapt,
             "loss": self._loss,
+            "moved": self._moved,
             "finetune": self._finetune,
             "teacher": self._teach,
             "distill": self._distill,
@@ -75,6 +77,11 @@ class Worker:
             )
         )
 
+    def _moved(self, cell: Cell) -> dict[str, Any]:
+        texts = self._plan.texts["general"].texts
+        base = self._plan.models[cell.labels["model"]]  # what warms up a head leaves the encoder as it is
+        return dict(self._parts.moved(base, self._model(cell), texts, max_length=cell.identity["max_length"]))
+
     def _finetune(self, cell: Cell) -> dict[str, Any]:
         options = self._plan.finetune[cell.key]
         return self._on_task(cell, self._parts.finetune, self._model(cell), **options)
@@ -92,7 +99,7 @@ class Worker:
 
     def _on_task(self, cell: Cell, do: Callable[..., Any], *models: str, **options: Any) -> dict[str, Any]:
         """Let models learn the task of a cell with its seed; return what is kept of the result."""
-        task = self._plan.tasks[cell.labels["domain"], cell.labels["task"]]
+        task = self._plan.tasks[home_of(cell.labels), cell.labels["task"]]
         result = do(*models, task, seed=cell.labels["seed"], progress=False, **options)
         values = asdict(result) if is_dataclass(result) and not isinstance(result, type) else dict(vars(result))
         values.pop("probabilities", None)

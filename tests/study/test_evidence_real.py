@@ -1,0 +1,74 @@
+"""Other tasks, movement and leakage in a study with its real parts, on a tiny random model."""
+
+from __future__ import annotations
+
+import json
+import random
+
+import pytest
+
+from acclimate.study import compare
+from tests.tiny import WORDS, save_tiny
+
+LEAKED = "bad the waiter had a cold soup and the menu was on the table for an hour"
+
+
+def sentences(seed: int, count: int) -> list[str]:
+    rng = random.Random(seed)
+    words = [word for word in WORDS if word.isalpha() and len(word) > 1]
+    return [" ".join(rng.choices(words, k=rng.randint(9, 14))) for _ in range(count)]
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    save_tiny("bert", tmp_path / "model")
+    for name, lines in (
+        ("domain", [*sentences(0, 60), f"we train the model on this data and {LEAKED} as it was not quick or kind"]),
+        ("heldout", sentences(1, 20)),
+        ("general", sentences(2, 30)),
+    ):
+        (tmp_path / f"{name}.txt").write_text("".join(line + "\n" for line in lines))
+    for number, task in enumerate(("task", "other")):
+        (tmp_path / task).mkdir()
+        for split, count in (("train", 16), ("test", 24)):
+            texts = [
+                f"{('bad', 'good')[i % 2]} {line}" for i, line in enumerate(sentences(10 * number + count, count))
+            ]
+            if (task, split) == ("task", "test"):
+                texts[0] = LEAKED
+            rows = [{"text": text, "label": ("no", "yes")[i % 2]} for i, text in enumerate(texts)]
+            (tmp_path / task / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def test_all_evidence_of_one_study(place):
+    (place / "study.yaml").write_text(
+        "models: [model]\nmethods: [none, mlm, {name: mlm-prompt, length: 4, adapt: {learning_rate: 0.1}}]\n"
+        "domains: [{name: d, corpus: domain.txt, heldout: heldout.txt, tasks: [task]}]\ngeneral: general.txt\n"
+        "other_tasks: [task, other]\nleakage: remove\n"
+        "adapt: {steps: 2, batch_size: 8, max_length: 24, learning_rate: 0.01}\n"
+        "finetune: {epochs: 1, max_length: 24}\n"
+        "evaluate: {documents: 10, max_length: 24, moved: true}\nseeds: 2\n"
+    )
+    results = compare(place / "study.yaml", place / "out", progress=False)
+    assert results["cells"]["failed"] == 0
+    (leaked,) = results["leakage"]
+    assert (leaked["flagged"], leaked["removed"]) == (1, True)
+    test = next(row for row in leaked["texts"] if row["task"] == "task")
+    assert (test["texts"], test["contained"]) == (24, 1)
+    folders = [place / "out" / run["folder"] for run in results["adaptations"]]
+    assert {json.loads((folder / "acclimate.json").read_text())["text"]["documents"] for folder in folders} == {60}
+    assert {(row["method"], row["task"]) for row in results["kept"]} == {
+        (method["label"], "other") for method in results["methods"][1:]
+    }
+    rows = {row["method"]: row for row in results["moved"]}
+    mlm, prompt = (rows[method["label"]] for method in results["methods"][1:])
+    assert all(layer["cka"] < 1 for layer in mlm["layers"]) and mlm["embeddings"]["distance"] > 0
+    # A soft prompt leaves the embeddings of words alone, and so what enters the first layer.
+    assert prompt["embeddings"]["distance"] == 0 and prompt["layers"][0]["cka"] == pytest.approx(1)
+    assert prompt["layers"][-1]["cka"] < 1 and prompt["tokens"] == mlm["tokens"]
+    losses = [row for row in results["losses"] if row["text"] == "general" and "before" in row]
+    ratios = {round(row["bits_per_byte"] / row["nats"], 9) for row in losses}
+    assert len(ratios) == 1  # the same text and tokenizer: one constant
+    assert compare(place / "study.yaml", place / "out", progress=False)["cells"]["done"] == 0
