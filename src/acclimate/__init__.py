@@ -9,6 +9,9 @@ from acclimate.version import __version__
 
 if TYPE_CHECKING:
     from acclimate.analysis import inspect_embeddings, inspect_importance
+    from acclimate.analysis.advice import advise
+    from acclimate.analysis.leakage import inspect_leakage
+    from acclimate.cards import push_to_hub
     from acclimate.study import compare
     from acclimate.tasks import distill, finetune
     from acclimate.training import adapt, pretrain
@@ -16,22 +19,28 @@ if TYPE_CHECKING:
 __all__ = [
     "__version__",
     "adapt",
+    "advise",
     "compare",
     "distill",
     "finetune",
     "inspect_embeddings",
     "inspect_importance",
+    "inspect_leakage",
     "pretrain",
+    "push_to_hub",
 ]
 
 _HOMES = {
     "adapt": "acclimate.training",
+    "advise": "acclimate.analysis.advice",
+    "push_to_hub": "acclimate.cards",
     "pretrain": "acclimate.training",
     "distill": "acclimate.tasks",
     "finetune": "acclimate.tasks",
     "compare": "acclimate.study",
     "inspect_embeddings": "acclimate.analysis",
     "inspect_importance": "acclimate.analysis",
+    "inspect_leakage": "acclimate.analysis.leakage",
 }
 
 

@@ -13,11 +13,12 @@ from rich.console import Console
 
 from acclimate.analysis import inspect_masks
 from acclimate.analysis.mask_counts import count_masks
-from acclimate.analysis.masked_text import as_html, as_rich, masked_pieces
 from acclimate.analysis.masks_page import in_terminal
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.masking import IGNORED, get
+from acclimate.masking.preview import masked_pieces
+from acclimate.report.masked_text import as_html, as_rich
 from tests.masking.kinds import batches, spoken, tokenizer, vocabulary
 from tests.test_cli import call
 from tests.tiny import TEXTS, save_tiny

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from acclimate.analysis.mask_counts import count_masks
-from acclimate.analysis.masked_text import masked_pieces
 from acclimate.backbone.loading import load_tokenizer
 from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive
 from acclimate.files import check_replaceable, new_folder, write_json, write_text
 from acclimate.locks import one_writer
 from acclimate.masking import Masking, Strategy, get
+from acclimate.masking.preview import masked_pieces
 from acclimate.training.batches import Collator
 from acclimate.vectors.targets import read_stop_words
 from acclimate.version import __version__

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from acclimate.analysis.mask_counts import SEEN_OFTEN
-from acclimate.analysis.masked_text import FATES, STYLE, as_html, as_rich
+from acclimate.report.masked_text import FATES, as_html, as_rich
+from acclimate.report.pages import fill
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -30,20 +29,14 @@ NARROW = ("rate", "first_rate", "later_rate", "whole", "stop_words", "run")
 
 def render(report: dict[str, Any]) -> str:
     """Return the page: one HTML file that needs nothing else; everything that comes from data is escaped."""
-    environment = Environment(
-        loader=PackageLoader("acclimate.analysis", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("masks.html.j2").render(
+    return fill(
+        "acclimate.analysis",
+        "masks.html.j2",
         report=report,
         columns=COLUMNS,
         cell=cell,
         all_words=_all_words(report),
         as_html=as_html,
-        mark_style=STYLE,
         fates=FATES,
         seen_often=SEEN_OFTEN,
     )

@@ -7,7 +7,20 @@ import sys
 
 import typer
 
-from acclimate.cli import adapt, annotate, compare, demo, distill, finetune, inspect, methods, pretrain
+from acclimate.cli import (
+    adapt,
+    advise,
+    annotate,
+    compare,
+    demo,
+    distill,
+    finetune,
+    inspect,
+    leakage,
+    methods,
+    pretrain,
+    push,
+)
 from acclimate.cli.app import app
 from acclimate.errors import UserError
 
@@ -23,6 +36,7 @@ __all__ = [
     "main",
     "methods",
     "pretrain",
+    "push",
 ]
 
 

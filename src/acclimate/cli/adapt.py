@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -57,6 +58,12 @@ def adapt(
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Parameter of the method, as contrast_weight=0.5.")
     ] = None,
+    report_to: Annotated[
+        list[str] | None, typer.Option(help="Tracker of experiments, as tensorboard or wandb; may be repeated.")
+    ] = None,
+    push_to_hub: Annotated[
+        str | None, typer.Option(help="Put the model on the hub at the end, as USER/NAME; a new one is private.")
+    ] = None,
     overwrite: Annotated[bool | None, typer.Option("--overwrite", help="Replace another adaptation in --out.")] = None,
     quiet: Quiet = False,
 ) -> None:
@@ -64,6 +71,8 @@ def adapt(
     given = {
         key: value for key, value in locals().items() if key not in ("config", "quiet", "settings", "masking_set")
     }
+    from acclimate.cards.hub import check_repo
+    from acclimate.cards.hub import push_to_hub as put
     from acclimate.training import adapt as run
 
     values = (
@@ -79,7 +88,12 @@ def adapt(
     for name in ("model", "corpus", "out"):
         if not values.get(name) and not (name == "corpus" and values.get("task")):
             raise UserError(f"Say --{name} (or '{name}' in the configuration file).")
+    repo = values.pop("push_to_hub", None)
+    if repo:
+        check_repo(repo)
     result = run(**values, progress=not quiet)
     losses = ", ".join(f"{name} {value:.3f}" for name, value in result.losses.items() if name != "loss")
     speed = f", {result.tokens / result.seconds:,.0f} tokens/s" if result.seconds else ""
     typer.echo(f"{result.out}: {result.method}, {result.steps:,} steps, {result.tokens:,} tokens{speed}. {losses}")
+    if repo and int(os.environ.get("RANK", "0")) == 0:
+        typer.echo(put(result.out, repo))

@@ -63,6 +63,9 @@ def pretrain(
     save_every: Annotated[
         int | None, typer.Option(help="Steps between checkpoints (default: every 5 minutes).")
     ] = None,
+    report_to: Annotated[
+        list[str] | None, typer.Option(help="Tracker of experiments, as tensorboard or wandb; may be repeated.")
+    ] = None,
     overwrite: Annotated[bool | None, typer.Option("--overwrite", help="Replace another run in --out.")] = None,
     quiet: Quiet = False,
 ) -> None:

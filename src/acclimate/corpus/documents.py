@@ -122,6 +122,7 @@ class Corpus:
         self._parts: tuple[tuple[float, int, bool], ...] = ()
         self._without: frozenset[bytes] = frozenset()
         self._fingerprint: str | None = None
+        self._prints: dict[int, str] = {}  # by identity: they live as long as the corpus, and its parts share them
         self.report = CorpusReport([source.name for source in sources])
 
     def __repr__(self) -> str:
@@ -142,9 +143,22 @@ class Corpus:
                 settings += (sorted(self._without),)
             state = blake2b(repr(settings).encode(), digest_size=16)
             for source in self._sources:
-                state.update(f"\n{source.fingerprint()}".encode())
+                state.update(f"\n{self._print_of(source)}".encode())
             self._fingerprint = state.hexdigest()
         return self._fingerprint
+
+    def contents(self) -> list[dict[str, Any]]:
+        """Return ``name``, ``bytes`` (None where nobody knows) and ``hash`` of each source, as of :attr:`fingerprint`."""
+        return [
+            {"name": source.name, "bytes": getattr(source, "size", None), "hash": self._print_of(source).split()[-1]}
+            for source in self._sources
+        ]
+
+    def _print_of(self, source: Source) -> str:
+        """Return the fingerprint of a source, which is made once."""
+        if id(source) not in self._prints:
+            self._prints[id(source)] = source.fingerprint()
+        return self._prints[id(source)]
 
     def split(self, heldout: float, seed: int = 0) -> tuple[Corpus, Corpus]:
         """Split the documents in two; a document is never cut, and equal documents fall on the same side.

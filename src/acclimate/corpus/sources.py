@@ -45,6 +45,11 @@ class FileSource:
         """The path as the user would write it."""
         return str(self.path)
 
+    @property
+    def size(self) -> int | None:
+        """In bytes; None if it is gone."""
+        return self.path.stat().st_size if self.path.is_file() else None
+
     def records(self, text_column: str, txt: Txt) -> Iterator[Record]:
         """Stream the records of the file."""
         return read(self.path, text_column, txt)

@@ -11,7 +11,7 @@ from acclimate.backbone import Part
 from acclimate.backbone.units import part_letters
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, GeneralContrast, MaskedLM, Objective
-from acclimate.training.importance import measured_importance
+from acclimate.training.importance import importance_account, measured_importance
 from acclimate.training.run import Run
 from acclimate.updates import SoftMask, normalise
 
@@ -70,6 +70,7 @@ class DGA(Method):
         else:
             raw = measured_importance(run, units, self.importance_tokens, self.importance_reads)
         self._importance = {part: normalise(values.to(run.device), self.protect) for part, values in raw.items()}
+        run.accounts["importance.json"] = importance_account(raw, self._importance, measured=self.importance)
         self._mask = SoftMask(units, self._importance, on=self.mask_on)
 
     def objectives(self) -> list[Objective | BatchObjective]:

@@ -2,7 +2,7 @@
 
 from acclimate.report.html import render, write_report
 from acclimate.report.markdown import markdown, write_markdown
-from acclimate.report.table import results_table
+from acclimate.report.terminal import results_table
 from acclimate.report.words import answer
 
 __all__ = ["answer", "markdown", "render", "results_table", "write_markdown", "write_report"]

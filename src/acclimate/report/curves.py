@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from acclimate.report.cells import Entry, Table
 from acclimate.report.figures import GRID, MUTED, colour_index, legend, new_figure, series, short, styled, svg
-from acclimate.report.words import place_name
+from acclimate.report.words import method_name, place_name, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -44,6 +45,23 @@ def curves(results: dict[str, Any]) -> str:
         entries.append(("o", MUTED, "held-out text, dashed"))
     legend(figure, entries)
     return svg(figure, "curves", "Training loss over tokens read")
+
+
+def curve_numbers(results: dict[str, Any]) -> Table:
+    """Return where each term of each adaptation began and ended, in training and on held-out text."""
+    names = ["where", "method", "seed", "term", "first", "last", "held out, first", "held out, last"]
+    table = Table("Learning curves", "", names, [False, False, True, False, True, True, True, True])
+    for run in results["adaptations"]:
+        if len(run["curve"]) < 2 or run["head"]:
+            continue
+        place = [Entry(place_name(results, run)), Entry(method_name(run)), Entry(str(run["seed"]), run["seed"])]
+        for term in {name: None for point in run["curve"] for name in point.get("terms", {})}:
+            ends: list[Entry] = []
+            for points in (run["curve"], run.get("heldout_curve") or []):
+                _, found = values(points, term)
+                ends += [Entry(plain(end, 3), end) for end in (found[0], found[-1])] if found else [Entry("–")] * 2
+            table.rows.append([*place, Entry(term), *ends])
+    return table
 
 
 def _label(term: str, common: bool) -> str:

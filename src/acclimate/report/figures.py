@@ -12,8 +12,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 # Matplotlib writes colours as numbers. These stand for colours of the page, and are replaced in the finished SVG.
-INK, MUTED, GRID, CARD = "#000001", "#000002", "#000003", "#000004"
-_PAGE = {INK: "currentColor", MUTED: "var(--muted)", GRID: "var(--line)", CARD: "var(--card)"}
+INK, MUTED, GRID, CARD, WARM, COOL = (f"#00000{number}" for number in range(1, 7))
+_PAGE = {
+    **{INK: "currentColor", MUTED: "var(--muted)", GRID: "var(--line)", CARD: "var(--card)"},
+    **{WARM: "var(--warm)", COOL: "var(--cool)"},
+}
 SERIES = 8
 WIDTH = 6.0  # inches: 432 units, so that text is still readable when a phone shows the figure 360 wide
 

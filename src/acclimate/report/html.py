@@ -2,20 +2,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from acclimate.files import write_text
-from acclimate.report import plots
-from acclimate.report.curves import curves
+from acclimate.report.cells import Table
+from acclimate.report.curves import curve_numbers, curves
 from acclimate.report.figures import colour_index
-from acclimate.report.reliability import reliability
+from acclimate.report.forest import forest
+from acclimate.report.heat_map import heat_map, heat_numbers
+from acclimate.report.masked import masked_samples
+from acclimate.report.pages import fill
+from acclimate.report.reliability import reliability, reliability_numbers
 from acclimate.report.table import tables
+from acclimate.report.tradeoff import tradeoff
 from acclimate.report.words import VERDICTS, answer
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure of the report.
+
+    Attributes:
+        name: Its place on the page.
+        title: Above it.
+        note: What it shows, and how to read it.
+        draw: From results to SVG; empty if there is nothing to show.
+        tabulate: From results to its numbers, where no other table has them.
+    """
+
+    name: str
+    title: str
+    note: str
+    draw: Callable[[dict[str, Any]], str]
+    tabulate: Callable[[dict[str, Any]], Table | None] | None = None
+
+
+FIGURES = (
+    Figure(
+        "differences",
+        "Differences",
+        "Each line is a 95 % interval; the dot is hollow where the interval includes zero.",
+        forest,
+    ),
+    Figure(
+        "tradeoff",
+        "Gain against forgetting",
+        "Up is a gain on the domain, right is general knowledge lost; thin lines are 95 % intervals.",
+        tradeoff,
+    ),
+    Figure(
+        "curves",
+        "Learning curves",
+        "Training loss as logged (thin) and smoothed (thick), in the term that all methods have. Where it was asked "
+        "for, the loss on held-out text, without dropout, is dashed, and other terms have panels of their own.",
+        curves,
+        curve_numbers,
+    ),
+    Figure(
+        "calibration",
+        "Calibration",
+        "The share of right answers among predictions of about the same confidence, over all seeds; the larger the "
+        "dot, the more of them. On the dashed line a model is right as often as it believes; below it, it is too "
+        "sure.",
+        reliability,
+        reliability_numbers,
+    ),
+    Figure(
+        "importance",
+        "Importance",
+        "How strongly each unit is protected while the model adapts, from 0 to 1. The colour says whether its "
+        "importance is above or below the mean of its layer: Eq. 10 of DGA protects what is unusual on either side.",
+        heat_map,
+        heat_numbers,
+    ),
+)
 
 
 def write_report(results: dict[str, Any], path: str | Path) -> Path:
@@ -33,46 +99,30 @@ def write_report(results: dict[str, Any], path: str | Path) -> Path:
 
 def render(results: dict[str, Any]) -> str:
     """Return the report as HTML."""
-    environment = Environment(
-        loader=PackageLoader("acclimate.report", "."),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    colours = colour_index(results)
     figures = [
-        {"title": title, "note": note, "svg": Markup(svg)}
-        for title, note, svg in (
-            ("Differences", _FOREST, plots.forest(results)),
-            ("Calibration", _RELIABILITY, reliability(results)),
-            ("Gain against forgetting", _TRADEOFF, plots.tradeoff(results)),
-            ("Learning curves", _CURVES, curves(results)),
-        )
-        if svg
+        {
+            "name": figure.name,
+            "title": figure.title,
+            "note": figure.note,
+            "svg": Markup(drawn),
+            "numbers": figure.tabulate(results) if figure.tabulate else None,
+        }
+        for figure in FIGURES
+        if (drawn := figure.draw(results))
     ]
-    return environment.get_template("template.html.j2").render(
+    return fill(
+        "acclimate.report",
+        "template.html.j2",
         results=results,
         answer=answer(results),
         verdicts=VERDICTS,
-        colours=colours,
+        colours=colour_index(results),
         figures=figures,
         tables=tables(results),
+        masked=masked_samples(results),
         settings=yaml.safe_dump(results["config"], sort_keys=False, allow_unicode=True, width=100),
         parameters={
             method["label"]: ", ".join(f"{key} = {value}" for key, value in method["parameters"].items())
             for method in results["methods"]
         },
     )
-
-
-_FOREST = "Each line is a 95 % interval; the dot is hollow where the interval includes zero."
-_TRADEOFF = "Up is a gain on the domain, right is general knowledge lost; thin lines are 95 % intervals."
-_RELIABILITY = (
-    "The share of right answers among predictions of about the same confidence, over all seeds; the larger the dot, "
-    "the more of them. On the dashed line a model is right as often as it believes; below it, it is too sure."
-)
-_CURVES = (
-    "Training loss as logged (thin) and smoothed (thick), in the term that all methods have. Where it was asked for, "
-    "the loss on held-out text, without dropout, is dashed, and other terms have panels of their own."
-)

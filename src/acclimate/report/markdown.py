@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.files import write_text
-from acclimate.report.table import Table, tables
+from acclimate.report.cells import Table
+from acclimate.report.table import tables
 from acclimate.report.words import answer
 
 SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from acclimate.report.cells import Entry, Table
 from acclimate.report.figures import (
     CARD,
     GRID,
@@ -16,7 +17,7 @@ from acclimate.report.figures import (
     styled,
     svg,
 )
-from acclimate.report.words import place_name
+from acclimate.report.words import place_name, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,6 +55,19 @@ def reliability(results: dict[str, Any]) -> str:
     methods = list(dict.fromkeys(row["method"] for rows in panels.values() for row in rows))
     legend(figure, [("s", series(colours[method]), method) for method in methods])
     return svg(figure, "reliability", "Share of right predictions over their confidence")
+
+
+def reliability_numbers(results: dict[str, Any]) -> Table:
+    """Return the bins of confidence that the diagram shows, in points of 100."""
+    table = Table(
+        "Calibration", "", ["task", "method", "confidence", "right", "predictions"], [False] * 2 + [True] * 3
+    )
+    for row in results["scores"]:
+        for entry in row.get("reliability") or []:
+            shares = [Entry(plain(100 * entry[name]), entry[name]) for name in ("confidence", "accuracy")]
+            count = Entry(f"{entry['count']:,}", entry["count"])
+            table.rows.append([Entry(place_name(results, row)), Entry(row["method"]), *shares, count])
+    return table
 
 
 def _panel(axes: Axes, rows: list[dict[str, Any]], colours: dict[str, int]) -> None:

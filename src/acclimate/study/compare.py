@@ -11,6 +11,8 @@ from acclimate.errors import UserError
 from acclimate.files import write_json
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.config import StudyConfig
+from acclimate.study.leaks import look_for_leaks
+from acclimate.study.model_cards import write_model_cards
 from acclimate.study.parts import Parts
 from acclimate.study.plan import make_plan
 from acclimate.study.runner import Runner
@@ -106,6 +108,7 @@ def _write(results: dict[str, Any], out: Path, progress: bool) -> None:
 
     write_markdown(results, out / "results.md")
     report = write_report(results, out / "report.html")
+    write_model_cards(results, out)
     if progress:
         console = Console()
         for table in results_table(results):

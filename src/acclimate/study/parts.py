@@ -182,7 +182,7 @@ class Parts:
 
 # What a study gives to adapt() itself, and what cannot change the result.
 RESERVED = ("model", "corpus", "task", "heldout", "method", "out", "settings", "progress")
-HARMLESS = ("save_every", "overwrite", "progress")
+HARMLESS = ("save_every", "overwrite", "progress", "report_to")
 FIRST_ADAPT_OPTIONS = (
     *("steps", "epochs", "tokens", "max_minutes", "seed", "max_length", "batch_size", "learning_rate", "mask_rate"),
     *("weight_decay", "warmup", "precision", "layout", "text_column", "head_tokens"),

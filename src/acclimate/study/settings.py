@@ -111,7 +111,13 @@ class AdaptSettings(BaseModel):
 
 
 class EvaluateSettings(Strict):
-    """How masked-LM loss is measured: how many documents, and how many tokens of each."""
+    """How masked-LM loss is measured: how many documents, and how many tokens of each.
+
+    With ``moved`` it is also measured how far each adaptation moved embeddings and hidden states on the general text.
+    ``masked_texts`` says how many texts of the domain the report shows masked; 0 keeps its text out of the report.
+    """
 
     documents: Count = 200
     max_length: Count = 128
+    moved: bool = False
+    masked_texts: Annotated[int, BeforeValidator(_whole), Field(ge=0)] = 3

@@ -20,6 +20,9 @@ from acclimate.study.curves import read_curves
 from acclimate.study.distilled import distillations
 from acclimate.study.environment import environment
 from acclimate.study.plan import HEAD, Plan
+from acclimate.study.samples import found_before, masked_texts
+from acclimate.study.scored import against, correct, describe
+from acclimate.study.tally import tally
 
 FORMAT = 1
 SINGLE = "single_label"
@@ -69,8 +72,10 @@ def summarise(config: StudyConfig, plan: Plan, store: CellStore, outcomes: dict[
         "adapt_seeds": config.adapt_seeds or [config.adapt.seed],
         "shared_adaptation": len(config.adapt_seeds or [0]) == 1,
         "scores": scores,
+        "tally": tally(scores),
         "losses": view.losses(),
         "adaptations": view.adaptations(store),
+        "masked": masked_texts(plan, outcomes, config.evaluate.masked_texts),
         "distillations": distillations(config, plan, outcomes),
         "failures": [
             {"cell": outcome.cell.description, "error": outcome.error, "state": outcome.state}
@@ -159,6 +164,7 @@ class _View:
                         "seed": cell.labels.get("adapt_seed"),
                         "folder": f"models/{cell.key}",
                         **{name: result.get(name) for name in ("steps", "tokens", "seconds", "losses")},
+                        **found_before(result.get("accounts", {}), store.model_folder(cell.key)),
                         **read_curves(store.model_folder(cell.key) / "log.jsonl"),
                     }
                 )

@@ -67,7 +67,10 @@ class Worker:
         result = self._parts.adapt(
             self._model(cell), options.pop("corpus"), out=folder, progress=self._progress, **options
         )
-        return {name: getattr(result, name) for name in ("method", "steps", "tokens", "seconds", "losses")}
+        kept = {name: getattr(result, name) for name in ("method", "steps", "tokens", "seconds", "losses")}
+        masked = getattr(result, "masked", None)  # a run that was finished before has none
+        accounts = getattr(result, "accounts", None)
+        return {**kept, **({"masked": masked} if masked else {}), **({"accounts": accounts} if accounts else {})}
 
     def _loss(self, cell: Cell) -> dict[str, Any]:
         name = "general" if cell.labels["text"] == "general" else f"domain {cell.labels['domain']}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Any
 from acclimate.backbone import LoadedModel, attach, load_masked_lm, save_model
 from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, to_device
 from acclimate.backbone.memory import training_tokens
+from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive
 from acclimate.files import new_folder, write_json
@@ -26,10 +27,12 @@ from acclimate.training.lengths import check_length, extend
 from acclimate.training.loop import train
 from acclimate.training.method import Method, get
 from acclimate.training.outcome import CARD, LOG, AdaptResult, finished, plain, read_card
-from acclimate.training.processes import processes
+from acclimate.training.preview import as_account, masked_texts
+from acclimate.training.processes import Processes, processes
 from acclimate.training.run import Run, cache_folder
 from acclimate.training.stages import adapt_in_stages
 from acclimate.training.texts import TASK_EPOCHS, Text, open_task, texts_to_read
+from acclimate.training.trackers import check_trackers, tracked
 from acclimate.training.trainer import StepTrainer
 from acclimate.training.warm_up import HEAD_TOKENS, warm_up_head
 from acclimate.version import __version__
@@ -67,6 +70,7 @@ def adapt(
     keep_steps: Collection[int] = (),
     overwrite: bool = False,
     progress: bool = True,
+    report_to: str | Sequence[str] | None = None,
 ) -> AdaptResult:
     """Adapt a masked language model to domain text.
 
@@ -112,11 +116,14 @@ def adapt(
         keep_steps: Optimiser steps whose models are kept, as ``out/step-000100``; 0 is the start.
         overwrite: Replace an ``out`` that another configuration made.
         progress: Show bars.
+        report_to: Trackers of experiments that are told what ``log.jsonl`` is: names such as ``tensorboard`` or
+            ``wandb``, see :mod:`acclimate.training.trackers`.
 
     Raises:
         UserError: If something is wrong with the input; nothing that was written before is lost.
     """
     asked = dict(locals())
+    trackers = check_trackers(report_to)
     method = _with_settings(method, settings)
     group = processes()
     progress = progress and group.first
@@ -158,10 +165,10 @@ def adapt(
     config.update(check_steps(keep_steps, method, budget.steps))
     if (done := finished(out, config, overwrite)) is not None:
         return done
-    if stages := method.stages():
+    if method.stages():
         own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
         options = {**{name: value for name, value in asked.items() if name not in own}, "progress": progress}
-        return adapt_in_stages(adapt, stages, texts, model, out, config, options, group)
+        return adapt_in_stages(adapt, method, texts, model, out, config, options, group)
     fast_fp32_matmul()
     loaded = load_masked_lm(model)
     layers = attach(loaded.model)
@@ -181,7 +188,8 @@ def adapt(
     to_device(loaded.model)
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", head_tokens, seed, chosen, progress, group)
-    result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config)
+    about = {"paper": method.paper, "summary": method.summary}
+    result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, about=about)
     keep = partial(_keep, out, loaded, config, text, result)
     if method.trains:
         run = Run(loaded.model, layers, loaded.tokenizer, rows, hidden, seed, chosen, progress, group, task)
@@ -193,6 +201,7 @@ def adapt(
         at_once = training_tokens(loaded.model, engine.student_views)
         chosen_by = method.masking(mask_rate) or hidden
         collator = Collator.of(loaded.tokenizer, chosen_by, at_once, layout, engine.rewritings)
+        result.masked = as_account(masked_texts(rows, collator), collator.masking)
         total = budget.resolve(rows, batch_size, appended)
         check_steps(keep_steps, method, total)
         length = max_length + appended
@@ -200,22 +209,25 @@ def adapt(
         alike = replace(collator, masking=hidden)
         watch = [] if aside is None else [aside.watcher(loaded.tokenizer, alike, length, batch_size, seed)]
         data = Steps(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
-        trainer = train(
-            engine,
-            data,
-            work / "steps",
-            rule=method.update_rule(),
-            seed=seed,
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            warmup=warmup,
-            minutes=max_minutes,
-            save_every=save_every,
-            appended=appended,
-            title=f"adapt {method.name}",
-            progress=progress,
-            callbacks=[partial(Keeper, keep_steps, work / KEPT, keep), *watch],
-        )
+        with tracked(trackers, out):
+            trainer = train(
+                engine,
+                data,
+                work / "steps",
+                rule=method.update_rule(),
+                seed=seed,
+                learning_rate=learning_rate,
+                weight_decay=weight_decay,
+                warmup=warmup,
+                minutes=max_minutes,
+                save_every=save_every,
+                appended=appended,
+                title=f"adapt {method.name}",
+                progress=progress,
+                report_to=trackers,
+                run_name=out.name,
+                callbacks=[partial(Keeper, keep_steps, work / KEPT, keep), *watch],
+            )
         method.finish(run)
         result.take(trainer)
     group.wait()
@@ -266,6 +278,8 @@ def _fill(
     save_model(loaded.model, folder, out)
     loaded.tokenizer.save_pretrained(folder)
     # A numeric summary of what was read goes with the model, so that it can be traced.
-    write_json(folder / CARD, {**config, "text": text.report.as_dict(), "result": result.measured()})
+    account = {**text.report.as_dict(), "contents": text.contents()}
+    write_json(folder / CARD, {**config, "about": result.about, "text": account, "result": result.measured()})
+    write_adapted_card(folder, out.name)
     for name, account in result.accounts.items():
         write_json(folder / name, account)

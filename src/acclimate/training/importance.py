@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from acclimate.backbone import Gated
+from acclimate.backbone.units import PARTS
 from acclimate.corpus.progress import Progress
 from acclimate.objectives import Batch
 from acclimate.training.run import Run
 from acclimate.updates import dropout_importance
 from acclimate.updates.importance import Representation
+
+SINGLY, THINNED = 32, 64
+"""Units of a layer that are kept each, and how many of more."""
 
 
 def measured_importance(
@@ -51,6 +57,40 @@ def measured_importance(
             )
 
     return run.cached("importance", {"tokens": tokens, "reads": reads, "parts": sorted(units)}, measure)
+
+
+def importance_account(
+    raw: Mapping[str, Tensor], protection: Mapping[str, Tensor], **how: str | int | float
+) -> dict[str, Any]:
+    """Return importances as plain values, to be kept beside a model and drawn.
+
+    Args:
+        raw: (layers, units) for each part, as measured.
+        protection: The same, normalised: what a soft mask protects.
+        how: What else is worth saying, such as how they were measured.
+
+    Returns:
+        For each part its ``name``, and ``raw`` and ``protection`` as lists. Of more than :data:`SINGLY` units a layer
+        only a thinned, falling list is kept (``sorted``), since their order means nothing: both lists stand in the
+        order of ``raw``.
+    """
+    parts: dict[str, Any] = {}
+    for part in raw:
+        values, shares = raw[part].float().cpu(), protection[part].float().cpu()
+        layers, units = values.shape
+        thinned = units > SINGLY
+        if thinned:
+            order = values.argsort(1, descending=True)
+            kept = torch.linspace(0, units - 1, THINNED).round().long()
+            values, shares = values.gather(1, order)[:, kept], shares.gather(1, order)[:, kept]
+        name = PARTS[part]  # type: ignore[index]
+        lists = {"raw": _rounded(values), "protection": _rounded(shares)}
+        parts[part] = {"name": name, "layers": layers, "units": units, "sorted": thinned, **lists}
+    return {**how, "parts": parts}
+
+
+def _rounded(values: Tensor) -> list[list[float]]:
+    return [[float(f"{value:.4g}") for value in row] for row in values.tolist()]
 
 
 def _counted(batches: Iterator[Batch], bar: Progress) -> Iterator[Batch]:

@@ -32,6 +32,8 @@ def train(
     save_every: int | None = None,
     appended: int = 0,
     callbacks: Sequence[Callable[[StepTrainer], TrainerCallback]] = (),
+    report_to: Sequence[str] = (),
+    run_name: str | None = None,
 ) -> StepTrainer:
     """Train with checkpoints in ``work``; go on from the last one if there is one."""
     work.mkdir(parents=True, exist_ok=True)
@@ -51,7 +53,8 @@ def train(
         save_total_limit=1,
         seed=seed,
         disable_tqdm=True,
-        report_to="none",
+        report_to=list(report_to) or "none",
+        run_name=run_name,
         remove_unused_columns=False,
     )
     with TrainingBar(title, enabled=progress) as bar:

@@ -27,8 +27,10 @@ class AdaptResult:
         seconds: Of training, without loading and tokenising.
         losses: Mean of each term over the last logged stretch, nats.
         parameters: The resolved configuration.
-        accounts: What the method found while it prepared, by the name of the JSON file beside the model; empty in a
-            run that was finished before.
+        accounts: What the method found while it prepared, by the name of the JSON file beside the model.
+        masked: A few texts with what is masked of them, see :mod:`acclimate.training.preview`; None in a run that
+            was finished before. They do not go beside the model, since not every text may go where a model goes.
+        about: Paper and summary of the method, for the card.
     """
 
     out: Path
@@ -39,6 +41,8 @@ class AdaptResult:
     losses: dict[str, float]
     parameters: dict[str, Any] = field(default_factory=dict)
     accounts: dict[str, Any] = field(default_factory=dict)
+    masked: dict[str, Any] | None = None
+    about: dict[str, str] = field(default_factory=dict)
 
     def take(self, trainer: StepTrainer) -> None:
         """Take the numbers of a training at the step where it is."""

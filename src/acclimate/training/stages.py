@@ -8,9 +8,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus
 from acclimate.files import new_folder, write_json
-from acclimate.training.method import Stage
+from acclimate.training.method import Method
 from acclimate.training.outcome import CARD, LOG, AdaptResult, plain, read_card
 from acclimate.training.processes import Processes
 from acclimate.training.progress import TrainingBar
@@ -18,7 +19,7 @@ from acclimate.training.progress import TrainingBar
 
 def adapt_in_stages(
     adapt: Callable[..., AdaptResult],
-    stages: Sequence[Stage],
+    method: Method,
     texts: Mapping[str, Corpus],
     model: str | Path,
     out: Path,
@@ -33,7 +34,7 @@ def adapt_in_stages(
 
     Args:
         adapt: As :func:`acclimate.training.adapt`.
-        stages: What to do, in this order.
+        method: The method; its stages say what to do, in this order.
         texts: The text by what stages read.
         model: Where the first stage starts.
         out: Folder to make.
@@ -44,6 +45,7 @@ def adapt_in_stages(
     Returns:
         Steps, tokens and seconds of all stages together; the losses at the end of the last.
     """
+    stages = method.stages()
     work = out.parent / f".{out.name}.stages"
     if group.first:
         if work.is_dir() and read_card(work) != plain(config):
@@ -69,6 +71,7 @@ def adapt_in_stages(
         round(sum(result.seconds for result in results), 1),
         results[-1].losses,
         config,
+        masked=results[-1].masked,
     )
     group.wait()
     if group.first:
@@ -76,7 +79,9 @@ def adapt_in_stages(
             shutil.copytree(places[-1], folder, dirs_exist_ok=True)
             (folder / LOG).write_text("".join(_joined_logs(places)), encoding="utf-8")
             cards = [read_card(place) for place in places]
-            write_json(folder / CARD, {**config, "stages": cards, "result": total.measured()})
+            about = {name: str(getattr(method, name)) for name in ("paper", "summary")}
+            write_json(folder / CARD, {**config, "about": about, "stages": cards, "result": total.measured()})
+            write_adapted_card(folder, out.name)
         shutil.rmtree(work, ignore_errors=True)
     group.wait()
     return total

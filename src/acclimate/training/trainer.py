@@ -183,6 +183,8 @@ class StepTrainer(Trainer):
                 return super().log(logs, start_time)
             with self.log_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
+            # Trackers see every term and the tokens, too.
+            logs = {**logs, "tokens": self.tokens, **{f"term_{name}": value for name, value in self.last_terms.items()}}
         super().log(logs, start_time)
 
     def floating_point_ops(self, inputs: Any) -> int:

@@ -1,0 +1,126 @@
+"""What a card is made of: metadata, sections of Markdown, and measured results in the hub's ``model-index`` form."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from acclimate.files import write_text
+from acclimate.version import __version__
+
+CARD = "README.md"
+CLASSES = {
+    "fill-mask": "AutoModelForMaskedLM",
+    "text-classification": "AutoModelForSequenceClassification",
+    "question-answering": "AutoModelForQuestionAnswering",
+}
+SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]#"})
+
+
+@dataclass
+class Card:
+    """A card before it is written.
+
+    Attributes:
+        name: What the model is called.
+        pipeline: Its task, in the words of the hub: a key of :data:`CLASSES`.
+        summary: A few sentences at the top.
+        sections: Titles with Markdown, in order.
+        base: The model that it was made from, if it is one of the hub.
+        tags: Words to find it by.
+        results: Measured results, arguments of ``huggingface_hub.EvalResult``.
+    """
+
+    name: str
+    pipeline: str
+    summary: str
+    sections: list[tuple[str, str]] = field(default_factory=list)
+    base: str | None = None
+    tags: list[str] = field(default_factory=list)
+    results: list[dict[str, Any]] = field(default_factory=list)
+
+    def text(self, folder: Path) -> str:
+        """Return the card of the model in a folder."""
+        from huggingface_hub import EvalResult, ModelCardData
+
+        data = ModelCardData(
+            base_model=self.base,
+            library_name="transformers",
+            pipeline_tag=self.pipeline,
+            tags=["acclimate", "domain-adaptation", *self.tags],
+            model_name=self.name if self.results else None,
+            eval_results=[EvalResult(**result) for result in self.results] or None,
+        )
+        head = f"---\n{data.to_yaml()}\n---\n"
+        parts = [f"# {safe(self.name)}", self.summary, "## How to use it", self._use(folder)]
+        for title, body in self.sections:
+            parts += [f"## {title}", body]
+        return head + "\n" + "\n\n".join(parts) + f"\n\nWritten by acclimate {__version__}.\n"
+
+    def write(self, folder: Path) -> Path:
+        """Write it as ``README.md``."""
+        return write_text(folder / CARD, self.text(folder))
+
+    def _use(self, folder: Path) -> str:
+        """Say how to load the model: with transformers alone, unless it has parts that transformers does not know."""
+        from acclimate.backbone.checkpoints import README, WEIGHTS, parts_beyond
+
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if parts := parts_beyond(SimpleNamespace(**config)):
+            kind = (config.get("architectures") or ["model"])[0]
+            told = README.format(weights=WEIGHTS, kind=kind, parts=parts, folder=self.name)
+            return told.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
+        name = CLASSES[self.pipeline]
+        return (
+            f"```python\nfrom transformers import AutoTokenizer, {name}\n\n"
+            f"tokenizer = AutoTokenizer.from_pretrained({self.name!r})\n"
+            f"model = {name}.from_pretrained({self.name!r})\n```"
+        )
+
+
+def safe(text: Any) -> str:
+    """Write something that comes from data so that it is not read as markup."""
+    return " ".join(str(text).split()).translate(SPECIAL)
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return a table of Markdown; what is None stays empty."""
+    lines = [list(columns), ["---"] * len(columns)]
+    lines += [["" if cell is None else safe(cell) for cell in row] for row in rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def settings_table(values: Mapping[str, Any]) -> str:
+    """Return a table of settings; those that are None or empty are left out."""
+    rows = [(name, value) for name, value in values.items() if value is not None and value not in ({}, [], ())]
+    return table(("setting", "value"), rows)
+
+
+def size(count: int | None) -> str | None:
+    """Write a number of bytes for people."""
+    if count is None:
+        return None
+    if count < 1000:
+        return f"{count} bytes"
+    for unit in ("kB", "MB", "GB"):
+        count_in = count / 1000 ** (("kB", "MB", "GB").index(unit) + 1)
+        if count_in < 1000 or unit == "GB":
+            break
+    return f"{count_in:.1f} {unit}"
+
+
+def hub_name(model: str) -> str | None:
+    """Return the name of a model if it is one of the hub, not a folder of this machine."""
+    parts = model.split("/")
+    if Path(model).exists() or len(parts) > 2 or not all(parts) or model.startswith((".", "~")):
+        return None
+    return model
+
+
+def shown_name(model: str) -> str:
+    """Name a model for readers elsewhere: that of the hub, or the last part of a path."""
+    return hub_name(model) or Path(model).name

@@ -1,0 +1,59 @@
+"""Results with everything that a report can show, and with texts that try to be markup."""
+
+from __future__ import annotations
+
+import copy
+
+EVIL = "<script>window.evil = 1</script>"
+
+
+def piece(text, fate="", became="", space=True, **more):
+    return {"text": text, "space": space, "fate": fate, "became": became, **more}
+
+
+def masked():
+    """Two texts as two maskings hide them."""
+    words = "the attention of a head is a distribution over the words of a text".split()
+    plain = [piece(word, space=number > 0) for number, word in enumerate(words)]
+    random = copy.deepcopy(plain)
+    random[1]["fate"], random[4]["fate"] = "mask", "kept"
+    random[7].update(fate="random", became=EVIL)
+    chosen = copy.deepcopy(plain)
+    for place in (1, 4, 7, 10):
+        chosen[place]["important"] = True
+    for place in (1, 4, 7):
+        chosen[place]["fate"] = "mask"
+    evil = [piece(EVIL, "mask", space=False), piece("is"), piece(EVIL, important=True)]
+    return [
+        {"place": "cs", "maskings": {"mlm, dga: random": random, "selective: selective": chosen}},
+        {"place": "cs", "maskings": {"mlm, dga: random": evil}},
+    ]
+
+
+def importance(layers=6, heads=12):
+    """Importances of heads, each at its place, and of many units, sorted."""
+    raw = [[((7 * head + 3 * layer) % 11) / 10 for head in range(heads)] for layer in range(layers)]
+    shares = [[min(1.0, abs(value - 0.5) * 2) for value in row] for row in raw]
+    many = [[1 - unit / 63 for unit in range(64)] for _ in range(layers)]
+    head = {
+        "name": "attention heads",
+        "layers": layers,
+        "units": heads,
+        "sorted": False,
+        "raw": raw,
+        "protection": shares,
+    }
+    unit = {"name": "output units of the feed-forward", "layers": layers, "units": 3072, "sorted": True}
+    return {"measured": "dropout", "parts": {"H": head, "O": {**unit, "raw": many, "protection": many}}}
+
+
+def everything(results):
+    """Results with masked texts, importances, and markup where a user could put it."""
+    found = copy.deepcopy(results)
+    found["masked"] = masked()
+    found["notes"] = [EVIL]
+    found["samples"] = [{"text": EVIL, "label": EVIL}]
+    for run in found["adaptations"]:
+        if run["method"].startswith("dga"):
+            run["importance"] = importance()
+    return found

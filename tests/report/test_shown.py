@@ -1,0 +1,103 @@
+"""What the report shows beside scores: counts of wins, importance, masked texts; and all p-values."""
+
+from __future__ import annotations
+
+import pytest
+
+from acclimate.report import markdown, render
+from acclimate.report.heat_map import heat_map, heat_numbers, panels
+from acclimate.report.html import FIGURES
+from acclimate.report.masked import masked_samples
+from acclimate.report.table import tables
+from tests.report.full import EVIL, everything, importance
+from tests.report.test_report import read, results  # noqa: F401  (a fixture)
+
+
+@pytest.fixture(scope="module")
+def full(results):  # noqa: F811
+    return everything(results)
+
+
+def named(found, title):
+    return next(table for table in tables(found) if table.title == title)
+
+
+def test_wins_and_losses_are_counted(results):  # noqa: F811
+    table = named(results, "Wins, ties and losses over tasks")
+    rows = {row[0].text: [entry.text for entry in row] for row in table.rows}
+    assert table.columns[:5] == ["method", "tasks", "helped", "no difference shown", "hurt"]
+    assert rows["mlm"][1:7] == ["2", "2", "0", "0", "2", "0"]
+    scores = [row for row in results["scores"] if row["method"] == "mlm"]
+    mean = sum(100 * row["difference"]["macro_f1"]["difference"] for row in scores) / 2
+    assert rows["mlm"][7] == f"{mean:+.1f}"
+    assert "## Wins, ties and losses over tasks" in markdown(results)
+
+
+def test_one_task_needs_no_count(results):  # noqa: F811
+    one = {**results, "tally": [{**row, "tasks": 1} for row in results["tally"]]}
+    assert "Wins, ties and losses over tasks" not in [table.title for table in tables(one)]
+    older = {name: value for name, value in results.items() if name not in ("tally", "masked")}
+    read(render(older))
+
+
+def test_every_p_value_is_in_the_table(results):  # noqa: F811
+    table = named(results, "Scores on end tasks")
+    row = next(row for row in table.rows if "mlm" in [entry.text for entry in row])
+    shown = dict(zip(table.columns, row, strict=True))
+    entry = next(row for row in results["scores"] if row["method"] == "mlm")["difference"]["macro_f1"]
+    for column, name in (("p", "p"), ("p (Holm)", "p_holm"), ("p (t-test)", "p_t"), ("p (these models)", "p_models")):
+        assert shown[column].value == entry[name]
+    order = [table.columns.index(name) for name in ("difference", "95 % interval", "p")]
+    assert order == sorted(order)  # the effect and its interval first
+
+
+def test_equal_importances_share_a_panel(full):
+    runs = [run for run in full["adaptations"] if run.get("importance")]
+    assert len(runs) == 2  # of two domains
+    shown = panels(full)
+    assert len(shown) == 4 and {one["sorted"] for one in shown} == {False, True}
+    other = {**runs[0], "method": "dga-2"}
+    again = panels({**full, "adaptations": [runs[0], other]})
+    assert [one["methods"] for one in again] == [[runs[0]["method"], "dga-2"]] * 2
+
+
+def test_the_heat_map_has_a_cell_for_each_head(full):
+    one = {**full, "adaptations": full["adaptations"][:]}
+    one["adaptations"] = [next(run for run in full["adaptations"] if run.get("importance"))]
+    drawn = heat_map(one)
+    cells = drawn.count("var(--warm)") + drawn.count("var(--cool)") - 2  # two of the legend
+    values = [value for part in importance()["parts"].values() for row in part["protection"] for value in row]
+    assert cells == sum(value > 0 for value in values)  # what is not protected at all has no colour
+    assert ">.40<" in drawn and "attention heads" in drawn
+    table = heat_numbers(one)
+    assert len(table.rows) == 6 and len(table.columns) == 14
+    assert [entry.value for entry in table.rows[2][2:]] == importance()["parts"]["H"]["protection"][2]
+
+
+def test_without_importance_there_is_no_heat_map(results):  # noqa: F811
+    assert heat_map(results) == "" and heat_numbers(results) is None
+    assert ">Importance<" not in render(results)
+
+
+def test_masked_texts_are_shown_with_what_is_important(full):
+    shown = masked_samples(full)
+    assert [kind for kind, _ in shown["legend"]] == ["mask", "random", "kept", "important"]
+    (_, random), (_, selective) = shown["texts"][0]["maskings"]
+    assert '<mark class="mask" title="hidden' in random and "important" not in random
+    assert selective.count('class="mask important"') == 3 and selective.count('class="important"') == 1
+    text = render(full)
+    assert EVIL not in text and "&lt;script&gt;window.evil" in text
+    read(text)
+
+
+def test_a_study_may_keep_its_text_to_itself(full):
+    assert masked_samples({**full, "masked": []}) is None
+    assert "What is masked" not in render({**full, "masked": []})
+
+
+def test_every_figure_can_be_focused_and_says_what_it_shows(full):
+    text = render(full)
+    for figure in FIGURES:
+        assert f'<figure tabindex="0" aria-labelledby="figure-{figure.name}">' in text
+        assert f'id="figure-{figure.name}">{figure.title}</h2>' in text
+    assert text.count("<figcaption") == len(FIGURES)

@@ -1,0 +1,56 @@
+"""A study writes what it measured into the cards of its models."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from huggingface_hub import ModelCard
+
+from acclimate.cards.measured import VERDICTS
+from acclimate.study import compare
+from tests.study.fakes import World, study
+
+
+class Accounts(World):
+    """Adaptations that leave the account of a real one."""
+
+    def adapt(self, model, corpus, method="mlm", out=None, **options):
+        result = super().adapt(model, corpus, method, out, **options)
+        account = {
+            **{"method": method, "model": str(model), "settings": {}, "corpus": "c0ffee", "seed": options["seed"]},
+            **{"result": {"steps": 40, "tokens": 200_000, "seconds": 1.0, "losses": {"mlm": 2.4}}},
+            "text": {"documents": 300, "contents": [{"name": "/home/me/cs.txt", "bytes": 9000, "hash": "abc"}]},
+        }
+        (result.out / "acclimate.json").write_text(json.dumps(account))
+        return result
+
+
+@pytest.mark.parametrize("adapt_seeds", [None, [3, 4]])
+def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds):
+    values = study(folder, adapt_seeds=adapt_seeds)
+    results = compare(values, tmp_path / "out", progress=False, parts=Accounts(gain=0.3).parts())
+    row = next(row for row in results["scores"] if row["method"] == "mlm")
+    entry = row["difference"]["macro_f1"]
+    runs = [run for run in results["adaptations"] if run["method"] == "mlm"]
+    assert len(runs) == len(adapt_seeds or [0])
+    for run in runs:
+        made = ModelCard.load(tmp_path / "out" / run["folder"] / "README.md")
+        score, domain, general = made.data.eval_results
+        assert score.metric_value == pytest.approx(row["macro_f1"]["mean"], abs=1e-4)
+        assert score.metric_args["low"] == pytest.approx(entry["low"], abs=1e-4)
+        assert score.dataset_name == "intent" and "general text" in (domain.dataset_name, general.dataset_name)
+        span = f"{100 * entry['low']:+.1f} to {100 * entry['high']:+.1f}"
+        assert span in made.text and f"| {VERDICTS[entry['verdict']]} |" in made.text
+        assert "cs.txt" in made.text and "/home/me" not in made.text
+        assert (f"that of seed {run['seed']}" in made.text) == (adapt_seeds is not None)
+        assert ("not that of the adaptation" in made.text) == (adapt_seeds is None)
+        assert made.data.model_name == "model-mlm-cs" + (f"-seed-{run['seed']}" if adapt_seeds else "")
+    other = next(run for run in results["adaptations"] if run["method"] != "mlm")
+    text = (tmp_path / "out" / other["folder"] / "README.md").read_text()
+    assert span not in text  # each card has the numbers of its own model
+
+
+def test_a_folder_without_an_account_is_left_alone(folder, tmp_path):
+    results = compare(study(folder), tmp_path / "out", progress=False, parts=World().parts())
+    assert not list((tmp_path / "out").rglob("README.md")) and results["adaptations"]
