@@ -26,6 +26,7 @@ from acclimate.errors import UserError
 
 __all__ = [
     "adapt",
+    "advise",
     "annotate",
     "app",
     "compare",
@@ -33,6 +34,7 @@ __all__ = [
     "distill",
     "finetune",
     "inspect",
+    "leakage",
     "main",
     "methods",
     "pretrain",
