@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from acclimate.study import Parts, StudyConfig
-from acclimate.study.plan import Plan, make_plan
+from acclimate.study.plan import Plan, make_plan, survey
+from acclimate.study.rounds import rounds
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 STUDIES = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.yaml"))
@@ -19,8 +20,8 @@ STUDIES = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglo
 def planned(name: str, standin: str) -> tuple[StudyConfig, Plan]:
     """Plan a study without running it; a model of the hub is replaced by one that is here."""
     config = StudyConfig.load(EXAMPLES / name)
-    for model in config.models:
-        model.path = model.path if Path(model.path).exists() else standin
+    for named in (*config.models, *(row.teacher for row in config.distill if row.teacher.path)):
+        named.path = named.path if Path(named.path).exists() else standin
     return config, make_plan(config, Parts())
 
 
@@ -36,6 +37,13 @@ def test_every_study_loads_and_plans(plan, name):
     methods, tasks = len(config.methods), sum(len(domain.tasks) for domain in config.domains)
     assert cells["finetune"] == len(config.models) * methods * tasks * len(config.seeds)
     assert cells["loss"] and made.texts["general"].texts
+    students = sum(
+        len(row.students or [model for model in config.models if model.name != row.teacher.model]) * len(domain.tasks)
+        for row in config.distill
+        for domain in config.domains
+        if row.is_for(domain.name)
+    )
+    assert cells["distill"] == students * len(config.seeds)
 
 
 def test_the_small_study_differs_from_the_single_ones_in_its_budget_alone(plan):
@@ -69,3 +77,40 @@ def test_the_paper_in_numbers(plan):
     assert sizes["asc_restaurant"] == (3452, 1120)
     metrics = {task.name: task.metric for domain in config.domains for task in domain.tasks}
     assert {name for name, metric in metrics.items() if metric == "micro_f1"} == {"ChemProt"}
+
+
+def test_the_grids_of_doktra(shared, plan):
+    """Choi et al., 3.2 and A.1; the first cell of a round knows which seeds and which of three splits there are."""
+    config, _ = plan("doktra/paper.yaml")
+    ground = survey(config, Parts())
+    sizes = {}
+    choices = {}
+    for made in rounds(ground, choices):
+        for hunt in made.hunts:
+            sizes[hunt.stage] = (len(hunt.trials), hunt.possible, len(hunt.trials[0].keys))
+            choices |= dict.fromkeys(hunt.places, hunt.trials[0].choice)
+        if made.hunts[0].stage == "teacher":  # the third round is the second once more, for the students
+            break
+    assert sizes == {"method": (6, 6, 3), "teacher": (12, 12, 3)}
+    grid = config.search.distill
+    assert grid["confidence_penalty"] == grid["teacher_penalty"] == [0, 0.3, 0.5, 0.7]
+    assert grid["distill_share"] == [0.6, 0.7, 0.8, 0.9]
+    assert grid["learning_rate"] == config.search.finetune["learning_rate"] == [6e-6, 8e-6, 1e-5]
+
+
+def test_selective_masking_is_compared_at_equal_steps(plan):
+    _, made = plan("selective/small.yaml")
+    assert {settings["steps"] for settings in made.adapt.values()} == {120}
+    given = [{**made.settings[label], "choice": ""} for label in ("selective", "random-same-count")]
+    assert given[0] == given[1]  # the control differs in what it masks alone
+    assert {(sizes["train"][0]) for sizes in made.limits.values()} == {1500}
+
+
+def test_tapt_and_tapter_read_the_text_of_each_task(plan):
+    for name, tasks in (("tapter/small.yaml", 3), ("tapter/paper.yaml", 2)):
+        config, made = plan(name)
+        adapted = [cell for cell in made.entries if cell.kind == "adapt"]
+        assert len(adapted) == tasks * (len(config.methods) - 1)
+        assert all(made.adapt[cell.key]["heldout"] is not None for cell in adapted)
+    firsts = {place[1]: len(first.train) for place, first in plan("tapter/small.yaml")[1].firsts.items()}
+    assert firsts == {"rrc_restaurant": 300, "covid_qa": 300}

@@ -128,3 +128,20 @@ def test_whatever_is_written_there_is_no_traceback(key, value):
 def test_the_resolved_study_can_be_read_again(tmp_path):
     config = StudyConfig.of(study(files(tmp_path / "data")))
     assert StudyConfig.of(config.resolved()) == config
+
+
+def test_on_needs_no_quotes(tmp_path):
+    """YAML 1.1 reads the bare word as true."""
+    path = tmp_path / "study.yaml"
+    path.write_text("models: [m]\nmethods: [none, {name: tapter, on: task}]\ndomains: [{name: d, corpus: c}]\n")
+    assert StudyConfig.load(path).methods[1].on == "task"
+
+
+def test_a_resolved_search_can_be_read_again(tmp_path):
+    search = {"finetune": {"epochs": [1, 2]}, "adapt": {"learning_rate": ["1e-4"]}}
+    values = study(files(tmp_path / "data"), search=search)
+    values["methods"].append({"name": "mlm", "label": "two", "search": {"x": [1], "adapt": {"mask_rate": [0.1]}}})
+    config = StudyConfig.of(values)
+    assert config.search.adapt == {"learning_rate": [1e-4]}
+    assert config.methods[-1].search.parameters == {"x": [1]} and config.methods[-1].parameters == {}
+    assert StudyConfig.of(config.resolved()) == config

@@ -212,13 +212,17 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     code, out, _ = call(
         monkeypatch, capsys, "pretrain", "--config", config, "--architecture", "roberta",
         "--set", "num_hidden_layers=1", "--vocab-size", 300, "--lowercase", "--steps", 3, "--masking", "whole-word",
-        "--keep-steps", "1,2", "--out", tmp_path / "out", "--quiet",
+        "--keep-steps", "1,2", "--out", tmp_path / "out", "--heldout", corpus, "--heldout-every", 2, "--quiet",
     )  # fmt: skip
     assert code == 0
     assert "3 steps" in out
     assert out.splitlines()[1:] == [str(tmp_path / "out" / f"step-00000{step}") for step in (1, 2)]
     card = read_json(tmp_path / "out" / "acclimate.json")
     assert card["settings"]["configuration"]["num_hidden_layers"] == 1
+    assert card["model"] == "fresh weights"  # not the folder that held them
+    assert read_json(tmp_path / "out" / "step-000001" / "acclimate.json")["model"] == "fresh weights"
+    log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in log if "heldout" in line] == [0, 2, 3]
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert len(tokenizer) == 300
     assert tokenizer("PIZZA")["input_ids"] == tokenizer("pizza")["input_ids"]
@@ -227,3 +231,14 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
         assert code == 2
         assert message in err
         assert len(err.strip().splitlines()) == 1
+
+
+def test_adaptation_keeps_steps_on_the_command_line_too(tiny_bert, tmp_path, monkeypatch, capsys):
+    corpus = tmp_path / "text.txt"
+    corpus.write_text("\n".join(DOCUMENTS))
+    code, out, _ = call(
+        monkeypatch, capsys, "adapt", "--model", tiny_bert, "--corpus", corpus, "--steps", 3, "--batch-size", 4,
+        "--max-length", 24, "--precision", "fp32", "--keep-steps", "0,2", "--out", tmp_path / "out", "--quiet",
+    )  # fmt: skip
+    assert code == 0
+    assert out.splitlines()[1:] == [str(tmp_path / "out" / f"step-00000{step}") for step in (0, 2)]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.app import Quiet, app, named_values, read_options
+from acclimate.cli.app import Quiet, app, named_values, read_options, step_numbers, tell_kept
 from acclimate.errors import UserError
 
 
@@ -55,6 +55,9 @@ def adapt(
     save_every: Annotated[
         int | None, typer.Option(help="Steps between checkpoints (default: every 5 minutes).")
     ] = None,
+    keep_steps: Annotated[
+        list[str] | None, typer.Option(help="Keep the model after these steps, as 100,200; 0 is the start.")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Parameter of the method, as contrast_weight=0.5.")
     ] = None,
@@ -80,6 +83,8 @@ def adapt(
         if config
         else {}
     )
+    if keep_steps:
+        given["keep_steps"] = step_numbers(keep_steps)
     values.update({key: value for key, value in given.items() if value is not None})
     values["settings"] = {**(values.get("settings") or {}), **named_values(settings or [])}
     if masking_set:
@@ -95,5 +100,6 @@ def adapt(
     losses = ", ".join(f"{name} {value:.3f}" for name, value in result.losses.items() if name != "loss")
     speed = f", {result.tokens / result.seconds:,.0f} tokens/s" if result.seconds else ""
     typer.echo(f"{result.out}: {result.method}, {result.steps:,} steps, {result.tokens:,} tokens{speed}. {losses}")
+    tell_kept(result.out, values.get("keep_steps") or [])
     if repo and int(os.environ.get("RANK", "0")) == 0:
         typer.echo(put(result.out, repo))

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from acclimate.cli.app import Out, Quiet, app
+from acclimate.errors import UserError
 
 
 @app.command()
@@ -18,6 +19,9 @@ def compare(
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Compute nothing; write the report from what is there.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Compute nothing; say what there is to do, and about how long it takes.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Run a study of models x methods x tasks x seeds; run it again to go on after a kill.
@@ -26,9 +30,37 @@ def compare(
     """
     from acclimate.study import compare as run
 
+    if dry_run:
+        if shard or report_only:
+            raise UserError("--dry-run computes nothing and writes nothing; leave out --shard and --report-only.")
+        _tell(study, out)
+        return
     cells = run(study, out, shard=shard, report_only=report_only, progress=not quiet)["cells"]
     left = cells["total"] - cells["done"] - cells["reused"]
     if shard and left:
         typer.echo(f"Shard {shard} is through; {left} of {cells['total']} cells are left.")
     else:
         typer.echo(f"Report: {out / 'report.html'}")
+
+
+def _tell(study: Path, out: Path) -> None:
+    """Print the cells of a study by kind, and the estimate."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from acclimate.study.forecast import forecast
+
+    plan = forecast(study, out)
+    table = Table("part", "kind", "cells", "done", "minutes left")
+    for stretch in plan.stretches:
+        left = "unknown" if stretch.seconds is None else f"{stretch.seconds / 60:.1f}"
+        table.add_row(stretch.part, stretch.kind, str(stretch.cells), str(stretch.done), left)
+    Console().print(table)
+    cells, done = (sum(getattr(stretch, name) for stretch in plan.stretches) for name in ("cells", "done"))
+    if plan.seconds is None:
+        said = "no finished cell of each kind says yet how long the others take"
+    else:
+        said = f"the others take about {plan.seconds / 60:.0f} minutes of one process, as the finished ones did"
+    typer.echo(f"{done:,} of {cells:,} cells are done; {said}." if done < cells else f"All {cells:,} cells are done.")
+    if plan.guessed:
+        typer.echo("Settings are still to be chosen; what follows a choice is counted with the first combination.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.app import Quiet, app, named_values, read_options
+from acclimate.cli.app import Quiet, app, named_values, read_options, step_numbers, tell_kept
 from acclimate.errors import UserError
 
 
@@ -58,6 +58,10 @@ def pretrain(
         list[str] | None, typer.Option("--masking-set", help="Parameter of the masking, as lexicon=words.txt.")
     ] = None,
     text_column: Annotated[str | None, typer.Option(help="Where the text is in tables and JSON lines.")] = None,
+    heldout: Annotated[
+        list[str] | None, typer.Option(help="Text on which the loss is measured during training, as --corpus.")
+    ] = None,
+    heldout_every: Annotated[int | None, typer.Option(help="Steps between two of these (default: 50).")] = None,
     layout: Annotated[str | None, typer.Option(help="padded or packed rows.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, bf16 or auto.")] = None,
     save_every: Annotated[
@@ -79,7 +83,7 @@ def pretrain(
         own = named_values(masking_set, "--masking-set")
         values["masking_settings"] = {**(values.get("masking_settings") or {}), **own}
     if keep_steps:
-        given["keep_steps"] = _steps(keep_steps)
+        given["keep_steps"] = step_numbers(keep_steps)
     values.update({key: value for key, value in given.items() if value is not None})
     for name in ("corpus", "out"):
         if not values.get(name):
@@ -88,14 +92,4 @@ def pretrain(
     losses = ", ".join(f"{name} {value:.3f}" for name, value in result.losses.items() if name != "loss")
     speed = f", {result.tokens / result.seconds:,.0f} tokens/s" if result.seconds else ""
     typer.echo(f"{result.out}: {result.steps:,} steps, {result.tokens:,} tokens{speed}. {losses}")
-    for step in values.get("keep_steps") or []:
-        folder = result.out / f"step-{step:06d}"
-        typer.echo(str(folder) if folder.is_dir() else f"The training ended before step {step:,}: it was not kept.")
-
-
-def _steps(items: list[str]) -> list[int]:
-    """Read ``--keep-steps 100,200 --keep-steps 300``."""
-    try:
-        return [int(number) for item in items for number in item.replace("_", "").split(",")]
-    except ValueError as error:
-        raise UserError(f"--keep-steps wants numbers, as 1000,2000, not '{','.join(items)}'.") from error
+    tell_kept(result.out, values.get("keep_steps") or [])

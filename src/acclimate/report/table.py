@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from acclimate.report.accounts import accounts
 from acclimate.report.cells import Entry, Table, mean_entry, p_entry
 from acclimate.report.lost import kept, leakage, moved
+from acclimate.report.searched import searched
 from acclimate.report.took import adaptations, distillations
 from acclimate.report.words import VERDICTS, interval_text, method_name, metric_name, metrics_of, plain, signed
 
@@ -16,7 +18,7 @@ OPPOSITE = {"win": "loss", "loss": "win", "tie": "tie"}
 def tables(results: dict[str, Any]) -> list[Table]:
     """Return the tables of a study that have rows: scores, losses, what adaptations and distillations took."""
     made = [_tally(results), _scores(results), _losses(results), kept(results), moved(results), leakage(results)]
-    made += [adaptations(results), distillations(results)]
+    made += [adaptations(results), accounts(results), distillations(results), searched(results)]
     return [_without_constant(table) for table in made if table.rows]
 
 

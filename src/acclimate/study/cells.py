@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -67,6 +68,13 @@ class CellStore:
         record = self._record(cell)
         return record if record and record.get("status") == "failed" else None
 
+    def finished(self) -> Iterator[dict[str, Any]]:
+        """Yield the stored records of all finished cells, also of those that no study asks for any more."""
+        for path in sorted((self.out / "cells").glob("*.json")):
+            record = self._read(path)
+            if record and record.get("status") == "done":
+                yield record
+
     def claim(self, cell: Cell) -> Claim:
         """Return the claim to work on a cell; it is not taken yet.
 
@@ -76,8 +84,12 @@ class CellStore:
         return Claim(self.out / "cells" / f"{cell.key}.claim")
 
     def _record(self, cell: Cell) -> dict[str, Any] | None:
+        return self._read(self._path(cell))
+
+    @staticmethod
+    def _read(path: Path) -> dict[str, Any] | None:
         try:
-            record = read_json(self._path(cell))
+            record = read_json(path)
         except (OSError, json.JSONDecodeError, UnicodeDecodeError):
             return None
         return record if isinstance(record, dict) and record.get("format") == FORMAT else None

@@ -14,10 +14,11 @@ from acclimate.study.config import StudyConfig
 from acclimate.study.leaks import look_for_leaks
 from acclimate.study.model_cards import write_model_cards
 from acclimate.study.parts import Parts
-from acclimate.study.plan import make_plan
-from acclimate.study.runner import Runner
+from acclimate.study.plan import Plan, survey
+from acclimate.study.search import final_plan, search
 from acclimate.study.shards import Shard
-from acclimate.study.summary import Outcome, summarise
+from acclimate.study.summary import summarise
+from acclimate.study.working import Working
 
 NAMED = 5
 """How many of the missing cells are named on the terminal."""
@@ -41,6 +42,9 @@ def compare(
     Several processes may work on one folder, also on several machines that share it: each claims a cell before it
     computes it, leaves alone what another has claimed, and takes over what a killed one left.
 
+    Where the study searches settings, that comes first, on dev alone; test is read with the chosen ones. A shard that
+    finds the search unfinished after its own share of it stops there; run the same command again.
+
     Args:
         config: The study, or plain values for one, or the path of a ``.yaml`` or ``.toml`` file.
         out: Folder of the study.
@@ -60,45 +64,36 @@ def compare(
     share = Shard.parse(shard) if shard is not None else None
     if share and report_only:
         raise UserError("A shard computes and 'report only' does not: give one of them.")
-    if isinstance(config, str | Path):
-        config = StudyConfig.load(config)
-    elif isinstance(config, dict):
-        config = StudyConfig.of(config)
-    parts = parts or Parts()
-    out = Path(out)
+    config, parts, out = _opened(config), parts or Parts(), Path(out)
     if out.is_file():
         raise UserError(f"'{out}' is a file; give a folder for the study.")
-    plan = make_plan(config, parts)
-    store = CellStore(out)
-    keys = [] if report_only else share.own(plan.cells) if share else list(plan.cells)
-    ours = Runner(plan, store, parts, progress).run(keys)
-    outcomes = {key: ours.get(key) or _stored(cell, store) for key, cell in plan.cells.items()}
-    left = [outcome.cell for outcome in outcomes.values() if outcome.result is None]
+    ground, store = survey(config, parts, progress), CellStore(out)
+    work = Working(store, parts, progress, share, report_only)
+    if config.leakage != "off":  # shards leave it to the one that writes the report
+        look_for_leaks(ground.plan, config, parts, progress=progress, known_only=report_only or share is not None)
+        if progress:
+            _tell_leaks(ground.plan)
+    found = search(ground, work)
+    plan = final_plan(ground, found)
+    outcomes = {**found.outcomes, **work(plan)}
+    left = [one.cell for key, one in outcomes.items() if one.result is None and key not in found.forgiven]
     if report_only and len(left) == len(outcomes):
         raise UserError(f"No cell of this study is finished in '{out}'. Run it without 'report only' first.")
-    results = summarise(config, plan, store, outcomes)
+    if share and not left and config.leakage != "off":
+        look_for_leaks(plan, config, parts, progress=progress)
+    results = summarise(config, plan, store, outcomes, searched=found.rows)
     if not (share and left):
         _write(results, out, progress)
     if progress and left and (share or report_only):
         _tell_left(left, len(outcomes), share)
-    failed = [outcome for outcome in ours.values() if outcome.state == "failed"]
-    if failed:
-        raise UserError(
-            f"{len(failed)} of {len(ours)} cells failed; the others are in '{out}'. First: "
-            f"{failed[0].cell.description}: {failed[0].error} Mend it and run the same command again."
-        )
+    work.check_failures(found.forgiven)
     return results
 
 
-def _stored(cell: Cell, store: CellStore) -> Outcome:
-    """Return what the store says of a cell that this call does not compute."""
-    result = store.result(cell)
-    if result is not None:
-        return Outcome(cell, "reused", result)
-    record = store.failure(cell)
-    if record is not None:
-        return Outcome(cell, "failed", error=str(record.get("error")))
-    return Outcome(cell, "missing", error="not computed yet")
+def _opened(config: StudyConfig | dict[str, Any] | str | Path) -> StudyConfig:
+    if isinstance(config, str | Path):
+        return StudyConfig.load(config)
+    return StudyConfig.of(config) if isinstance(config, dict) else config
 
 
 def _write(results: dict[str, Any], out: Path, progress: bool) -> None:
@@ -114,6 +109,17 @@ def _write(results: dict[str, Any], out: Path, progress: bool) -> None:
         for table in results_table(results):
             console.print(table)
         console.print(f"Report: {report}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _tell_leaks(plan: Plan) -> None:
+    """Say at the start which corpora hold texts that a task is judged on."""
+    console = Console(stderr=True)
+    for domain, found in plan.leakage.items():
+        if found["flagged"]:
+            texts = sum(group["found"] for group in found["texts"])
+            what = "are left out" if found["removed"] else "stay in: 'leakage: remove' leaves them out"
+            line = f"! {found['flagged']:,} documents of {domain} hold {texts:,} dev or test texts; they {what}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
 def _tell_left(left: list[Cell], total: int, share: Shard | None) -> None:

@@ -12,6 +12,7 @@ from acclimate.errors import UserError, unknown
 from acclimate.files import read_settings
 from acclimate.masking import file_parameters
 from acclimate.study.explain import explain
+from acclimate.study.grid import MethodSearch, SearchSettings
 from acclimate.study.lessons import DistillSpec
 from acclimate.study.settings import (
     AdaptSettings,
@@ -49,7 +50,8 @@ class MethodSpec(BaseModel):
 
     Keys other than these are parameters of the method; the method itself says which it knows. ``adapt`` overrides
     settings of the study's ``adapt`` section for this method alone. ``on: task`` adapts to the text of each task, once
-    for each, and ``on: domain`` to that of the domain; by default the method says which.
+    for each, and ``on: domain`` to that of the domain; by default the method says which. ``search`` has values of its
+    parameters to try and, under ``adapt``, of settings of its adaptation.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -57,6 +59,7 @@ class MethodSpec(BaseModel):
     label: str = ""
     on: Literal["domain", "task"] | None = None
     adapt: dict[str, Any] = Field(default_factory=dict)
+    search: MethodSearch | None = None
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -66,6 +69,8 @@ class MethodSpec(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
+        if isinstance(value, Mapping) and True in value:  # YAML reads a bare "on" as true
+            value = {"on" if key is True else key: entry for key, entry in value.items()}
         return {"name": value} if isinstance(value, str) else value
 
     @model_validator(mode="after")
@@ -96,7 +101,10 @@ class StudyConfig(Strict):
         models: Models to start from.
         methods: Methods of adaptation; ``none`` is the model as it is.
         domains: Domains, each with text and tasks.
+        other_tasks: End tasks of other domains: every adapted model learns them, too, to see what was lost on them.
         general: Text, or several sources of it, on which forgetting is measured. None: it is not measured.
+        leakage: Whether documents that hold dev or test texts of a task are counted (``"report"``), left out before
+            adaptation (``"remove"``), or not looked for (``"off"``).
         adapt: Settings of adaptation.
         adapt_seeds: None adapts once per method and shares the result among all seeds of fine-tuning. With a list,
             the i-th seed of fine-tuning starts from adaptation seed i modulo its length.
@@ -104,6 +112,7 @@ class StudyConfig(Strict):
         seeds: Seeds of fine-tuning: a number n for 0 to n - 1, or a list.
         evaluate: Settings of the measured masked-LM loss.
         distill: Rows whose students learn each task from a teacher.
+        search: What is chosen on the dev splits before anything is tested.
         baseline: Label of the method with which the others are compared.
     """
 
@@ -114,13 +123,18 @@ class StudyConfig(Strict):
     models: list[ModelSpec] = Field(min_length=1)
     methods: list[MethodSpec] = Field(min_length=1)
     domains: list[DomainSpec] = Field(min_length=1)
+    other_tasks: list[TaskSpec] = Field(default_factory=list)
     general: Annotated[Paths | None, BeforeValidator(several)] = None
+    leakage: Annotated[Literal["report", "remove", "off"], BeforeValidator(lambda v: "off" if v is False else v)] = (
+        "report"  # YAML reads a bare off as false
+    )
     adapt: AdaptSettings = AdaptSettings()
     adapt_seeds: list[int] | None = Field(default=None, min_length=1)
     finetune: FinetuneSettings = FinetuneSettings()
     seeds: Annotated[list[int], Field(min_length=1)] = [0, 1, 2, 3, 4]
     evaluate: EvaluateSettings = EvaluateSettings()
     distill: list[DistillSpec] = Field(default_factory=list)
+    search: SearchSettings | None = None
     baseline: str = "none"
 
     @model_validator(mode="before")
@@ -148,6 +162,12 @@ class StudyConfig(Strict):
         _distinct("seeds", [str(seed) for seed in self.seeds], "list each seed once")
         for domain in self.domains:
             _distinct(f"tasks of {domain.name}", [task.name for task in domain.tasks], "give one a different 'name'")
+        _distinct("other_tasks", [task.name for task in self.other_tasks], "give one a different 'name'")
+        if self.evaluate.moved and not self.general:
+            raise ValueError("evaluate.moved measures on general text: give 'general', or leave it out")
+        tasks = [task for domain in self.domains for task in domain.tasks]
+        if self.search is None and any(row.search for row in (*self.rows, *tasks)):
+            self.search = SearchSettings()
         labels = [method.label for method in self.methods]
         if self.baseline not in labels:
             if "baseline" in self.model_fields_set:
@@ -195,9 +215,9 @@ class StudyConfig(Strict):
         for domain in copy.domains:
             domain.corpus = [_located(source, folder) for source in domain.corpus]
             domain.heldout = domain.heldout and [_located(source, folder) for source in domain.heldout]
-            for task in domain.tasks:
-                task.path = _located(task.path, folder)
-                task.first = task.first and _located(task.first, folder)
+        for task in (*copy.other_tasks, *(task for domain in copy.domains for task in domain.tasks)):
+            task.path = _located(task.path, folder)
+            task.first = task.first and _located(task.first, folder)
         for row in copy.distill:
             row.teacher.path = row.teacher.path and _located(row.teacher.path, folder)
         copy.general = copy.general and [_located(source, folder) for source in copy.general]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from acclimate.errors import UserError, unknown
 from acclimate.study.cells import Cell
+from acclimate.study.choices import Choices, chosen
 from acclimate.study.config import DomainSpec, StudyConfig
+from acclimate.study.finetuning import task_settings
 from acclimate.study.identity import model_identity
 from acclimate.study.lessons import DistillSpec
 from acclimate.study.parts import Parts, check_keywords
+from acclimate.study.reading import UNADAPTED
 from acclimate.study.settings import TaskSpec
 
 if TYPE_CHECKING:
@@ -48,7 +51,9 @@ class Source:
     seed: int
 
 
-def add_distillations(plan: Plan, config: StudyConfig, parts: Parts, identities: dict[str, str]) -> None:
+def add_distillations(
+    plan: Plan, config: StudyConfig, parts: Parts, identities: dict[str, str], choices: Choices | None = None
+) -> None:
     """Add the cells of all rows of distillation; those of adaptation and fine-tuning are there already.
 
     A teacher is fine-tuned once for each adaptation that it comes from, and all seeds of the students share it, as
@@ -58,7 +63,9 @@ def add_distillations(plan: Plan, config: StudyConfig, parts: Parts, identities:
         plan: The plan so far.
         config: The study.
         parts: Its parts.
-        identities: Hashes of its models, by name.
+        identities: Hashes of its models, by name; those of teachers from outside are added.
+        choices: What a search chose. A teacher, and a student before distillation, are fine-tuned with what was chosen
+            for the models that they are: for the teacher's method, and for the student without adaptation.
 
     Raises:
         UserError: If a row names a model, method or setting that does not exist, or a task that is no classification.
@@ -70,15 +77,19 @@ def add_distillations(plan: Plan, config: StudyConfig, parts: Parts, identities:
             known = [name for name in defaults if name not in OWN]
             check_keywords(row.settings, known, f"distill.{row.label}")
         path = row.teacher.path
-        outside = (
-            Source(model_identity(path), None, path, {"model": row.teacher.name}, config.adapt.seed) if path else None
-        )
+        outside = None
+        if path:
+            if (known_as := f"at {path}") not in identities:
+                identities[known_as] = model_identity(path)
+            labels = {"model": row.teacher.name}
+            outside = Source(identities[known_as], None, path, labels, config.adapt.seed)
         students = row.students or [model.name for model in config.models if model.name != row.teacher.model]
         for domain in config.domains:
-            for task in domain.tasks:
+            for task in domain.tasks if row.is_for(domain.name) else ():
                 for seed in config.seeds:
                     source = outside or _find(plan, row, domain, task, seed, config.adapt.seed)
-                    _add(plan, config, parts, row, (domain, task), source, students, identities, seed, defaults or {})
+                    ways = _ways(plan, config, row, (domain, task), students, defaults or {}, choices or {})
+                    _add(plan, parts, row, (domain, task), source, ways, identities, seed)
 
 
 def _check(row: DistillSpec, config: StudyConfig) -> None:
@@ -86,6 +97,10 @@ def _check(row: DistillSpec, config: StudyConfig) -> None:
     for name in [*(row.students or ()), *([row.teacher.model] if row.teacher.model else ())]:
         if name not in names:
             raise unknown(f"model in the row '{row.label}' of distill:", name, names)
+    domains = [domain.name for domain in config.domains]
+    for name in row.domains or ():
+        if name not in domains:
+            raise unknown(f"domain in the row '{row.label}' of distill:", name, domains)
     if row.teacher.model and row.teacher.method not in labels:
         raise unknown(f"method of the teacher in the row '{row.label}' of distill:", row.teacher.method, labels)
     if not row.students and not set(names) - {row.teacher.model}:
@@ -96,58 +111,100 @@ def _find(plan: Plan, row: DistillSpec, domain: DomainSpec, task: TaskSpec, seed
     """Find the model that the study fine-tunes on the task with that seed, as the teacher's method made it."""
     wanted = {"model": row.teacher.model, "domain": domain.name, "method": row.teacher.method, "task": task.name}
     for cell in plan.entries:
-        if cell.kind == "finetune" and {**cell.labels, **wanted, "seed": seed} == cell.labels:
+        if (
+            cell.kind == "finetune"
+            and "role" not in cell.labels
+            and {**cell.labels, **wanted, "seed": seed} == cell.labels
+        ):
             path = None if cell.needs else plan.models[str(row.teacher.model)]
             labels = {name: value for name, value in cell.labels.items() if name not in ("seed", "task", "domain")}
             return Source(cell.identity["model"], cell.needs, path, labels, cell.labels.get("adapt_seed", other))
     raise AssertionError(f"no fine-tuning of {wanted} in the plan")  # every method is fine-tuned on every task
 
 
-def _add(
+class _Way(NamedTuple):
+    """Settings of one row of distillation on one task.
+
+    Attributes:
+        teaching: Of the teacher's fine-tuning, with defaults.
+        decides: Of distillation, with defaults: what its result depends on.
+        given: Of distillation, without defaults.
+    """
+
+    teaching: dict[str, Any]
+    decides: dict[str, Any]
+    given: dict[str, Any]
+
+
+def _ways(
     plan: Plan,
     config: StudyConfig,
+    row: DistillSpec,
+    place: tuple[DomainSpec, TaskSpec],
+    students: list[str],
+    defaults: dict[str, Any],
+    choices: Choices,
+) -> dict[str, _Way]:
+    """Return the settings for each student, and under ``""`` those for the teacher."""
+    domain, task = place
+    as_it_came = next((method.label for method in config.methods if method.name == UNADAPTED), "")
+    models = {"": (row.teacher.model or "", row.teacher.method), **{name: (name, as_it_came) for name in students}}
+    ways = {}
+    for name, (model, method) in models.items():
+        finetuned = chosen(choices, model, domain.name, task.name, method).of_task(task)
+        own = {**row.settings}
+        for who in dict.fromkeys(("", name)):
+            own |= chosen(choices, who, domain.name, task.name, row.label).distill
+        ways[name] = _way(task_settings(config, finetuned), own, plan.metrics[domain.name, task.name], defaults)
+    return ways
+
+
+def _way(finetuning: dict[str, Any], own: dict[str, Any], metric: str, defaults: dict[str, Any]) -> _Way:
+    settings = {key: finetuning[name] for name, key in (*TEACHING.items(), *STUDYING.items()) if name in finetuning}
+    settings |= {name: finetuning[name] for name in (*BOTH, "select") if name in finetuning} | own
+    if settings.get("select") == "dev":
+        settings["metric"] = metric
+    decides = {**{name: value for name, value in defaults.items() if name not in OWN}, **settings}
+    teaching = {name: decides.pop(key) for name, key in TEACHING.items() if key in decides}
+    teaching |= {name: decides[name] for name in BOTH if name in decides}
+    return _Way(teaching, decides, {name: value for name, value in settings.items() if name not in TEACHING.values()})
+
+
+def _add(
+    plan: Plan,
     parts: Parts,
     row: DistillSpec,
     place: tuple[DomainSpec, TaskSpec],
     source: Source,
-    students: list[str],
+    ways: dict[str, _Way],
     identities: dict[str, str],
     seed: int,
-    defaults: dict[str, Any],
 ) -> None:
     """Add the cells of one row, task and seed: that of the teacher, and one for each student."""
-    from acclimate.study.plan import task_settings
-
     domain, task = place
-    loaded, finetuning = plan.tasks[domain.name, task.name], task_settings(config, task)
+    loaded = plan.tasks[domain.name, task.name]
     if loaded.scoring().kind not in ("single_label", "multi_label"):
         raise UserError(f"study: '{task.name}' is no classification task, and only those can be distilled.")
     if task.first is not None:
         raise UserError(f"study: '{task.name}' has a first task, which distillation does not know; leave it out.")
-    settings = {key: finetuning[name] for name, key in (*TEACHING.items(), *STUDYING.items()) if name in finetuning}
-    settings |= {name: finetuning[name] for name in (*BOTH, "select") if name in finetuning} | row.settings
-    if settings.get("select") == "dev":
-        settings["metric"] = plan.metrics[domain.name, task.name]
-    decides = {**{name: value for name, value in defaults.items() if name not in OWN}, **settings}
-    teaching = {name: decides.pop(key) for name, key in TEACHING.items() if key in decides}
-    teaching |= {name: decides[name] for name in BOTH if name in decides}
     where = {"domain": domain.name, "task": task.name}
-    teacher, needs, path = source.identity, None, source.path
+    teacher, needs, path = source.identity, source.needs, source.path
     if path is None or not parts.knows_task(path, loaded):
-        chosen = seed if teaching.get("few_shot") else source.seed
-        made = {"model": source.identity, "task": loaded.fingerprint(), "settings": teaching, "seed": chosen}
-        cell = Cell("teacher", made, {**source.labels, **where, "seed": chosen}, source.needs)
+        teaching = ways[""].teaching
+        taught = seed if teaching.get("few_shot") else source.seed
+        made = {"model": source.identity, "task": loaded.fingerprint(), "settings": teaching, "seed": taught}
+        cell = Cell("teacher", made, {**source.labels, **where, "seed": taught}, source.needs)
         teacher = needs = plan.add(cell)
         path = None
         plan.distill[teacher] = {**teaching, "model": source.path}
-    given = {name: value for name, value in settings.items() if name not in TEACHING.values()}
-    for student in students:
-        told = {
-            "teacher": teacher,
-            "student": identities[student],
-            "task": loaded.fingerprint(),
-            "settings": decides,
-            "seed": seed,
-        }
-        cell = Cell("distill", told, {"model": student, "method": row.label, **where, "seed": seed}, needs)
-        plan.distill[plan.add(cell)] = {**given, "teacher": path, "student": plan.models[student]}
+    for student, way in ways.items():
+        if student:
+            told = {
+                "teacher": teacher,
+                "student": identities[student],
+                "task": loaded.fingerprint(),
+                "settings": way.decides,
+                "seed": seed,
+            }
+            cell = Cell("distill", told, {"model": student, "method": row.label, **where, "seed": seed}, needs)
+            plan.distill[plan.add(cell)] = {**way.given, "teacher": path, "student": plan.models[student]}

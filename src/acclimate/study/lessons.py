@@ -7,16 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from acclimate.study.settings import Strict, several
-
-
-def _number(value: Any) -> Any:
-    """Let ``1e-5`` stand for a number; YAML reads it as text."""
-    try:
-        number = float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-    return int(number) if isinstance(number, float) and number.is_integer() else number
+from acclimate.study.settings import Lists, Strict, number, several
 
 
 class TeacherSpec(Strict):
@@ -50,6 +41,9 @@ class DistillSpec(BaseModel):
         teacher: Where the knowledge of the domain comes from.
         label: What the row is called.
         students: Names of models of the study; None: all but the teacher's.
+        domains: Names of the domains that the row is for; None: all.
+        search: Values to try of settings of this row, in place of those that the study's ``search`` has under
+            ``distill``.
 
     Other keys are settings of :func:`acclimate.distill`. What the study says about fine-tuning holds for the
     fine-tuning of the teacher and of the student, unless these settings say otherwise.
@@ -59,11 +53,17 @@ class DistillSpec(BaseModel):
     teacher: TeacherSpec
     label: str = ""
     students: Annotated[list[str] | None, BeforeValidator(several), Field(min_length=1)] = None
+    domains: Annotated[list[str] | None, BeforeValidator(several), Field(min_length=1)] = None
+    search: Lists | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of distillation that were given."""
-        return {name: _number(value) for name, value in (self.model_extra or {}).items()}
+        return {name: number(value) for name, value in (self.model_extra or {}).items()}
+
+    def is_for(self, domain: str) -> bool:
+        """Say whether the row is for a domain."""
+        return self.domains is None or domain in self.domains
 
     @model_validator(mode="after")
     def _labelled(self) -> DistillSpec:

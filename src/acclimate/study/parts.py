@@ -42,6 +42,18 @@ def _load_task(path: str, name: str, ratio: float | None = None) -> Any:
     return task if ratio is None else repartition(task, ratio)
 
 
+def _limited(task: Any, **limits: int) -> Any:
+    from acclimate.tasks.splits import limited
+
+    return limited(task, **limits)
+
+
+def _held_back(task: Any) -> Any:
+    from acclimate.tasks.splits import held_back
+
+    return held_back(task)
+
+
 def _check_first(first: Any, task: Any) -> None:
     from acclimate.tasks.stages import check_first
 
@@ -147,6 +159,8 @@ class Parts:
         load_task: From a folder and a name to a task with ``fingerprint()``, ``scoring(negative=...)`` and
             ``default_length``; a third argument, given only where the study asks for it, is the ratio of a
             re-partition.
+        limited: From a task and the most rows by split to a task with a part of it.
+        held_back: From a task to one with dev in the place of test, for a search.
         check_first: Raises UserError if the first task cannot be learnt before the second.
         lm_loss: From a model, texts and ``max_length`` to ``{"nats", "per_text", ...}``.
         moved: From a model, an adapted one, texts and ``max_length`` to how far the one is from the other.
@@ -166,6 +180,8 @@ class Parts:
     distill: Callable[..., Any] = _distill
     knows_task: Callable[[str, Any], bool] = _knows_task
     load_task: Callable[..., Any] = _load_task
+    limited: Callable[..., Any] = _limited
+    held_back: Callable[[Any], Any] = _held_back
     check_first: Callable[[Any, Any], None] = _check_first
     lm_loss: Callable[..., dict[str, Any]] = _lm_loss
     moved: Callable[..., dict[str, Any]] = _moved

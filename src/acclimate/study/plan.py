@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from acclimate.errors import UserError, unknown
-from acclimate.masking import identify
 from acclimate.study.cells import Cell
-from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
+from acclimate.study.config import DomainSpec, ModelSpec, StudyConfig, TaskSpec
 from acclimate.study.distilling import add_distillations
+from acclimate.study.finetuning import task_settings
 from acclimate.study.identity import choose_texts, model_identity, texts_identity
-from acclimate.study.parts import FIRST_ADAPT_OPTIONS, FIRST_OPTIONS, FIRST_STAGE, HARMLESS, RESERVED, Parts
+from acclimate.study.kept import OTHER
+from acclimate.study.layout import lay_out
+from acclimate.study.leaks import remove_leaks
+from acclimate.study.parts import Parts
 from acclimate.study.reading import UNADAPTED, Reading, read_methods
+from acclimate.study.rounds import check_search
 
 HELDOUT_SHARE = 0.02
 SPLIT_SEED = 0
@@ -37,6 +42,11 @@ class Base:
     identity: str
     needs: str | None = None
 
+    @property
+    def source(self) -> tuple[str, str | None]:
+        """Both, as cells of fine-tuning take them."""
+        return self.identity, self.needs
+
 
 @dataclass
 class Plan:
@@ -48,7 +58,7 @@ class Plan:
         models: Path of each model, by name.
         corpora: Text to adapt to, by domain; ``"general"`` is what a missing head is warmed up on.
         texts: Documents to measure on, by ``"general"`` or name of the domain.
-        tasks: Loaded tasks, by (domain, task name).
+        tasks: Loaded tasks, by (domain, task name); those of other domains have "" for it.
         firsts: What is learnt before some of them, by the same.
         metrics: What each of them is judged by.
         adapt: Keywords for ``adapt``, its corpus among them, by key of the cell.
@@ -57,6 +67,8 @@ class Plan:
         settings: Parameters of each method, defaults included, by label.
         readings: What each method reads, by label.
         task_texts: Text of the train split of tasks, by (domain, task name), where a method reads it.
+        leakage: What each corpus holds of the texts that tasks are judged on, by domain, where that was looked for.
+        limits: Rows that are kept of splits, and that there were, where the study limits a task.
     """
 
     cells: dict[str, Cell] = field(default_factory=dict)
@@ -73,6 +85,8 @@ class Plan:
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
     readings: dict[str, Reading] = field(default_factory=dict)
     task_texts: dict[tuple[str, str], Any] = field(default_factory=dict)
+    leakage: dict[str, dict[str, Any]] = field(default_factory=dict)
+    limits: dict[tuple[str, str], dict[str, tuple[int, int]]] = field(default_factory=dict)
 
     def add(self, cell: Cell) -> str:
         """Note a cell at its place; return its key."""
@@ -80,9 +94,72 @@ class Plan:
         self.cells.setdefault(cell.key, cell)
         return cell.key
 
+    def copied(self) -> Plan:
+        """Return a plan to which cells can be added without changing this one."""
+        return Plan(**{entry.name: copy(getattr(self, entry.name)) for entry in fields(self)})
 
-def make_plan(config: StudyConfig, parts: Parts) -> Plan:
-    """Read what the study names, check all of it, and lay out the cells.
+
+@dataclass(frozen=True)
+class Ground:
+    """What a study names, read and checked; cells are laid out on it, once or, in a search, many times.
+
+    Attributes:
+        config: The study.
+        parts: Its parts.
+        plan: Texts, tasks, metrics and methods, without cells.
+        identities: Hashes of the models, by name.
+        headless: Those without a masked-LM head.
+        warm_up: What such a head is warmed up on.
+        adapt_defaults: Of ``adapt``.
+        finetune_defaults: Of ``finetune``.
+    """
+
+    config: StudyConfig
+    parts: Parts
+    plan: Plan
+    identities: dict[str, str]
+    headless: set[str]
+    warm_up: Any
+    adapt_defaults: dict[str, Any] | None
+    finetune_defaults: dict[str, Any] | None
+
+    def fresh(self, trial: bool = False) -> Plan:
+        """Return a plan without cells; as a ``trial`` its tasks have no test split, but dev in its place."""
+        plan = self.plan.copied()
+        if trial:
+            plan.tasks |= self.trial_tasks
+        return plan
+
+    @cached_property
+    def trial_tasks(self) -> dict[tuple[str, str], Any]:
+        """The tasks of the domains without their test splits."""
+        return {place: self.parts.held_back(task) for place, task in self.plan.tasks.items() if place[0] != OTHER}
+
+    def lay_out(self, plan: Plan, config: StudyConfig) -> None:
+        """Add the cells of all models in all domains to a plan; ``config`` may be a part of the study."""
+        for model in config.models:
+            base = Base(self.identities[model.name])
+            if model.name in self.headless:
+                base = _head(plan, config, model, base.identity, self.warm_up, self.adapt_defaults or {})
+            for domain in config.domains:
+                lay_out(plan, config, model, domain, base, self.adapt_defaults or {}, self.finetune_defaults or {})
+
+
+def make_plan(config: StudyConfig, parts: Parts, progress: bool = False) -> Plan:
+    """Read what the study names, check all of it, and lay out the cells; what is to be searched stays as it is said.
+
+    Raises:
+        UserError: If a model, method, keyword, text or task does not exist or cannot be used.
+    """
+    ground = survey(config, parts, progress)
+    plan = ground.fresh()
+    ground.lay_out(plan, config)
+    add_distillations(plan, config, parts, ground.identities)
+    return plan
+
+
+def survey(config: StudyConfig, parts: Parts, progress: bool = False) -> Ground:
+    """Read what the study names and check all of it.
 
     Nothing is trained here, so that a wrong path or name is found before any time is spent.
 
@@ -98,20 +175,19 @@ def make_plan(config: StudyConfig, parts: Parts) -> Plan:
     headless = {model.name for model in config.models if not parts.has_head(model.path)}
     for domain in config.domains:
         _read_domain(plan, domain, config, parts, column)
+    for task in config.other_tasks:
+        _read_task(plan, OTHER, task, config, parts)
+    if config.leakage == "remove":
+        remove_leaks(plan, config, parts, progress)
     warm_up = plan.corpora[config.domains[0].name]
     if config.general:
         general = parts.corpus(config.general, column)
         if headless:  # what a head is warmed up on is not what it is judged on
             warm_up, general = general.split(WARM_UP_SPLIT, SPLIT_SEED)
         plan.texts["general"] = _text(general, config)
-    for model in config.models:
-        base = Base(identities[model.name])
-        if model.name in headless:
-            base = _head(plan, config, model, base.identity, warm_up, defaults or {})
-        for domain in config.domains:
-            _lay_out(plan, config, model, domain, base, defaults or {}, finetune_defaults or {})
-    add_distillations(plan, config, parts, identities)
-    return plan
+    ground = Ground(config, parts, plan, identities, headless, warm_up, defaults, finetune_defaults)
+    check_search(ground)
+    return ground
 
 
 def _head(
@@ -136,20 +212,35 @@ def _read_domain(plan: Plan, domain: DomainSpec, config: StudyConfig, parts: Par
         plan.corpora[domain.name], heldout = corpus.split(HELDOUT_SHARE, SPLIT_SEED)
     plan.texts[f"domain {domain.name}"] = _text(heldout, config)
     for task in domain.tasks:
-        # The ratio is no part of any identity: the fingerprint of a loaded task tells its splits.
-        ratio = () if task.repartition is None else (task.repartition,)
-        if ratio and task_settings(config, task).get("select") == "dev":
-            raise UserError(f"study: repartition leaves the task '{task.name}' no dev split; use select: last.")
-        loaded = plan.tasks[domain.name, task.name] = parts.load_task(task.path, task.name, *ratio)
-        known = loaded.scoring(negative=task.negative).metrics
-        metric = plan.metrics[domain.name, task.name] = task.metric or known[0]
-        if metric not in known:
-            raise unknown(f"metric of the task '{task.name}'", metric, known)
-        if task.first is not None:
-            plan.firsts[domain.name, task.name] = first = parts.load_task(task.first, Path(task.first).name)
-            parts.check_first(first, loaded)
+        loaded = _read_task(plan, domain.name, task, config, parts)
         if any(reading.text == "task" for reading in plan.readings.values()):
             plan.task_texts[domain.name, task.name] = parts.task_text(loaded)
+
+
+def _read_task(plan: Plan, home: str, task: TaskSpec, config: StudyConfig, parts: Parts) -> Any:
+    # The ratio is no part of any identity: the fingerprint of a loaded task tells its splits.
+    ratio = () if task.repartition is None else (task.repartition,)
+    if ratio and task_settings(config, task).get("select") == "dev":
+        raise UserError(f"study: repartition leaves the task '{task.name}' no dev split; use select: last.")
+    loaded = parts.load_task(task.path, task.name, *ratio)
+    if task.limits:
+        whole, loaded = loaded, parts.limited(loaded, **task.limits)
+        sizes = {split: (len(getattr(loaded, split)), len(getattr(whole, split))) for split in task.limits}
+        plan.limits[home, task.name] = {split: size for split, size in sizes.items() if size[0] < size[1]}
+    plan.tasks[home, task.name] = loaded
+    known = loaded.scoring(negative=task.negative).metrics
+    metric = plan.metrics[home, task.name] = task.metric or known[0]
+    if metric not in known:
+        raise unknown(f"metric of the task '{task.name}'", metric, known)
+    if task.first is not None:
+        first = parts.load_task(task.first, Path(task.first).name)
+        if task.limit_first:
+            rows, first = len(first.train), parts.limited(first, train=task.limit_first)
+            if len(first.train) < rows:
+                plan.limits.setdefault((home, task.name), {})[f"train of {first.name}"] = (len(first.train), rows)
+        plan.firsts[home, task.name] = first
+        parts.check_first(first, loaded)
+    return loaded
 
 
 def _text(corpus: Any, config: StudyConfig) -> Text:
@@ -157,140 +248,3 @@ def _text(corpus: Any, config: StudyConfig) -> Text:
     if not texts:
         raise UserError("There is no held-out document to measure on. Give more text, or a 'heldout' of its own.")
     return Text(texts, texts_identity(texts))
-
-
-def _lay_out(
-    plan: Plan,
-    config: StudyConfig,
-    model: ModelSpec,
-    domain: DomainSpec,
-    base: Base,
-    adapt_defaults: dict[str, Any],
-    finetune_defaults: dict[str, Any],
-) -> None:
-    """Add the cells of one model in one domain."""
-    place = {"model": model.name, "domain": domain.name}
-    for cell in _losses(plan, config, {**place, "method": None}, base.identity, base.needs):
-        plan.add(cell)  # every study knows the losses of the model as it came
-    for method in config.methods:
-        here = {**place, "method": method.label}
-        if method.name == UNADAPTED:
-            for index, seed in enumerate(config.seeds):
-                _finetunes(plan, config, domain, here, base.identity, base.needs, (index, seed), finetune_defaults)
-            continue
-        seeds = config.adapt_seeds or [config.adapt.seed]
-        for part, labels in plan.readings[method.label].scopes(domain):
-            there = {**here, **labels}
-            adapted = []
-            for seed in seeds:
-                cell = _adaptation(plan, config, method, base, there, seed, adapt_defaults)
-                adapted.append(cell.key)
-                for loss in _losses(plan, config, {**there, "adapt_seed": seed}, cell.key, cell.key):
-                    plan.add(loss)
-            for index, seed in enumerate(config.seeds):
-                source = adapted[index % len(adapted)]
-                where = {**there, "adapt_seed": seeds[index % len(seeds)]}
-                _finetunes(plan, config, part, where, source, source, (index, seed), finetune_defaults)
-
-
-def _adaptation(
-    plan: Plan,
-    config: StudyConfig,
-    method: MethodSpec,
-    base: Base,
-    here: dict[str, Any],
-    seed: int,
-    defaults: dict[str, Any],
-) -> Cell:
-    given = {**config.adapt.given(), **method.adapt, "seed": seed}
-    budget = ("steps", "epochs", "tokens", "max_minutes")
-    if any(key in method.adapt for key in budget):  # a budget of its own takes the place of the shared one
-        given = {key: value for key, value in given.items() if key not in budget or key in method.adapt}
-    known = {key: value for key, value in defaults.items() if key not in RESERVED}
-    decides = {
-        key: value
-        for key, value in {**known, **given}.items()
-        if key not in HARMLESS and (key in FIRST_ADAPT_OPTIONS or value != known.get(key))
-    }
-    masking = identify(
-        decides.pop("masking", None), decides.get("mask_rate", 0.15), decides.pop("masking_settings", None)
-    )
-    if masking is not None:  # cells from before there was a choice keep their keys
-        decides["masking"] = masking
-    read, told = plan.readings[method.label].sources(plan, here, given)
-    cell = Cell(
-        "adapt",
-        {
-            "model": base.identity,
-            "method": method.name,
-            "parameters": plan.settings[method.label],
-            **told,
-            "settings": decides,
-        },
-        {**here, "adapt_seed": seed},
-        base.needs,
-    )
-    plan.adapt[plan.add(cell)] = {
-        **given,
-        "method": method.name,
-        "settings": method.parameters or None,
-        **read,
-    }
-    return cell
-
-
-def _losses(plan: Plan, config: StudyConfig, here: dict[str, Any], model: str, needs: str | None) -> Iterator[Cell]:
-    for role, name in (("domain", f"domain {here['domain']}"), ("general", "general")):
-        if name in plan.texts:
-            identity = {
-                "model": model,
-                "texts": plan.texts[name].identity,
-                "max_length": config.evaluate.max_length,
-            }
-            yield Cell("loss", identity, {**here, "text": role}, needs)
-
-
-def _finetunes(
-    plan: Plan,
-    config: StudyConfig,
-    domain: DomainSpec,
-    here: dict[str, Any],
-    model: str,
-    needs: str | None,
-    seed: tuple[int, int],
-    defaults: dict[str, Any],
-) -> None:
-    for task in domain.tasks:
-        given, loaded = task_settings(config, task), plan.tasks[domain.name, task.name]
-        if given.get("select") == "dev":
-            given["metric"] = plan.metrics[domain.name, task.name]
-        first = plan.firsts.get((domain.name, task.name))
-        told = {**given, "first": first.fingerprint()} if first else given
-        reserved = ("model", "task", "seed", "out", "progress")
-        known = {key: value for key, value in defaults.items() if key not in reserved}
-        decides = {
-            name: value
-            for name, value in {**known, **told}.items()
-            if name in FIRST_OPTIONS or value != known.get(name)
-        }
-        if decides.get("select", "last") == "last":
-            decides.pop("metric", None)  # it only chooses between epochs
-        if decides.get("max_length", 0) is None:
-            decides["max_length"] = loaded.default_length
-        identity = {
-            "model": model,
-            "task": loaded.fingerprint(),
-            "settings": decides,
-            "seed": seed[1],
-        }
-        cell = Cell("finetune", identity, {**here, "task": task.name, "seed": seed[1]}, needs)
-        plan.finetune[plan.add(cell)] = {**given, "first": first} if first else given
-
-
-def task_settings(config: StudyConfig, task: TaskSpec) -> dict[str, Any]:
-    """Return the settings of fine-tuning that were given for a task: its own before those of the study."""
-    given = {**config.finetune.given(), **task.given()}
-    if task.negative:
-        given["negative"] = tuple(task.negative)
-    given |= {key: value for key in FIRST_STAGE if (value := getattr(task, key)) is not None}
-    return given

@@ -25,14 +25,16 @@ class Reading:
     Attributes:
         text: The text of the ``"domain"`` or that of the ``"task"``.
         task: Whether it gets the task itself.
+        alone: Whether it is adapted for each task alone, whatever it reads.
     """
 
     text: str = "domain"
     task: bool = False
+    alone: bool = False
 
     def scopes(self, domain: DomainSpec) -> Iterator[tuple[DomainSpec, dict[str, str]]]:
         """Yield what one adaptation serves, and its labels: the whole domain, or the domain with one of its tasks."""
-        if self.text == "domain" and not self.task:
+        if self.text == "domain" and not self.task and not self.alone:
             yield domain, {}
             return
         for task in domain.tasks:

@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    model_validator,
+)
+
+from acclimate.errors import did_you_mean
 
 Paths = list[str]
 
@@ -31,6 +42,42 @@ def _labels(value: Any) -> Any:
     return values and [str(entry).lower() if isinstance(entry, bool) else entry for entry in values]
 
 
+def number(value: Any) -> Any:
+    """Let ``1e-5`` stand for a number; YAML reads it as text."""
+    try:
+        made = float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+    return int(made) if isinstance(made, float) and made.is_integer() else made
+
+
+def lists(value: Any) -> Any:
+    """Check that every setting has a list of values to try."""
+    if not isinstance(value, Mapping):
+        raise ValueError("give settings, each with a list of values to try")
+    for name, values in value.items():
+        if not isinstance(values, list) or not values:
+            raise ValueError(f"'{name}' needs a list of values to try, as {name}: [1, 2]")
+    return {str(name): [number(entry) for entry in values] for name, values in value.items()}
+
+
+def _of_finetuning(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Check names and values of settings of fine-tuning; return the values as they are meant."""
+    made: dict[str, list[Any]] = {}
+    for name, values in given.items():
+        known = FinetuneSettings.model_fields
+        if name not in known:
+            raise ValueError(f"unknown setting '{name}'.{did_you_mean(name, known)} Known here: {', '.join(known)}")
+        try:
+            made[name] = [getattr(FinetuneSettings.model_validate({name: entry}), name) for entry in values]
+        except ValidationError as error:
+            raise ValueError(f"'{name}': {error.errors()[0]['msg']}") from error
+    return made
+
+
+Lists = Annotated[dict[str, list[Any]], BeforeValidator(lists)]
+FinetuneLists = Annotated[Lists, AfterValidator(_of_finetuning)]
+"""Values to try, by name of the setting."""
 Whole = Annotated[int, BeforeValidator(_whole)]
 Count = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
 
@@ -53,6 +100,7 @@ class FinetuneSettings(Strict):
     warmup: float | None = Field(default=None, ge=0, lt=1)
     weight_decay: float | None = Field(default=None, ge=0)
     precision: str | None = None
+    confidence_penalty: float | None = Field(default=None, ge=0)
 
     def given(self) -> dict[str, Any]:
         """The settings that were given."""
@@ -66,6 +114,10 @@ class TaskSpec(FinetuneSettings):
     ``metric`` is what it is judged by: one that its kind has, by default the first of them, which is macro_f1 in
     classification. ``negative`` names the label, or labels, that stand for "none of these". ``first`` is the folder of
     another task that is learnt before it, with ``first_epochs`` and ``first_learning_rate`` if they are not the same.
+    ``limit_train``, ``limit_dev`` and ``limit_test`` keep so many rows of a split, drawn with a fixed seed (see
+    :func:`acclimate.tasks.splits.limited`), and ``limit_first`` does so with the train split of ``first``; the results
+    say so. ``search`` has values to try on this task, in place of those that the study's ``search`` has under
+    ``finetune``.
     """
 
     path: str
@@ -73,9 +125,20 @@ class TaskSpec(FinetuneSettings):
     metric: str | None = None
     negative: Annotated[list[str] | None, BeforeValidator(_labels), Field(min_length=1)] = None
     repartition: float | None = Field(default=None, gt=0, le=1)  # the ratio of acclimate.tasks.repartition
+    limit_train: Count | None = None
+    limit_dev: Count | None = None
+    limit_test: Count | None = None
+    search: FinetuneLists | None = None
     first: str | None = None
     first_epochs: Count | None = None
     first_learning_rate: float | None = Field(default=None, gt=0)
+    limit_first: Count | None = None
+
+    @property
+    def limits(self) -> dict[str, int]:
+        """The limits that were given, by split."""
+        given = {"train": self.limit_train, "dev": self.limit_dev, "test": self.limit_test}
+        return {split: count for split, count in given.items() if count is not None}
 
     @model_validator(mode="before")
     @classmethod
@@ -85,7 +148,7 @@ class TaskSpec(FinetuneSettings):
     @model_validator(mode="after")
     def _named(self) -> TaskSpec:
         self.name = self.name or Path(self.path).name
-        if self.first is None and (self.first_epochs or self.first_learning_rate):
+        if self.first is None and (self.first_epochs or self.first_learning_rate or self.limit_first):
             raise ValueError(f"the task '{self.name}' has settings of a first stage, but no 'first': the folder of it")
         return self
 

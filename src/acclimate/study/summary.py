@@ -10,22 +10,22 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.evaluation import calibration
-from acclimate.evaluation.scoring import Scoring, scoring_of
-from acclimate.evaluation.significance import holm, paired_bootstrap, paired_difference, permutation_test
-from acclimate.evaluation.ttest import paired_t
+from acclimate.evaluation.significance import paired_difference
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.config import StudyConfig
 from acclimate.study.curves import read_curves
 from acclimate.study.distilled import distillations
 from acclimate.study.environment import environment
+from acclimate.study.kept import KEPT, kept_rows
+from acclimate.study.leaks import leakage_rows
+from acclimate.study.limits import limit_notes
+from acclimate.study.moved import moved_rows
 from acclimate.study.plan import HEAD, Plan
 from acclimate.study.samples import found_before, masked_texts
 from acclimate.study.scored import against, correct, describe
 from acclimate.study.tally import tally
 
 FORMAT = 1
-SINGLE = "single_label"
 
 
 @dataclass
@@ -48,16 +48,30 @@ class Outcome:
         return f"✗ {self.cell.description}: {self.error}"
 
 
-def summarise(config: StudyConfig, plan: Plan, store: CellStore, outcomes: dict[str, Outcome]) -> dict[str, Any]:
-    """Make the results of a study from what its cells hold; plain values, ready for JSON."""
+def summarise(
+    config: StudyConfig,
+    plan: Plan,
+    store: CellStore,
+    outcomes: dict[str, Outcome],
+    searched: Sequence[dict[str, Any]] = (),
+) -> dict[str, Any]:
+    """Make the results of a study from what its cells hold; plain values, ready for JSON.
+
+    Args:
+        config: The study.
+        plan: Its cells, with what was chosen.
+        store: Where they are kept.
+        outcomes: What became of them, and of those of a search.
+        searched: What was tried on dev, and chosen: see :func:`acclimate.study.search.search`.
+    """
     view = _View(config, plan, outcomes)
     scores = view.scores()
-    _correct(scores)
+    correct(scores)
     return {
         "format": FORMAT,
         "name": config.name,
         "title": config.title or config.name,
-        "notes": config.notes,
+        "notes": [*config.notes, *limit_notes(plan)],
         "samples": config.samples,
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "baseline": config.baseline,
@@ -71,9 +85,13 @@ def summarise(config: StudyConfig, plan: Plan, store: CellStore, outcomes: dict[
         "seeds": config.seeds,
         "adapt_seeds": config.adapt_seeds or [config.adapt.seed],
         "shared_adaptation": len(config.adapt_seeds or [0]) == 1,
+        "searched": list(searched),
         "scores": scores,
         "tally": tally(scores),
         "losses": view.losses(),
+        "kept": kept_rows(config, plan, outcomes),
+        "moved": moved_rows(plan, outcomes),
+        "leakage": leakage_rows(plan),
         "adaptations": view.adaptations(store),
         "masked": masked_texts(plan, outcomes, config.evaluate.masked_texts),
         "distillations": distillations(config, plan, outcomes),
@@ -103,7 +121,7 @@ class _View:
         self._cells: dict[tuple[Any, ...], list[tuple[Cell, dict[str, Any]]]] = {}
         for cell in plan.entries:
             result = outcomes[cell.key].result
-            if result is not None:
+            if result is not None and cell.labels.get("role") != KEPT:
                 kind = "finetune" if cell.kind == "distill" else cell.kind  # both are scored on the task
                 self._cells.setdefault(self._place(kind, cell.labels), []).append((cell, result))
 
@@ -126,9 +144,9 @@ class _View:
                     for method in self._config.rows:
                         found = self._find("finetune", **place, method=method.label)
                         if found:
-                            row = {**place, "method": method.label, "metric": metric, **_describe(found)}
+                            row = {**place, "method": method.label, "metric": metric, **describe(found)}
                             if method.label != self._config.baseline and base:
-                                row["difference"] = _against(found, base)
+                                row["difference"] = against(found, base)
                             rows.append(row)
         return rows
 
@@ -171,67 +189,6 @@ class _View:
         return rows
 
 
-def _describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
-    """Mean and standard deviation over seeds of each metric, the values themselves, and pooled bins of confidence."""
-    first = found[0][1]
-    names = _scoring(first).metrics
-    row: dict[str, Any] = {
-        "kind": first.get("kind", SINGLE),
-        "metrics": list(names),
-        "seeds": [cell.labels["seed"] for cell, _ in found],
-        "labels": list(first.get("labels", [])),
-        "test_items": len(first["gold"]),
-        "train_size": first.get("train_size"),
-        "seconds": round(float(np.mean([result.get("seconds") or 0.0 for _, result in found])), 2),
-    }
-    for metric in (*names, *calibration.NAMES):
-        values = [float(result["metrics"][metric]) for _, result in found if metric in result["metrics"]]
-        if values:
-            spread = float(np.std(values, ddof=1)) if len(values) > 1 else None
-            row[metric] = {"mean": float(np.mean(values)), "sd": spread, "values": values}
-    bins = [result["metrics"]["reliability"] for _, result in found if "reliability" in result["metrics"]]
-    if bins:
-        row["reliability"] = calibration.pooled(bins)
-    return row
-
-
-def _scoring(result: dict[str, Any]) -> Scoring:
-    """Return how the predictions of a cell are scored; cells from before there were kinds have one label an item."""
-    return scoring_of(result.get("kind", SINGLE), result.get("scoring", {}))
-
-
-def _against(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]]) -> dict[str, Any] | None:
-    """Compare with the baseline on the seeds that both have."""
-    other = {cell.labels["seed"]: result for cell, result in base}
-    pairs = [(cell, result, other[cell.labels["seed"]]) for cell, result in found if cell.labels["seed"] in other]
-    if not pairs:
-        return None
-    gold, scoring = pairs[0][1]["gold"], _scoring(pairs[0][1])
-    if any((result["gold"], _scoring(result)) != (gold, scoring) for pair in pairs for result in pair[1:]):
-        return None
-    ours = [result["predicted"] for _, result, _ in pairs]
-    theirs = [reference["predicted"] for _, _, reference in pairs]
-    groups = [cell.needs for cell, _, _ in pairs]
-    compared: dict[str, Any] = {"seeds": [cell.labels["seed"] for cell, _, _ in pairs]}
-    for metric in scoring.metrics:
-        twin = scoring.twin(metric)
-        if twin in compared:  # the same number, and the same luck
-            compared[metric] = dict(compared[twin])
-            continue
-        interval = paired_bootstrap(gold, ours, theirs, metric, groups=groups, scoring=scoring)
-        p_models = permutation_test(gold, ours, theirs, metric, scoring=scoring)
-        scores = [[float(result["metrics"][metric]) for result in side] for side in list(zip(*pairs, strict=True))[1:]]
-        compared[metric] = {**interval.as_dict(), "p_models": p_models, "p_t": paired_t(*scores)}
-    return compared
-
-
-def _correct(rows: list[dict[str, Any]]) -> None:
-    """Add Holm's correction over all comparisons of the study, by each task's own metric."""
-    compared = [row["difference"][row["metric"]] for row in rows if row.get("difference")]
-    for difference, adjusted in zip(compared, holm([entry["p"] for entry in compared]), strict=True):
-        difference["p_holm"] = adjusted
-
-
 def _change(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]]) -> dict[str, Any]:
     """Masked-LM loss after, and, where the model as it came was measured too, before and the difference."""
     after = [result for _, result in found]
@@ -242,6 +199,8 @@ def _change(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]])
         "texts": len(after[0]["per_text"]),
         "masked": after[0].get("masked"),
     }
+    if all("bits_per_byte" in result for result in after):  # cells from before it was measured have none
+        row["bits_per_byte"] = float(np.mean([result["bits_per_byte"] for result in after]))
     if base:
         before = base[0][1]
         counts = np.asarray(before.get("per_text_masked") or np.ones(len(before["per_text"])), dtype=float)
@@ -249,6 +208,8 @@ def _change(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]])
         was = np.asarray(before["per_text"], dtype=float)[used] / counts[used]
         now = np.asarray([result["per_text"] for result in after], dtype=float)[:, used] / counts[used]
         row["before"] = float(before["nats"])
+        if "bits_per_byte" in before:
+            row["bits_per_byte_before"] = float(before["bits_per_byte"])
         row["difference"] = paired_difference(now, was, counts[used]).as_dict()
         row["percent"] = 100 * row["difference"]["difference"] / row["before"] if row["before"] else None
     return row

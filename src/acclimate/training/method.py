@@ -55,6 +55,8 @@ class Method:
     """False for a method whose result ``transformers`` alone cannot load."""
     reads: ClassVar[Literal["domain", "task"]] = "domain"
     """Whose text it adapts to in a study that says nothing else: see ``on`` in the study file."""
+    starts_from: ClassVar[str | None] = None
+    """What the card says a model was made from; None for the path of the model that was given."""
     needs_task: ClassVar[bool] = False
     """True for a method that looks at ``run.task``: it cannot run without one."""
 

@@ -51,7 +51,8 @@ class AdaptResult:
 
     def measured(self) -> dict[str, Any]:
         """Return what was measured, as the card has it."""
-        return {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
+        numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
+        return {**numbers, "accounts": sorted(self.accounts)} if self.accounts else numbers
 
 
 def finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult | None:
@@ -73,9 +74,10 @@ def finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult 
     if not same:
         raise UserError(f"The folder '{out}' holds another adaptation; give another, or overwrite it.")
     measured = card["result"]
-    return AdaptResult(
-        out, card["method"], measured["steps"], measured["tokens"], measured["seconds"], measured["losses"], config
-    )
+    files = [name for name in measured.get("accounts", []) if Path(name).name == name and (out / name).is_file()]
+    accounts = {name: read_json(out / name) for name in files}
+    steps, tokens, seconds, losses = (measured[name] for name in ("steps", "tokens", "seconds", "losses"))
+    return AdaptResult(out, card["method"], steps, tokens, seconds, losses, config, accounts)
 
 
 def read_card(folder: Path) -> Any:

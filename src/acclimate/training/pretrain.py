@@ -38,6 +38,7 @@ class FromScratch(Method):
     """
 
     name: ClassVar[str] = "pretrain"
+    starts_from: ClassVar[str | None] = "fresh weights"  # not the folder that holds them for a while
     summary: ClassVar[str] = "masked language modelling from fresh weights"
     configuration: dict[str, Any] = field(default_factory=dict)
     """Of the model, without what the vocabulary decides."""

@@ -1,0 +1,37 @@
+"""The minutes of the stages of selective masking, from the adaptation to the report of a study."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from acclimate.study import compare
+from acclimate.study.cells import CellStore
+from tests.study.test_real import folder, write_study  # noqa: F401
+from tests.tiny import save_tiny
+
+QUICK = "{name: selective, delta: 1.0, finetune_epochs: 1, token_epochs: 3, token_learning_rate: 1e-2}"
+
+
+def test_they_reach_the_results_also_if_the_study_was_killed_before_it_noted_them(folder, monkeypatch):  # noqa: F811
+    save_tiny("bert", folder / "model")
+    path = write_study(folder, f"[none, mlm, {QUICK}]")
+    finish = CellStore.finish
+
+    def killed(self, cell, result, seconds):
+        if cell.kind == "adapt" and cell.identity["method"] == "selective":
+            raise KeyboardInterrupt
+        finish(self, cell, result, seconds)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(CellStore, "finish", killed)
+        compare(path, folder / "out", progress=False)
+    results = compare(path, folder / "out", progress=False)
+    plain, selective = results["adaptations"]
+    assert plain["accounts"] == {}
+    account = selective["accounts"]["selective.json"]
+    assert all(account[stage]["minutes"] > 0 for stage in ("finetune", "annotate", "train", "mark"))
+    assert account == json.loads((folder / "out" / selective["folder"] / "selective.json").read_text())
+    page = (folder / "out" / "results.md").read_text()
+    assert "What came before the training" in page and "token classifier" in page

@@ -1,0 +1,220 @@
+"""Settings are chosen on dev, test is read once with the chosen ones, and the results say what was tried."""
+
+from __future__ import annotations
+
+import itertools
+import json
+
+import pytest
+
+from acclimate.errors import UserError
+from acclimate.study import StudyConfig, compare
+from acclimate.study.choices import Choice
+from acclimate.study.grid import combinations
+from acclimate.study.plan import make_plan, survey
+from acclimate.study.rounds import rounds
+from acclimate.study.search import _Judged, choose
+from tests.study.searching import BEST, Trials, searching, write_task
+
+pytestmark = pytest.mark.usefixtures("no_report")
+
+
+def run(folder, out, trials, **changes):
+    return compare(searching(folder, **changes), out, progress=False, parts=trials.parts())
+
+
+def test_every_combination_on_dev_and_the_best_on_test_once(folder, tmp_path):
+    trials = Trials()
+    results = run(folder, tmp_path / "out", trials)
+    tried = list(trials.of("finetune", test=False))
+    assert len(tried) == 2 * 3 * 2  # methods, rates, seeds of the search
+    assert {call["learning_rate"] for call in tried} == {3e-5, BEST, 3e-4}
+    tested = list(trials.of("finetune", test=True))
+    assert [(call["learning_rate"], call["seed"]) for call in tested] == [(BEST, 0), (BEST, 1), (BEST, 2)] * 2
+    assert trials.calls.index(tested[0]) > trials.calls.index(tried[-1])
+    rows = {row["methods"][0]: row for row in results["searched"]}
+    assert set(rows) == {"none", "mlm"}
+    assert rows["mlm"]["chosen"] == {"learning_rate": BEST}
+    assert (rows["mlm"]["tried"], rows["mlm"]["possible"], rows["mlm"]["seeds"]) == (3, 3, [0, 1])
+    assert [trial["chosen"] for trial in rows["mlm"]["trials"]] == [False, True, False]
+    assert rows["mlm"]["trials"][1]["score"] == pytest.approx(0.9)
+    assert trials.world.calls["adapt"] == 1  # fine-tuning alone is searched, so the adaptation is shared
+    again = Trials()
+    assert run(folder, tmp_path / "out", again)["searched"] == json.loads(json.dumps(results["searched"]))
+    assert not again.calls
+
+
+def test_what_is_searched_knows_nothing_of_the_test_split(folder):
+    def keys(marker):
+        config = StudyConfig.of(searching(folder))
+        write_task(folder / "task", marker)
+        ground = survey(config, Trials().parts())
+        (made,) = rounds(ground, {})
+        final = make_plan(config, Trials().parts())
+        return [{cell.key for cell in plan.cells.values() if cell.kind == "finetune"} for plan in (made.plan, final)]
+
+    before, after = keys("TEST"), keys("OTHER")
+    assert before[0] == after[0]
+    assert not before[1] & after[1]
+
+
+def test_a_killed_search_goes_on(folder, tmp_path):
+    whole = run(folder, tmp_path / "whole", Trials())
+    killed = Trials()
+
+    def dies(*args, **options):
+        if len(killed.calls) == 5:
+            raise KeyboardInterrupt
+        return Trials.finetune(killed, *args, **options)
+
+    killed.finetune = dies
+    with pytest.raises(KeyboardInterrupt):
+        run(folder, tmp_path / "out", killed)
+    again = Trials()
+    results = run(folder, tmp_path / "out", again)
+    assert len(again.calls) == 2 * 3 * 2 + 6 - 5
+    assert json.loads(json.dumps(results["searched"])) == json.loads(json.dumps(whole["searched"]))
+
+
+def test_settings_of_adaptation_and_of_a_method(folder, tmp_path):
+    dga = {"name": "dga", "search": {"contrast_weight": [0.5, 1], "adapt": {"learning_rate": ["1e-4", "2e-4"]}}}
+    trials = Trials()
+    results = run(folder, tmp_path / "out", trials, methods=["none", dga], search={"seeds": 1})
+    assert StudyConfig.of(searching(folder, methods=["none", dga])).methods[1].label == "dga"
+    runs = [call for call in trials.world.arguments if call["kind"] == "adapt"]
+    made = [(call["settings"]["contrast_weight"], call["learning_rate"]) for call in runs]
+    assert made == [(0.5, 1e-4), (1, 1e-4), (0.5, 2e-4), (1, 2e-4)]
+    (row,) = results["searched"]
+    assert row["chosen"] == {"adapt.learning_rate": 1e-4, "contrast_weight": 0.5}  # all are equal: the first
+    assert len(list(trials.of("finetune", test=True))) == 6
+    (adapted,) = results["adaptations"]
+    assert adapted["task"] == "task"  # another task may choose otherwise
+
+
+def test_one_setting_for_all_methods(folder, tmp_path):
+    trials = Trials()
+    table = {("none", 3e-5): 0.9, ("none", BEST): 0.7, ("mlm", 3e-5): 0.5, ("mlm", BEST): 0.8}
+
+    def score(model, rate):
+        return table["mlm" if "models" in str(model) else "none", rate], 0.1
+
+    plain = trials.finetune
+
+    def finetune(model, task, **options):
+        trials.score = lambda given: score(model, given["learning_rate"])
+        return plain(model, task, **options)
+
+    trials.finetune = finetune
+    grid = {"seeds": 1, "finetune": {"learning_rate": [3e-5, BEST]}}
+    results = run(folder, tmp_path / "own", trials, search=grid)
+    assert [row["chosen"]["learning_rate"] for row in results["searched"]] == [3e-5, BEST]
+    results = run(folder, tmp_path / "same", trials, search={**grid, "per": "task"})
+    (row,) = results["searched"]
+    assert row["methods"] == ["none", "mlm"] and row["chosen"] == {"learning_rate": BEST}  # 0.75 against 0.7
+    assert [trial["score"] for trial in row["trials"]] == pytest.approx([0.7, 0.75])
+
+
+def test_a_task_may_say_itself_what_is_tried(folder, tmp_path):
+    task = {"path": str(folder / "task"), "search": {"epochs": [1, 2]}}
+    domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}]
+    trials = Trials()
+    results = run(folder, tmp_path / "out", trials, domains=domains, methods=["none"], search=None)
+    assert [trial["settings"] for trial in results["searched"][0]["trials"]] == [{"epochs": 1}, {"epochs": 2}]
+    assert results["searched"][0]["seeds"] == [0, 1, 2]
+
+
+def test_equals_are_told_apart_by_calibration_and_then_by_order():
+    def judged(name, score, ece):
+        return _Judged(Choice({"name": name}), "done", [score - 0.01, score + 0.01], ece)
+
+    def chosen(trials, tolerance=0.0):
+        return choose(trials, tolerance).choice.finetune["name"]
+
+    trials = [judged("a", 0.80, 0.2), judged("b", 0.81, 0.3), judged("c", 0.81, 0.1), judged("d", 0.79, 0.01)]
+    assert chosen(trials) == "c"
+    assert chosen(trials, 0.01) == "c"
+    assert chosen(trials, 0.02) == "d"
+    assert chosen([judged("a", 0.5, None), judged("b", 0.6, None), judged("c", 0.6, None)], 0.2) == "b"
+    failed = _Judged(Choice(), "failed", [], errors=("no",))
+    assert chosen([failed, judged("a", 0.5, 0.1)]) == "a"
+    assert choose([failed], 0) is None
+    assert choose([_Judged(Choice(), "missing", []), judged("a", 0.5, 0.1)], 0) is None
+
+
+def test_what_fails_is_left_out_and_told(folder, tmp_path, caplog):
+    trials = Trials()
+    trials.fails_at = 3e-4
+    results = run(folder, tmp_path / "out", trials)  # no error: another combination could be chosen
+    assert [trial["state"] for trial in results["searched"][0]["trials"]] == ["done", "done", "failed"]
+    assert "learning_rate=0.0003 failed" in caplog.text
+    assert len(results["failures"]) == 4 and len(results["scores"]) == 2
+    trials.fails_at = BEST
+    grid = {"seeds": 1, "finetune": {"learning_rate": [BEST]}}
+    with pytest.raises(UserError, match="2 of 3 cells failed"):
+        run(folder, tmp_path / "none", trials, search=grid)
+    results = json.loads((tmp_path / "none" / "results.json").read_text())
+    assert results["searched"][0]["chosen"] is None and not results["scores"]
+
+
+def test_shards_wait_for_the_search(folder, tmp_path, capsys):
+    config, out = searching(folder), tmp_path / "out"
+    for shard, done in (("1/2", False), ("2/2", False), ("1/2", True)):
+        trials = Trials()
+        results = compare(config, out, shard=shard, parts=trials.parts())
+        assert bool(list(trials.of("finetune", test=True))) == (shard == "2/2" or done)
+    assert results["scores"] and (out / "results.json").exists()
+
+
+def test_only_a_report_of_a_search_that_is_not_finished(folder, tmp_path):
+    config, out = searching(folder), tmp_path / "out"
+    compare(config, out, shard="1/2", progress=False, parts=Trials().parts())
+    trials = Trials()
+    results = compare(config, out, report_only=True, progress=False, parts=trials.parts())
+    assert not trials.calls and not results["scores"]
+    assert {row["chosen"] is None for row in results["searched"]} >= {True}
+    assert results["cells"]["missing"]
+
+
+LISTS = {"a": [1, 2, 3], "b": ["x", "y"], "c": [0.1, 0.2]}
+
+
+def test_combinations():
+    every = [dict(zip("abc", values, strict=True)) for values in itertools.product(*LISTS.values())]
+    assert combinations(LISTS, "all", 0) == every
+    assert combinations(LISTS, 99, 0) == every
+    drawn = combinations(LISTS, 5, 0)
+    assert len(drawn) == 5 and [every.index(one) for one in drawn] == sorted(every.index(one) for one in drawn)
+    assert drawn == combinations(LISTS, 5, 0) != combinations(LISTS, 5, 1)
+    start = {"a": 1, "b": "x", "c": 0.1}
+    changed = [{"a": 2}, {"a": 3}, {"b": "y"}, {"c": 0.2}]
+    assert combinations(LISTS, "one-factor", 0) == [start, *({**start, **change} for change in changed)]
+    assert combinations({}, "all", 0) == [{}]
+    huge = {str(place): list(range(10)) for place in range(30)}
+    assert len(combinations(huge, 3, 0)) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (
+            {"search": {"finetune": {"learning_rat": [1]}}},
+            "unknown setting 'learning_rat'. Did you mean 'learning_rate'",
+        ),
+        ({"search": {"finetune": {"learning_rate": 1}}}, "'learning_rate' needs a list of values to try"),
+        ({"search": {"finetune": {"epochs": [0]}}}, "'epochs': Input should be greater than or equal to 1"),
+        ({"search": {"combinations": "some", "finetune": {"epochs": [1]}}}, "combinations"),
+        ({"search": {"adapt": {"learning_rat": [1]}}}, "unknown key 'search.adapt.learning_rat'"),
+        ({"methods": [{"name": "dga", "search": {"contrast": [1]}}]}, "contrast_weight"),
+        ({"search": {"per": "task", "adapt": {"learning_rate": [1]}}}, "search these with per: method"),
+    ],
+)
+def test_mistakes_are_found_before_any_time_is_spent(folder, changes, message):
+    with pytest.raises(UserError, match=message):
+        survey(StudyConfig.of(searching(folder, **changes)), Trials().parts())
+
+
+def test_a_task_without_dev_cannot_be_searched(folder):
+    config = StudyConfig.of(searching(folder))
+    (folder / "task" / "dev.jsonl").unlink()
+    with pytest.raises(UserError, match="'task' has no dev split, so nothing can be searched"):
+        survey(config, Trials().parts())

@@ -1,0 +1,103 @@
+"""The search of DoKTra: the student's fine-tuning, then the penalty of its teacher, then the distillation."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from acclimate.errors import UserError
+from acclimate.study import StudyConfig, compare
+from acclimate.study.plan import survey
+from tests.study.searching import BEST, Trials, searching
+from tests.study.test_real import folder as real_folder  # noqa: F401
+from tests.study.test_real import write_study
+from tests.tiny import save_tiny
+
+ROW = {"label": "doktra", "teacher": {"model": "model", "method": "mlm"}, "students": ["other"]}
+GRID = {"teacher_penalty": [0, 0.3, 0.7], "distill_share": [0.6, 0.7], "confidence_penalty": [0, 0.3]}
+
+
+@pytest.fixture
+def two(folder):
+    (folder / "other").mkdir()
+    (folder / "other" / "config.json").write_text('{"model_type": "other"}')
+    return {"models": [str(folder / "model"), str(folder / "other")]}
+
+
+def test_three_rounds_each_with_what_the_ones_before_chose(folder, tmp_path, two, no_report):
+    trials = Trials()
+    search = {"seeds": 2, "finetune": {"learning_rate": [3e-5, BEST]}, "distill": GRID}
+    config = searching(folder, **two, distill=[ROW], search=search)
+    results = compare(config, tmp_path / "out", progress=False, parts=trials.parts())
+    stages = [(row["stage"], row["model"], row["tried"], row["possible"]) for row in results["searched"]]
+    assert stages == [("method", name, 2, 2) for name in ("model", "model", "other", "other")] + [
+        ("teacher", "", 3, 3),
+        ("distillation", "other", 4, 4),
+    ]
+    # The penalty costs 0.3 and 0.7 points and makes calibration better: within a point the strongest is taken.
+    assert results["searched"][4]["chosen"] == {"teacher_penalty": 0.7}
+    assert results["searched"][4]["seeds"] == [0, 1]
+    assert results["searched"][5]["chosen"] == {"distill_share": 0.7, "confidence_penalty": 0.3}
+    tried = list(trials.of("distill", test=False))
+    assert len(tried) == 4 * 2
+    assert {(call["student_learning_rate"], "teacher_penalty" in call) for call in tried} == {(BEST, False)}
+    (teacher,) = trials.of("teacher", test=True)
+    assert (teacher["confidence_penalty"], teacher["learning_rate"]) == (0.7, BEST)
+    final = list(trials.of("distill", test=True))
+    assert [(call["distill_share"], call["confidence_penalty"]) for call in final] == [(0.7, 0.3)] * 3
+    assert all("TEST" not in call["splits"] for call in trials.calls[: -(3 * 4 + 1 + 3)])
+    again = Trials()
+    compare(config, tmp_path / "out", progress=False, parts=again.parts())
+    assert not again.calls
+
+
+def test_a_zero_tolerance_takes_the_best_teacher(folder, tmp_path, two, no_report):
+    trials = Trials()
+    search = {"seeds": 1, "teacher_tolerance": 0, "distill": {"teacher_penalty": [0, 0.3]}}
+    config = searching(folder, **two, distill=[ROW], search=search)
+    results = compare(config, tmp_path / "out", progress=False, parts=trials.parts())
+    (row,) = results["searched"]
+    assert (row["chosen"], row["methods"]) == ({"teacher_penalty": 0}, ["doktra"])
+
+
+def test_a_teacher_from_outside(folder, tmp_path, two, no_report):
+    for name in ("elsewhere", "ready"):
+        (folder / name).mkdir()
+        (folder / name / "config.json").write_text("{}")
+    trials = Trials()
+    rows = [{"label": name, "teacher": str(folder / name), "students": ["other"]} for name in ("elsewhere", "ready")]
+    rows[0]["search"] = {"teacher_penalty": [0, 0.3]}
+    config = searching(folder, **two, distill=rows, search={"seeds": 1, "distill": {"teacher_penalty": [0.7]}})
+    results = compare(config, tmp_path / "out", progress=False, parts=trials.parts())
+    (row,) = results["searched"]  # a classifier of the task learns nothing, so nothing is searched for it
+    assert [trial["settings"]["teacher_penalty"] for trial in row["trials"]] == [0, 0.3]
+    assert {call["model"] for call in trials.of("finetune", test=False)} == {str(folder / "elsewhere")}
+
+
+def test_an_unknown_setting_of_distillation(folder, two):
+    config = StudyConfig.of(searching(folder, **two, distill=[ROW], search={"distill": {"margn": [1]}}))
+    with pytest.raises(UserError, match=r"unknown key 'search\.distill\.margn'"):
+        survey(config, Trials().parts())
+
+
+def test_with_real_parts_the_search_is_the_same_whatever_the_test_split_is(real_folder):  # noqa: F811
+    save_tiny("bert", real_folder / "model")
+    rows = (real_folder / "task" / "train.jsonl").read_text().splitlines()
+    (real_folder / "task" / "dev.jsonl").write_text("\n".join(rows[:6]) + "\n")
+    path = write_study(real_folder, "[none]")
+    path.write_text(path.read_text() + "search: {seeds: 1, finetune: {learning_rate: [1e-5, 1e-2], epochs: [1, 2]}}\n")
+    results = compare(path, real_folder / "out", progress=False)
+    (row,) = results["searched"]
+    (taken,) = [trial for trial in row["trials"] if trial["chosen"]]
+    assert row["tried"] == 4 and taken["score"] == max(trial["score"] for trial in row["trials"])
+    assert all("ece" in trial and len(trial["values"]) == 1 for trial in row["trials"])
+    assert results["scores"][0]["test_items"] == 24
+    assert "Chosen on dev" in (real_folder / "out" / "results.md").read_text()
+    assert "Chosen on dev" in (real_folder / "out" / "report.html").read_text()
+    tests = [json.loads(line) for line in (real_folder / "task" / "test.jsonl").read_text().splitlines()]
+    turned = [{**row, "label": {"no": "yes", "yes": "no"}[row["label"]]} for row in tests]
+    (real_folder / "task" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in turned))
+    other = compare(path, real_folder / "out", progress=False)
+    assert other["searched"] == results["searched"]
+    assert other["cells"]["done"] == 2  # the two seeds on the new test split; nothing of the search
