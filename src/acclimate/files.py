@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import glob
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -80,17 +82,73 @@ def check_replaceable(out: str | Path | None, mark: str, what: str) -> None:
         raise UserError(f"'{out}' exists and holds something other than {what}; choose another place.")
 
 
+def check_writable(out: str | Path | None) -> None:
+    """Check that a folder can be made where it is to be, before hours of work go into it.
+
+    Args:
+        out: The folder; None for none.
+
+    Raises:
+        UserError: If nothing can be written there.
+    """
+    if out is None:
+        return
+    place = Path(out).parent
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"a")
+    except OSError as error:
+        raise UserError(f"Cannot write beside '{out}': {error.strerror}. Choose another folder.") from error
+
+
+def inside(folder: str | Path, name: str) -> Path:
+    """Return the path of a file of a folder, whose name comes from elsewhere.
+
+    Raises:
+        UserError: If the name leads out of the folder.
+    """
+    path = Path(folder) / name
+    if not path.resolve().is_relative_to(Path(folder).resolve()) or path.resolve() == Path(folder).resolve():
+        raise UserError(f"The name '{name}' leads out of the folder '{folder}'; give a plain file name.")
+    return path
+
+
+@contextmanager
+def disk_errors(path: str | Path) -> Iterator[None]:
+    """Let a full disk be an ``OSError``, whatever a writer of tensors makes of it.
+
+    Those of ``safetensors`` and ``tokenizers`` raise errors of their own, and ``torch.save`` a ``RuntimeError``.
+    """
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        number = re.search(r"\(os error (\d+)\)", str(error))
+        if number:
+            raise OSError(int(number.group(1)), os.strerror(int(number.group(1))), str(path)) from error
+        if isinstance(error, RuntimeError) and re.search(r"PytorchStreamWriter|inline_container", str(error)):
+            raise OSError(errno.ENOSPC, "The disk is full, or a file may not be that large", str(path)) from error
+        raise
+
+
+NEW, OLD = "new-", "old-"
+
+
 @contextmanager
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Give a temporary folder beside ``path`` that takes its place when the block ends well.
 
-    A folder that was there before is replaced only then. If the block raises, ``path`` is as it was.
+    A folder that was there before is replaced only then. If the block raises, ``path`` is as it was. What a kill
+    leaves of the temporary one is removed by :func:`sweep`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{NEW}"))
     try:
-        yield temporary
+        with disk_errors(path):
+            yield temporary
         temporary.chmod(0o755)
         _put(temporary, path)
     except BaseException:
@@ -98,10 +156,25 @@ def new_folder(path: str | Path) -> Iterator[Path]:
         raise
 
 
+def sweep(path: str | Path) -> None:
+    """Remove what processes that were killed left of :func:`new_folder`; for who alone may write ``path``.
+
+    If one was killed between the two renames of a replacement, what was there before comes back.
+    """
+    path = Path(path)
+    for old in path.parent.glob(f".{glob.escape(path.name)}.{OLD}*"):
+        if (old / "old").exists() and not path.exists():
+            with suppress(OSError):
+                os.replace(old / "old", path)
+        shutil.rmtree(old, ignore_errors=True)
+    for new in path.parent.glob(f".{glob.escape(path.name)}.{NEW}*"):
+        shutil.rmtree(new, ignore_errors=True)
+
+
 def _put(temporary: Path, path: Path) -> None:
     """Let ``temporary`` take the place of ``path``; of several processes that do so at once, none fails."""
     for tries in range(20, 0, -1):
-        old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old.")) if path.exists() else None
+        old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{OLD}")) if path.exists() else None
         try:
             if old is not None:
                 with suppress(FileNotFoundError):  # another process was quicker to move it away

@@ -30,6 +30,7 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from acclimate.errors import UserError
+from acclimate.files import sweep
 
 PATIENCE = 120.0
 """Seconds without a sign of life after which a claim of another machine is taken over.
@@ -106,6 +107,7 @@ class Claim:
 def only_writer(out: str | Path) -> Iterator[None]:
     """Be the only process that writes the folder ``out``; the marker is ``.NAME.lock`` beside it.
 
+    What a killed process left of an unfinished folder is removed first.
     Of several processes of one distributed run the first takes the lock for all. Where the place beside ``out`` is
     read-only there is no lock: nothing can be written there either, and a finished folder can still be read.
 
@@ -119,6 +121,7 @@ def only_writer(out: str | Path) -> Iterator[None]:
         yield
         return
     try:
+        sweep(path)
         yield
     finally:
         claim.release()

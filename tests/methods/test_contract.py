@@ -24,6 +24,7 @@ CHEAP = {
     "dga": {"importance_tokens": 200},
     "mlm-adapter": {"size": 4},
     "mlm-prompt": {"length": 4},
+    "tapter": {"dimension": 8, "epochs": 2, "min_count": 2, "buckets": 5_000},
     "dapt+tapt": {"task_steps": 3},
     "selective": {"finetune_epochs": 1, "token_epochs": 2, "token_learning_rate": 1e-2},
 }

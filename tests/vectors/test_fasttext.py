@@ -84,7 +84,7 @@ def test_going_on_learns_new_words_and_moves_old_ones(tmp_path):
 
 def test_bad_input_is_one_line(tmp_path):
     with pytest.raises(UserError, match="lower min_count"):
-        train_fasttext(["one two three"], min_count=5)
+        train_fasttext(["one two three"], min_count=5, dimension=8, buckets=5_000)
     with pytest.raises(UserError, match="no fastText vectors"):
         load_fasttext(tmp_path / "absent.bin")
     (tmp_path / "v.vec").write_text("2 3\nsoup 1 2 3\ncold 3 2 1\n")

@@ -11,8 +11,11 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
 from transformers.utils import logging
@@ -36,6 +39,30 @@ The weights in `{weights}` are those of a {kind} with {parts}. They are no part 
 
 or give it to `acclimate finetune --model` as it is.
 """
+
+
+UNREADABLE = (
+    *(OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError),
+    *(SafetensorError, StrictDataclassError, UnpicklingError),
+)
+"""What ``transformers`` raises where a configuration, a tokenizer or weights are damaged or of another kind."""
+
+TRUST = "ACCLIMATE_TRUST_REMOTE_CODE"
+"""Variable of the environment: 1 lets a model folder run Python code of its own while it is loaded."""
+
+
+def trusted() -> bool:
+    """Say whether the user trusts the code that comes with models; nobody is asked for it in the middle of a run."""
+    return os.environ.get(TRUST, "") == "1"
+
+
+def why(error: Exception) -> str:
+    """Return in a line why a model could not be loaded; what to do if it wants to run code of its own."""
+    if "custom code" in str(error) or "trust_remote_code" in str(error):
+        return (
+            f"it comes with Python code of its own, which is not run. Set {TRUST}=1 if you have read it and trust it."
+        )
+    return first_line(error)
 
 
 def parts_beyond(config: Any) -> str:
@@ -63,7 +90,8 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     """
     parts = parts_beyond(config)
     if not parts:
-        return auto.from_pretrained(str(path), config=config, output_loading_info=True, **options)
+        code = {"trust_remote_code": trusted()}
+        return auto.from_pretrained(str(path), config=config, output_loading_info=True, **code, **options)
     try:
         state = load_file(Path(path) / WEIGHTS)
     except OSError as error:

@@ -8,9 +8,10 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.backbone.checkpoints import from_pretrained, quiet
+from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
+from acclimate.backbone.device import fast_fp32_matmul
 from acclimate.backbone.language_head import head_parameters, language_head, start_head
-from acclimate.errors import UserError, first_line
+from acclimate.errors import UserError
 
 
 @dataclass
@@ -30,9 +31,9 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         UserError: If there is none, or it has no mask token.
     """
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"No tokenizer could be loaded from '{path}': {first_line(error)}") from error
+        tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trusted())
+    except UNREADABLE as error:
+        raise UserError(f"No tokenizer could be loaded from '{path}': {why(error)}") from error
     return tokenizer
 
 
@@ -49,17 +50,18 @@ def load_masked_lm(path: str | Path, dtype: torch.dtype = torch.float32) -> Load
     Raises:
         UserError: If there is no model there, it has no masked-LM form, or encoder weights are missing.
     """
+    fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
     looks_local = str(path).startswith((".", "/", "~")) or Path(path).exists()
     if looks_local and not Path(path).is_dir():
         raise UserError(f"There is no model folder '{path}'.")
     if looks_local and not (Path(path) / "config.json").is_file():
         raise UserError(f"The folder '{path}' holds no config.json, so it is no Hugging Face model.")
     try:
-        config = AutoConfig.from_pretrained(str(path))
+        config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusted())
         with quiet():
             model, info = from_pretrained(AutoModelForMaskedLM, path, config, dtype=dtype)
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"No masked language model could be loaded from '{path}': {first_line(error)}") from error
+    except UNREADABLE as error:
+        raise UserError(f"No masked language model could be loaded from '{path}': {why(error)}") from error
     tokenizer = load_tokenizer(path)
     if tokenizer.mask_token_id is None:
         raise UserError(f"The tokenizer of '{path}' has no mask token, so the model cannot be trained by masking.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 
@@ -41,6 +42,9 @@ __all__ = [
     "push",
 ]
 
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+"""Of a disk that is full, read-only or broken."""
+
 
 def _quieten() -> None:
     """Keep the libraries below from writing between our lines."""
@@ -57,6 +61,16 @@ def main() -> None:
         app()
     except UserError as error:
         typer.echo(f"Error: {error}", err=True)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in DISK:
+            raise
+        where = f" ('{error.filename}')" if error.filename else ""
+        typer.echo(
+            f"Error: {error.strerror}{where}. Nothing half-written counts as a result: make room, or choose another "
+            "folder, and give the same command again.",
+            err=True,
+        )
         sys.exit(2)
     except KeyboardInterrupt:
         typer.echo("Stopped. The same command goes on from the last checkpoint.", err=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from acclimate.corpus.streams import Damaged, numbered_lines
-from acclimate.corpus.tables import column_missing, read_table
+from acclimate.corpus.tables import column_missing, column_twice, read_table
 
 Record = tuple[int, str, str]
 Txt = Literal["auto", "line", "block"]
@@ -168,11 +168,28 @@ def _read_jsonl(path: Path, text_column: str) -> Iterator[Record]:
                 yield number, _BLANK
             else:
                 try:
-                    yield number, json.loads(text)
+                    yield number, _parsed(text, text_column)
                 except (ValueError, RecursionError) as error:
                     yield number, ValueError(f"not JSON ({error})")
 
     return read_rows(path, rows(), text_column)
+
+
+def _parsed(line: str, text_column: str) -> object:
+    """Parse a line of JSON.
+
+    Raises:
+        ValueError: If it is broken, or an object in it has the text column twice: nobody could say which is meant.
+    """
+    if line.count(f'"{text_column}"') < 2:
+        return json.loads(line)
+
+    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        if sum(name == text_column for name, _ in pairs) > 1:
+            raise ValueError(f"the key '{text_column}' stands twice in one object")
+        return dict(pairs)
+
+    return json.loads(line, object_pairs_hook=once)
 
 
 def _read_parquet(path: Path, text_column: str) -> Iterator[Record]:
@@ -185,6 +202,8 @@ def _read_parquet(path: Path, text_column: str) -> Iterator[Record]:
             columns = file.schema_arrow.names
             if text_column not in columns:
                 raise column_missing(path, text_column, columns)
+            if columns.count(text_column) > 1:
+                raise column_twice(path, text_column)
             for batch in file.iter_batches(batch_size=1024, columns=[text_column]):
                 for value in batch.column(0):
                     row += 1

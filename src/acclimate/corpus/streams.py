@@ -14,6 +14,8 @@ import zstandard
 from acclimate.errors import UserError
 
 BOM = b"\xef\xbb\xbf"
+LONGEST_LINE = 1 << 28
+"""Bytes. A longer line is hardly a document; it would only fill the memory."""
 
 
 class Damaged(Exception):
@@ -94,13 +96,16 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
     Raises:
         UserError: If the file cannot be opened.
-        Damaged: If it is cut off, is not what its name says, or cannot be read to the end.
+        Damaged: If it is cut off, is not what its name says, has a line that is too long, or cannot be read to the
+            end.
     """
     number = 0
     with open_bytes(path) as file:
         try:
-            for line in file:
+            while line := file.readline(LONGEST_LINE):
                 number += 1
+                if len(line) == LONGEST_LINE and not line.endswith(b"\n"):
+                    raise Damaged(number, f"a line of more than {LONGEST_LINE:,} bytes; nothing is read from here on")
                 if number == 1:
                     line = line.removeprefix(BOM)
                 yield number, line

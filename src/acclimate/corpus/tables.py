@@ -22,6 +22,11 @@ def column_missing(where: object, text_column: str, columns: Iterable[str]) -> U
     return UserError(f"'{where}' has no column '{text_column}'. Its columns are {there}: name one as the text column.")
 
 
+def column_twice(where: object, text_column: str) -> UserError:
+    """Make the error for a file that has two text columns of the same name."""
+    return UserError(f"'{where}' has several columns '{text_column}'; give each a name of its own.")
+
+
 class _Unclosed(Exception):
     """A row has run over more lines than a row may."""
 
@@ -114,6 +119,8 @@ def read_table(path: Path, text_column: str, delimiter: str) -> Iterator[tuple[i
                 names = [name.strip() for name in fields]
                 if text_column not in names:
                     raise column_missing(path, text_column, names)
+                if names.count(text_column) > 1:
+                    raise column_twice(path, text_column)
                 width, place = len(names), names.index(text_column)
         elif problem and (delimiter != "\t" or len(fields) != width):
             yield line, "", problem

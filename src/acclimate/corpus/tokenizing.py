@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
@@ -27,8 +28,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 SHORTEST_TAIL = 8
+SINGLE_SPACE = re.compile(r"\S(?= \S)")
 BATCH_DOCUMENTS = 512
 BATCH_CHARACTERS = 1_000_000
+LONGEST_PIECE = 2_000_000
+"""Characters of a document that are encoded at once: a tokenizer takes some hundred bytes for each."""
 _VERSION = 1  # raise when the same corpus and settings come to give other rows
 
 
@@ -107,16 +111,14 @@ def _write(
         RowWriter(folder, encoder.largest_id) as writer,
         Progress("Tokenising", max_tokens, unit="tokens", enabled=progress) as bar,
     ):
-        for index, (text, ids) in enumerate(_encoded(documents, encoder)):
-            if not ids:
-                continue
-            rows = encoder.rows(ids)
+        for index, (bytes, characters), rows in _cut(_encoded(documents, encoder), encoder):
+            whole = sum(map(len, rows)) - len(rows) * encoder.specials
             left = None if max_tokens is None else max_tokens - writer.tokens
             taken = rows if left is None else _up_to(rows, left)
             body = sum(map(len, taken)) - len(taken) * encoder.specials
             writer.add(taken, index)
-            writer.bytes += len(text.encode("utf-8")) * body // len(ids)
-            writer.characters += len(text) * body // len(ids)
+            writer.bytes += bytes * body // whole
+            writer.characters += characters * body // whole
             bar.at(writer.tokens)
             if max_tokens is not None and writer.tokens >= max_tokens:
                 break
@@ -137,10 +139,57 @@ def _up_to(rows: list[list[int]], tokens: int) -> list[list[int]]:
     return rows
 
 
-def _encoded(documents: Iterable[str], encoder: _Encoder) -> Iterator[tuple[str, list[int]]]:
-    """Give each document with its ids; encode in batches that are bounded in documents and in characters."""
+def _cut(
+    encoded: Iterable[tuple[str, list[int], bool]], encoder: _Encoder
+) -> Iterator[tuple[int, tuple[int, int], list[list[int]]]]:
+    """Give the number of a document, bytes and characters of some of it, and the rows of that.
+
+    The rows are those of the whole document: what a piece leaves over goes into the rows of the next one.
+    """
+    index, bytes, characters = 0, 0, 0
+    left: list[int] = []
+    for text, ids, last in encoded:
+        left += ids
+        bytes += len(text.encode("utf-8"))
+        characters += len(text)
+        # The last two rows are evened out, so they wait for the end of the document.
+        size = len(left) if last else max(0, len(left) - 1 - encoder.room) // encoder.room * encoder.room
+        if size:
+            share = (bytes * size // len(left), characters * size // len(left))
+            yield index, share, encoder.rows(left[:size], last)
+            bytes, characters = bytes - share[0], characters - share[1]
+        left = left[size:]
+        if last:
+            index, bytes, characters = index + 1, 0, 0
+
+
+def _encoded(documents: Iterable[str], encoder: _Encoder) -> Iterator[tuple[str, list[int], bool]]:
+    """Give each document, very long ones in pieces: a text, its ids, and whether it ends its document.
+
+    Documents are encoded in batches that are bounded in documents and in characters.
+    """
     for batch in batches(documents):
-        yield from zip(batch, encoder.encode(batch), strict=True)
+        if all(len(text) <= LONGEST_PIECE for text in batch):
+            for text, ids in zip(batch, encoder.encode(batch), strict=True):
+                yield text, ids, True
+            continue
+        for text in batch:
+            *pieces, end = pieces_of(text)
+            for piece in pieces:
+                yield piece, encoder.encode([piece])[0], False
+            yield end, encoder.encode([end])[0], True
+
+
+def pieces_of(text: str) -> list[str]:
+    """Cut a very long text into pieces, in front of a single space where there is one, where tokenizers cut anyway."""
+    pieces, start = [], 0
+    while len(text) - start > LONGEST_PIECE:
+        end = start + LONGEST_PIECE
+        found = SINGLE_SPACE.search(text, end - min(LONGEST_PIECE // 2, 10_000), end)
+        end = found.start() + 1 if found else end
+        pieces.append(text[start:end])
+        start = end
+    return [*pieces, text[start:]]
 
 
 def batches(documents: Iterable[str]) -> Iterator[list[str]]:
@@ -185,10 +234,15 @@ class _Encoder:
         )
         return encoding["input_ids"]
 
-    def rows(self, ids: list[int]) -> list[list[int]]:
-        """Cut the ids of one document into rows and put the special tokens around each."""
+    def rows(self, ids: list[int], last: bool = True) -> list[list[int]]:
+        """Cut the ids of one document into rows and put the special tokens around each.
+
+        Args:
+            ids: Of the document, or of the part of it that is not in rows yet.
+            last: Whether they are its end, where the last two rows may be evened out.
+        """
         cuts = [*range(0, len(ids), self.room), len(ids)]
-        if len(cuts) > 2 and cuts[-1] - cuts[-2] + self.specials < SHORTEST_TAIL:
+        if last and len(cuts) > 2 and cuts[-1] - cuts[-2] + self.specials < SHORTEST_TAIL:
             cuts[-2] = (cuts[-3] + cuts[-1] + 1) // 2
         return [[*self.prefix, *ids[a:b], *self.suffix] for a, b in pairwise(cuts)]
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from transformers import AutoConfig
 
+from acclimate.backbone.checkpoints import trusted
 from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul
 from acclimate.files import check_replaceable, new_folder, write_json
 from acclimate.selective.annotating import FILE, annotate, sample, write_annotations
@@ -93,7 +94,7 @@ def annotate_task(
 def is_classifier(model: str | Path, task: Task) -> bool:
     """Say whether a checkpoint is a sequence classifier with the labels of the task, in their order."""
     try:
-        config = AutoConfig.from_pretrained(str(model))
+        config = AutoConfig.from_pretrained(str(model), trust_remote_code=trusted())
     except (OSError, ValueError):
         return False
     heads = any(name.endswith("ForSequenceClassification") for name in config.architectures or ())

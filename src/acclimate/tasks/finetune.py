@@ -12,8 +12,9 @@ from transformers import set_seed
 from acclimate.backbone import save_model
 from acclimate.backbone.device import choose_precision, default_device
 from acclimate.errors import UserError
-from acclimate.files import check_replaceable, new_folder
+from acclimate.files import check_replaceable, check_writable, new_folder
 from acclimate.locks import one_writer
+from acclimate.tasks.finished import decided_by, found, keep
 from acclimate.tasks.kinds import LabelledTask, kind_of, load_task
 from acclimate.tasks.loop import train
 from acclimate.tasks.options import Options
@@ -63,7 +64,8 @@ def finetune(
         model: A Hugging Face model folder, or a name on the hub.
         task: A task, or its folder (see :func:`acclimate.tasks.load_task`).
         seed: Decides the new weights, the order of the examples, dropout, and what ``few_shot`` draws.
-        out: Where to save the model, its tokenizer, ``metrics.json`` and ``predictions.jsonl``.
+        out: Where to save the model, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it holds the
+            result of the same call already, that is returned at once.
         epochs: Passes over the train split.
         learning_rate: The peak.
         batch_size: Examples a step.
@@ -118,9 +120,17 @@ def finetune(
         raise UserError(f"The task '{data.name}' has no classes, so confidence_penalty has no sense; leave it out.")
     before = first_stage(data, options, first, first_epochs, first_learning_rate)
     check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
-    examples: Sequence[Any] = data.train if few_shot is None else data.few_shot(few_shot, seed)
     device = default_device()
     kind = choose_precision(precision, device)
+    decided: dict[str, Any] = {}
+    if out is not None:
+        tasks = {"task": data, "first": before.task if before else None}
+        used = {"options": options, **({"first": before.options} if before else {})}
+        decided = decided_by("finetune", {"model": model}, tasks, kind, used)
+        if (done := found(out, decided, FinetuneResult)) is not None:
+            return done
+        check_writable(out)
+    examples: Sequence[Any] = data.train if few_shot is None else data.few_shot(few_shot, seed)
 
     set_seed(seed)  # before the new weights are drawn
     learner = kind_of(data).learner(model, data, options, device)
@@ -133,7 +143,13 @@ def finetune(
         return float(learner.measure("dev", kind).metrics[options.metric])
 
     trained = train(
-        learner.model, learner.rows(examples), learner.collate, options, kind, score if select == "dev" else None
+        learner.model,
+        learner.rows(examples),
+        learner.collate,
+        options,
+        kind,
+        score if select == "dev" else None,
+        tokenizer=learner.tokenizer,
     )
     dev_metrics = learner.measure("dev", kind).metrics if data.dev else None
     measured = learner.measure("test", kind)
@@ -161,4 +177,5 @@ def finetune(
             save_model(learner.model, folder, Path(out))
             learner.tokenizer.save_pretrained(folder)
             write_result(folder, result, learner.readable)
+            keep(folder, decided, result)
     return result

@@ -13,12 +13,12 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.backbone import longest_text
 from acclimate.backbone.attention import NAME as ATTENTION
-from acclimate.backbone.checkpoints import from_pretrained, quiet
-from acclimate.backbone.device import writes_attention_out
+from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
+from acclimate.backbone.device import fast_fp32_matmul, writes_attention_out
 from acclimate.backbone.dropout import cheapen_dropout
 from acclimate.backbone.loading import load_tokenizer
 from acclimate.backbone.lookup import spare_embeddings
-from acclimate.errors import UserError, first_line
+from acclimate.errors import UserError
 from acclimate.modules import virtual_ids
 
 
@@ -45,12 +45,13 @@ def load_with_head(
     Raises:
         UserError: If there is no model, or its encoder is incomplete.
     """
+    fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
     local = str(path).startswith((".", "/", "~")) or Path(path).exists()
     if local and not (Path(path) / "config.json").is_file():
         raise UserError(f"'{path}' is no Hugging Face model folder: there is no config.json in it.")
     tokenizer = load_tokenizer(path)
     try:
-        config = AutoConfig.from_pretrained(str(path), **settings)
+        config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusted(), **settings)
         with quiet():
             model, info = from_pretrained(
                 auto,
@@ -59,8 +60,8 @@ def load_with_head(
                 dtype=torch.float32,
                 ignore_mismatched_sizes=True,  # of the head of another task; the encoder is checked below
             )
-    except (OSError, ValueError, RuntimeError) as error:
-        raise UserError(f"No {what} could be made of '{path}': {first_line(error)}") from error
+    except UNREADABLE as error:
+        raise UserError(f"No {what} could be made of '{path}': {why(error)}") from error
     cheapen_dropout(model)
     spare_embeddings(model)
     if writes_attention_out(device):
@@ -73,6 +74,8 @@ def load_with_head(
     rows = model.get_input_embeddings().weight.shape[0]
     if tokenizer.pad_token_id is None:  # decoders
         tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.pad_token_id is None:
+        raise UserError(f"The tokenizer of '{path}' has neither a padding nor an end token; give it one of them.")
     if len(tokenizer) > rows:
         raise UserError(f"The tokenizer of '{path}' has {len(tokenizer)} tokens, its model only {rows}.")
     model.config.pad_token_id = tokenizer.pad_token_id

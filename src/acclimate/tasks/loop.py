@@ -13,7 +13,14 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import PreTrainedModel, Trainer, TrainerCallback, TrainerState, TrainingArguments
+from transformers import (
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    Trainer,
+    TrainerCallback,
+    TrainerState,
+    TrainingArguments,
+)
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from acclimate.backbone.device import Precision, default_device, lowers_weights
@@ -25,6 +32,8 @@ from acclimate.tasks.options import Options
 
 CHECK_EVERY = 50
 """Steps between two looks at the loss: each look waits for the accelerator."""
+NAMED, WORDS = 3, 6
+"""Texts that an error names, and words of each."""
 
 
 @dataclass(frozen=True)
@@ -55,8 +64,26 @@ class Course:
 
 
 def diverged() -> UserError:
-    """Make the error for training that went to NaN or infinity."""
+    """Make the error for a model that gives NaN or infinity after its training."""
     return UserError("The loss of fine-tuning is not a number any more; lower the learning rate.")
+
+
+def diverged_at(step: int, steps: int, loss: float, texts: Sequence[str], learning_rate: float) -> UserError:
+    """Make the error for training that went to NaN or infinity.
+
+    Args:
+        step: The first step with such a loss, from 1.
+        steps: All that were planned.
+        loss: What it was.
+        texts: How the texts of that step begin.
+        learning_rate: The peak.
+    """
+    named = ", ".join(f"'{text} …'" for text in texts[:NAMED])
+    more = f" and {len(texts) - NAMED} more" if len(texts) > NAMED else ""
+    return UserError(
+        f"The loss of fine-tuning is {loss} at step {step} of {steps}, which read {named}{more}; lower the learning "
+        f"rate (now {learning_rate:g})."
+    )
 
 
 def train(
@@ -67,6 +94,7 @@ def train(
     precision: Precision,
     score: Callable[[], float] | None = None,
     course: Course | None = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
 ) -> Trained:
     """Train a model in place: AdamW, linear warm-up and decay, gradients clipped to a norm of one.
 
@@ -79,9 +107,10 @@ def train(
         score: Measures the model after each epoch, more being better; the weights of the best epoch, the earliest of
             equals, are kept. None keeps the last.
         course: What differs from plain fine-tuning.
+        tokenizer: Of the model, to name the texts of a step that fails.
 
     Raises:
-        UserError: If the loss is not a number.
+        UserError: If the loss is not a number; it names the step and its texts.
     """
     device = default_device()
     steps = options.epochs * math.ceil(len(rows) / options.batch_size)
@@ -115,6 +144,7 @@ def train(
             callbacks=[*(course.callbacks if course else ()), *([best] if best else ())],
         )
         trainer.course, trainer.penalty = course, options.confidence_penalty
+        trainer.tokenizer_of_errors, trainer.unseen = tokenizer, []
         if lowers_weights(precision, device):
             trainer.lowered = LoweredWeights(model)
         trainer.remove_callback(PrinterCallback)
@@ -133,6 +163,9 @@ class _Trainer(Trainer):
 
     total: Tensor | float = 0.0
     count = 0
+    tokenizer_of_errors: PreTrainedTokenizerBase | None = None
+    unseen: list[tuple[Tensor, Tensor]]
+    """Losses of the steps since the last look at them, and the token ids (rows, tokens) that they read."""
     course: Course | None = None
     penalty = 0.0
     lowered: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -172,21 +205,42 @@ class _Trainer(Trainer):
 
         return plain(inputs) if self.course is None else self.course.loss(plain, model, inputs, self.state.global_step)
 
-    def training_step(self, *args: Any, **options: Any) -> Tensor:
+    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Tensor:
+        read = inputs["input_ids"]  # a loss of its own may take entries out
         with self.lowered():
-            loss = super().training_step(*args, **options)
+            loss = super().training_step(model, inputs, *args, **options)
         self.total = self.total + loss.detach()  # a NaN stays in the sum
         self.count += 1
+        self.unseen.append((loss.detach(), read))
         if self.count % CHECK_EVERY == 0:
             self.mean_loss()
         return loss
 
     def mean_loss(self) -> float:
-        """Return the mean of the losses so far, in nats."""
+        """Return the mean of the losses so far, in nats.
+
+        Raises:
+            UserError: If one was not a number; its step is one of those since the last look.
+        """
         loss = float(self.total) / self.count
         if not math.isfinite(loss):
-            raise diverged()
+            first = self.count - len(self.unseen)
+            for step, (value, ids) in enumerate(self.unseen, first + 1):
+                if not math.isfinite(float(value)):
+                    raise diverged_at(
+                        step, self.state.max_steps, float(value), self._begin(ids), self.args.learning_rate
+                    )
+            raise diverged()  # the sum was too large, no loss of it
+        self.unseen.clear()
         return loss
+
+    def _begin(self, ids: Tensor) -> list[str]:
+        """Return how texts begin, in words where the tokenizer is known."""
+        rows = ids[:, : 10 * WORDS].tolist()
+        if self.tokenizer_of_errors is None:
+            return [" ".join(map(str, row[:WORDS])) for row in rows]
+        texts = self.tokenizer_of_errors.batch_decode(rows, skip_special_tokens=True)
+        return [" ".join(str(text).split()[:WORDS]) for text in texts]
 
 
 class _Bar(ProgressCallback):

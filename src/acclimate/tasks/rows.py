@@ -6,7 +6,8 @@ import csv
 import gzip
 import json
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -59,13 +60,30 @@ def _json_lines(path: Path, file: IO[bytes]) -> Iterator[Row]:
             continue
         where = f"{path}:{number}"
         try:
-            row = json.loads(line)
+            row = json.loads(line, object_pairs_hook=partial(_once, where))
         except (ValueError, RecursionError) as error:
             reason = getattr(error, "msg", type(error).__name__)
             raise UserError(f"{where}: broken JSON ({reason}); mend or remove the line.") from error
         if not isinstance(row, dict):
             raise UserError(f'{where}: a row must be a JSON object such as {{"text": ..., "label": ...}}.')
         yield where, row
+
+
+def _once(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Make an object of its pairs.
+
+    Raises:
+        UserError: If a key stands twice: nobody could say which is meant.
+    """
+    row = dict(pairs)
+    if len(row) < len(pairs):
+        raise UserError(f"{where}: the key '{_twice([name for name, _ in pairs])}' stands twice; keep one.")
+    return row
+
+
+def _twice(names: Sequence[str]) -> str | None:
+    """Return a name that stands twice, or None; columns without a name do not count."""
+    return next((name for place, name in enumerate(names) if name and name in names[:place]), None)
 
 
 def _table(path: Path, file: IO[bytes], kind: str) -> Iterator[Row]:
@@ -75,6 +93,8 @@ def _table(path: Path, file: IO[bytes], kind: str) -> Iterator[Row]:
         header = next(reader, None)
         if header is None:
             return
+        if (twice := _twice(header)) is not None:
+            raise UserError(f"{path}:1: two columns are called '{twice}'; give each a name of its own.")
         for cells in reader:
             if not cells:
                 continue
@@ -90,6 +110,8 @@ def _table(path: Path, file: IO[bytes], kind: str) -> Iterator[Row]:
 
 def _parquet(path: Path) -> Iterator[Row]:
     with pyarrow.parquet.ParquetFile(path) as file:
+        if (twice := _twice(file.schema_arrow.names)) is not None:
+            raise UserError(f"{path}: two columns are called '{twice}'; give each a name of its own.")
         number = 0
         for batch in file.iter_batches():
             for row in batch.to_pylist():

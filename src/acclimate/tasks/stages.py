@@ -114,7 +114,7 @@ def learn_first(learner: Learner, task: LabelledTask, options: Options, precisio
     if weights is not None:
         learner.model.load_state_dict(weights)
         return
-    train(learner.model, rows, learner.collate, options, precision)
+    train(learner.model, rows, learner.collate, options, precision, tokenizer=learner.tokenizer)
     try:
         with new_folder(folder) as temporary:
             state = learner.model.state_dict()

@@ -15,7 +15,7 @@ from acclimate.backbone.memory import training_tokens
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive
-from acclimate.files import new_folder, write_json
+from acclimate.files import check_writable, inside, new_folder, write_json
 from acclimate.locks import one_writer
 from acclimate.masking import Strategy, identify, resolve
 from acclimate.training.batches import Collator, Layout, Steps
@@ -143,7 +143,7 @@ def adapt(
     chosen = choose_precision(precision, device)
     config = {
         "acclimate": __version__,
-        "model": method.starts_from or str(model),
+        "model": str(model),
         "corpus": text.fingerprint,
         "task": None if task is None else task.fingerprint(),
         "method": method.name,
@@ -163,8 +163,11 @@ def adapt(
         "heldout": None if aside is None else aside.identity(),
     }
     config.update(check_steps(keep_steps, method, budget.steps))
+    work = out.parent / f".{out.name}.work"
     if (done := finished(out, config, overwrite)) is not None:
+        _tidy(work, config, group)
         return done
+    check_writable(out)
     if method.stages():
         own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
         options = {**{name: value for name, value in asked.items() if name not in own}, "progress": progress}
@@ -178,7 +181,6 @@ def adapt(
         rows = tokenize(
             text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
         )
-    work = out.parent / f".{out.name}.work"
     if group.first:
         if work.is_dir() and read_card(work) != plain(config):
             shutil.rmtree(work)
@@ -237,6 +239,12 @@ def adapt(
     return result
 
 
+def _tidy(work: Path, config: dict[str, Any], group: Processes) -> None:
+    """Remove the working folder of a run that is finished, if a kill came before that was done."""
+    if group.first and read_card(work) in (None, plain(config)):
+        shutil.rmtree(work, ignore_errors=True)
+
+
 def _with_settings(method: str | Method, settings: dict[str, Any] | None) -> Method:
     if isinstance(method, str):
         return get(method, **(settings or {}))
@@ -282,4 +290,4 @@ def _fill(
     write_json(folder / CARD, {**config, "about": result.about, "text": account, "result": result.measured()})
     write_adapted_card(folder, out.name)
     for name, account in result.accounts.items():
-        write_json(folder / name, account)
+        write_json(inside(folder, name), account)

@@ -64,7 +64,7 @@ def _start(architecture: str) -> Any:
             f"{', '.join(FAMILIES)}, or a folder or JSON file with a configuration."
         )
     try:
-        config = AutoConfig.from_pretrained(architecture)
+        config = AutoConfig.from_pretrained(architecture, trust_remote_code=False)
     except (OSError, ValueError, StrictDataclassError) as error:
         raise UserError(f"No configuration could be read from '{architecture}': {first_line(error)}") from error
     if config.model_type not in FAMILIES:

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from transformers import TrainerCallback, TrainingArguments, set_seed
-from transformers.trainer_utils import get_last_checkpoint
 
 from acclimate.backbone.device import default_device
 from acclimate.training.batches import Steps
 from acclimate.training.engine import Engine
 from acclimate.training.progress import TrainingBar
+from acclimate.training.saved import newest, remove_broken
 from acclimate.training.trainer import Clock, StepTrainer, resume_clock
 from acclimate.updates import UpdateRule
 
@@ -35,8 +35,10 @@ def train(
     report_to: Sequence[str] = (),
     run_name: str | None = None,
 ) -> StepTrainer:
-    """Train with checkpoints in ``work``; go on from the last one if there is one."""
+    """Train with checkpoints in ``work``; go on from the last whole one if there is one."""
     work.mkdir(parents=True, exist_ok=True)
+    if engine.group.first:
+        remove_broken(work)
     engine.group.wait()
     set_seed(seed)
     args = TrainingArguments(
@@ -50,7 +52,6 @@ def train(
         logging_steps=max(1, min(50, len(data) // 50)),
         logging_nan_inf_filter=False,
         save_strategy="no",
-        save_total_limit=1,
         seed=seed,
         disable_tqdm=True,
         report_to=list(report_to) or "none",
@@ -72,10 +73,10 @@ def train(
         )
         for callback in callbacks:
             trainer.add_callback(callback(trainer))
-        checkpoint = get_last_checkpoint(str(work))
+        checkpoint = newest(work)
         if checkpoint is not None:
             resume_clock(checkpoint, trainer)
-        trainer.train(resume_from_checkpoint=checkpoint)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     # Left over from the last step, it would be in the way of whatever the caller does with the model.
     engine.readers["student"].zero_grad(set_to_none=True)
     return trainer

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,12 +17,13 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from acclimate.errors import UserError
-from acclimate.files import read_json, write_json
+from acclimate.files import disk_errors, read_json, write_json, write_text
 from acclimate.objectives import Batch
 from acclimate.training.batches import Steps
+from acclimate.training.diagnosis import diverged
 from acclimate.training.engine import Engine
 from acclimate.training.processes import Processes
+from acclimate.training.saved import seal
 from acclimate.updates import UpdateRule
 
 SECONDS_BETWEEN_CHECKPOINTS = 300
@@ -92,6 +94,7 @@ class StepTrainer(Trainer):
         self.engine, self.clock, self.log_file, self._warmup = engine, clock, log_file, warmup
         self._only, self._appended = parameters, appended
         self.tokens = 0
+        self._terms: dict[str, Tensor] = {}
         self._recent: list[dict[str, Tensor]] = []
         self.last_terms: dict[str, float] = {}
         model = engine.readers["student"]
@@ -146,21 +149,49 @@ class StepTrainer(Trainer):
         """Run the engine over the micro-batches of a step.
 
         Raises:
-            UserError: If the loss is not a finite number.
+            UserError: If the loss is not a finite number; it names the step, the term and the texts.
         """
         model.train()
         batches: list[Batch] = [batch.to(self.args.device) for batch in inputs]
         terms = self.engine.step(batches)
         if not math.isfinite(terms["loss"].item()):
-            raise UserError(
-                f"The loss is {terms['loss'].item()} at step {self.state.global_step + 1}. Lower the learning rate "
-                f"(now {self.args.learning_rate:g}) or use precision fp32; finished checkpoints are kept."
-            )
+            raise self._diverged(terms)
+        self._terms = terms
         text = sum(batch.tokens - self._appended * batch.texts for batch in batches)
         read = torch.tensor(text, device=self.args.device)
         self.tokens += int(self.engine.group.add([read])[0])
         self._recent.append(terms)
         return terms["loss"]
+
+    def _get_grad_norm(self, *args: Any, **options: Any) -> Any:
+        """Stop before a gradient that is not finite spoils the weights."""
+        norm = super()._get_grad_norm(*args, **options)
+        if not math.isfinite(norm):
+            raise self._diverged(self._terms)
+        return norm
+
+    def _diverged(self, terms: dict[str, Tensor]) -> Exception:
+        data: Any = self.train_dataset
+        kept = Path(str(self.args.output_dir))
+        return diverged(self.engine, data, self.state.global_step, terms, self.args.learning_rate, kept)
+
+    def _save_checkpoint(self, *args: Any, **options: Any) -> None:
+        """Write a checkpoint; a disk that is full leaves none behind, and weights that are not finite give none.
+
+        Raises:
+            UserError: If a weight is not finite: the checkpoint before is worth more.
+            OSError: If it cannot be written.
+        """
+        parameters = self.engine.readers["student"].parameters()
+        if not all(bool(parameter.isfinite().all()) for parameter in parameters):
+            raise self._diverged(self._terms)
+        folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
+        try:
+            with disk_errors(folder):
+                super()._save_checkpoint(*args, **options)
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Append the mean of each term since the last line to ``log.jsonl``."""
@@ -184,7 +215,8 @@ class StepTrainer(Trainer):
             with self.log_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
             # Trackers see every term and the tokens, too.
-            logs = {**logs, "tokens": self.tokens, **{f"term_{name}": value for name, value in self.last_terms.items()}}
+            terms = {f"term_{name}": value for name, value in self.last_terms.items()}
+            logs = {**logs, "tokens": self.tokens, **terms}
         super().log(logs, start_time)
 
     def floating_point_ops(self, inputs: Any) -> int:
@@ -211,7 +243,7 @@ class _Hooks(TrainerCallback):
         if group.first and trainer.log_file.is_file():
             lines = trainer.log_file.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= state.global_step]
-            trainer.log_file.write_text("".join(kept), encoding="utf-8")
+            write_text(trainer.log_file, "".join(kept))
         self._saved = time.monotonic()
 
     def on_pre_optimizer_step(
@@ -244,15 +276,17 @@ class _Hooks(TrainerCallback):
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._saved = time.monotonic()
+        self.trainer.engine.group.wait()  # each process writes the state of its own dropout
         if not self.trainer.engine.group.first:
             return
         folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         write_json(folder / "clock.json", {"seconds": self.trainer.clock.seconds, "tokens": self.trainer.tokens})
+        seal(folder)
 
 
-def resume_clock(checkpoint: str, trainer: StepTrainer) -> None:
+def resume_clock(checkpoint: Path, trainer: StepTrainer) -> None:
     """Go on counting time and tokens from where a checkpoint stopped."""
-    file = Path(checkpoint) / "clock.json"
+    file = checkpoint / "clock.json"
     if file.is_file():
         state = read_json(file)
         trainer.clock.earlier, trainer.tokens = state["seconds"], state["tokens"]

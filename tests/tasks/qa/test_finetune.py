@@ -150,9 +150,9 @@ def trainings(monkeypatch, tmp_path):
     seen = []
     real = two_stages.train
 
-    def train(model, rows, collate, options, *others):
+    def train(model, rows, collate, options, *others, **more):
         seen.append(options)
-        return real(model, rows, collate, options, *others)
+        return real(model, rows, collate, options, *others, **more)
 
     monkeypatch.setattr(two_stages, "train", train)
     return seen

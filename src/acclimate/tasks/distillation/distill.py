@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 import tempfile
 import time
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from transformers import set_seed
 from acclimate.backbone import save_model
 from acclimate.backbone.device import Precision, choose_precision, default_device
 from acclimate.errors import UserError, unknown
-from acclimate.files import check_replaceable, new_folder
+from acclimate.files import check_replaceable, check_writable, new_folder
 from acclimate.locks import one_writer
 from acclimate.modules.connectors import Connector, Connectors
 from acclimate.tasks.classification import Classification, ClassificationLearner
@@ -24,6 +25,7 @@ from acclimate.tasks.distillation.phases import Lesson, switch_epoch, two_phases
 from acclimate.tasks.distillation.result import DistillResult
 from acclimate.tasks.distillation.signs import teacher_signs, width
 from acclimate.tasks.distillation.stages import Stages, learnt
+from acclimate.tasks.finished import decided_by, found, keep
 from acclimate.tasks.kinds import load_task
 from acclimate.tasks.loop import train
 from acclimate.tasks.options import Options
@@ -31,6 +33,8 @@ from acclimate.tasks.result import write_result
 
 OBJECTIVES = ("boundary", "kl")
 SCHEDULES = ("shared", "each")
+NOT_DECIDING = ("teacher", "student", "task", "out", "teacher_out", "precision", "progress")
+"""Arguments that do not decide the result, or that are known by their content."""
 
 
 @one_writer
@@ -85,7 +89,8 @@ def distill(
         student: A classifier of the task, or any other model.
         task: A classification task, also multi-label, or its folder.
         seed: Of the student's fine-tuning and distillation, and of a random connector.
-        out: Where to save the student, its tokenizer, ``metrics.json`` and ``predictions.jsonl``.
+        out: Where to save the student, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it holds the
+            result of the same call already, that is returned at once.
         teacher_out: Where to save the teacher if it is fine-tuned here.
         objective: ``"boundary"``: which units are active. ``"kl"``: the divergence of the softened predictions, the
             paper's ablation (Table 6).
@@ -122,6 +127,7 @@ def distill(
     Raises:
         UserError: If a model or the task cannot be used, an option has no sense, or a loss is not a number.
     """
+    asked = dict(locals())
     started = time.perf_counter()
     data = load_task(task) if isinstance(task, str | Path) else task
     if not isinstance(data, Task):
@@ -147,10 +153,20 @@ def distill(
     options.check(data.name, scoring.metrics, has_dev=bool(data.dev))
     _check(objective, connector, schedule, distill_share, margin=margin, scale=scale, temperature=temperature)
     check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
-    if few_shot is not None:  # one draw for both models
-        data = replace(data, train=data.few_shot(few_shot, seed))
     device = default_device()
     kind = choose_precision(precision, device)
+    decided: dict[str, Any] = {}
+    work = None if out is None else Path(out).parent / f".{Path(out).name}.work"
+    if work is not None:
+        used = {name: value for name, value in asked.items() if name not in NOT_DECIDING}
+        decided = decided_by("distill", {"teacher": teacher, "student": student}, {"task": data}, kind, used)
+        done = found(out, decided, DistillResult)
+        if done and (teacher_out is None or not done.teacher_trained or (Path(teacher_out) / "config.json").is_file()):
+            shutil.rmtree(work, ignore_errors=True)  # a kill came before that was done
+            return done
+        check_writable(out)
+    if few_shot is not None:  # one draw for both models
+        data = replace(data, train=data.few_shot(few_shot, seed))
     stages = Stages()
     shared = {
         "batch_size": batch_size,
@@ -169,11 +185,13 @@ def distill(
         return learner
 
     with tempfile.TemporaryDirectory(prefix="acclimate-") as scratch:
+        # Beside the folder that is to be made, what was fine-tuned before a kill is found again.
+        place = work or Path(scratch)
         with stages("teacher"):
             teacher_path = learnt(
                 teacher,
                 data,
-                Path(scratch) / "teacher" if teacher_out is None else Path(teacher_out),
+                place / "teacher" if teacher_out is None else Path(teacher_out),
                 seed=seed if teacher_seed is None else teacher_seed,
                 epochs=teacher_epochs,
                 learning_rate=teacher_learning_rate,
@@ -184,7 +202,7 @@ def distill(
             student_path = learnt(
                 student,
                 data,
-                Path(scratch) / "student",
+                place / "student",
                 seed=seed,
                 epochs=student_epochs,
                 learning_rate=student_learning_rate,
@@ -209,9 +227,8 @@ def distill(
         return float(learner.measure("dev", kind).metrics[options.metric])
 
     with stages("distillation"):
-        trained = train(
-            learner.model, rows, learner.collate, options, kind, score if select == "dev" else None, course=course
-        )
+        chosen = score if select == "dev" else None
+        trained = train(learner.model, rows, learner.collate, options, kind, chosen, course, learner.tokenizer)
     dev_metrics = learner.measure("dev", kind).metrics if data.dev else None
     measured = learner.measure("test", kind)
     result = DistillResult(
@@ -248,6 +265,9 @@ def distill(
             save_model(learner.model, folder, Path(out))
             learner.tokenizer.save_pretrained(folder)
             write_result(folder, result, learner.readable)
+            keep(folder, decided, result)
+    if work is not None:
+        shutil.rmtree(work, ignore_errors=True)
     return result
 
 

@@ -10,7 +10,8 @@ from typing import Any
 
 from transformers import AutoConfig
 
-from acclimate.errors import UserError, first_line
+from acclimate.backbone.checkpoints import UNREADABLE, trusted, why
+from acclimate.errors import UserError
 from acclimate.tasks.data import Task
 from acclimate.tasks.finetune import finetune
 
@@ -26,9 +27,9 @@ def knows_task(path: str | Path, task: Task) -> bool:
         UserError: If there is no model.
     """
     try:
-        config = AutoConfig.from_pretrained(str(path))
-    except (OSError, ValueError) as error:
-        raise UserError(f"No model could be read from '{path}': {first_line(error)}") from error
+        config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusted())
+    except UNREADABLE as error:
+        raise UserError(f"No model could be read from '{path}': {why(error)}") from error
     names = getattr(config, "id2label", None) or {}
     return (
         any(name.endswith("ForSequenceClassification") for name in config.architectures or [])

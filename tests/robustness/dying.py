@@ -1,0 +1,166 @@
+"""Commands in forked processes that are killed, or run out of disk, at a chosen change to the disk.
+
+What a kill leaves behind is what is on the disk. Between two changes to it nothing of that differs, so a process that
+kills itself (``kill -9``) just before its n-th change stands for one that is killed at any moment since the last one.
+Changes are seen by an audit hook of Python; writers that are not written in Python (weights, optimisers, tokenizers)
+are seen as a whole, and are cut in the middle by a limit on the size of files.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors.torch import load_file
+
+# The children are forked: what is imported here they need not import.
+import acclimate.report
+import acclimate.study
+import acclimate.tasks
+import acclimate.training
+from acclimate import cli
+
+FORK = multiprocessing.get_context("fork")
+CHANGES = ("os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.truncate", "os.chmod")
+GROWING = ("open", "os.mkdir", "os.link")
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+
+
+@dataclass
+class Trouble:
+    """What happens to a command.
+
+    Attributes:
+        kill: Before which change to the disk it is killed, from 1.
+        error: Which ``errno`` changes have, from that number on: a disk that is full, or read-only.
+        since: That number, from 1.
+        limit: The most bytes that a file may have.
+    """
+
+    kill: int = 0
+    error: int = 0
+    since: int = 1
+    limit: int = 0
+
+
+@dataclass
+class Ended:
+    """How a command ended: its exit code (minus the signal that killed it), its changes, and what it said."""
+
+    code: int
+    changes: int
+    said: str
+
+
+def run(command: list, folder: Path, trouble: Trouble | None = None) -> Ended:
+    """Run a command of the command line in ``folder``, whose changes count; return how it ended."""
+    folder.mkdir(exist_ok=True)
+    said = folder.parent / f"{folder.name}.log"
+    count = FORK.Value("i", 0, lock=False)
+    child = FORK.Process(target=_child, args=([str(part) for part in command], folder, said, count, trouble))
+    child.start()
+    child.join(120)
+    if child.is_alive():
+        child.kill()
+        raise AssertionError(said.read_text())
+    return Ended(child.exitcode, count.value, said.read_text(errors="replace"))
+
+
+def _changed(event: str, args: tuple) -> str:
+    """Return the path that an event of the audit hook changes; empty if it changes none."""
+    if event not in CHANGES and (event != "open" or not args[2] & WRITING):
+        return ""
+    if not isinstance(args[0], str | bytes | os.PathLike):
+        return ""
+    path = os.fsdecode(args[0])
+    return "" if event == "os.mkdir" and os.path.isdir(path) else path
+
+
+def _child(command: list[str], folder: Path, said: Path, count, trouble: Trouble | None) -> None:
+    with said.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
+    os.environ["ACCLIMATE_CACHE"] = str(folder / "cache")
+    os.chdir(folder)
+    trouble = trouble or Trouble()
+
+    def hook(event: str, args: tuple) -> None:
+        path = _changed(event, args)
+        if not path or not f"{os.path.abspath(path)}/".startswith(f"{folder}/"):
+            return
+        count.value += 1
+        if count.value == trouble.kill:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if trouble.error and count.value >= trouble.since and (event in GROWING or trouble.error == errno.EROFS):
+            raise OSError(trouble.error, os.strerror(trouble.error), path)
+
+    sys.argv = ["acclimate", *command]
+    sys.addaudithook(hook)
+    if trouble.limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (trouble.limit, trouble.limit))
+    code = 0
+    try:
+        cli.main()
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except BaseException:
+        traceback.print_exc()
+        code = 70
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def results(folder: Path) -> dict[str, str]:
+    """Hash everything under ``out`` that must come out the same: weights, predictions, losses, scores."""
+    found = {}
+    for file in written(folder):
+        name = str(file.relative_to(folder))
+        if file.suffix == ".safetensors":
+            load_file(file)  # it is whole
+            found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
+        elif file.name == "predictions.jsonl":
+            found[name] = file.read_text()
+        elif file.name == "log.jsonl":
+            lines = [json.loads(line) for line in file.read_text().splitlines()]
+            found[name] = str([{**line, "seconds": None} for line in lines])
+        elif file.parent.name == "cells" and file.suffix == ".json":
+            record = json.loads(file.read_text())
+            if record["status"] == "done":
+                found[name] = str(_timeless(record["result"]))
+    return found
+
+
+def written(folder: Path) -> list[Path]:
+    """Return the files under ``out`` that count: names that begin with a dot are those of work in progress."""
+    files = sorted(file for file in (folder / "out").rglob("*") if file.is_file())
+    return [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
+
+
+def _timeless(value):
+    if isinstance(value, dict):
+        return {key: _timeless(entry) for key, entry in value.items() if "seconds" not in key}
+    return [_timeless(entry) for entry in value] if isinstance(value, list) else value
+
+
+def stamps(folder: Path) -> dict[str, int]:
+    """When the files under ``out`` were written."""
+    return {str(file): file.stat().st_mtime_ns for file in written(folder)}
+
+
+def left_over(folder: Path) -> list[str]:
+    """What lies beside ``out`` that should be gone at the end."""
+    return sorted(path.name for path in folder.iterdir() if path.name not in ("out", "cache"))
+
+
+__all__ = ["Ended", "Trouble", "acclimate", "left_over", "results", "run", "stamps"]

@@ -1,0 +1,115 @@
+"""A disk that is full, read-only, or refuses large files: one line says so, and nothing half-written is a result."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from transformers import Trainer
+
+from acclimate.errors import UserError
+from acclimate.files import check_writable, disk_errors, inside, new_folder, sweep
+from tests.robustness.dying import Trouble, left_over, results, run
+
+VERBS = ("adapt", "finetune", "compare")
+
+
+def goes_on(command, folder, expected, ended) -> None:
+    """Check that a failed command said so in a line, and that the same command ends well when there is room."""
+    assert ended.code in (0, 2), ended.said
+    if ended.code:
+        assert "Error: " in ended.said.splitlines()[-1] and "Traceback" not in ended.said
+    found = results(folder) if (folder / "out").exists() else {}
+    assert found.items() <= expected.items()
+    after = run(command, folder)
+    assert after.code == 0, after.said
+    assert results(folder) == expected
+    assert left_over(folder) == []
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("share", [0.1, 0.5])
+def test_a_disk_that_fills_up(commands, undisturbed, tmp_path, verb, share):
+    whole, first = undisturbed(verb)
+    trouble = Trouble(error=errno.ENOSPC, since=max(1, int(first.changes * share)))
+    ended = run(commands[verb], tmp_path / "full", trouble)
+    assert ended.code == 2 and "No space left" in ended.said
+    goes_on(commands[verb], tmp_path / "full", results(whole), ended)
+
+
+@pytest.mark.parametrize(("verb", "limit"), [("adapt", 40_000), ("adapt", 150_000), ("finetune", 40_000)])
+def test_files_that_are_cut_short_by_a_limit(commands, undisturbed, tmp_path, verb, limit):
+    """Weights (safetensors) and the state of the optimiser (torch.save) are really half-written here."""
+    whole, _ = undisturbed(verb)
+    ended = run(commands[verb], tmp_path / "small", Trouble(limit=limit))
+    assert ended.code == 2, ended.said
+    assert not (tmp_path / "small" / "out" / "model.safetensors").exists()
+    goes_on(commands[verb], tmp_path / "small", results(whole), ended)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_disk_that_fills_up_at_any_change(commands, undisturbed, tmp_path, verb):
+    whole, first = undisturbed(verb)
+    for since in range(1, first.changes + 1, max(1, first.changes // 30)):
+        folder = tmp_path / str(since)
+        ended = run(commands[verb], folder, Trouble(error=errno.ENOSPC, since=since))
+        goes_on(commands[verb], folder, results(whole), ended)
+
+
+@pytest.mark.parametrize("verb", ["adapt", "finetune", "distill", "compare"])
+def test_a_read_only_folder_is_found_out_before_the_work(commands, tmp_path, monkeypatch, verb):
+    def work(*_, **__):
+        raise AssertionError("the work has begun")
+
+    monkeypatch.setattr(Trainer, "train", work)
+    ended = run(commands[verb], tmp_path / "closed", Trouble(error=errno.EROFS))
+    assert ended.code == 2, ended.said
+    assert "Read-only file system" in ended.said.splitlines()[-1] and "Traceback" not in ended.said
+    assert list((tmp_path / "closed").iterdir()) == []
+
+
+@pytest.mark.parametrize("verb", ["adapt", "finetune", "distill"])
+def test_a_finished_folder_can_be_read_where_nothing_can_be_written(commands, undisturbed, verb):
+    whole, first = undisturbed(verb)
+    ended = run(commands[verb], whole, Trouble(error=errno.EROFS))
+    assert ended.code == 0, ended.said
+    assert ended.said == first.said
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"Cannot write beside '.*out'.*Choose another folder"):
+        check_writable(tmp_path / "file" / "out")
+    check_writable(tmp_path / "new" / "out")
+    check_writable(None)
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_what_writers_of_tensors_raise_is_an_error_of_the_disk(tmp_path):
+    for text in ("Error while serializing: I/O error: No space left on device (os error 28)", "inline_container.cc:1"):
+        with pytest.raises(OSError) as caught, disk_errors(tmp_path):
+            raise RuntimeError(text)
+        assert caught.value.errno == errno.ENOSPC
+    with pytest.raises(RuntimeError, match="something else"), disk_errors(tmp_path):
+        raise RuntimeError("something else")
+
+
+def test_what_a_killed_process_left_is_swept_and_what_it_took_away_comes_back(tmp_path):
+    out = tmp_path / "out"
+    for name in (".out.new-1", ".out.old-2/old", ".out.work", ".other.new-3"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "a").write_text(name)
+    sweep(out)
+    assert (out / "a").read_text() == ".out.old-2/old"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".other.new-3", ".out.work", "out"]
+    with new_folder(out) as folder:
+        (folder / "b").touch()
+    assert [path.name for path in out.iterdir()] == ["b"]
+
+
+@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "..", ".", ""])
+def test_a_name_cannot_lead_out_of_a_folder(tmp_path, name):
+    with pytest.raises(UserError, match="leads out of the folder"):
+        inside(tmp_path / "out", name)
+    assert inside(tmp_path / "out", "account.json") == tmp_path / "out" / "account.json"

@@ -1,0 +1,67 @@
+"""``kill -9`` at any moment, then the same command again: it goes on, and ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import random
+import signal
+
+import pytest
+
+from tests.robustness.dying import Trouble, left_over, results, run, stamps
+
+VERBS = ("adapt", "pretrain", "finetune", "distill", "compare")
+
+
+def killed(command, folder, at: int) -> bool:
+    """Let a command be killed before its n-th change to the disk; return whether it got that far."""
+    ended = run(command, folder, Trouble(kill=at))
+    assert ended.code in (-signal.SIGKILL, 0), ended.said
+    return ended.code != 0
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_killed_again_and_again_it_goes_on_and_ends_the_same(commands, undisturbed, tmp_path, verb):
+    command, (whole, first) = commands[verb], undisturbed(verb)
+    expected, folder = results(whole), tmp_path / "cut"
+    assert any(name.endswith(".safetensors") for name in expected)
+    assert [killed(command, folder, int(first.changes * share)) for share in (0.4, 0.3)] == [True, True]
+    found = results(folder) if (folder / "out").exists() else {}
+    assert found.items() <= expected.items(), "what is there after a kill is what it will be at the end"
+    ended = run(command, folder)
+    assert ended.code == 0, ended.said
+    assert results(folder) == expected
+    assert left_over(folder) == left_over(whole) == []
+    before = stamps(folder)
+    again = run(command, folder)
+    assert again.code == 0 and again.changes < first.changes
+    changed = [name for name, stamp in stamps(folder).items() if before[name] != stamp]
+    written_anew = ("/out/results", "/out/report", "README.md")  # a study says again what came out
+    assert not [name for name in changed if not any(part in name for part in written_anew)]
+
+
+def test_finished_seeds_are_not_repeated(commands, undisturbed, tmp_path):
+    """The second seed is cut; the folder of the first stays as it is, and so does what is printed of it."""
+    command, (_, first) = commands["finetune"], undisturbed("finetune")
+    folder = tmp_path / "cut"
+    assert killed(command, folder, int(first.changes * 0.8))
+    before = stamps(folder)
+    assert any("seed-0" in name for name in before)
+    ended = run(command, folder)
+    assert ended.code == 0 and ended.said == first.said
+    assert {name: stamp for name, stamp in stamps(folder).items() if name in before} == before
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", VERBS)
+def test_killed_at_every_change_to_the_disk(commands, undisturbed, tmp_path, verb):
+    """All moments that leave something different behind; of a verb with many, forty by chance."""
+    command, (whole, first) = commands[verb], undisturbed(verb)
+    expected = results(whole)
+    points = range(1, first.changes + 1)
+    for at in points if first.changes <= 40 else sorted(random.Random(verb).sample(points, 40)):
+        folder = tmp_path / str(at)
+        killed(command, folder, at)
+        ended = run(command, folder)
+        assert ended.code == 0, (at, ended.said)
+        assert results(folder) == expected, at
+        assert left_over(folder) == [], at

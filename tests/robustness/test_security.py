@@ -1,0 +1,176 @@
+"""Nothing that comes with a model, a corpus or a task is run, and nothing is written outside of the output folder."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+
+import acclimate
+from acclimate.backbone import load_masked_lm
+from acclimate.backbone.checkpoints import TRUST, trusted
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.study import compare
+from acclimate.tasks import Task, finetune
+from acclimate.training import adapt
+from acclimate.training.method import Method
+from acclimate.training.saved import newest, seal
+from acclimate.training.trainer import StepTrainer
+from tests.study.fakes import World, files, study
+from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
+
+SOURCE = Path(acclimate.__file__).parent
+SHORT = {"steps": 3, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}
+ROWS = [{"text": text, "label": "ab"[number % 2]} for number, text in enumerate(TEXTS)]
+TASK = Task.of("t", ROWS, ROWS[:4])
+
+FORBIDDEN = {
+    *("pickle.load", "pickle.loads", "pickle.dump", "pickle.dumps", "pickle.Unpickler", "joblib.load", "joblib.dump"),
+    *("torch.load", "torch.save", "eval", "exec", "os.system", "yaml.load", "marshal.loads"),
+    *("shutil.unpack_archive", "tarfile.open", "zipfile.ZipFile", "KeyedVectors.load"),
+}
+
+
+def calls():
+    """Every call in the package: where, the name that is called, and its keywords."""
+    for file in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call):
+                yield f"{file.relative_to(SOURCE)}:{node.lineno}", ast.unparse(node.func), node.keywords
+
+
+def test_the_package_neither_pickles_nor_unpacks_nor_evaluates():
+    found = [f"{where} {name}" for where, name, _ in calls() if name in FORBIDDEN or name.endswith("extractall")]
+    assert found == []
+    assert not [where for where, _, keywords in calls() if "allow_pickle" in [word.arg for word in keywords]]
+
+
+def test_every_loader_says_what_it_thinks_of_code_that_comes_along():
+    loaders = {}
+    for where, name, keywords in calls():
+        if name.startswith(("Auto", "auto")) and name.endswith(".from_pretrained"):
+            given = {word.arg: ast.unparse(word.value) for word in keywords}
+            spread = [ast.unparse(word.value) for word in keywords if word.arg is None]
+            loaders[where] = given.get("trust_remote_code") or ("code" if "code" in spread else None)
+    assert len(loaders) >= 6
+    assert set(loaders.values()) <= {"trusted()", "False", "code"}, loaders
+
+
+def test_only_one_value_of_one_variable_is_trust(monkeypatch):
+    monkeypatch.delenv(TRUST, raising=False)
+    assert not trusted()
+    for value in ("", "0", "true", "yes"):
+        monkeypatch.setenv(TRUST, value)
+        assert not trusted()
+    monkeypatch.setenv(TRUST, "1")
+    assert trusted()
+
+
+def test_code_in_a_model_folder_is_not_run(tmp_path, monkeypatch):
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("nobody is asked"))
+    folder, flag = tmp_path / "model", tmp_path / "flag"
+    folder.mkdir()
+    names = {"AutoConfig": "code.C", "AutoModelForMaskedLM": "code.M", "AutoModelForSequenceClassification": "code.M"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "unheard-of", "auto_map": names}))
+    (folder / "code.py").write_text(f"open({str(flag)!r}, 'w')\nC = M = None\n")
+    tiny_tokenizer().save_pretrained(folder)
+    for use in (lambda: load_masked_lm(folder), lambda: finetune(folder, TASK, epochs=1, progress=False)):
+        with pytest.raises(UserError, match=f"Python code of its own, which is not run\\. Set {TRUST}=1") as caught:
+            use()
+        assert "\n" not in str(caught.value)
+    assert not flag.exists()
+
+
+@dataclass
+class Bomb:
+    """An object whose unpickling makes a file."""
+
+    flag: Path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.flag),)
+
+
+def test_pickled_weights_are_read_as_weights_only(tmp_path):
+    folder, flag = save_tiny("bert", tmp_path / "model"), tmp_path / "flag"
+    state = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save({**state, "bomb": Bomb(flag)}, folder / "pytorch_model.bin")
+    with pytest.raises(UserError) as caught:
+        load_masked_lm(folder)
+    assert "\n" not in str(caught.value) and not flag.exists()
+    model = transformers.AutoModelForMaskedLM.from_config(transformers.AutoConfig.from_pretrained(folder))
+    torch.save({**model.state_dict(), **state}, folder / "pytorch_model.bin")
+    loaded = load_masked_lm(folder).model.state_dict()
+    assert all(torch.equal(loaded[name], value) for name, value in state.items())
+
+
+def test_a_checkpoint_is_read_as_weights_only(tiny_bert, tmp_path, monkeypatch):
+    out, flag, step = tmp_path / "out", tmp_path / "flag", StepTrainer.training_step
+
+    def killed(self, *args, **kwargs):
+        if self.state.global_step == 2:
+            raise KeyboardInterrupt
+        return step(self, *args, **kwargs)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(StepTrainer, "training_step", killed)
+        adapt(tiny_bert, Corpus.of(TEXTS), "mlm", out, save_every=1, **SHORT)
+    checkpoint = newest(tmp_path / ".out.work" / "steps")
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"):
+        torch.save({"bomb": Bomb(flag)}, checkpoint / name)
+    seal(checkpoint)
+    with pytest.raises(Exception, match=r"[Ww]eights.only"):
+        adapt(tiny_bert, Corpus.of(TEXTS), "mlm", out, save_every=1, **SHORT)
+    assert not flag.exists() and not out.exists()
+
+
+def test_what_is_written_holds_no_pickle(tiny_bert, tmp_path):
+    adapt(tiny_bert, Corpus.of(TEXTS), "dga", tmp_path / "a", settings={"importance_tokens": 100}, **SHORT)
+    finetune(tiny_bert, TASK, epochs=1, out=tmp_path / "b", progress=False)
+    cache = Path(os.environ["ACCLIMATE_CACHE"])
+    written = [file for place in (tmp_path, cache) for file in place.rglob("*") if file.is_file()]
+    assert len(written) > 10
+    known = {".json", ".jsonl", ".safetensors", ".txt", ".jinja", ".md"}
+    rows = {"tokens.bin", "ends.bin", "documents.bin"}  # plain numbers
+    assert [file.name for file in written if file.suffix not in known and file.name not in rows] == []
+    for file in written:
+        assert not file.read_bytes().startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK"))
+
+
+@dataclass
+class Escaping(Method):
+    """A method that has something to say in a place of its own choice."""
+
+    where: str = "../account.json"
+    name = "escaping"
+
+    def prepare(self, run) -> None:
+        run.accounts[self.where] = {"found": 1}
+
+
+def test_the_account_of_a_method_cannot_leave_the_folder(tiny_bert, tmp_path):
+    with pytest.raises(UserError, match=r"'\.\./account\.json' leads out of the folder"):
+        adapt(tiny_bert, Corpus.of(TEXTS), Escaping(), tmp_path / "out", **SHORT)
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
+    adapt(tiny_bert, Corpus.of(TEXTS), Escaping("account.json"), tmp_path / "out", **SHORT)
+    assert json.loads((tmp_path / "out" / "account.json").read_text()) == {"found": 1}
+
+
+def test_names_in_a_study_cannot_leave_its_folder(tmp_path):
+    given = files(tmp_path / "given")
+    before = {path for path in tmp_path.rglob("*") if path.is_file()}
+    domain = {"name": "../../evil", "corpus": str(given / "cs.txt"), "tasks": [str(given / "intent")]}
+    methods = ["none", {"name": "mlm", "label": "/../../worse"}]
+    values = study(given, domains=[domain], methods=methods, seeds=1, name="../worst")
+    compare(values, tmp_path / "runs" / "out", progress=False, parts=World().parts())
+    made = {path for path in tmp_path.rglob("*") if path.is_file()} - before
+    assert made and all(path.is_relative_to(tmp_path / "runs" / "out") for path in made)

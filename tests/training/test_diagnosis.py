@@ -1,0 +1,96 @@
+"""A loss, a gradient or weights that are not finite: the step, the term and the texts are named, checkpoints kept."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from tests.tiny import TEXTS, save_tiny
+
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.objectives import GeneralContrast
+from acclimate.training import adapt
+from acclimate.training.engine import Engine
+from acclimate.training.saved import newest
+
+LONG = "we train the method on this data and test it on the table of the paper. the result is a good score."
+SHORT = {"batch_size": 8, "max_length": 30, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
+
+
+def broken(folder, change):
+    """A model one of whose weights is not a number."""
+    save_tiny("bert", folder)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder)
+    with torch.no_grad():
+        change(model)
+    model.save_pretrained(folder)
+    return folder
+
+
+def run(model, out, method="mlm", **options):
+    with pytest.raises(UserError) as caught:
+        adapt(model, Corpus.of(TEXTS), method, out, **{**SHORT, "steps": 4, **options})
+    assert "\n" not in str(caught.value)
+    assert not out.exists()
+    return str(caught.value)
+
+
+def test_the_text_that_did_it_is_named(tmp_path):
+    """Only one text is long enough to read the position whose embedding is broken."""
+
+    def change(model):
+        model.bert.embeddings.position_embeddings.weight[21] = float("nan")
+
+    message = run(broken(tmp_path / "model", change), tmp_path / "out")
+    assert message.startswith("The loss is nan at step 1: the term 'mlm' is not finite. ")
+    named = f"document {TEXTS.index(LONG) + 1} ('w ##e train the method on …')"
+    assert f"Of the 8 texts of the step {named} gives that alone." in message
+    assert "now 0.001" in message and "the model as it came is as it was" in message
+
+
+def test_weights_that_are_broken_are_blamed_themselves(tmp_path):
+    def change(model):
+        model.bert.encoder.layer[0].output.dense.weight.fill_(float("nan"))
+
+    message = run(broken(tmp_path / "model", change), tmp_path / "out")
+    assert "Each of the 8 texts of the step gives that, so it is the weights: document " in message
+    assert message.count("document ") == 3 and " and 5 more" in message
+
+
+def test_of_several_terms_the_one_that_did_it_is_named(tiny_bert, tmp_path, monkeypatch):
+    loss = GeneralContrast.loss
+    monkeypatch.setattr(GeneralContrast, "loss", lambda self, parts: loss(self, parts) * float("inf"))
+    message = run(tiny_bert, tmp_path / "out", "dga", settings={"importance_tokens": 100})
+    assert message.startswith("The loss is inf at step 1: the term 'contrast' is not finite. The step read document ")
+
+
+@pytest.mark.parametrize("spoilt", ["loss", "gradient", "weights"])
+def test_the_last_good_checkpoint_is_kept(tiny_bert, tmp_path, monkeypatch, spoilt):
+    """Also where the loss is still finite: what the step after it would show must not be saved first."""
+    step, taken = Engine.step, []
+
+    def spoiling(self, batches, **options):
+        terms = step(self, batches, **options)
+        taken.append(terms)
+        if len(taken) == 3:
+            parameter = next(iter(self.readers["student"].parameters()))
+            if spoilt == "loss":
+                return {**terms, "mlm": terms["mlm"] * float("nan"), "loss": terms["loss"] * float("nan")}
+            if spoilt == "gradient":
+                parameter.grad[0, 0] = float("inf")
+            else:
+                parameter.data[0, 0] = float("inf")
+        return terms
+
+    monkeypatch.setattr(Engine, "step", spoiling)
+    message = run(tiny_bert, tmp_path / "out", save_every=1)
+    assert "the checkpoint of step 2 is kept" in message
+    assert ("the loss is finite (mlm " in message) == (spoilt != "loss")
+    assert len(taken) == 3
+    kept = newest(tmp_path / ".out.work" / "steps")
+    assert kept is not None and kept.name == "checkpoint-2"
+    assert all(value.isfinite().all() for value in load_file(kept / "model.safetensors").values())
+    monkeypatch.setattr(Engine, "step", step)
+    assert adapt(tiny_bert, Corpus.of(TEXTS), "mlm", tmp_path / "out", steps=4, save_every=1, **SHORT).steps == 4

@@ -1,0 +1,115 @@
+"""Checkpoints: one that is cut short is recognised, and the one before is used."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tests.tiny import TEXTS
+
+from acclimate.corpus import Corpus
+from acclimate.training import adapt
+from acclimate.training.saved import SEAL, is_whole, newest, remove_broken, seal
+from acclimate.training.trainer import StepTrainer
+
+DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
+SHORT = {"steps": 6, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
+STEP = StepTrainer.training_step
+
+
+def run(model, out):
+    return adapt(model, Corpus.of(DOCUMENTS), "mlm", out, save_every=1, **SHORT)
+
+
+def made(folder, step: int):
+    checkpoint = folder / f"checkpoint-{step}"
+    (checkpoint / "deep").mkdir(parents=True)
+    for name in ("model.safetensors", "deep/optimizer.pt"):
+        (checkpoint / name).write_bytes(b"x" * 100)
+    return checkpoint
+
+
+@pytest.fixture(scope="module")
+def cut(tiny_bert, tmp_path_factory):
+    """A run that was killed in its fifth step, and one that was not; checkpoints after every step."""
+    place = tmp_path_factory.mktemp("cut")
+    run(tiny_bert, place / "whole")
+
+    def killed(self, *args, **kwargs):
+        if self.state.global_step == 4:
+            raise KeyboardInterrupt
+        return STEP(self, *args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(StepTrainer, "training_step", killed)
+        run(tiny_bert, place / "out")
+    kept = place / ".out.work" / "steps"
+    assert sorted(path.name for path in kept.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-4"]
+    return place
+
+
+FILES = (
+    *("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"),
+    *("trainer_state.json", "clock.json", SEAL),
+)
+
+
+@pytest.mark.parametrize("damage", ["gone", "half", "empty"])
+@pytest.mark.parametrize("name", FILES)
+def test_a_checkpoint_without_a_file_or_with_half_of_one_is_not_whole(cut, tmp_path, name, damage):
+    shutil.copytree(cut / ".out.work" / "steps", tmp_path / "steps")
+    work = tmp_path / "steps"
+    assert newest(work) == work / "checkpoint-4"
+    file = work / "checkpoint-4" / name
+    data = file.read_bytes()
+    file.unlink()
+    if damage != "gone":
+        file.write_bytes(data[: len(data) // 2] if damage == "half" else b"")
+    assert newest(work) == work / "checkpoint-3"
+    remove_broken(work)
+    assert [path.name for path in work.glob("checkpoint-*")] == ["checkpoint-3"]
+
+
+@pytest.mark.parametrize("name", ["optimizer.pt", SEAL])
+def test_the_run_goes_on_from_the_one_before_and_ends_the_same(cut, tiny_bert, tmp_path, monkeypatch, name):
+    shutil.copytree(cut / ".out.work", tmp_path / ".out.work")
+    file = tmp_path / ".out.work" / "steps" / "checkpoint-4" / name
+    file.write_bytes(file.read_bytes()[:-7])
+    counted = []
+
+    def counting(self, *args, **kwargs):
+        counted.append(self.state.global_step)
+        return STEP(self, *args, **kwargs)
+
+    monkeypatch.setattr(StepTrainer, "training_step", counting)
+    result = run(tiny_bert, tmp_path / "out")
+    assert counted == [3, 4, 5]
+    whole, again = (load_file(place / "model.safetensors") for place in (cut / "whole", tmp_path / "out"))
+    assert all(torch.equal(value, again[name]) for name, value in whole.items())
+    card = json.loads((cut / "whole" / "acclimate.json").read_text())
+    assert result.tokens == card["result"]["tokens"]
+    assert len((tmp_path / "out" / "log.jsonl").read_text().splitlines()) == 6
+
+
+def test_two_are_kept_and_other_names_left_alone(tmp_path):
+    (tmp_path / "checkpoint-old").mkdir()
+    (tmp_path / "checkpoint-7.txt").touch()
+    for step in (9, 10, 100):
+        seal(made(tmp_path, step))
+    assert newest(tmp_path) == tmp_path / "checkpoint-100"
+    assert is_whole(tmp_path / "checkpoint-10") and not (tmp_path / "checkpoint-9").exists()
+    made(tmp_path, 200)
+    assert newest(tmp_path) == tmp_path / "checkpoint-100"
+    remove_broken(tmp_path)
+    names = ["checkpoint-10", "checkpoint-100", "checkpoint-7.txt", "checkpoint-old"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', "null"])
+def test_a_list_that_makes_no_sense_is_none(tmp_path, content):
+    checkpoint = made(tmp_path, 1)
+    (checkpoint / SEAL).write_text(content)
+    assert not is_whole(checkpoint) and newest(tmp_path) is None
