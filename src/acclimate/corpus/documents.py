@@ -148,7 +148,7 @@ class Corpus:
         return self._fingerprint
 
     def contents(self) -> list[dict[str, Any]]:
-        """Return ``name``, ``bytes`` (None where nobody knows) and ``hash`` of each source, as of :attr:`fingerprint`."""
+        """Return ``name``, ``bytes`` (None where nobody knows) and ``hash`` of each source, as :attr:`fingerprint`."""
         return [
             {"name": source.name, "bytes": getattr(source, "size", None), "hash": self._print_of(source).split()[-1]}
             for source in self._sources
