@@ -146,7 +146,8 @@ def test_random_importances_come_from_the_seed(tiny_bert, tmp_path):
     drawn = []
     for seed in (0, 0, 1):
         method = get("dga", importance="random")
-        run = SimpleNamespace(units=lambda parts: {"H": [SimpleNamespace(units=4)] * 2}, seed=seed, device="cpu")
+        units = {"H": [SimpleNamespace(units=4)] * 2}
+        run = SimpleNamespace(units=lambda parts, units=units: units, seed=seed, device="cpu", accounts={})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("acclimate.methods.dga.SoftMask", lambda *args, **options: None)
             method.prepare(run)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from acclimate.study import compare
-from acclimate.study.samples import read_importance
+from acclimate.study.samples import masked_texts, read_importance
 from acclimate.study.tally import tally
 from tests.report.full import importance
 from tests.study.fakes import World, study
@@ -71,3 +72,21 @@ def test_what_is_no_account_of_importance_is_none(tmp_path, content):
     if content is not None:
         (tmp_path / "importance.json").write_text(content)
     assert read_importance(tmp_path) is None
+
+
+def test_methods_of_a_task_stand_beside_those_of_the_domain_on_the_same_text():
+    def cell(key, method, task=None):
+        return SimpleNamespace(key=key, kind="adapt", labels={"domain": "cs", "method": method, "task": task})
+
+    def outcome(word, name, fate):
+        piece = {"text": word, "space": False, "fate": fate, "became": ""}
+        return SimpleNamespace(result={"masked": {"masking": name, "texts": [[piece]]}})
+
+    cells = [cell("a", "mlm"), cell("b", "selective", "t1"), cell("c", "selective", "t2"), cell("d", "tapt", "t1")]
+    found = [outcome("w", "random", "mask"), outcome("w", "selective", ""), outcome("w", "selective", "kept")]
+    outcomes = dict(zip("abcd", [*found, outcome("v", "random", "")], strict=True))
+    first, second = masked_texts(SimpleNamespace(entries=cells), outcomes, 3)
+    assert list(first["maskings"]) == ["mlm: random", "selective, t1: selective", "selective, t2: selective"]
+    assert list(second["maskings"]) == ["tapt, t1: random"]
+    alone, _ = masked_texts(SimpleNamespace(entries=[cells[0], cells[1], cells[3]]), outcomes, 3)
+    assert list(alone["maskings"]) == ["mlm: random", "selective"]

@@ -17,6 +17,7 @@ from acclimate.errors import UserError
 from acclimate.masking import IGNORED, RandomMasking, get
 from acclimate.training import adapt
 from acclimate.training.method import Method
+from acclimate.training.preview import TEXTS as SHOWN
 
 SHORT = {"steps": 2, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
 
@@ -82,7 +83,8 @@ def test_a_method_brings_its_own(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "own", method, mask_rate=0.4)
     assert method.rate == 0.4
     assert method.before == RandomMasking(0.4), "while it prepares, the run has what was named"
-    assert sum(text.max() + 1 for _, text in method.asked) == 12, "it sees all texts of both steps"
+    texts = sum(text.max() + 1 for _, text in method.asked)
+    assert texts == SHOWN + 12, "it sees those that are shown to people, and all texts of both steps"
     assert all((ids[text >= 0].reshape(-1)[0]) == 2 for ids, text in method.asked), "with their special tokens"
 
 

@@ -96,7 +96,8 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def settings_table(values: Mapping[str, Any]) -> str:
     """Return a table of settings; those that are None or empty are left out."""
-    rows = [(name, value) for name, value in values.items() if value is not None and value not in ({}, [], ())]
+    given = {name: value for name, value in values.items() if value is not None and value not in ({}, [], ())}
+    rows = [(name, ", ".join(map(str, v)) if isinstance(v, list | tuple) else v) for name, v in given.items()]
     return table(("setting", "value"), rows)
 
 

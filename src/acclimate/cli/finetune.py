@@ -46,6 +46,9 @@ def finetune(
     confidence_penalty: Annotated[
         float, typer.Option(help="Weight of the entropy of predictions that is taken from the loss.")
     ] = 0.0,
+    report_to: Annotated[
+        list[str] | None, typer.Option(help="Tracker of experiments, as tensorboard or wandb; may be repeated.")
+    ] = None,
     precision: Precision = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -81,6 +84,7 @@ def finetune(
             negative=negative or None,
             confidence_penalty=confidence_penalty,
             precision=precision,
+            report_to=report_to,
             progress=not quiet,
         )
         scores.append(result.metrics)

@@ -28,8 +28,8 @@ def _tally(results: dict[str, Any]) -> Table:
     note = (
         f"On how many tasks the 95 % interval of the difference to {results['baseline']} lies above zero, includes "
         "it, or lies below; and on how many it still does after Holm's correction for all comparisons of the study. "
-        "Mean: of the differences over the tasks, in points of 100, each task in its own metric. Tasks count alike, however "
-        "many test items they have."
+        "Mean: of the differences over the tasks, in points of 100, each task in its own metric. Tasks count alike, "
+        "however many test items they have."
     )
     table = Table("Wins, ties and losses over tasks", note, [*names, "mean"], [False] * 2 + [True] * 7)
     counted = ("tasks", "win", "tie", "loss", "win_holm", "loss_holm")

@@ -29,6 +29,7 @@ def masked_texts(plan: Plan, outcomes: dict[str, Outcome], count: int) -> list[d
     """
     texts: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     seen: set[tuple[Any, ...]] = set()
+    tasks = {(cell.labels.get("domain"), cell.labels.get("task")) for cell in plan.entries if cell.kind == "adapt"}
     for cell in plan.entries:
         found = (outcomes[cell.key].result or {}).get("masked") if cell.kind == "adapt" else None
         labels = cell.labels
@@ -36,10 +37,12 @@ def masked_texts(plan: Plan, outcomes: dict[str, Outcome], count: int) -> list[d
         if not found or not labels.get("domain") or which in seen:  # the text does not depend on model or seed
             continue
         seen.add(which)
-        place = " · ".join(dict.fromkeys(str(part) for part in which[:2] if part))
+        several = sum(domain == labels["domain"] and task is not None for domain, task in tasks) > 1
+        name = f"{labels['method']}, {labels['task']}" if several and labels.get("task") else labels["method"]
         for pieces in found["texts"][:count]:
             text = "".join(f"{' ' * piece['space']}{piece['text']}" for piece in pieces)
-            texts.setdefault((place, text), {})[labels["method"]] = {"masking": found["masking"], "pieces": pieces}
+            hidden = {"masking": found["masking"], "pieces": pieces}
+            texts.setdefault((labels["domain"], text), {})[name] = hidden
     return [{"place": place, "maskings": _joined(found)} for (place, _), found in texts.items()]
 
 

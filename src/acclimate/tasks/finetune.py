@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,6 +12,7 @@ from transformers import set_seed
 
 from acclimate.backbone import save_model
 from acclimate.backbone.device import choose_precision, default_device
+from acclimate.cards import write_learnt_card
 from acclimate.errors import UserError
 from acclimate.files import check_replaceable, check_writable, new_folder
 from acclimate.locks import one_writer
@@ -20,6 +22,7 @@ from acclimate.tasks.loop import train
 from acclimate.tasks.options import Options
 from acclimate.tasks.result import FinetuneResult, write_result
 from acclimate.tasks.stages import first_stage, learn_first
+from acclimate.training.trackers import check_trackers, tracked
 
 
 @one_writer
@@ -45,6 +48,7 @@ def finetune(
     first: LabelledTask | str | Path | None = None,
     first_epochs: int | None = None,
     first_learning_rate: float | None = None,
+    report_to: str | Sequence[str] | None = None,
 ) -> FinetuneResult:
     """Fine-tune a model on a task and measure it on the test split.
 
@@ -90,11 +94,14 @@ def finetune(
             cache, so that a later run with the same model, seed and options need not learn it again.
         first_epochs: Passes over the train split of ``first``; None: as many as ``epochs``.
         first_learning_rate: The peak in that stage; None: the same.
+        report_to: Trackers of experiments that are told the loss, such as ``tensorboard`` or ``wandb``, see
+            :mod:`acclimate.training.trackers`. With ``out`` it is always in ``log.jsonl``, too.
 
     Raises:
         UserError: If the model or the task cannot be used, an option has no sense, or the loss is not a number.
     """
     started = time.perf_counter()
+    trackers = check_trackers(report_to)
     data: LabelledTask = load_task(task) if isinstance(task, str | Path) else task
     none = () if negative is None else (negative,) if isinstance(negative, str) else tuple(negative)
     scoring = data.scoring(negative=none)
@@ -142,15 +149,18 @@ def finetune(
     def score() -> float:
         return float(learner.measure("dev", kind).metrics[options.metric])
 
-    trained = train(
-        learner.model,
-        learner.rows(examples),
-        learner.collate,
-        options,
-        kind,
-        score if select == "dev" else None,
-        tokenizer=learner.tokenizer,
-    )
+    with tracked(trackers, None if out is None else Path(out)):
+        trained = train(
+            learner.model,
+            learner.rows(examples),
+            learner.collate,
+            options,
+            kind,
+            score if select == "dev" else None,
+            tokenizer=learner.tokenizer,
+            report_to=trackers,
+            run_name=data.name if out is None else Path(out).name,
+        )
     dev_metrics = learner.measure("dev", kind).metrics if data.dev else None
     measured = learner.measure("test", kind)
     result = FinetuneResult(
@@ -176,6 +186,10 @@ def finetune(
         with new_folder(Path(out)) as folder:
             save_model(learner.model, folder, Path(out))
             learner.tokenizer.save_pretrained(folder)
-            write_result(folder, result, learner.readable)
+            write_result(folder, result, learner.readable, trained.log)
+            about = {**asdict(options), "precision": kind, "first": result.first}
+            for name in ("progress", "metric"):
+                about.pop(name)
+            write_learnt_card(folder, Path(out).name, "finetune", {"model": str(model)}, data, about, result)
             keep(folder, decided, result)
     return result

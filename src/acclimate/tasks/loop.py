@@ -6,9 +6,10 @@ import math
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -45,6 +46,8 @@ class Trained:
     """The epoch whose weights the model has now, counted from one."""
     loss: float
     """Mean over all steps, in nats."""
+    log: list[dict[str, Any]] = field(default_factory=list)
+    """``step``, ``epoch`` and mean ``loss`` of each stretch of steps, in nats."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,8 @@ def train(
     score: Callable[[], float] | None = None,
     course: Course | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
+    report_to: Sequence[str] = (),
+    run_name: str | None = None,
 ) -> Trained:
     """Train a model in place: AdamW, linear warm-up and decay, gradients clipped to a norm of one.
 
@@ -108,6 +113,8 @@ def train(
             equals, are kept. None keeps the last.
         course: What differs from plain fine-tuning.
         tokenizer: Of the model, to name the texts of a step that fails.
+        report_to: Trackers of experiments.
+        run_name: What they call the run.
 
     Raises:
         UserError: If the loss is not a number; it names the step and its texts.
@@ -132,8 +139,10 @@ def train(
             seed=options.seed,
             save_strategy="no",
             eval_strategy="no",
-            logging_strategy="no",
-            report_to="none",
+            logging_strategy="steps" if report_to else "no",
+            logging_steps=stretch(steps),
+            report_to=list(report_to) or "none",
+            run_name=run_name,
             disable_tqdm=not options.progress,
         )
         trainer = _Trainer(
@@ -144,7 +153,7 @@ def train(
             callbacks=[*(course.callbacks if course else ()), *([best] if best else ())],
         )
         trainer.course, trainer.penalty = course, options.confidence_penalty
-        trainer.tokenizer_of_errors, trainer.unseen = tokenizer, []
+        trainer.tokenizer_of_errors, trainer.unseen, trainer.lines = tokenizer, [], []
         if lowers_weights(precision, device):
             trainer.lowered = LoweredWeights(model)
         trainer.remove_callback(PrinterCallback)
@@ -155,7 +164,12 @@ def train(
         loss = trainer.mean_loss()
     if best:
         model.load_state_dict(best.weights)
-    return Trained(steps, best.epoch if best else options.epochs, loss)
+    return Trained(steps, best.epoch if best else options.epochs, loss, trainer.lines)
+
+
+def stretch(steps: int) -> int:
+    """Return over how many steps of a training the losses of one line of its log are averaged."""
+    return max(1, min(CHECK_EVERY, steps // 50))
 
 
 class _Trainer(Trainer):
@@ -166,6 +180,8 @@ class _Trainer(Trainer):
     tokenizer_of_errors: PreTrainedTokenizerBase | None = None
     unseen: list[tuple[Tensor, Tensor]]
     """Losses of the steps since the last look at them, and the token ids (rows, tokens) that they read."""
+    lines: list[dict[str, Any]]
+    """The log so far."""
     course: Course | None = None
     penalty = 0.0
     lowered: Callable[[], AbstractContextManager[None]] = nullcontext
@@ -231,8 +247,22 @@ class _Trainer(Trainer):
                         step, self.state.max_steps, float(value), self._begin(ids), self.args.learning_rate
                     )
             raise diverged()  # the sum was too large, no loss of it
-        self.unseen.clear()
+        self._note()
         return loss
+
+    def _note(self) -> None:
+        """Write the losses since the last look into the log; one look at the accelerator serves them all."""
+        if not self.unseen:
+            return
+        losses = torch.stack([value.float() for value, _ in self.unseen]).tolist()
+        first, total = self.count - len(losses), max(1, self.state.max_steps)
+        length = stretch(total)
+        for start in range(0, len(losses), length):
+            part = losses[start : start + length]
+            step = first + start + len(part)
+            epoch = round(step / total * float(self.args.num_train_epochs), 3)
+            self.lines.append({"step": step, "epoch": epoch, "loss": sum(part) / len(part)})
+        self.unseen.clear()
 
     def _begin(self, ids: Tensor) -> list[str]:
         """Return how texts begin, in words where the tokenizer is known."""

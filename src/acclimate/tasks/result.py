@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -62,13 +62,16 @@ class FinetuneResult:
     """Name of the task that was learnt before this one."""
 
 
-def write_result(folder: Path, result: FinetuneResult, readable: Callable[[Any], Any]) -> None:
-    """Write ``metrics.json`` and, with a line for each test item, ``predictions.jsonl``.
+def write_result(
+    folder: Path, result: FinetuneResult, readable: Callable[[Any], Any], log: Sequence[dict[str, Any]] = ()
+) -> None:
+    """Write ``metrics.json``, a line for each test item in ``predictions.jsonl``, and the losses in ``log.jsonl``.
 
     Args:
         folder: Where to.
         result: What was measured.
         readable: From an entry of ``gold`` or ``predicted`` to what people read.
+        log: The loss of each stretch of the training.
     """
     summary = asdict(result)
     for name in ("gold", "predicted", "probabilities", "scoring"):
@@ -79,3 +82,4 @@ def write_result(folder: Path, result: FinetuneResult, readable: Callable[[Any],
         for gold, predicted, probabilities in zip(result.gold, result.predicted, result.probabilities, strict=True)
     ]
     write_text(folder / "predictions.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+    write_text(folder / "log.jsonl", "".join(json.dumps(line) + "\n" for line in log))

@@ -15,6 +15,7 @@ from transformers import set_seed
 
 from acclimate.backbone import save_model
 from acclimate.backbone.device import Precision, choose_precision, default_device
+from acclimate.cards import write_learnt_card
 from acclimate.errors import UserError, unknown
 from acclimate.files import check_replaceable, check_writable, new_folder
 from acclimate.locks import one_writer
@@ -264,7 +265,10 @@ def distill(
         with new_folder(Path(out)) as folder:
             save_model(learner.model, folder, Path(out))
             learner.tokenizer.save_pretrained(folder)
-            write_result(folder, result, learner.readable)
+            write_result(folder, result, learner.readable, trained.log)
+            models = {"teacher": str(teacher), "student": str(student)}
+            used = {name: value for name, value in asked.items() if name not in (*NOT_DECIDING, "metric")}
+            write_learnt_card(folder, Path(out).name, "distill", models, data, {**used, "precision": kind}, result)
             keep(folder, decided, result)
     if work is not None:
         shutil.rmtree(work, ignore_errors=True)

@@ -1,0 +1,156 @@
+"""Every model folder has a card that the hub can read, and it says what was done, with what, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from huggingface_hub import ModelCard
+
+from acclimate.cards import write_adapted_card
+from acclimate.cards.card import hub_name, safe, shown_name, size
+from acclimate.cards.measured import eval_results
+from acclimate.corpus import Corpus
+from acclimate.methods import get
+from acclimate.tasks import finetune
+from acclimate.training import adapt, pretrain
+from tests.tiny import TEXTS
+
+OPTIONS = {"steps": 2, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}
+
+
+def card(folder) -> ModelCard:
+    return ModelCard.load(folder / "README.md")
+
+
+def rows(text, title):
+    """The cells of the tables of a section."""
+    section = text.split(f"## {title}\n")[1].split("\n## ")[0]
+    lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
+    return [cells for cells in lines if not set("".join(cells)) <= set("-")]
+
+
+@pytest.fixture
+def text_file(tmp_path):
+    file = tmp_path / "secret place" / "reviews.txt"
+    file.parent.mkdir()
+    file.write_text("\n".join(f"{text} {number}" for text in [*TEXTS, TEXTS[0]] for number in (1, 2)))
+    return file
+
+
+def test_an_adapted_model(tiny_bert, text_file, tmp_path):
+    adapt(tiny_bert, text_file, get("dga", importance_tokens=100), tmp_path / "out", **OPTIONS)
+    made = card(tmp_path / "out")
+    assert made.data.pipeline_tag == "fill-mask" and {"acclimate", "dga"} <= set(made.data.tags)
+    assert made.data.base_model is None and made.data.eval_results is None
+    assert "Ke et al., EMNLP 2022" in made.text and "Not measured" in made.text
+    assert ["importance\\_tokens", "100"] in rows(made.text, "Method")
+    assert ["steps", "2"] in rows(made.text, "Training")
+    data = rows(made.text, "Data")
+    assert data[1][:2] == ["reviews.txt", f"{text_file.stat().st_size} bytes"] and re.fullmatch(r"\w{32}", data[1][2])
+    assert "2 duplicates left out" in made.text
+    assert Corpus(text_file).fingerprint in made.text
+    assert "secret place" not in made.content  # a path says more than others should know
+    assert "AutoModelForMaskedLM.from_pretrained('out')" in made.text
+
+
+def test_a_model_with_parts_of_ours_says_what_it_needs(tiny_bert, text_file, tmp_path):
+    adapt(tiny_bert, text_file, "mlm-adapter", tmp_path / "out", **OPTIONS)
+    text = card(tmp_path / "out").text
+    assert "needs acclimate" in text and "load_masked_lm" in text and "AutoModelForMaskedLM" not in text
+
+
+def test_stages_list_the_text_of_each(tiny_bert, text_file, tmp_path, task):
+    adapt(tiny_bert, text_file, get("dapt+tapt", task_steps=1), tmp_path / "out", task=task, **OPTIONS)
+    text = card(tmp_path / "out").text
+    assert len(rows(text, "Data")) == 3 and "8 documents" in text
+
+
+def test_a_model_from_scratch(text_file, tmp_path):
+    options = {**OPTIONS, "architecture": "bert", "size": "tiny", "vocab_size": 90}
+    pretrain(text_file, tmp_path / "out", changes={"max_position_embeddings": 64}, **options)
+    made = card(tmp_path / "out")
+    assert "trained from scratch" in made.text and made.data.base_model is None
+
+
+@pytest.fixture
+def task(tmp_path):
+    folder = tmp_path / "polarity"
+    folder.mkdir()
+    lines = [json.dumps({"text": text, "label": "no" if n % 2 else "yes"}) for n, text in enumerate(TEXTS)]
+    for split in ("train", "test"):
+        (folder / f"{split}.jsonl").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def test_a_fine_tuned_model(tiny_bert, task, tmp_path):
+    result = finetune(tiny_bert, task, out=tmp_path / "out", epochs=1, max_length=24, progress=False)
+    made = card(tmp_path / "out")
+    assert made.data.pipeline_tag == "text-classification"
+    found = {entry.metric_name: entry for entry in made.data.eval_results}
+    assert found["macro f1"].metric_value == pytest.approx(result.metrics["macro_f1"], abs=1e-4)
+    assert found["macro f1"].metric_type == "f1" and found["macro f1"].dataset_name == "polarity"
+    assert ["test", "8"] in rows(made.text, "Data") and "one model of seed 0" in made.text
+    log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    assert log[-1]["step"] == result.steps
+    mean = sum(line["loss"] for line in log) / len(log)  # a line for each step of so short a training
+    assert len(log) == result.steps and mean == pytest.approx(result.train_loss, rel=1e-5)
+
+
+SCORE = {"mean": 0.71234, "sd": 0.012, "values": [0.7, 0.72]}
+ENTRY = {"difference": 0.0213, "low": 0.004, "high": 0.0386, "p": 0.02, "p_holm": 0.04, "verdict": "win"}
+LOSS = {"difference": 0.12, "low": 0.1, "high": 0.14, "p": 0.0, "verdict": "win"}
+MEASURED = {
+    "study": "a | study",
+    "baseline": "none",
+    "scores": [
+        {
+            **{"task": "My task", "metric": "macro_f1", "macro_f1": SCORE, "kind": "single_label"},
+            **{"difference": {"macro_f1": ENTRY}, "test_items": 50},
+        }
+    ],
+    "losses": [
+        {"text": "general", "domain": "cs", "before": 2.0, "nats": 2.12, "difference": LOSS, "texts": 40},
+        {"text": "domain", "domain": "cs", "before": 3.0, "nats": 2.5, "difference": LOSS, "texts": 20},
+    ],
+    "notes": ["A note."],
+}
+
+
+def test_what_a_study_measured_stands_in_the_card_and_in_the_index(tiny_bert, text_file, tmp_path):
+    adapt(tiny_bert, text_file, "mlm", tmp_path / "out", **OPTIONS)
+    write_adapted_card(tmp_path / "out", "my-model", MEASURED)
+    made = card(tmp_path / "out")
+    (line,) = rows(made.text, "Results")[1:]
+    assert line == ["My task", "macro\\_f1", "71.2 ± 1.2", "2", "+2.1", "+0.4 to +3.9", "helped", "0.040"]
+    assert ["general text", "2.000", "2.120", "+0.120", "+0.100 to +0.140"] in rows(
+        made.text, "What was learnt and what was lost"
+    )
+    assert "A note." in made.text and "a \\| study" in made.text
+    assert made.data.model_name == "my-model"
+    score, general, domain = made.data.eval_results
+    assert (score.task_type, score.dataset_type, score.metric_type) == ("text-classification", "my-task", "f1")
+    assert score.metric_value == 0.7123
+    assert score.metric_args["difference_to"] == "none" and score.metric_args["low"] == 0.004
+    assert (general.metric_type, general.metric_value, general.metric_args["before"]) == ("loss", 2.12, 2.0)
+    assert domain.dataset_name == "cs, held-out text"
+    head = made.data.to_dict()["model-index"]
+    assert head[0]["name"] == "my-model" and len(head[0]["results"]) == 3
+
+
+def test_what_was_not_measured_is_said(tiny_bert, text_file, tmp_path):
+    adapt(tiny_bert, text_file, "mlm", tmp_path / "out", **OPTIONS)
+    write_adapted_card(tmp_path / "out", "m", {**MEASURED, "losses": []})
+    assert "What was forgotten of general text was not measured." in card(tmp_path / "out").text
+    assert [entry["metric_type"] for entry in eval_results({**MEASURED, "losses": []})] == ["f1"]
+
+
+def test_names_and_sizes(tmp_path):
+    assert hub_name("roberta-base") == "roberta-base" and hub_name("org/name") == "org/name"
+    assert hub_name(str(tmp_path)) is None and hub_name("./x") is None and hub_name("a/b/c") is None
+    assert shown_name(str(tmp_path / "model")) == "model"
+    assert [size(count) for count in (None, 12, 1500, 2_000_000, 3_500_000_000)] == [
+        *(None, "12 bytes", "1.5 kB", "2.0 MB", "3.5 GB")
+    ]
+    assert safe("<b>a|b</b>\n# c") == "\\<b\\>a\\|b\\</b\\> \\# c"
