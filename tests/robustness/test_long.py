@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 MEGABYTES = int(os.environ.get("ACCLIMATE_LONG_TEXT_MB", "3000"))
-"""Of the large corpus; about 5 minutes for 3,000."""
+"""Of the large corpus; 3,000 take about half an hour on one core."""
 
 PROGRAM = """
 import sys, threading, time

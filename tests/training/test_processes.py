@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tiny import save_tiny, tiny_tokenizer
 from tests.training.helpers import rows
-from tests.training.together import NO_DROPOUT, one_step
+from tests.training.together import NO_DROPOUT, main, one_step
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
@@ -25,7 +25,7 @@ from acclimate.training import adapt
 from acclimate.training.batches import Collator, Steps
 from acclimate.training.processes import Processes, processes
 
-ROOT = Path(__file__).parents[2]
+FORK = multiprocessing.get_context("fork")
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +37,26 @@ def together(tmp_path_factory, _own_cache):
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    started = []
-    for rank in range(2):
-        place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-        place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "OMP_NUM_THREADS": 1, "CUDA_VISIBLE_DEVICES": ""}
-        environment = {**os.environ, **{name: str(value) for name, value in place.items()}}
-        command = [sys.executable, "-m", "tests.training.together", str(out)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
-        started.append(subprocess.Popen(command, cwd=ROOT, env=environment, **pipes))
-    said = [process.communicate(timeout=600)[0] for process in started]
-    assert [process.returncode for process in started] == [0, 0], "\n".join(said)
+    logs = [out / f"{rank}.log" for rank in range(2)]
+    started = [FORK.Process(target=_take_part, args=(rank, port, out, log)) for rank, log in enumerate(logs)]
+    for process in started:
+        process.start()
+    for process in started:
+        process.join(600)
+    assert [process.exitcode for process in started] == [0, 0], "\n".join(log.read_text() for log in logs)
     return out
+
+
+def _take_part(rank: int, port: int, out: Path, log: Path) -> None:
+    """Do the work of one process, with what torchrun would set; forked, so that it need not import everything."""
+    with log.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "CUDA_VISIBLE_DEVICES": ""}
+    os.environ |= {name: str(value) for name, value in place.items()}
+    AcceleratorState._reset_state(reset_partial_state=True)  # what the parent knew of itself alone
+    main(out)
 
 
 @pytest.mark.parametrize(("name", "graph_tokens"), [("kept", 10**6), ("twice", 0)])

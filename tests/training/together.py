@@ -1,8 +1,7 @@
-"""What the processes of ``test_processes.py`` do together; started once a process, with what torchrun would set."""
+"""What the processes of ``test_processes.py`` do together; called once in each, with what torchrun would set."""
 
 from __future__ import annotations
 
-import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -69,7 +68,3 @@ def main(out: Path) -> None:
         adapt(*arguments, settings=settings, save_every=2, **options)
     timed = {**options, "steps": None, "max_minutes": 0.02}
     adapt(out / "bert", Corpus.of(DOCUMENTS), "mlm-taco", out / "timed", settings={"negatives": 5}, **timed)
-
-
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
