@@ -143,7 +143,7 @@ def adapt(
     chosen = choose_precision(precision, device)
     config = {
         "acclimate": __version__,
-        "model": str(model),
+        "model": method.starts_from or str(model),
         "corpus": text.fingerprint,
         "task": None if task is None else task.fingerprint(),
         "method": method.name,
