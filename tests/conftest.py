@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from pathlib import Path
 
@@ -42,6 +43,15 @@ def _one_thread():
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.utils.logging.disable_progress_bar()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _little_garbage():
+    """After every training ``accelerate`` collects garbage, and looks through all that was ever imported.
+
+    That takes several times as long as a training of a tiny model. What is there now is there to stay.
+    """
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True, scope="session")
