@@ -28,4 +28,4 @@ def test_the_method_of_the_page_trains(tiny_bert, tmp_path, monkeypatch):
         assert result.losses["agreement"] > 0
         assert abs(result.losses["loss"] - result.losses["mlm"] - 0.2 * result.losses["agreement"]) < 1e-4
     finally:
-        registry._methods.pop("consistency", None)
+        registry.REGISTRY.entries.pop("consistency", None)

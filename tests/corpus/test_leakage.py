@@ -6,7 +6,7 @@ import sys
 import tracemalloc
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from acclimate.corpus import Corpus, text_index
@@ -120,6 +120,7 @@ def test_unrelated_text_is_not_found(words, others):
     assert kinds(" ".join(others), " ".join(words)) == {}
 
 
+@example(["a"] * 6 + ["aa", "aaaaaaa"], [], 10)  # the end of the document is less than a word away
 @given(WORDS, st.lists(st.one_of(WORD, FOREIGN), max_size=40), st.integers(10, 80))
 def test_a_long_document_read_in_pieces_gives_the_same(words, around, long):
     document = " ".join([*around, *words, *around])

@@ -25,7 +25,7 @@ def test_the_strategy_of_the_page_masks(tmp_path, monkeypatch):
         made = batches(get("regular", every="3"), texts=["unseen soup was unseen and cold"], layout="padded")
         assert int((made[0].labels >= 0).sum()) in (2, 7, 12)  # soup and and; two long words or one and a short
     finally:
-        registry._strategies.pop("regular", None)
+        registry.REGISTRY.entries.pop("regular", None)
 
 
 def test_the_table_names_all_strategies_and_their_parameters():

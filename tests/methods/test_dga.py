@@ -86,7 +86,7 @@ def test_a_method_in_one_file_shows_up_everywhere(tiny_bert, tmp_path):
         other = "bert.encoder.layer.0.output.dense.weight"
         assert not torch.equal(before[other], after[other])
     finally:
-        del registry._methods["frozen-embeddings"]
+        del registry.REGISTRY.entries["frozen-embeddings"]
 
 
 ABLATIONS = {

@@ -6,10 +6,11 @@ import dataclasses
 
 import pytest
 
+from acclimate.corpus.choosing import choose_texts
 from acclimate.errors import UserError
 from acclimate.study import Parts, StudyConfig
 from acclimate.study.cells import Cell, CellStore
-from acclimate.study.identity import choose_texts, digest, model_identity, texts_identity
+from acclimate.study.identity import digest, model_identity, texts_identity
 from acclimate.study.plan import make_plan
 from tests.study.fakes import World, files, study
 

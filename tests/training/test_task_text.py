@@ -45,7 +45,7 @@ def spy():
             seen.append(run)
 
     yield seen
-    registry._methods.pop("spy")
+    registry.REGISTRY.entries.pop("spy")
 
 
 def decoded(run):

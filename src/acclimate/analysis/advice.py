@@ -18,12 +18,12 @@ from acclimate.analysis.projection import project
 from acclimate.analysis.vocabulary import count_words, fragmentation, overlap
 from acclimate.backbone import load_masked_lm
 from acclimate.corpus import Corpus, tokenize
+from acclimate.corpus.choosing import choose_texts
 from acclimate.corpus.progress import Progress
 from acclimate.errors import UserError, check_positive
 from acclimate.evaluation import masked_lm_loss
 from acclimate.evaluation.significance import paired_difference
 from acclimate.files import write_json
-from acclimate.study.identity import choose_texts
 from acclimate.tasks.kinds import load_task
 from acclimate.tasks.text import task_text
 from acclimate.training import adapt

@@ -6,12 +6,13 @@ With weights in bfloat16 the weights are cast once a step, and what lies between
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
+from acclimate.backbone.device import Precision, lowers_weights
 from acclimate.backbone.lookup import MASTER
 
 CHUNK = 1 << 19
@@ -59,6 +60,13 @@ class LoweredWeights:
         if copy.requires_grad and not copy._post_accumulate_grad_hooks:
             copy.register_post_accumulate_grad_hook(_hand_over)
         return copy
+
+
+def weights_for_a_step(
+    model: nn.Module, precision: Precision, device: torch.device
+) -> Callable[[], AbstractContextManager[None]]:
+    """Return the context in which forward and backward of a training step run: lowered weights where they pay."""
+    return LoweredWeights(model) if lowers_weights(precision, device) else nullcontext
 
 
 def _hand_over(copy: Tensor) -> None:

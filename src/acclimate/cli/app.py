@@ -33,21 +33,6 @@ def named_values(items: list[str], option: str = "--set") -> dict[str, str]:
     return pairs
 
 
-def step_numbers(items: list[str]) -> list[int]:
-    """Read ``--keep-steps 100,200 --keep-steps 300``."""
-    try:
-        return [int(number) for item in items for number in item.replace("_", "").split(",")]
-    except ValueError as error:
-        raise UserError(f"--keep-steps wants numbers, as 1000,2000, not '{','.join(items)}'.") from error
-
-
-def tell_kept(out: Path, steps: list[int]) -> None:
-    """Print where the models of kept steps are."""
-    for step in steps:
-        folder = out / f"step-{step:06d}"
-        typer.echo(str(folder) if folder.is_dir() else f"The training ended before step {step:,}: it was not kept.")
-
-
 def read_options(path: Path, known: set[str]) -> dict[str, Any]:
     """Read a YAML or TOML file of options; hyphens and underscores are the same."""
     if not path.is_file():

@@ -176,8 +176,8 @@ def _pieces(document: str) -> Iterator[list[str]]:
     carried: list[str] = []
     while True:
         end = start + LONG
-        if gap := _BREAK.search(document, end, end + LONGEST_WORD):
-            end = gap.start()
+        gap = _BREAK.search(document, end, end + LONGEST_WORD)
+        end = gap.start() if gap else end + LONGEST_WORD
         words = carried + normalised_words(document[start:end])
         yield words
         if end >= len(document):

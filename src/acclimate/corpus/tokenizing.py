@@ -206,6 +206,27 @@ def batches(documents: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
+    """Return the ids of texts, whole; a special token that stands in a text is read as text.
+
+    Args:
+        tokenizer: Its state may change: give a copy where that matters.
+        texts: What to encode.
+        special: Whether to add the special tokens around each.
+    """
+    encoding = tokenizer(
+        list(texts),
+        add_special_tokens=special,
+        split_special_tokens=True,
+        truncation=False,
+        padding=False,
+        return_attention_mask=False,
+        return_token_type_ids=False,
+        verbose=False,
+    )
+    return encoding["input_ids"]
+
+
 class _Encoder:
     """A tokenizer with the special tokens that it puts around a text."""
 
@@ -222,17 +243,7 @@ class _Encoder:
         self.largest_id = max(self._tokenizer.get_vocab().values(), default=0)
 
     def encode(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
-        encoding = self._tokenizer(
-            list(texts),
-            add_special_tokens=special,
-            split_special_tokens=True,
-            truncation=False,
-            padding=False,
-            return_attention_mask=False,
-            return_token_type_ids=False,
-            verbose=False,
-        )
-        return encoding["input_ids"]
+        return encode(self._tokenizer, texts, special=special)
 
     def rows(self, ids: list[int], last: bool = True) -> list[list[int]]:
         """Cut the ids of one document into rows and put the special tokens around each.

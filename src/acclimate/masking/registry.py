@@ -6,72 +6,16 @@ Every module in ``acclimate.masking`` is imported when the list is first read, a
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
-from collections.abc import Callable, Mapping
-from importlib.metadata import entry_points
-from typing import Any, TypeVar
+from collections.abc import Mapping
+from typing import Any
 
-from acclimate.errors import UserError, unknown
+from acclimate.errors import UserError
 from acclimate.masking.base import Strategy
+from acclimate.registry import Registry
 
 DEFAULT = "random"
-S = TypeVar("S", bound=type[Strategy])
-_strategies: dict[str, type[Strategy]] = {}
-_discovered = False
-
-
-def register(name: str, *, paper: str = "", summary: str = "") -> Callable[[S], S]:
-    """Enter a subclass of :class:`Strategy` (a frozen dataclass) in the list.
-
-    Args:
-        name: What users call it.
-        paper: Short citation.
-        summary: One line on what it masks.
-
-    Raises:
-        ValueError: If the name is taken by another class.
-    """
-
-    def enter(cls: S) -> S:
-        known = _strategies.get(name)
-        if known is not None and known.__qualname__ != cls.__qualname__:
-            raise ValueError(f"two ways to mask are called '{name}': {known.__module__} and {cls.__module__}")
-        cls.name, cls.paper, cls.summary = name, paper, summary
-        _strategies[name] = cls
-        return cls
-
-    return enter
-
-
-def _discover() -> None:
-    global _discovered
-    if _discovered:
-        return
-    _discovered = True
-    package = importlib.import_module("acclimate.masking")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"acclimate.masking.{module.name}")
-    for entry in entry_points(group="acclimate.masking"):
-        entry.load()
-
-
-def names() -> list[str]:
-    """Return the names of all strategies, sorted."""
-    _discover()
-    return sorted(_strategies)
-
-
-def lookup(name: str) -> type[Strategy]:
-    """Return the class of a strategy.
-
-    Raises:
-        UserError: If there is none of that name; the message proposes the nearest.
-    """
-    _discover()
-    if name not in _strategies:
-        raise unknown("masking", name, _strategies)
-    return _strategies[name]
+REGISTRY: Registry[Strategy] = Registry("acclimate.masking", "masking", "ways to mask")
+register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
 
 
 def file_parameters() -> set[str]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from acclimate.backbone.device import micro_batch_tokens
+from acclimate.corpus.tokenizing import encode
 from acclimate.errors import UserError
 from acclimate.selective.annotation import Unit
 from acclimate.tasks.batching import token_budget_batches
@@ -121,21 +122,6 @@ class ClassifierConfidence:
         device = self.classifier.device
         logits = self.classifier.model(**{name: value.to(device) for name, value in inputs.items()}).logits
         return logits.double().softmax(-1)
-
-
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    """Return the ids of texts without special tokens; a special token that stands in a text is read as text."""
-    found = tokenizer(
-        list(texts),
-        add_special_tokens=False,
-        split_special_tokens=True,
-        truncation=False,
-        padding=False,
-        return_attention_mask=False,
-        return_token_type_ids=False,
-        verbose=False,
-    )
-    return found["input_ids"]
 
 
 def _find(ids: Sequence[int], part: Sequence[int], start: int) -> int:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
+from acclimate.corpus.tokenizing import encode
 from acclimate.errors import UserError
 from acclimate.selective.annotation import Unit
 from acclimate.selective.options import AnnotationOptions
-from acclimate.selective.scoring import Frame, encode
+from acclimate.selective.scoring import Frame
 from acclimate.tasks.data import Example
 from acclimate.vectors.surface import surfaces
 from acclimate.vectors.targets import read_stop_words

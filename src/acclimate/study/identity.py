@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import heapq
 import json
 from collections.abc import Iterable
 from typing import Any
 
 from acclimate.backbone.identity import model_identity
 
-__all__ = ["choose_texts", "digest", "model_identity", "texts_identity"]
+__all__ = ["digest", "model_identity", "texts_identity"]
 
 
 def digest(value: Any) -> str:
@@ -41,15 +40,3 @@ def texts_identity(texts: Iterable[str]) -> str:
         data = text.encode("utf-8", "surrogatepass")
         state.update(f"{len(data)} ".encode() + data)
     return state.hexdigest()[:16]
-
-
-def choose_texts(corpus: Iterable[str], count: int) -> list[str]:
-    """Choose ``count`` documents as if by chance, whatever their order; memory holds no more than these.
-
-    The choice depends on the texts alone: documents with the smallest hashes are taken, so the first file of
-    several has no advantage and the same text is always judged.
-    """
-    ranked = (
-        (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), text) for text in corpus
-    )
-    return [text for _, text in heapq.nsmallest(count, ranked)]

@@ -8,12 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from acclimate.corpus.choosing import choose_texts
 from acclimate.errors import UserError, unknown
 from acclimate.study.cells import Cell
 from acclimate.study.config import DomainSpec, ModelSpec, StudyConfig, TaskSpec
 from acclimate.study.distilling import add_distillations
 from acclimate.study.finetuning import task_settings
-from acclimate.study.identity import choose_texts, model_identity, texts_identity
+from acclimate.study.identity import model_identity, texts_identity
 from acclimate.study.kept import OTHER
 from acclimate.study.layout import lay_out
 from acclimate.study.leaks import remove_leaks

@@ -10,17 +10,16 @@ from typing import Any, Literal
 
 from transformers import set_seed
 
-from acclimate.backbone import save_model
 from acclimate.backbone.device import choose_precision, default_device
-from acclimate.cards import write_learnt_card
 from acclimate.errors import UserError
-from acclimate.files import check_replaceable, check_writable, new_folder
+from acclimate.files import check_replaceable, check_writable
 from acclimate.locks import one_writer
-from acclimate.tasks.finished import decided_by, found, keep
+from acclimate.tasks.finished import decided_by, found
 from acclimate.tasks.kinds import LabelledTask, kind_of, load_task
 from acclimate.tasks.loop import train
-from acclimate.tasks.options import Options
-from acclimate.tasks.result import FinetuneResult, write_result
+from acclimate.tasks.options import Options, as_names
+from acclimate.tasks.outcome import measured, write_learnt
+from acclimate.tasks.result import FinetuneResult
 from acclimate.tasks.stages import first_stage, learn_first
 from acclimate.training.trackers import check_trackers, tracked
 
@@ -103,7 +102,7 @@ def finetune(
     started = time.perf_counter()
     trackers = check_trackers(report_to)
     data: LabelledTask = load_task(task) if isinstance(task, str | Path) else task
-    none = () if negative is None else (negative,) if isinstance(negative, str) else tuple(negative)
+    none = as_names(negative)
     scoring = data.scoring(negative=none)
     options = Options(
         seed=seed,
@@ -161,35 +160,30 @@ def finetune(
             report_to=trackers,
             run_name=data.name if out is None else Path(out).name,
         )
-    dev_metrics = learner.measure("dev", kind).metrics if data.dev else None
-    measured = learner.measure("test", kind)
-    result = FinetuneResult(
-        task=data.name,
-        seed=seed,
-        metrics=measured.metrics,
-        dev_metrics=dev_metrics,
-        gold=measured.gold,
-        predicted=measured.predicted,
-        probabilities=measured.probabilities,
-        labels=list(data.labels),
-        seconds=time.perf_counter() - started,
-        train_size=len(examples),
-        steps=trained.steps,
-        epoch=trained.epoch,
-        train_loss=trained.loss,
+    fields = measured(
+        learner,
+        data,
+        trained,
         precision=kind,
-        kind=data.kind,
-        scoring=scoring.details(),
-        first=before.task.name if before else None,
+        scoring=scoring,
+        seed=seed,
+        train_size=len(examples),
+        started=started,
     )
+    result = FinetuneResult(**fields, first=before.task.name if before else None)
     if out is not None:
-        with new_folder(Path(out)) as folder:
-            save_model(learner.model, folder, Path(out))
-            learner.tokenizer.save_pretrained(folder)
-            write_result(folder, result, learner.readable, trained.log)
-            about = {**asdict(options), "precision": kind, "first": result.first}
-            for name in ("progress", "metric"):
-                about.pop(name)
-            write_learnt_card(folder, Path(out).name, "finetune", {"model": str(model)}, data, about, result)
-            keep(folder, decided, result)
+        about = {**asdict(options), "precision": kind, "first": result.first}
+        for name in ("progress", "metric"):
+            about.pop(name)
+        write_learnt(
+            Path(out),
+            learner,
+            trained,
+            result,
+            verb="finetune",
+            models={"model": str(model)},
+            task=data,
+            options=about,
+            decided=decided,
+        )
     return result

@@ -24,8 +24,8 @@ from transformers import (
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from acclimate.backbone.device import Precision, default_device, lowers_weights
-from acclimate.backbone.lowered import LoweredWeights
+from acclimate.backbone.device import Precision, default_device
+from acclimate.backbone.lowered import weights_for_a_step
 from acclimate.errors import UserError
 from acclimate.objectives.confidence import confidence_penalty
 from acclimate.tasks.batching import LengthGroupedBatches
@@ -154,8 +154,7 @@ def train(
         )
         trainer.course, trainer.penalty = course, options.confidence_penalty
         trainer.tokenizer_of_errors, trainer.unseen, trainer.lines = tokenizer, [], []
-        if lowers_weights(precision, device):
-            trainer.lowered = LoweredWeights(model)
+        trainer.lowered = weights_for_a_step(model, precision, device)
         trainer.remove_callback(PrinterCallback)
         if options.progress:
             trainer.remove_callback(ProgressCallback)

@@ -53,3 +53,8 @@ class Options:
             raise UserError(f"confidence_penalty={self.confidence_penalty} must be 0 or more.")
         if not 0 <= self.warmup <= 1:
             raise UserError(f"warmup={self.warmup} must lie between 0 and 1.")
+
+
+def as_names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Return labels that were given as one, several or none."""
+    return () if given is None else (given,) if isinstance(given, str) else tuple(given)

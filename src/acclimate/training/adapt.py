@@ -26,7 +26,7 @@ from acclimate.training.keep import KEPT, Keeper, carry, check_steps
 from acclimate.training.lengths import check_length, extend
 from acclimate.training.loop import train
 from acclimate.training.method import Method, get
-from acclimate.training.outcome import CARD, LOG, AdaptResult, finished, plain, read_card
+from acclimate.training.outcome import CARD, LOG, AdaptResult, finished, open_work, plain, read_card
 from acclimate.training.preview import as_account, masked_texts
 from acclimate.training.processes import Processes, processes
 from acclimate.training.run import Run, cache_folder
@@ -181,12 +181,7 @@ def adapt(
         rows = tokenize(
             text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
         )
-    if group.first:
-        if work.is_dir() and read_card(work) != plain(config):
-            shutil.rmtree(work)
-        work.mkdir(parents=True, exist_ok=True)
-        write_json(work / CARD, config)
-    group.wait()
+    open_work(work, config, group)
     to_device(loaded.model)
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", head_tokens, seed, chosen, progress, group)

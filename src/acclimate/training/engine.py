@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from acclimate.backbone import language_head
-from acclimate.backbone.device import Precision, autocast, lowers_weights
+from acclimate.backbone.device import Precision, autocast
 from acclimate.backbone.encoding import encode, encode_with_embeddings
-from acclimate.backbone.lowered import LoweredWeights
+from acclimate.backbone.lowered import weights_for_a_step
 from acclimate.backbone.memory import kept_graph_tokens
 from acclimate.masking import Rewriting
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
@@ -54,9 +54,7 @@ class Engine:
         device = next(model.parameters()).device
         self.graph_tokens = kept_graph_tokens(model) if graph_tokens is None else graph_tokens
         self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
-        self.lowered: Callable[[], AbstractContextManager[None]] = (
-            LoweredWeights(model) if lowers_weights(precision, device) else nullcontext
-        )
+        self.lowered = weights_for_a_step(model, precision, device)
         self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
         self.plain = [term for term in objectives if isinstance(term, Objective)]
         self.whole = [term for term in objectives if isinstance(term, BatchObjective)]

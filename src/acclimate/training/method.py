@@ -8,16 +8,12 @@ A method is a recipe of parts: objectives over views, perhaps an update rule, pe
 from __future__ import annotations
 
 import dataclasses
-import importlib
-import pkgutil
-from collections.abc import Callable
-from importlib.metadata import entry_points
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal
 
-from acclimate.errors import unknown
 from acclimate.masking import Masking
 from acclimate.objectives import BatchObjective, MaskedLM, Objective
 from acclimate.parameters import build
+from acclimate.registry import Registry
 from acclimate.training.run import Run
 from acclimate.updates import UpdateRule
 
@@ -104,62 +100,8 @@ class Method:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
 
-M = TypeVar("M", bound=type[Method])
-_methods: dict[str, type[Method]] = {}
-_discovered = False
-
-
-def register(name: str, *, paper: str = "", summary: str = "") -> Callable[[M], M]:
-    """Enter a subclass of :class:`Method` (a dataclass) in the list.
-
-    Args:
-        name: What users call it.
-        paper: Short citation.
-        summary: One line for the table of methods.
-
-    Raises:
-        ValueError: If the name is taken by another class.
-    """
-
-    def enter(cls: M) -> M:
-        known = _methods.get(name)
-        if known is not None and known.__qualname__ != cls.__qualname__:
-            raise ValueError(f"two methods are called '{name}': {known.__module__} and {cls.__module__}")
-        cls.name, cls.paper, cls.summary = name, paper, summary
-        _methods[name] = cls
-        return cls
-
-    return enter
-
-
-def _discover() -> None:
-    global _discovered
-    if _discovered:
-        return
-    _discovered = True
-    package = importlib.import_module("acclimate.methods")
-    for module in pkgutil.iter_modules(package.__path__):
-        importlib.import_module(f"acclimate.methods.{module.name}")
-    for entry in entry_points(group="acclimate.methods"):
-        entry.load()
-
-
-def names() -> list[str]:
-    """Return the names of all methods, sorted."""
-    _discover()
-    return sorted(_methods)
-
-
-def lookup(name: str) -> type[Method]:
-    """Return the class of a method.
-
-    Raises:
-        UserError: If there is none of that name; the message proposes the nearest.
-    """
-    _discover()
-    if name not in _methods:
-        raise unknown("method", name, _methods)
-    return _methods[name]
+REGISTRY: Registry[Method] = Registry("acclimate.methods", "method", "methods")
+register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
 
 
 def get(name: str, **settings: Any) -> Method:

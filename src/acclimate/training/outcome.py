@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from acclimate.errors import UserError
-from acclimate.files import read_json
+from acclimate.files import read_json, write_json
+from acclimate.training.processes import Processes
 from acclimate.training.trainer import StepTrainer
 
 CARD = "acclimate.json"
@@ -53,6 +55,16 @@ class AdaptResult:
         """Return what was measured, as the card has it."""
         numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
         return {**numbers, "accounts": sorted(self.accounts)} if self.accounts else numbers
+
+
+def open_work(work: Path, config: dict[str, Any], group: Processes) -> None:
+    """Make the working folder of a run, or keep what a killed run of the same configuration left in it."""
+    if group.first:
+        if work.is_dir() and read_card(work) != plain(config):
+            shutil.rmtree(work)
+        work.mkdir(parents=True, exist_ok=True)
+        write_json(work / CARD, config)
+    group.wait()
 
 
 def finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult | None:

@@ -12,7 +12,7 @@ from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus
 from acclimate.files import new_folder, write_json
 from acclimate.training.method import Method
-from acclimate.training.outcome import CARD, LOG, AdaptResult, plain, read_card
+from acclimate.training.outcome import CARD, LOG, AdaptResult, open_work, read_card
 from acclimate.training.processes import Processes
 from acclimate.training.progress import TrainingBar
 
@@ -47,12 +47,7 @@ def adapt_in_stages(
     """
     stages = method.stages()
     work = out.parent / f".{out.name}.stages"
-    if group.first:
-        if work.is_dir() and read_card(work) != plain(config):
-            shutil.rmtree(work)
-        work.mkdir(parents=True, exist_ok=True)
-        write_json(work / CARD, config)
-    group.wait()
+    open_work(work, config, group)
     places: list[Path] = []
     results: list[AdaptResult] = []
     for number, stage in enumerate(stages, 1):

@@ -13,11 +13,9 @@ from typing import Any, Literal
 
 from transformers import set_seed
 
-from acclimate.backbone import save_model
 from acclimate.backbone.device import Precision, choose_precision, default_device
-from acclimate.cards import write_learnt_card
 from acclimate.errors import UserError, unknown
-from acclimate.files import check_replaceable, check_writable, new_folder
+from acclimate.files import check_replaceable, check_writable
 from acclimate.locks import one_writer
 from acclimate.modules.connectors import Connector, Connectors
 from acclimate.tasks.classification import Classification, ClassificationLearner
@@ -26,11 +24,11 @@ from acclimate.tasks.distillation.phases import Lesson, switch_epoch, two_phases
 from acclimate.tasks.distillation.result import DistillResult
 from acclimate.tasks.distillation.signs import teacher_signs, width
 from acclimate.tasks.distillation.stages import Stages, learnt
-from acclimate.tasks.finished import decided_by, found, keep
+from acclimate.tasks.finished import decided_by, found
 from acclimate.tasks.kinds import load_task
 from acclimate.tasks.loop import train
-from acclimate.tasks.options import Options
-from acclimate.tasks.result import write_result
+from acclimate.tasks.options import Options, as_names
+from acclimate.tasks.outcome import measured, write_learnt
 
 OBJECTIVES = ("boundary", "kl")
 SCHEDULES = ("shared", "each")
@@ -133,7 +131,7 @@ def distill(
     data = load_task(task) if isinstance(task, str | Path) else task
     if not isinstance(data, Task):
         raise UserError(f"'{data.name}' is no classification task, and only those can be distilled.")
-    none = () if negative is None else (negative,) if isinstance(negative, str) else tuple(negative)
+    none = as_names(negative)
     scoring = data.scoring(negative=none)
     options = Options(
         seed=seed,
@@ -230,25 +228,11 @@ def distill(
     with stages("distillation"):
         chosen = score if select == "dev" else None
         trained = train(learner.model, rows, learner.collate, options, kind, chosen, course, learner.tokenizer)
-    dev_metrics = learner.measure("dev", kind).metrics if data.dev else None
-    measured = learner.measure("test", kind)
+    fields = measured(
+        learner, data, trained, precision=kind, scoring=scoring, seed=seed, train_size=len(rows), started=started
+    )
     result = DistillResult(
-        task=data.name,
-        seed=seed,
-        metrics=measured.metrics,
-        dev_metrics=dev_metrics,
-        gold=measured.gold,
-        predicted=measured.predicted,
-        probabilities=measured.probabilities,
-        labels=list(data.labels),
-        seconds=time.perf_counter() - started,
-        train_size=len(rows),
-        steps=trained.steps,
-        epoch=trained.epoch,
-        train_loss=trained.loss,
-        precision=kind,
-        kind=data.kind,
-        scoring=scoring.details(),
+        **fields,
         objective=objective,
         connector=connectors.kind,
         distilled_epochs=switch,
@@ -262,14 +246,18 @@ def distill(
         stage_seconds=stages.seconds,
     )
     if out is not None:
-        with new_folder(Path(out)) as folder:
-            save_model(learner.model, folder, Path(out))
-            learner.tokenizer.save_pretrained(folder)
-            write_result(folder, result, learner.readable, trained.log)
-            models = {"teacher": str(teacher), "student": str(student)}
-            used = {name: value for name, value in asked.items() if name not in (*NOT_DECIDING, "metric")}
-            write_learnt_card(folder, Path(out).name, "distill", models, data, {**used, "precision": kind}, result)
-            keep(folder, decided, result)
+        used = {name: value for name, value in asked.items() if name not in (*NOT_DECIDING, "metric")}
+        write_learnt(
+            Path(out),
+            learner,
+            trained,
+            result,
+            verb="distill",
+            models={"teacher": str(teacher), "student": str(student)},
+            task=data,
+            options={**used, "precision": kind},
+            decided=decided,
+        )
     if work is not None:
         shutil.rmtree(work, ignore_errors=True)
     return result
