@@ -13,7 +13,7 @@ from tests.methods.test_contract import SHORT, weights
 from acclimate.backbone import load_masked_lm
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.selective import annotating, stages
+from acclimate.selective import annotating, marking, stages
 from acclimate.selective.account import ROWS, cost_table
 from acclimate.selective.token_classifier import load_token_classifier
 from acclimate.tasks import Task
@@ -213,7 +213,39 @@ def test_a_classifier_no_better_than_chance_is_a_warning_with_figures_each_time(
 def test_finding_everything_is_a_warning(tiny_bert, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         run(tiny_bert, tmp_path / "out", settings={"delta": 1.0})
-    assert any("100.00 %" in message for message in caplog.messages)
+    assert any("annotator found" in text and "100.00 %" in text for text in caplog.messages)
+
+
+def test_a_token_classifier_that_finds_everything_in_the_text_is_a_warning(tiny_bert, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING):
+        run(tiny_bert, tmp_path / "out", settings={"delta": 1.0})
+    mark = json.loads((tmp_path / "out" / "selective.json").read_text())["mark"]
+    assert mark["share"] > 0.9
+    (message,) = [text for text in caplog.messages if "tokens of the text important" in text]
+    assert f"{mark['important']} of the {mark['tokens']} tokens" in message
+    assert "hardly anything to predict them from" in message
+
+
+def test_a_token_classifier_that_finds_next_to_nothing_is_a_warning(caplog):
+    account = {"texts": 50, "tokens": 1000, "important": 1, "share": 0.001, "texts_without": 49}
+    with caplog.at_level(logging.WARNING):
+        marking.warn(account)
+        marking.warn({**account, "important": 0, "share": 0.0})  # an error says that
+        marking.warn({**account, "important": 200, "share": 0.2})
+    (message,) = caplog.messages
+    assert "1 of the 1000 tokens" in message and "49 of 50 texts" in message
+
+
+def test_a_token_classifier_that_learnt_nothing_is_a_warning(caplog):
+    account = {
+        "f1": 0.3, "f1_of_all": 0.4, "held_out_texts": 9, "precision": 0.2,
+        "recall": 0.6, "share": 0.25, "predicted_share": 0.7,
+    }  # fmt: skip
+    with caplog.at_level(logging.WARNING):
+        stages._judge(account)
+        stages._judge({**account, "f1": 0.5})
+    (message,) = caplog.messages
+    assert "F1 0.300 on 9 held-out texts, against 0.400" in message
 
 
 def test_finding_nothing_is_an_error_with_the_figures(tiny_bert, tmp_path, caplog):
@@ -242,6 +274,13 @@ def test_bad_input(tiny_bert, tmp_path):
         get("selective", dleta=1)
     with pytest.raises(UserError, match="between -1 and 1"):
         run(tiny_bert, tmp_path / "out", settings={"delta": 2})
+
+
+@pytest.mark.parametrize(("setting", "message"), [({"cap": 1.5}, "cap=1.5"), ({"class_weight": 0}, "class_weight")])
+def test_a_bad_value_is_found_before_the_first_stage(tiny_bert, tmp_path, setting, message, monkeypatch):
+    monkeypatch.setattr(stages.fine_tuning, "fine_tune", None)
+    with pytest.raises(UserError, match=message):
+        run(tiny_bert, tmp_path / "out", settings={**setting, "annotator_seed": 77})
 
 
 def test_presets_fill_in_what_is_not_given():

@@ -38,8 +38,7 @@ class SelectiveMasking(Strategy):
             UserError: If one is out of range.
         """
         super().__post_init__()
-        if self.cap is not None and not 0 < self.cap <= 1:
-            raise UserError(f"cap={self.cap} is a share of the tokens of a text: above 0 and at most 1.")
+        check_cap(self.cap)
 
     def choose(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
@@ -57,3 +56,13 @@ class SelectiveMasking(Strategy):
         """Return what decides what is masked, but for the marks, which other things decide."""
         values = {"rate": self.rate, "mask": self.mask, "random": self.random, "cap": self.cap}
         return {"name": self.name, **values}
+
+
+def check_cap(cap: float | None) -> None:
+    """Check the largest share of a text that is masked.
+
+    Raises:
+        UserError: If it is none.
+    """
+    if cap is not None and not 0 < cap <= 1:
+        raise UserError(f"cap={cap} is a share of the tokens of a text: above 0 and at most 1.")

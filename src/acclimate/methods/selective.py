@@ -5,7 +5,7 @@ from typing import ClassVar, Literal
 
 from acclimate.masking import Masking
 from acclimate.masking.same_count import RandomSameCount
-from acclimate.masking.selective import SelectiveMasking
+from acclimate.masking.selective import SelectiveMasking, check_cap
 from acclimate.masking.static import StaticMasking
 from acclimate.methods import Method, register
 from acclimate.selective.account import text_account
@@ -79,10 +79,15 @@ class Selective(Method):
     annotator_seed: int | None = 42
 
     def __post_init__(self) -> None:
-        """Fill in what the preset says."""
+        """Fill in what the preset says.
+
+        Raises:
+            UserError: If the cap is no share; said here, not when the stages are done.
+        """
         for name, value in preset(self.preset).items():
             if getattr(self, name) is None:
                 setattr(self, name, value)
+        check_cap(self.cap)
         self._masking: Masking | None = None
 
     def prepare(self, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import numpy as np
 from acclimate.backbone.device import Precision
 from acclimate.corpus.progress import Progress
 from acclimate.masking.marks import Marks, ranked
+from acclimate.selective.annotating import FEWEST, MOST
 from acclimate.selective.token_classifier import TokenClassifier
 
+log = logging.getLogger(__name__)
 MARKED_AT_ONCE = 200_000
 """Tokens that are sorted by length together: enough for rows of like length to meet, little to keep."""
 
@@ -67,6 +70,23 @@ def mark_rows(
         "share": important / max(1, tokens),
         "texts_without": without,
     }
+
+
+def warn(account: dict[str, Any]) -> None:
+    """Say so if the token classifier finds next to nothing, or nearly everything; finding nothing is an error."""
+    if not account["important"] or FEWEST <= account["share"] <= MOST:
+        return
+    few = account["share"] < FEWEST
+    log.warning(
+        "The token classifier finds %d of the %d tokens of the text important (%.2f %%): %s. %d of %d texts have no "
+        "important token.",
+        account["important"],
+        account["tokens"],
+        100 * account["share"],
+        "there is hardly anything to learn from" if few else "masked, they leave hardly anything to predict them from",
+        account["texts_without"],
+        account["texts"],
+    )
 
 
 def _parts(rows: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:

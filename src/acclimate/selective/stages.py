@@ -18,11 +18,11 @@ from acclimate.corpus import TokenRows
 from acclimate.errors import UserError
 from acclimate.files import new_folder, read_json, write_json
 from acclimate.masking.marks import Marks
-from acclimate.selective import annotating, fine_tuning
+from acclimate.selective import annotating, fine_tuning, marking
 from acclimate.selective.fine_tuning import FineTuning
 from acclimate.selective.marking import mark_rows
 from acclimate.selective.options import AnnotationOptions, TokenTraining, annotation_options
-from acclimate.selective.token_classifier import load_token_classifier, train_token_classifier
+from acclimate.selective.token_classifier import check_training, load_token_classifier, train_token_classifier
 from acclimate.training.run import Run, cache_folder, fingerprint_weights
 from acclimate.vectors.targets import read_stop_words
 
@@ -49,7 +49,7 @@ class Recipe:
             UserError: If a value does not fit.
         """
         sizes = ("epochs", "learning_rate", "batch_size", "length")
-        return cls(
+        made = cls(
             FineTuning(*(settings[f"finetune_{name}"] for name in sizes)),
             annotation_options(**{field.name: settings[field.name] for field in fields(AnnotationOptions)}),
             TokenTraining(
@@ -59,6 +59,8 @@ class Recipe:
             ),
             seed,
         )
+        check_training(made.token_training)  # before the stages that come first, not after them
+        return made
 
 
 def important_tokens(run: Run, recipe: Recipe) -> tuple[Marks, dict[str, Any]]:
@@ -103,7 +105,7 @@ class _Stages:
         trained, third = self._stage("train", trained_by, lambda folder: self._train(annotated, folder), [])
         _judge(third)
         marked, fourth = self._stage(
-            "mark", {**trained_by, "text": text}, lambda folder: self._mark(trained, folder), []
+            "mark", {**trained_by, "text": text}, lambda folder: self._mark(trained, folder), [marking.warn]
         )
         if not fourth["important"]:
             raise UserError(

@@ -123,7 +123,9 @@ def train_token_classifier(
     Raises:
         UserError: If there are fewer than two texts, or the loss is not a number.
     """
-    _check(texts, options)
+    check_training(options)
+    if len(texts) < 2:
+        raise UserError(f"{len(texts)} annotated text(s) are too few to train a token classifier on; give at least 2.")
     set_seed(seed)
     classifier, longest = load_token_classifier(model, options.max_length)
     rows = make_rows(texts, classifier, longest, options.special_tokens)
@@ -203,11 +205,14 @@ def quality(classifier: TokenClassifier, rows: Sequence[Row], precision: Precisi
     }
 
 
-def _check(texts: Sequence[Marked], options: TokenTraining) -> None:
-    if len(texts) < 2:
-        raise UserError(f"{len(texts)} annotated text(s) are too few to train a token classifier on; give at least 2.")
+def check_training(options: TokenTraining) -> None:
+    """Check options.
+
+    Raises:
+        UserError: If one is out of range.
+    """
     for name in ("epochs", "batch_size", "learning_rate", "class_weight"):
-        if getattr(options, name) <= 0:
+        if not getattr(options, name) > 0:
             raise UserError(f"Token classifier: {name} must be more than zero, not {getattr(options, name)}.")
     if not 0 < options.held_out < 1:
         raise UserError(f"Token classifier: held_out={options.held_out} is a share of the texts, between 0 and 1.")
