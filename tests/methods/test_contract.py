@@ -6,6 +6,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from tests.kills import counted, killed
 from tests.tiny import ENCODERS, TEXTS, save_tiny
 
 from acclimate.backbone import load_masked_lm
@@ -16,7 +17,6 @@ from acclimate.files import read_json
 from acclimate.tasks import Task
 from acclimate.training import adapt, get, names
 from acclimate.training.method import lookup
-from acclimate.training.trainer import StepTrainer
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"steps": 3, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
@@ -95,36 +95,20 @@ def test_same_seed_same_weights_other_seed_other_weights(models, method, tmp_pat
 
 
 @pytest.mark.parametrize("method", ALONE)
-def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(models, method, tmp_path, monkeypatch):
+def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(models, method, tmp_path):
     """And so the same seed gives the same weights; another one gives others."""
     run(models["bert"], method, tmp_path / "whole", steps=5)
-    step = StepTrainer.training_step
-
-    def killed(self, *args, **kwargs):
-        if self.state.global_step == 3:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StepTrainer, "training_step", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run(models["bert"], method, tmp_path / "cut", steps=5, save_every=2)
+    with killed(3):
+        run(models["bert"], method, tmp_path / "cut", steps=5, save_every=2)
     assert not (tmp_path / "cut").exists()
-    counted = []
-
-    def counting(self, *args, **kwargs):
-        counted.append(self.state.global_step)
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(StepTrainer, "training_step", counting)
-    result = run(models["bert"], method, tmp_path / "cut", steps=5, save_every=2)
-    assert counted == [2, 3, 4]
+    with counted() as steps:
+        result = run(models["bert"], method, tmp_path / "cut", steps=5, save_every=2)
+    assert steps == [2, 3, 4]
     whole, cut = weights(tmp_path / "whole"), weights(tmp_path / "cut")
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     assert result.tokens == read_json(tmp_path / "whole" / "acclimate.json")["result"]["tokens"]
     logs = [(tmp_path / name / "log.jsonl").read_text().splitlines() for name in ("whole", "cut")]
     assert len(logs[0]) == len(logs[1]) == 5
-    monkeypatch.setattr(StepTrainer, "training_step", step)
     run(models["bert"], method, tmp_path / "other", steps=5, seed=1)
     other = weights(tmp_path / "other")
     assert any(not torch.equal(whole[name], other[name]) for name in whole)

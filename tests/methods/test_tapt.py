@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from tests.kills import counted, killed
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.training.test_task_text import rows
 
@@ -15,7 +16,6 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.tasks import Task
 from acclimate.training import adapt
-from acclimate.training.trainer import StepTrainer
 
 TASK = Task.of("small", rows([f"the wine was good {number}" for number in range(10)]), rows(["a test"]))
 OPTIONS = {**SHORT, "steps": 4}
@@ -72,43 +72,20 @@ def test_it_is_dapt_and_then_tapt(tiny_bert, whole, tmp_path):
 
 
 @pytest.mark.parametrize(("at", "again"), [((4, 3), [2, 3, 0, 1, 2]), ((3, 2), [2])])
-def test_a_kill_in_either_stage_loses_nothing_that_was_saved(tiny_bert, whole, tmp_path, monkeypatch, at, again):
+def test_a_kill_in_either_stage_loses_nothing_that_was_saved(tiny_bert, whole, tmp_path, at, again):
     """Stages are told apart by their number of steps: the first has 4, the second 3."""
-    step = StepTrainer.training_step
-
-    def killed(self, *args, **kwargs):
-        if (self.state.max_steps, self.state.global_step) == at:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StepTrainer, "training_step", killed)
-        with pytest.raises(KeyboardInterrupt):
-            both(tiny_bert, tmp_path / "cut")
+    with killed(lambda state: (state.max_steps, state.global_step) == at):
+        both(tiny_bert, tmp_path / "cut")
     assert not (tmp_path / "cut").exists()
-    counted = []
-
-    def counting(self, *args, **kwargs):
-        counted.append(self.state.global_step)
-        return step(self, *args, **kwargs)
-
-    monkeypatch.setattr(StepTrainer, "training_step", counting)
-    result = both(tiny_bert, tmp_path / "cut")
-    assert counted == again
+    with counted() as steps:
+        result = both(tiny_bert, tmp_path / "cut")
+    assert steps == again
     assert same(tmp_path / "cut", whole[0]) and result.tokens == whole[1].tokens
     assert not list(tmp_path.glob(".cut*"))
 
 
-def test_what_a_killed_run_of_other_settings_left_is_not_used(tiny_bert, whole, tmp_path, monkeypatch):
-    step = StepTrainer.training_step
-
-    def killed(self, *args, **kwargs):
-        if self.state.max_steps == 3:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(StepTrainer, "training_step", killed)
+def test_what_a_killed_run_of_other_settings_left_is_not_used(tiny_bert, whole, tmp_path):
+    with killed(lambda state: state.max_steps == 3):
         adapt(
             tiny_bert, Corpus.of(DOCUMENTS), "dapt+tapt", tmp_path / "out", task=TASK, seed=1,
             settings={"task_steps": 3}, **OPTIONS,

@@ -23,7 +23,7 @@ from acclimate.tasks import Task, finetune
 from acclimate.training import adapt
 from acclimate.training.method import Method
 from acclimate.training.saved import newest, seal
-from acclimate.training.trainer import StepTrainer
+from tests.kills import killed
 from tests.study.fakes import World, files, study
 from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
 
@@ -113,16 +113,9 @@ def test_pickled_weights_are_read_as_weights_only(tmp_path):
     assert all(torch.equal(loaded[name], value) for name, value in state.items())
 
 
-def test_a_checkpoint_is_read_as_weights_only(tiny_bert, tmp_path, monkeypatch):
-    out, flag, step = tmp_path / "out", tmp_path / "flag", StepTrainer.training_step
-
-    def killed(self, *args, **kwargs):
-        if self.state.global_step == 2:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(StepTrainer, "training_step", killed)
+def test_a_checkpoint_is_read_as_weights_only(tiny_bert, tmp_path):
+    out, flag = tmp_path / "out", tmp_path / "flag"
+    with killed(2):
         adapt(tiny_bert, Corpus.of(TEXTS), "mlm", out, save_every=1, **SHORT)
     checkpoint = newest(tmp_path / ".out.work" / "steps")
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from tests.kills import killed
 from tests.methods.test_contract import ALONE, CHEAP, TASK, weights
 from tests.test_cli import call
 from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
@@ -24,7 +25,6 @@ from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
 from acclimate.training.heldout import measure
 from acclimate.training.method import lookup
-from acclimate.training.trainer import StepTrainer
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 HELD = Corpus.of(["the soup was not fresh", "a table of the score and the loss", "cold wine", "the model", "rude!"])
@@ -108,17 +108,9 @@ def test_it_is_measured_at_the_start_as_asked_and_at_the_end_and_changes_nothing
 
 
 @pytest.mark.parametrize("at", [1, 3])
-def test_a_kill_loses_no_value_and_doubles_none(tiny_bert, tmp_path, monkeypatch, at):
+def test_a_kill_loses_no_value_and_doubles_none(tiny_bert, tmp_path, at):
     run(tiny_bert, tmp_path / "whole", heldout=HELD, heldout_every=2)
-    step = StepTrainer.training_step
-
-    def killed(self, *args, **kwargs):
-        if self.state.global_step == at:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(StepTrainer, "training_step", killed)
+    with killed(at):
         run(tiny_bert, tmp_path / "cut", heldout=HELD, heldout_every=2, save_every=2)
     run(tiny_bert, tmp_path / "cut", heldout=HELD, heldout_every=2, save_every=2)
     assert held(tmp_path / "cut") == held(tmp_path / "whole")

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from tests.kills import counted, killed
 from tests.test_cli import call
 from tests.tiny import ENCODERS, TEXTS
 
@@ -103,37 +104,24 @@ def test_kept_steps_are_the_models_of_those_steps_and_disturb_nothing(tmp_path, 
 def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(tmp_path, monkeypatch, save_every):
     keep = {"keep_steps": [1, 3, 4]}
     run(tmp_path / "whole", **keep)
-    step, counted = StepTrainer.training_step, []
-
-    def killed(self, *args, **kwargs):
-        if self.state.global_step == 3:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(StepTrainer, "training_step", killed)
-        with pytest.raises(KeyboardInterrupt):
-            run(tmp_path / "cut", save_every=save_every, **keep)
+    with killed(3):
+        run(tmp_path / "cut", save_every=save_every, **keep)
     assert not (tmp_path / "cut").exists()
     assert (tmp_path / ".cut.work" / "kept" / "step-000003" / "model.safetensors").is_file()
-
-    def counting(self, *args, **kwargs):
-        counted.append(self.state.global_step)
-        return step(self, *args, **kwargs)
 
     def never(*_, **__):
         raise AssertionError("the tokenizer was trained before")
 
     verb = sys.modules["acclimate.training.pretrain"]
-    monkeypatch.setattr(StepTrainer, "training_step", counting)
     monkeypatch.setattr(verb, "train_tokenizer", never)
-    run(tmp_path / "cut", save_every=save_every, **keep)
-    assert counted == [3, 4], "a kept step is a checkpoint as well"
+    with counted() as steps:
+        run(tmp_path / "cut", save_every=save_every, **keep)
+    assert steps == [3, 4], "a kept step is a checkpoint as well"
     for folder in ("", "step-000001", "step-000003", "step-000004"):
         assert same(tmp_path / "whole" / folder, tmp_path / "cut" / folder)
-    counted.clear()
-    assert run(tmp_path / "cut", save_every=save_every, **keep).steps == 5
-    assert not counted, "a finished run is not repeated"
+    with counted() as steps:
+        assert run(tmp_path / "cut", save_every=save_every, **keep).steps == 5
+    assert not steps, "a finished run is not repeated"
     assert not list(tmp_path.glob(".cut*"))
 
 

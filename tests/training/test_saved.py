@@ -8,16 +8,15 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.kills import counted, killed
 from tests.tiny import TEXTS
 
 from acclimate.corpus import Corpus
 from acclimate.training import adapt
 from acclimate.training.saved import SEAL, is_whole, newest, remove_broken, seal
-from acclimate.training.trainer import StepTrainer
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"steps": 6, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
-STEP = StepTrainer.training_step
 
 
 def run(model, out):
@@ -38,13 +37,7 @@ def cut(tiny_bert, tmp_path_factory):
     place = tmp_path_factory.mktemp("cut")
     run(tiny_bert, place / "whole")
 
-    def killed(self, *args, **kwargs):
-        if self.state.global_step == 4:
-            raise KeyboardInterrupt
-        return STEP(self, *args, **kwargs)
-
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(StepTrainer, "training_step", killed)
+    with killed(4):
         run(tiny_bert, place / "out")
     kept = place / ".out.work" / "steps"
     assert sorted(path.name for path in kept.glob("checkpoint-*")) == ["checkpoint-3", "checkpoint-4"]
@@ -74,19 +67,13 @@ def test_a_checkpoint_without_a_file_or_with_half_of_one_is_not_whole(cut, tmp_p
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", SEAL])
-def test_the_run_goes_on_from_the_one_before_and_ends_the_same(cut, tiny_bert, tmp_path, monkeypatch, name):
+def test_the_run_goes_on_from_the_one_before_and_ends_the_same(cut, tiny_bert, tmp_path, name):
     shutil.copytree(cut / ".out.work", tmp_path / ".out.work")
     file = tmp_path / ".out.work" / "steps" / "checkpoint-4" / name
     file.write_bytes(file.read_bytes()[:-7])
-    counted = []
-
-    def counting(self, *args, **kwargs):
-        counted.append(self.state.global_step)
-        return STEP(self, *args, **kwargs)
-
-    monkeypatch.setattr(StepTrainer, "training_step", counting)
-    result = run(tiny_bert, tmp_path / "out")
-    assert counted == [3, 4, 5]
+    with counted() as steps:
+        result = run(tiny_bert, tmp_path / "out")
+    assert steps == [3, 4, 5]
     whole, again = (load_file(place / "model.safetensors") for place in (cut / "whole", tmp_path / "out"))
     assert all(torch.equal(value, again[name]) for name, value in whole.items())
     card = json.loads((cut / "whole" / "acclimate.json").read_text())

@@ -13,7 +13,7 @@ from transformers.integrations import integration_utils
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.tasks import finetune
+from acclimate.tasks import distill, finetune
 from acclimate.training import adapt
 from acclimate.training.trackers import TENSORBOARD, check_trackers, tracked
 
@@ -78,6 +78,26 @@ def test_fine_tuning_tells_its_tracker_the_loss(tracker, tiny_bert, tmp_path):
     assert losses == pytest.approx([line["loss"] for line in log], abs=1e-4) and len(losses) == 4
     assert [line["epoch"] for line in log] == [0.5, 1.0, 1.5, 2.0]
     assert found.metrics == plain.metrics
+
+
+def test_a_distillation_tells_its_tracker_the_loss_of_both_phases(tracker, tiny_bert, tmp_path):
+    lines = [json.dumps({"text": text, "label": str(number % 2)}) for number, text in enumerate(TEXTS)]
+    for split in ("train", "test"):
+        (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
+    options = {"epochs": 2, "distill_share": 0.5, "teacher_epochs": 1, "student_epochs": 1, "batch_size": 4}
+    options |= {"max_length": 24, "progress": False, "precision": "fp32"}
+    out = tmp_path / "out"
+    found = distill(tiny_bert, tiny_bert, tmp_path, out=out, report_to="tensorboard", **options)
+    losses = [entry["loss"] for entry in tracker.told if "loss" in entry]
+    log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
+    assert losses == pytest.approx([line["loss"] for line in log], abs=1e-4) and len(losses) == 4
+    assert {(entry["run"], entry["place"]) for entry in tracker.told} == {("out", str(tmp_path / "out.tensorboard"))}
+    assert "tensorboard" not in (out / "README.md").read_text()
+    # Who is told does not decide what comes out: the same run is found again.
+    tracker.told.clear()
+    assert distill(tiny_bert, tiny_bert, tmp_path, out=out, **options).metrics == found.metrics
+    with pytest.raises(UserError, match="Unknown tracker"):
+        distill(tiny_bert, tiny_bert, tmp_path, report_to="tensorbord", **options)
 
 
 def test_a_place_of_the_users_own_is_left_alone(monkeypatch, tmp_path):

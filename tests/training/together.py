@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -16,7 +15,6 @@ from acclimate.objectives import GeneralContrast, MaskedLM, TextContrast
 from acclimate.training.batches import Collator, Steps
 from acclimate.training.engine import Engine
 from acclimate.training.processes import Processes, processes
-from acclimate.training.trainer import StepTrainer
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -36,16 +34,8 @@ def one_step(group: Processes, graph_tokens: int) -> dict[str, torch.Tensor]:
     return {f"term {name}": value.clone() for name, value in terms.items()} | gradients
 
 
-def killed_at_step_3(step):
-    def killed(self, *args, **kwargs):
-        if self.state.global_step == 3:
-            raise KeyboardInterrupt
-        return step(self, *args, **kwargs)
-
-    return killed
-
-
 def main(out: Path) -> None:
+    from tests.kills import killed
     from tests.methods.test_contract import DOCUMENTS, SHORT
 
     from acclimate.corpus import Corpus
@@ -60,11 +50,8 @@ def main(out: Path) -> None:
     for name in ("dga", "cut"):
         arguments = (out / "bert", Corpus.of(DOCUMENTS), "dga", out / name)
         if name == "cut":
-            step = StepTrainer.training_step
-            StepTrainer.training_step = killed_at_step_3(step)
-            with suppress(KeyboardInterrupt):
+            with killed(3):
                 adapt(*arguments, settings=settings, save_every=2, **options)
-            StepTrainer.training_step = step
         adapt(*arguments, settings=settings, save_every=2, **options)
     timed = {**options, "steps": None, "max_minutes": 0.02}
     adapt(out / "bert", Corpus.of(DOCUMENTS), "mlm-taco", out / "timed", settings={"negatives": 5}, **timed)
