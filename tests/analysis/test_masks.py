@@ -19,6 +19,7 @@ from acclimate.errors import UserError
 from acclimate.masking import IGNORED, get
 from acclimate.masking.preview import masked_pieces
 from acclimate.report.masked_text import as_html, as_rich
+from acclimate.tasks import Task
 from tests.masking.kinds import batches, spoken, tokenizer, vocabulary
 from tests.test_cli import call
 from tests.tiny import TEXTS, save_tiny
@@ -204,3 +205,54 @@ def test_on_the_command_line(tiny_bert, tmp_path, monkeypatch, capsys):
     (tmp_path / "mine" / "notes").write_text("keep")
     code, _, err = call(monkeypatch, capsys, "inspect", "masks", *arguments[:4], "--out", tmp_path / "mine", "--quiet")
     assert code == 2 and "previews of masks" in err
+
+
+def opinions():
+    """Texts that are good or bad by one word."""
+    chance = np.random.default_rng(0)
+    words = "the food menu table wine was and with pizza soup".split()
+
+    def rows(count):
+        made = []
+        for number in range(count):
+            text = chance.choice(words, 5).tolist()
+            text.insert(int(chance.integers(5)), ("bad", "good")[number % 2])
+            made.append({"text": " ".join(text), "label": number % 2})
+        return made
+
+    return Task.of("opinions", rows(96), rows(20), rows(20))
+
+
+def test_with_a_task_selective_masking_is_shown_and_what_is_important_in_all_texts(tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    quick = {
+        "finetune_epochs": 6, "finetune_learning_rate": 3e-3, "finetune_batch_size": 16, "token_epochs": 6,
+        "token_learning_rate": 5e-3, "token_batch_size": 8, "delta": 0.1,
+    }  # fmt: skip
+    documents = ["the food was good and the wine was with pizza and soup", "the bad soup was the menu and the table"]
+    report = look(
+        tiny_bert, tmp_path / "out", documents=documents * 2, maskings=["random"], texts=2, task=opinions(),
+        settings=quick, precision="fp32",
+    )  # fmt: skip
+    assert [masking["label"] for masking in report["maskings"]] == ["random", "selective"]
+    selective = report["maskings"][1]
+    assert selective["counts"]["masked"] == report["selective"]["mark"]["important"] > 0
+    assert report["selective"]["train"]["f1"] > 0
+    assert "Gu et al." in selective["paper"]
+    for sample in report["samples"]:
+        random, found = sample["maskings"]["random"], sample["maskings"]["selective"]
+        assert [bool(piece["fate"]) for piece in found] == [piece.get("important", False) for piece in found]
+        assert [piece.get("important") for piece in random] == [piece.get("important") for piece in found]
+    assert "important" in " ".join(Reader((tmp_path / "out" / "masks.html").read_text()).marks)
+    console = Console(width=80, record=True, file=io.StringIO())
+    for part in in_terminal(report):
+        console.print(part, highlight=False)
+    assert "*important to the end task" in console.export_text()
+    with pytest.raises(UserError, match="needs a labelled task"):
+        look(tiny_bert, settings=quick)
+
+
+def test_importance_shows_in_a_terminal_without_colours():
+    plain = {"text": "food", "space": True, "fate": "", "became": ""}
+    pieces = [{**plain, "important": True}, plain, {**plain, "fate": "mask", "important": True}]
+    assert as_rich(pieces).plain.split() == ["*food*", "food", "[*food*]"]

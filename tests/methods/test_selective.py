@@ -13,7 +13,7 @@ from tests.methods.test_contract import SHORT, weights
 from acclimate.backbone import load_masked_lm
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.selective import annotating, marking, stages
+from acclimate.selective import annotating, stages
 from acclimate.selective.account import ROWS, cost_table
 from acclimate.selective.token_classifier import load_token_classifier
 from acclimate.tasks import Task
@@ -224,28 +224,6 @@ def test_a_token_classifier_that_finds_everything_in_the_text_is_a_warning(tiny_
     (message,) = [text for text in caplog.messages if "tokens of the text important" in text]
     assert f"{mark['important']} of the {mark['tokens']} tokens" in message
     assert "hardly anything to predict them from" in message
-
-
-def test_a_token_classifier_that_finds_next_to_nothing_is_a_warning(caplog):
-    account = {"texts": 50, "tokens": 1000, "important": 1, "share": 0.001, "texts_without": 49}
-    with caplog.at_level(logging.WARNING):
-        marking.warn(account)
-        marking.warn({**account, "important": 0, "share": 0.0})  # an error says that
-        marking.warn({**account, "important": 200, "share": 0.2})
-    (message,) = caplog.messages
-    assert "1 of the 1000 tokens" in message and "49 of 50 texts" in message
-
-
-def test_a_token_classifier_that_learnt_nothing_is_a_warning(caplog):
-    account = {
-        "f1": 0.3, "f1_of_all": 0.4, "held_out_texts": 9, "precision": 0.2,
-        "recall": 0.6, "share": 0.25, "predicted_share": 0.7,
-    }  # fmt: skip
-    with caplog.at_level(logging.WARNING):
-        stages._judge(account)
-        stages._judge({**account, "f1": 0.5})
-    (message,) = caplog.messages
-    assert "F1 0.300 on 9 held-out texts, against 0.400" in message
 
 
 def test_finding_nothing_is_an_error_with_the_figures(tiny_bert, tmp_path, caplog):

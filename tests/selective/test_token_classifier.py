@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ import torch
 from acclimate.corpus import TokenRows
 from acclimate.errors import UserError
 from acclimate.masking.marks import Marks
+from acclimate.selective import marking, stages
 from acclimate.selective.marking import mark_rows
 from acclimate.selective.options import TokenTraining
 from acclimate.selective.token_classifier import (
@@ -144,3 +147,25 @@ def test_every_architecture_is_trained(any_encoder):
     _, account = train_token_classifier(any_encoder, texts(16), fast, seed=0, precision="fp32")
     assert 0 <= account["f1"] <= 1
     assert tiny_tokenizer().pad_token_id == 0
+
+
+def test_a_token_classifier_that_finds_next_to_nothing_is_a_warning(caplog):
+    account = {"texts": 50, "tokens": 1000, "important": 1, "share": 0.001, "texts_without": 49}
+    with caplog.at_level(logging.WARNING):
+        marking.warn(account)
+        marking.warn({**account, "important": 0, "share": 0.0})  # an error says that
+        marking.warn({**account, "important": 200, "share": 0.2})
+    (message,) = caplog.messages
+    assert "1 of the 1000 tokens" in message and "49 of 50 texts" in message
+
+
+def test_a_token_classifier_that_learnt_nothing_is_a_warning(caplog):
+    account = {
+        "f1": 0.3, "f1_of_all": 0.4, "held_out_texts": 9, "precision": 0.2,
+        "recall": 0.6, "share": 0.25, "predicted_share": 0.7,
+    }  # fmt: skip
+    with caplog.at_level(logging.WARNING):
+        stages._judge(account)
+        stages._judge({**account, "f1": 0.5})
+    (message,) = caplog.messages
+    assert "F1 0.300 on 9 held-out texts, against 0.400" in message

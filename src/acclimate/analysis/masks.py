@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.analysis.important import NAME as SELECTIVE
+from acclimate.analysis.important import selective_masking
 from acclimate.analysis.mask_counts import count_masks
 from acclimate.backbone.loading import load_tokenizer
 from acclimate.corpus import Corpus, tokenize
@@ -55,6 +57,8 @@ def inspect_masks(
     out: str | Path | None = None,
     *,
     maskings: Sequence[str] | Mapping[str, Masking] = SHOWN_BY_DEFAULT,
+    task: Any = None,
+    settings: Mapping[str, Any] | None = None,
     mask_rate: float = 0.15,
     texts: int = 6,
     tokens: int = 200_000,
@@ -62,15 +66,19 @@ def inspect_masks(
     seed: int = 0,
     stop_words: str = "english",
     text_column: str = "text",
+    precision: str = "auto",
     progress: bool = True,
 ) -> dict[str, Any]:
     """Mask a text in several ways, show some of it, and count over more of it.
 
     Args:
-        model: A model folder or a name on the hub; only its tokenizer is read.
+        model: A model folder or a name on the hub; without a task only its tokenizer is read.
         corpus: Text files, folders or globs, or a :class:`acclimate.corpus.Corpus`.
         out: Folder for ``masks.json`` and ``masks.html``; None writes nothing.
         maskings: Names, each perhaps with parameters as ``"lexicon-first lexicon=words.txt"``; or maskings by label.
+        task: A labelled task or its folder. With it selective masking is shown, too, and what is important to the
+            task is marked in every text. Its classifiers are trained as in an adaptation, and kept in the same cache.
+        settings: Parameters of the method ``selective``.
         mask_rate: Share of tokens that are chosen, where a masking is given by name.
         texts: How many texts to show.
         tokens: Tokens of the beginning of the corpus to count on; the texts that are shown are from them, too.
@@ -78,11 +86,13 @@ def inspect_masks(
         seed: Chooses texts and masks; all maskings get the same chance.
         stop_words: ``english``, ``none``, or a file with a word a line.
         text_column: Where the text is in tables and JSON lines.
+        precision: Of the classifiers of selective masking.
         progress: Show bars.
 
     Returns:
         Plain values, as in ``masks.json``: ``counts`` of each masking as :func:`count_masks` gives them, and
-        ``samples``, the texts as :func:`masked_pieces` gives them.
+        ``samples``, the texts as :func:`masked_pieces` gives them; with a task also ``selective``, the
+        account of its stages.
 
     Raises:
         UserError: If something that was given cannot be used.
@@ -91,6 +101,10 @@ def inspect_masks(
     made = _labelled(maskings, mask_rate)
     if not made:
         raise UserError("Give at least one masking.")
+    if settings and task is None:
+        raise UserError("The settings are those of selective masking, which needs a labelled task; give one.")
+    if task is not None and SELECTIVE in made:
+        raise UserError(f"A masking has the label '{SELECTIVE}', which is that of selective masking; give another.")
     check_replaceable(out, REPORT, "previews of masks")
     stops = read_stop_words(stop_words)
     tokenizer = load_tokenizer(model)
@@ -100,17 +114,27 @@ def inspect_masks(
     rows = tokenize(text, tokenizer, max_length, max_tokens=tokens, progress=progress)
     every = [np.asarray(row) for row in rows]
     shown = _choose(every, texts, seed)
+    about = {label: _about(masking) for label, masking in made.items()}
+    marks, account = None, None
+    if task is not None:
+        method, made[SELECTIVE], marks, account = selective_masking(
+            model, rows, task, settings or {}, seed=seed, precision=precision, progress=progress
+        )
+        about[SELECTIVE] = {"summary": method.summary, "paper": method.paper, "settings": method.settings()}
     collator = Collator.of(tokenizer, next(iter(made.values())), TOKENS_AT_ONCE)
     found = []
     samples: list[dict[str, Any]] = [{"tokens": len(every[index]), "maskings": {}} for index in shown]
     for label, masking in made.items():
         collator = replace(collator, masking=masking)
         counts = count_masks(collator(every, _rng(seed)), collator.vocabulary, collator.special, stops)
-        found.append({"label": label, **_about(masking), "counts": counts})
+        found.append({"label": label, **about[label], "counts": counts})
         for index, sample in zip(shown, samples, strict=True):
             (batch,) = collator([every[index]], _rng(seed, index))
             original, masked, labels = (value[0].numpy() for value in (batch.original, batch.masked, batch.labels))
-            sample["maskings"][label] = masked_pieces(original, masked, labels, collator.special, collator.vocabulary)
+            important = None if marks is None else marks.of(original) > 0
+            sample["maskings"][label] = masked_pieces(
+                original, masked, labels, collator.special, collator.vocabulary, important
+            )
     report = {
         "acclimate": __version__,
         "model": str(model),
@@ -119,6 +143,7 @@ def inspect_masks(
         "texts": len(every),
         "maskings": found,
         "samples": samples,
+        **({"selective": account} if account else {}),
     }
     if out is not None:
         from acclimate.analysis.masks_page import render

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from acclimate.analysis.mask_counts import SEEN_OFTEN
-from acclimate.report.masked_text import FATES, as_html, as_rich
+from acclimate.report.masked_text import FATES, IMPORTANT, as_html, as_rich
 from acclimate.report.pages import fill
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ def render(report: dict[str, Any]) -> str:
         all_words=_all_words(report),
         as_html=as_html,
         fates=FATES,
+        important=IMPORTANT if "selective" in report else "",
         seen_often=SEEN_OFTEN,
     )
 
@@ -75,6 +76,8 @@ def in_terminal(report: dict[str, Any]) -> list[RenderableType]:
         words = ", ".join(f"{word} {hit / seen:.0%}" for word, hit, seen in masking["counts"]["mostly"][:8])
         shown.append(Text.assemble((masking["label"], "bold"), f" masks most of the occurrences of {words or '–'}"))
     shown.append(Text("\n[hidden behind the mask token] [replaced→by another] [left as it is, but predicted=]", "dim"))
+    if "selective" in report:
+        shown.append(Text(f"*{IMPORTANT}*", "dim"))
     for number, sample in enumerate(report["samples"][:SHOWN_IN_TERMINAL], start=1):
         shown.append(Text(f"\nText {number}, {sample['tokens']} tokens", style="bold"))
         for label, pieces in sample["maskings"].items():

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from acclimate.cli.app import Out, Precision, Quiet, inspection
+from acclimate.cli.app import Out, Precision, Quiet, inspection, named_values
 from acclimate.errors import UserError
 
 
@@ -56,7 +56,9 @@ def inspect_importance(
 
 @inspection.command("masks")
 def inspect_masks(
-    model: Annotated[str, typer.Option(help="Model folder or name on the hub, for its tokenizer.")],
+    model: Annotated[
+        str, typer.Option(help="Model folder or name on the hub; without --task only its tokenizer is read.")
+    ],
     corpus: Annotated[
         list[str], typer.Option(help="Text: file, folder, glob or hf:NAME; may be given several times.")
     ],
@@ -65,6 +67,12 @@ def inspect_masks(
         list[str] | None,
         typer.Option(help="NAME, or 'NAME parameter=value ...'; several. Default: those that need no word list."),
     ] = None,
+    task: Annotated[
+        Path | None, typer.Option(help="Labelled task: shows selective masking, too, and what is important to it.")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Parameter of selective masking, as delta=0.02.")
+    ] = None,
     mask_rate: Annotated[float, typer.Option(help="Share of tokens to mask.")] = 0.15,
     texts: Annotated[int, typer.Option(help="Texts to show.")] = 6,
     tokens: Annotated[int, typer.Option(help="Tokens of the corpus to count on.")] = 200_000,
@@ -72,6 +80,7 @@ def inspect_masks(
     seed: Annotated[int, typer.Option(help="Chooses texts and masks.")] = 0,
     stop_words: Annotated[str, typer.Option(help="english, none, or a file with a word a line.")] = "english",
     text_column: Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")] = "text",
+    precision: Precision = "auto",
     quiet: Quiet = False,
 ) -> None:
     """Show what ways to mask would hide in a text, and count."""
@@ -86,6 +95,8 @@ def inspect_masks(
         corpus,
         out,
         maskings=masking or SHOWN_BY_DEFAULT,
+        task=task,
+        settings=named_values(settings or []),
         mask_rate=mask_rate,
         texts=texts,
         tokens=tokens,
@@ -93,6 +104,7 @@ def inspect_masks(
         seed=seed,
         stop_words=stop_words,
         text_column=text_column,
+        precision=precision,
         progress=not quiet,
     )
     console = Console()

@@ -49,8 +49,7 @@ class Selective(Method):
         fate: Whether a chosen token becomes the mask, a random token or stays is drawn once a text (``"static"``, as
             in the paper's masked corpora) or at each reading (``"dynamic"``).
         choice: ``"important"``, or the control ``"random-same-count"``: as many tokens of each text at random.
-        annotator_seed: Of the three models before the adaptation, so that all its seeds share them; None for the
-            seed of the run.
+        annotator_seed: Of the models before the adaptation, so that all its seeds share them; None: that of the run.
     """
 
     needs_task: ClassVar[bool] = True
@@ -79,11 +78,7 @@ class Selective(Method):
     annotator_seed: int | None = 42
 
     def __post_init__(self) -> None:
-        """Fill in what the preset says.
-
-        Raises:
-            UserError: If the cap is no share; said here, not when the stages are done.
-        """
+        """Fill in what the preset says, and check the cap now instead of when the stages are done."""
         for name, value in preset(self.preset).items():
             if getattr(self, name) is None:
                 setattr(self, name, value)

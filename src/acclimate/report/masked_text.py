@@ -58,14 +58,15 @@ def as_html(pieces: Sequence[Piece]) -> Markup:
 
 
 def as_rich(pieces: Sequence[Piece]) -> Text:
-    """Return a masked text for a terminal: ``[hidden]``, ``[replaced→other]``, ``[kept=]``."""
+    """Return a masked text for a terminal: ``[hidden]``, ``[replaced→other]``, ``[kept=]``, ``*important*``."""
     from rich.text import Text as Made
 
     styles: dict[Fate, str] = {"": "", "mask": "reverse", "random": "underline magenta", "kept": "bold underline"}
     result = Made()
-    for fate, _, text, space, became in _runs(pieces):
+    for fate, important, text, space, became in _runs(pieces):
         result.append(" " if space else "")
         # Brackets too: a terminal without colours, or a file, shows no highlight.
         inner = f"{text}→{became}" if fate == "random" else f"{text}=" if fate == "kept" else text
-        result.append(f"[{inner}]" if fate else text, style=styles[fate])
+        inner = f"*{inner}*" if important else inner
+        result.append(f"[{inner}]" if fate else inner, style=f"{styles[fate]} italic" if important else styles[fate])
     return result
