@@ -1,11 +1,14 @@
 """Measure the annotator against the order of the released code, in turns; see that no label differs.
 
-python benchmarks/annotator.py          # 600 texts, three rounds: some minutes on two cores
+acclimate annotate --model ../shared/models/minilm-mlm --task ../shared/data/mr --out annotated
+python benchmarks/annotator.py --model annotated/classifier --task ../shared/data/mr  # 600 real texts, three rounds
+python benchmarks/annotator.py          # as many made-up ones: some minutes on two cores
 python benchmarks/annotator.py --quick  # 100 texts, two rounds: under a minute
 
 The released order (thunlp/SelectiveMasking) reads every buffer padded to 128 tokens, in batches of 32, all texts one
-token further at a time. Both sides have the same weights, random but steep, and the same texts, as long as the
-sentences of MR: 25 tokens in the mean. Both are given the labels that the classifier gives the whole texts.
+token further at a time. Both sides have the same weights and the same texts: those of a task drawn by the seed, with
+their labels, and its classifier; or, with no file at all, texts as long as the sentences of MR (25 tokens in the
+mean), weights that are random but steep, and the labels that these give the whole texts.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -26,10 +30,14 @@ import torch
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
 from acclimate.backbone.attention import NAME as ATTENTION
-from acclimate.backbone.device import default_device, fast_fp32_matmul, writes_attention_out
+from acclimate.backbone.device import default_device, fast_fp32_matmul, to_device, writes_attention_out
+from acclimate.errors import UserError
 from acclimate.selective import AnnotationOptions, Unit, annotate_units
 from acclimate.selective.scoring import ClassifierConfidence
-from acclimate.tasks.classifier import Classifier
+from acclimate.selective.units import make_units as units_of
+from acclimate.selective.verb import is_classifier
+from acclimate.tasks import load_task
+from acclimate.tasks.classifier import Classifier, load_classifier
 from benchmarks.data import make_tokenizer
 from benchmarks.measure import keep, machine, say
 
@@ -74,16 +82,60 @@ def make_units(count: int, seed: int) -> list[Unit]:
     ]
 
 
+@dataclass(frozen=True)
+class Work:
+    """What both sides do: the same weights twice, and what is annotated."""
+
+    theirs: PreTrainedModel
+    ours: Classifier
+    units: list[Unit]
+    name: str
+
+
+def made_up(options: argparse.Namespace) -> Work:
+    """Return work that needs no file."""
+    theirs = make_classifier(options.shape, options.seed, "sdpa")
+    ours = make_classifier(options.shape, options.seed, ATTENTION if writes_attention_out(default_device()) else None)
+    classifier = Classifier(ours, make_tokenizer("minilm"), 512)
+    units = make_units(options.texts, options.seed)
+    guessed = ClassifierConfidence(classifier, pair=False)([(unit, unit.tokens) for unit in units]).argmax(1)
+    units = [Unit(unit.tokens, int(label), None, unit.row) for unit, label in zip(units, guessed, strict=True)]
+    return Work(theirs, classifier, units, f"{options.shape}, random weights and texts")
+
+
+def of_task(options: argparse.Namespace) -> Work:
+    """Return the texts of a task, with the classifier that was trained on it.
+
+    Raises:
+        UserError: If it is a task of pairs, which the released code does in another way, or has too few texts, or the
+            model is no classifier of it.
+    """
+    task, device = load_task(options.task), default_device()
+    if not is_classifier(options.model, task):  # two fresh heads would not be the same
+        raise UserError(f"'{options.model}' is no classifier of '{task.name}'; `acclimate annotate` makes one.")
+    if task.train[0].text_pair is not None or len(task.train) < options.texts:
+        raise UserError(f"Give a task of {options.texts} single texts or more.")
+    drawn = np.random.default_rng(options.seed).permutation(len(task.train))[: options.texts]
+    ours = load_classifier(options.model, task.labels, PADDED, device)
+    to_device(ours.model).eval()
+    theirs = AutoModelForSequenceClassification.from_pretrained(options.model, attn_implementation="sdpa").eval()
+    made = units_of([task.train[place] for place in drawn], ours.tokenizer, PADDED, AnnotationOptions())
+    return Work(to_device(theirs), ours, made.units, f"{options.model} on {task.name}")
+
+
 @torch.inference_mode()
-def released_order(model: PreTrainedModel, units: Sequence[Unit], delta: float) -> list[list[bool]]:
+def released_order(work: Work, delta: float) -> list[list[bool]]:
     """Find important tokens in the order of the released code."""
+    model, units, names = work.theirs, work.units, work.ours.tokenizer
+    width = min(PADDED, work.ours.max_length)  # of a model that reads less
+    first, last, empty = (int(name) for name in (names.cls_token_id, names.sep_token_id, names.pad_token_id))
 
     def read(buffers: Sequence[Sequence[int]]) -> torch.Tensor:
         found = []
         for start in range(0, len(buffers), AT_ONCE):
-            rows = [[101, *buffer[: PADDED - 2], 102] for buffer in buffers[start : start + AT_ONCE]]
-            ids = torch.tensor([[*row, *[0] * (PADDED - len(row))] for row in rows], device=model.device)
-            seen = torch.tensor([[1] * len(row) + [0] * (PADDED - len(row)) for row in rows], device=model.device)
+            rows = [[first, *buffer[: width - 2], last] for buffer in buffers[start : start + AT_ONCE]]
+            ids = torch.tensor([[*row, *[empty] * (width - len(row))] for row in rows], device=model.device)
+            seen = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows], device=model.device)
             found.append(model(input_ids=ids, attention_mask=seen).logits.softmax(-1).cpu())
         return torch.cat(found)
 
@@ -110,24 +162,23 @@ def released_order(model: PreTrainedModel, units: Sequence[Unit], delta: float) 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Take turns, and return seconds, ratios and what differs."""
     fast_fp32_matmul()
-    theirs = make_classifier(options.shape, options.seed, "sdpa")
-    ours = make_classifier(options.shape, options.seed, ATTENTION if writes_attention_out(default_device()) else None)
-    classifier = Classifier(ours, make_tokenizer("minilm"), 512)
+    work = of_task(options) if options.task else made_up(options)
     rule = AnnotationOptions(delta=options.delta)
-    units = make_units(options.texts, options.seed)
-    confidence = ClassifierConfidence(classifier, pair=False)
-    guessed = confidence([(unit, unit.tokens) for unit in units]).argmax(1)
-    units = [Unit(unit.tokens, int(label), None, unit.row) for unit, label in zip(units, guessed, strict=True)]
+    confidence = ClassifierConfidence(work.ours, pair=False)
 
     def our_order() -> list[list[bool]]:
-        return [item.important.tolist() for item in annotate_units(units, confidence, rule)]
+        return [item.important.tolist() for item in annotate_units(work.units, confidence, rule)]
 
     turns: dict[str, Callable[[], list[list[bool]]]] = {
-        "released": lambda: released_order(theirs, units, options.delta),
+        "released": lambda: released_order(work, options.delta),
         "ours": our_order,
     }
-    for turn in turns.values():  # the first use of a shape of a batch costs more
-        turn() if options.texts <= 50 else None
+    short = work.units[:AT_ONCE]
+    for read in (
+        lambda: released_order(replace(work, units=short), 0.05),
+        lambda: annotate_units(short, confidence, rule),
+    ):
+        read()  # the first forwards of a process cost more
     seconds: dict[str, list[float]] = {name: [] for name in turns}
     labels: dict[str, list[bool]] = {}
     for number in range(options.rounds):
@@ -141,8 +192,9 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "date": f"{datetime.now():%Y-%m-%d}",
         "machine": machine(torch.get_num_threads()),
-        "shape": options.shape,
-        "texts": options.texts,
+        "work": work.name,
+        "delta": options.delta,
+        "texts": len(work.units),
         "tokens": tokens,
         "share": sum(labels["ours"]) / tokens,
         "seconds": seconds,
@@ -157,7 +209,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--quick", action="store_true", help="100 texts, two rounds")
-    add("--shape", choices=sorted(SHAPES), default="small")
+    add("--model", help="classifier of the task, such as the one that `acclimate annotate` leaves")
+    add("--task", help="folder of a task of single texts; its train split is annotated")
+    add("--shape", choices=sorted(SHAPES), default="small", help="of the random weights, without a task")
     add("--texts", type=int, help="how many (default 600, quick 100)")
     add("--rounds", type=int, help="default 3, quick 2")
     add("--delta", type=float, default=0.05)
@@ -165,6 +219,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--threads", type=int, help="default: what torch chooses")
     add("--json", type=Path, help="where to write (default benchmarks/results/<date>-annotator.json)")
     options = parser.parse_args(arguments)
+    if bool(options.model) != bool(options.task):
+        parser.error("give --model and --task, or neither")
     options.texts = options.texts or (100 if options.quick else 600)
     options.rounds = options.rounds or (2 if options.quick else 3)
     if options.threads:
@@ -173,7 +229,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     file = keep(result, options.json, "annotator")
     us, them = (statistics.median(result["seconds"][name]) for name in ("ours", "released"))
     print(
-        f"{options.shape}, {result['texts']} texts, {result['tokens']} tokens, {result['share']:.1%} important: "
+        f"{result['work']}, {result['texts']} texts, {result['tokens']} tokens, {result['share']:.1%} important: "
         f"{us:.2f} s against {them:.2f} s, {result['ratio']:.1f} x "
         f"({min(result['ratios']):.1f} to {max(result['ratios']):.1f}); {result['differing']} labels differ"
     )

@@ -142,6 +142,13 @@ def test_sentences_are_units_of_their_own_with_the_label_of_the_text():
         make_units(rows[2:], tokenizer, 20, annotation_options())
 
 
+def test_the_text_of_a_pair_is_not_cut_into_sentences():
+    """Its label speaks of the second text, which may be in one of the sentences only."""
+    rows = [Example("the soup. the wine.", "wine", 1)]
+    (unit,) = make_units(rows, tiny_tokenizer(), 20, annotation_options("released-code")).units
+    assert (len(unit.tokens), unit.second) == (6, ids_of("wine"))
+
+
 def test_a_special_token_in_a_text_is_read_as_text():
     (unit,) = make_units([Example("good [SEP] food", None, 0)], tiny_tokenizer(), 20, annotation_options()).units
     assert not set(unit.tokens) & {0, 2, 3, 4}

@@ -26,7 +26,7 @@ class AnnotationOptions:
             important if it raises the confidence, P(y|s'w) - P(y|s') > epsilon.
         epsilon: Threshold of the marginal criterion.
         unit: What s is: the whole ``"text"`` (paper), or each ``"sentence"`` of it, scored against the label of the
-            text (code).
+            text (code). Texts of pairs are never cut.
         stop_words: Words that are never important, though they stand in s' as any other: ``"none"`` (paper),
             ``"english"`` (code; the lists of the two libraries differ a little), or a file with a word a line.
         misclassified: What becomes of a unit whose most likely class is not its label. ``"annotate"``: as any other,

@@ -56,7 +56,8 @@ def make_units(
 
     Args:
         examples: Rows of the task. Of a pair the first text is annotated; the second stays whole beside every buffer,
-            as the aspect does in the paper.
+            as the aspect does in the paper. A pair is never cut into sentences, whatever ``unit`` says (nor does the
+            released code): the second text, and with it the label, may belong to one of them only.
         tokenizer: Of the classifier.
         max_length: Tokens that it reads, special ones included; of a pair the longer text is cut first.
         options: Of them, ``unit``.
@@ -66,10 +67,11 @@ def make_units(
     """
     pair = bool(examples) and examples[0].text_pair is not None
     room = max_length - Frame.of(tokenizer, pair).specials
+    cutting = options.unit == "sentence" and not pair
     rows = [
         (number, part, example)
         for number, example in enumerate(examples)
-        for part in (split_sentences(example.text) if options.unit == "sentence" else [example.text])
+        for part in (split_sentences(example.text) if cutting else [example.text])
     ]
     firsts = encode(tokenizer, [part for _, part, _ in rows]) if rows else []
     seconds = encode(tokenizer, [example.text_pair or "" for _, _, example in rows]) if pair else [[]] * len(rows)
