@@ -96,6 +96,16 @@ def test_the_grids_of_doktra(shared, plan):
     assert grid["learning_rate"] == config.search.finetune["learning_rate"] == [6e-6, 8e-6, 1e-5]
 
 
+def test_the_students_of_doktra_start_as_the_row_that_is_only_fine_tuned(plan):
+    _, made = plan("doktra/small.yaml")
+    plain = [options for key, options in made.finetune.items() if made.cells[key].needs is None]
+    given = [options for options in made.distill.values() if "student" in options]
+    assert plain and given
+    for name in ("epochs", "learning_rate", "warmup", "weight_decay", "batch_size", "max_length"):
+        ours = f"student_{name}" if name in ("epochs", "learning_rate") else name
+        assert {options[name] for options in plain} == {options[ours] for options in given}
+
+
 def test_selective_masking_is_compared_at_equal_steps(plan):
     _, made = plan("selective/small.yaml")
     assert {settings["steps"] for settings in made.adapt.values()} == {120}

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from tests.methods.test_contract import DOCUMENTS, SHORT
+from tests.tiny import VOCABULARY
 
 from acclimate.corpus import Corpus
+from acclimate.methods.tapter import TAPTER
+from acclimate.objectives.embedding import Projection
 from acclimate.training import adapt, word_vectors
 
 pytest.importorskip("gensim")
@@ -18,19 +24,43 @@ SETTINGS = {"dimension": 8, "epochs": 2, "min_count": 2, "buckets": 5_000}
 def run(model, out, method="tapter", steps=6, **settings):
     settings = {**SETTINGS, **settings} if method == "tapter" else None
     options = {**SHORT, "steps": steps, "learning_rate": 1e-2, "warmup": 0.0}
+    if settings and "precision" in settings:
+        options["precision"] = settings.pop("precision")
     return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=settings, **options)
 
 
-def test_embeddings_move_further_than_with_mlm_and_nothing_is_left_of_the_projection(tiny_bert, tmp_path):
+def test_the_regulariser_is_learnt_and_nothing_is_left_of_the_projection(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "mlm", "mlm")
     result = run(tiny_bert, tmp_path / "tapter", weight=50.0)
     start, mlm, tapter = (
         load_file(path / "model.safetensors") for path in (tiny_bert, tmp_path / "mlm", tmp_path / "tapter")
     )
     assert tapter.keys() == start.keys()
-    assert (tapter[TABLE] - start[TABLE]).norm() != (mlm[TABLE] - start[TABLE]).norm()
+    assert not torch.allclose(tapter[TABLE], mlm[TABLE], atol=1e-3)
     longer = run(tiny_bert, tmp_path / "longer", steps=60, weight=50.0)
     assert longer.losses["embedding"] < result.losses["embedding"]
+
+
+def test_a_matrix_needs_no_fasttext_and_its_norm_is_written_down(tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setattr(word_vectors, "train_fasttext", None)
+    tokens = len(VOCABULARY)
+    np.save(tmp_path / "f.npy", np.full((tokens, 4), 2.0))
+    result = run(tiny_bert, tmp_path / "out", vectors=str(tmp_path / "f.npy"), stop_words="none", precision="bf16")
+    account = {"tokens": tokens - 5, "dimension": 4, "mean_norm": 4.0}  # all but the five special ones
+    assert result.accounts["fasttext.json"] == account
+    assert json.loads((tmp_path / "out" / "fasttext.json").read_text()) == account
+
+
+def test_the_projection_is_trained(tiny_bert, tmp_path, monkeypatch):
+    kept = []
+    finish = TAPTER.finish
+    monkeypatch.setattr(TAPTER, "finish", lambda self, run: kept.append(self._regulariser) or finish(self, run))
+    run(tiny_bert, tmp_path / "out")
+    ((term,),) = (kept,)
+    fresh = Projection(*term.projection.linear.weight.shape[::-1])
+    assert not torch.equal(term.projection.norm.weight, fresh.norm.weight)
+    assert not torch.equal(term.projection.norm.bias, fresh.norm.bias)
+    assert term.projection.linear.bias.any()
 
 
 def test_fasttext_is_cached_by_what_determines_it(tiny_bert, tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from tests.tiny import tiny_model
 from tests.training.helpers import micro_batches
@@ -39,16 +40,20 @@ def spelled_out(batches, table, projection, vectors, regularised):
     return torch.stack(losses).mean()
 
 
-def test_is_the_equation_in_value_and_gradient_however_a_step_is_cut():
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_is_the_equation_in_value_and_gradient_however_a_step_is_cut(precision):
+    """Also where the rest of the model is read with weights in bfloat16, f among them: both stay exact."""
     model = tiny_model("bert")
     attach(model)
     table, projection, vectors, regularised = parts(model)
+    model.add_module("projection", projection)
     wanted = [table, *projection.parameters()]
     for tokens in (10_000, 60):
         batches = micro_batches(tokens)
         expected = spelled_out(batches, table, projection, vectors, regularised)
         slow = torch.autograd.grad(expected, wanted)
-        engine = Engine(model, [MaskedLM(0.0), EmbeddingRegulariser(table, projection, vectors, regularised, 2.0)])
+        term = EmbeddingRegulariser(table, projection, vectors, regularised, 2.0)
+        engine = Engine(model, [MaskedLM(0.0), term], precision)
         terms = engine.step(batches)
         torch.testing.assert_close(terms["embedding"], expected.detach(), rtol=1e-4, atol=1e-5)
         for parameter, gradient in zip(wanted, slow, strict=True):

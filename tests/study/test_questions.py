@@ -116,3 +116,16 @@ def test_paths_of_first_tasks_start_at_the_study_file(folder):
         "tasks: [{path: food, first: before}]}]\n"
     )
     assert StudyConfig.load(folder / "study.yaml").domains[0].tasks[0].first == str(folder / "before")
+
+
+def test_files_of_a_method_start_at_the_study_file(folder):
+    (folder / "study.yaml").write_text(
+        "models: [model]\ndomains: [{name: d, corpus: text.txt}]\n"
+        "methods: [none, {name: tapter, vectors: v.bin, general: ./text.txt, stop_words: english}]\n"
+    )
+    given = StudyConfig.load(folder / "study.yaml").methods[1].parameters
+    assert given == {
+        "vectors": str(folder / "v.bin"),
+        "general": str(folder / "text.txt"),
+        "stop_words": "english",
+    }

@@ -44,6 +44,17 @@ def test_every_combination_on_dev_and_the_best_on_test_once(folder, tmp_path):
     assert not again.calls
 
 
+def test_a_metric_that_dev_does_not_have_is_found_before_anything_is_tried(folder):
+    rows = {"train": [{"text": "a", "label": ["x"]}, {"text": "b", "label": []}]}
+    rows["dev"], rows["test"] = rows["train"], [{**row, "id": f"7_s{n}"} for n, row in enumerate(rows["train"])]
+    config = searching(folder)
+    config["domains"][0]["tasks"][0]["metric"] = "document_f1"
+    for split, held in rows.items():
+        (folder / "task" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held))
+    with pytest.raises(UserError, match="judged by document_f1, which its dev split does not have"):
+        survey(StudyConfig.of(config), Trials().parts())
+
+
 def test_what_is_searched_knows_nothing_of_the_test_split(folder):
     def keys(marker):
         config = StudyConfig.of(searching(folder))

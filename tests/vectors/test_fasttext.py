@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+from tests.tiny import tiny_tokenizer
+from tests.vectors.test_surface import trained
+from tokenizers import decoders
 
 from acclimate.errors import UserError
-from acclimate.vectors import Surface, make_targets
+from acclimate.vectors import Surface, make_targets, surfaces
 from acclimate.vectors.fasttext import load_fasttext, train_fasttext, vector, words
-from acclimate.vectors.targets import read_stop_words
+from acclimate.vectors.targets import read_stop_words, read_targets
 
 pytest.importorskip("gensim")
 TEXTS = [f"the waiter brought cold soup to table {number} and warm soup to the other" for number in range(30)]
@@ -82,6 +86,56 @@ def test_going_on_learns_new_words_and_moves_old_ones(tmp_path):
     assert not np.allclose(before, going.wv["the"])
 
 
+def test_vectors_that_were_made_as_cbow_go_on_as_skip_gram(tmp_path, caplog):
+    from gensim.models import FastText
+    from gensim.models.fasttext import save_facebook_model
+
+    made = FastText([words(text) for text in TEXTS], sg=0, vector_size=8, bucket=5_000, min_count=2, epochs=1)
+    save_facebook_model(made, str(tmp_path / "cbow.bin"))
+    start = load_fasttext(tmp_path / "cbow.bin")
+    assert start.sg == 0
+    going = train_fasttext(NEW, start=train_fasttext(TEXTS, start=start, min_count=2, epochs=1), min_count=2, epochs=1)
+    assert (going.sg, going.ns_exponent) == (1, 0.5)
+    assert not caplog.records  # gensim warns of a rate that rises again, which is what going on means
+
+
+def test_long_texts_are_read_to_their_end():
+    """gensim alone drops what is beyond 10,000 words, and so never moves the words of the end."""
+    filler = [f"w{number % 5000}" for number in range(10_000)]
+    long = " ".join([*filler, *["late", "later"] * 300])
+    told = []
+    once, often = (
+        train_fasttext([long], dimension=4, buckets=1_000, min_count=1, epochs=epochs, tell=told.append)
+        for epochs in (1, 2)
+    )
+    late = once.wv.key_to_index["late"]
+    assert once.wv.vectors_vocab[late].any()
+    assert not np.array_equal(once.syn1neg[late], often.syn1neg[late])
+    assert often.syn1neg[late].any()
+    assert told[-1] == 1 and told == sorted(told[:2]) + sorted(told[2:]) and len(told) == 2 + 4
+
+
+def test_a_matrix_is_taken_as_it_is(tmp_path):
+    pieces = [Surface("", False), Surface("the", True), Surface("a", False), Surface("soup", True), Surface("x", True)]
+    matrix = np.arange(15, dtype=np.float64).reshape(5, 3)
+    matrix[4] = 0
+    np.save(tmp_path / "f.npy", matrix)
+    targets = read_targets(tmp_path / "f.npy", pieces, stop_words={"the"})
+    assert targets.regularised.tolist() == [False, False, True, True, False]
+    np.testing.assert_array_equal(targets.vectors.numpy(), matrix.astype(np.float32))
+    scaled = read_targets(tmp_path / "f.npy", pieces, normalise=True)
+    np.testing.assert_allclose(scaled.vectors[1:4].norm(dim=1).numpy(), 3**0.5, rtol=1e-6)
+    with pytest.raises(UserError, match="5 rows and the vocabulary 4 tokens"):
+        read_targets(tmp_path / "f.npy", pieces[:4])
+    for broken, message in ((matrix[0], "a matrix"), (matrix * np.nan, "no numbers"), (np.zeros((5, 3)), "No token")):
+        np.save(tmp_path / "broken.npy", broken)
+        with pytest.raises(UserError, match=message):
+            read_targets(tmp_path / "broken.npy", pieces)
+    (tmp_path / "text.npy").write_text("1 2 3")
+    with pytest.raises(UserError, match="cannot be read"):
+        read_targets(tmp_path / "text.npy", pieces)
+
+
 def test_bad_input_is_one_line(tmp_path):
     with pytest.raises(UserError, match="lower min_count"):
         train_fasttext(["one two three"], min_count=5, dimension=8, buckets=5_000)
@@ -110,6 +164,27 @@ def test_who_takes_part(model):
     np.testing.assert_allclose(scaled.vectors[3:].norm(dim=1).numpy(), 12**0.5, rtol=1e-5)
     with pytest.raises(UserError, match="No token"):
         make_targets(model, pieces[:1])
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bytes"])
+def test_who_takes_part_of_a_vocabulary(model, kind):
+    """R(X) token by token, from the tokens as the vocabulary writes them."""
+    tokenizer = tiny_tokenizer() if kind == "wordpiece" else trained("bytes")
+    targets = make_targets(model, surfaces(tokenizer), stop_words=read_stop_words("english"))
+    seen = set()
+    for token, index in tokenizer.get_vocab().items():
+        if kind == "wordpiece":
+            text = token.removeprefix("##")
+        else:
+            text = decoders.ByteLevel().decode([token]).strip()  # what is no text becomes U+FFFD
+        special = token in tokenizer.all_special_tokens or token in tokenizer.get_added_vocab()
+        part = not special and "\ufffd" not in text and len(text) >= 3 and text.lower() not in ENGLISH_STOP_WORDS
+        assert bool(targets.regularised[index]) == part, token
+        if part:
+            expected = model.wv[text] if text in model.wv.key_to_index else average(model, grams(f"<{text}>"))
+            np.testing.assert_allclose(targets.vectors[index].numpy(), expected, rtol=1e-4, atol=1e-7)
+        seen.add((part, special))
+    assert seen == {(True, False), (False, False), (False, True)}
 
 
 def test_words_and_marks():

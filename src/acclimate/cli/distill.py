@@ -30,10 +30,12 @@ def distill(
     learning_rate: float = 1e-5,
     confidence_penalty: Annotated[float, typer.Option(help="Weight of the entropy in refinement.")] = 0.5,
     margin: Annotated[float, typer.Option(help="Of the activation boundary.")] = 1.0,
+    scale: Annotated[float, typer.Option(help="Factor of the loss of the activation boundary.")] = 1e-3,
     temperature: Annotated[float, typer.Option(help="Of the predictions, with --objective kl.")] = 1.0,
     connector: Annotated[
         Literal["auto", "none", "teacher", "student"], typer.Option(help="Whose representation is projected.")
     ] = "auto",
+    connector_learning_rate: Annotated[float, typer.Option(help="Of the connector of the student.")] = 1e-3,
     schedule: Annotated[
         Literal["shared", "each"], typer.Option(help="One learning-rate schedule for both phases, or one for each.")
     ] = "shared",
@@ -50,6 +52,12 @@ def distill(
     select: Annotated[
         Literal["last", "dev"], typer.Option(help="last: the last epoch; dev: the best on dev.")
     ] = "last",
+    negative: Annotated[
+        list[str] | None,
+        typer.Option(
+            help='A label that means "none of these"; may be repeated. The others get a micro-F1 of their own.'
+        ),
+    ] = None,
     precision: Precision = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -58,6 +66,7 @@ def distill(
     One teacher serves all seeds.
     """
     given = {key: value for key, value in locals().items() if key not in ("teacher", "task", "seeds", "out", "quiet")}
+    given["negative"] = negative or None
     import statistics
     import tempfile
 

@@ -28,8 +28,10 @@ class TAPTER(Method):
     special tokens, stop words, pieces shorter than the shortest n-gram, and what has no vector.
 
     Attributes:
-        weight: The paper has none, which is 1. The norm of F weighs, too: it is told when training starts.
-        vectors: A fastText ``.bin`` to go on from, as in the paper; empty to train on the text alone.
+        weight: The paper has none, which is 1. The norm of F weighs, too: ``fasttext.json`` beside the model
+            has its mean.
+        vectors: A fastText ``.bin`` to go on from, as in the paper; empty to train on the text alone. A ``.npy`` is
+            F itself, with a row for each token of the vocabulary, zeros where it has none; nothing is trained then.
         general: Text on which fastText is trained first where there are no ``vectors``; empty for none.
         dimension: Of vectors that are trained from nothing.
         min_count: Words of the text that are rarer have no vector of their own (paper: 5 for SQuAD, 2 for BioASQ).
@@ -42,6 +44,7 @@ class TAPTER(Method):
     """
 
     learning_rate: ClassVar[float] = 5e-5
+    files: ClassVar[tuple[str, ...]] = ("vectors", "general", "stop_words")
 
     weight: float = 1.0
     vectors: str = ""
@@ -61,11 +64,11 @@ class TAPTER(Method):
     def prepare(self, run: Run) -> None:
         """Train fastText, or take it from the cache, and make f."""
         targets = fasttext_targets(run, self.settings())
-        run.say(
-            f"TAPTER: {int(targets.regularised.sum()):,} tokens take part; mean norm of F {targets.mean_norm:.2f}."
-        )
+        count, dimension = int(targets.regularised.sum()), targets.vectors.shape[1]
+        run.say(f"TAPTER: {count:,} tokens take part; mean norm of F {targets.mean_norm:.2f}.")
+        run.accounts["fasttext.json"] = {"tokens": count, "dimension": dimension, "mean_norm": targets.mean_norm}
         table: Tensor = run.model.get_input_embeddings().weight  # type: ignore[assignment]
-        projection = run.seeded(lambda: Projection(table.shape[1], targets.vectors.shape[1]))
+        projection = run.seeded(lambda: Projection(table.shape[1], dimension))
         run.model.add_module(HELPER, projection.to(run.device))
         self._regulariser = EmbeddingRegulariser(table, projection, targets.vectors, targets.regularised, self.weight)
 

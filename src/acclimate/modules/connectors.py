@@ -34,8 +34,8 @@ class Connectors(nn.Module):
                 teacher's width, as in the paper on activation boundaries (Heo et al., 2019), without its batch
                 normalisation, for the last layer of an encoder is normalised: the signs are the teacher's own, but
                 the projection may learn what the student then does not. ``"none"``: the widths are the same.
-                ``"auto"``: none where the widths agree, else the teacher's, which all results of the paper were made
-                with.
+                ``"auto"``: none where the widths agree, else the teacher's: with these the results of the paper
+                were made.
             teacher_width: Units of the teacher.
             student_width: Units of the student.
             seed: Of the draw.

@@ -17,8 +17,9 @@ def activation_boundary(student: Tensor, active: Tensor, margin: float = 1.0, sc
         active: Which units of the teacher are above zero, as booleans (examples, units).
         margin: The paper's mu.
         scale: Factor of the loss. The squared norm is a sum over units, some hundreds at the start; the released code
-            of both papers multiplies it with 0.001. The steps of Adam do not depend on the factor: it decides how
-            often the gradient is clipped.
+            of both papers multiplies it with 0.001. While this loss is the only one, the steps of Adam do not depend
+            on the factor: it decides how often the gradient is clipped, and what Adam still remembers of its size when
+            another loss follows.
 
     Returns:
         A scalar. It is a mean over the examples that are there: the released code divides by the size of a full

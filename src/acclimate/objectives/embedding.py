@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
 from acclimate.objectives.base import Batch, Objective, Outputs
 
@@ -48,6 +49,8 @@ class EmbeddingRegulariser(Objective):
         """
         self.table, self.projection, self.weight = table, projection, weight
         self.vectors, self.regularised = vectors.to(table), regularised.to(table.device)
+        # E and f are read in float32 also where a step swaps the weights of the model for bfloat16 copies.
+        self._exact: dict[str, Tensor] = dict(projection.named_parameters())
 
     def _occurrences(self, batch: Batch) -> Tensor:
         """Return the ids of R(X)."""
@@ -62,5 +65,5 @@ class EmbeddingRegulariser(Objective):
         """Return the summed squared distances; each token of a micro-batch is projected once."""
         ids, counts = self._occurrences(outputs.batch).unique(return_counts=True)
         with torch.autocast(self.table.device.type, enabled=False):
-            distance = (self.projection(self.table[ids]) - self.vectors[ids]).square().sum(-1)
-            return (distance * counts).sum()
+            projected: Tensor = functional_call(self.projection, self._exact, (self.table[ids],))
+            return ((projected - self.vectors[ids]).square().sum(-1) * counts).sum()

@@ -56,7 +56,12 @@ def _scores(results: dict[str, Any]) -> Table:
         "permutation of test items, blind to the luck of the seeds."
     )
     if calibrated:
-        note += " ECE: expected calibration error, how far confidence is from the share that is right; less is better."
+        bins = {round(1 / (entry["high"] - entry["low"])) for row in results["scores"] for entry in _bins(row)}
+        over = f", over {' or '.join(map(str, sorted(bins)))} bins of equal width" if bins else ""
+        note += (
+            f" ECE: expected calibration error, how far confidence is from the share that is right{over}; less is "
+            "better."
+        )
     numeric = [name not in ("model", "domain", "task", "method", "in words") for name in names]
     table = Table("Scores on end tasks", note, names, numeric)
     for row in results["scores"]:
@@ -93,6 +98,11 @@ def _scores(results: dict[str, Any]) -> Table:
             ]
         table.rows.append(cells)
     return table
+
+
+def _bins(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the bins of confidence of a row of scores, if it has any."""
+    return row.get("reliability") or []
 
 
 def _losses(results: dict[str, Any]) -> Table:

@@ -221,6 +221,10 @@ class StudyConfig(Strict):
         for row in copy.distill:
             row.teacher.path = row.teacher.path and _located(row.teacher.path, folder)
         copy.general = copy.general and [_located(source, folder) for source in copy.general]
+        for method in copy.methods:
+            given = method.model_extra or {}
+            for name in _files_of(method.name) & given.keys():
+                given[name] = _located(str(given[name]), folder)
         for options in (copy.adapt.model_extra or {}, *(method.adapt for method in copy.methods)):
             if isinstance(settings := options.get("masking_settings"), dict):
                 for name in file_parameters() & settings.keys():
@@ -234,12 +238,21 @@ class StudyConfig(Strict):
 
 def _located(source: str, folder: Path) -> str:
     """Resolve ``source`` against ``folder`` if it is a path there; what is not there may be a name of the hub."""
+    if not source:
+        return source
     path = Path(source).expanduser()
     if path.is_absolute():
         return str(path)
     here = folder / path
     looks_like_path = source.startswith(".") or path.suffix != "" or any(mark in source for mark in "*?[")
     return str(here.resolve()) if here.exists() or looks_like_path else source
+
+
+def _files_of(method: str) -> set[str]:
+    """Return the parameters of a method that may be paths of files; of an unknown one, none: that is said later."""
+    from acclimate.methods import lookup, names
+
+    return set(lookup(method).files) if method in names() else set()
 
 
 def _distinct(what: str, names: list[str], remedy: str) -> None:

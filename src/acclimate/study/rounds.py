@@ -97,6 +97,13 @@ def check_search(ground: Ground) -> None:
         return
     if not ground.trial_tasks:  # making them sees that each has a dev split
         raise UserError("study: there is no task to search settings on; give a domain 'tasks', or leave 'search' out.")
+    for domain, task in _places(ground):
+        metric, trial = ground.plan.metrics[domain.name, task.name], ground.trial_tasks[domain.name, task.name]
+        if metric not in trial.scoring(negative=task.negative).metrics:
+            raise UserError(
+                f"study: '{task.name}' is judged by {metric}, which its dev split does not have, so nothing can be "
+                "searched on it; give its dev rows documents, or name another metric."
+            )
     if search.per == "task" and (search.adapt or any(method.search for method in config.methods)):
         raise UserError(
             "study: with search.per: task all methods share their settings, and not all have parameters or an "

@@ -53,6 +53,8 @@ class Method:
     """Whose text it adapts to in a study that says nothing else: see ``on`` in the study file."""
     starts_from: ClassVar[str | None] = None
     """What the card says a model was made from; None for the path of the model that was given."""
+    files: ClassVar[tuple[str, ...]] = ()
+    """Parameters that may be paths of files; in a study file they start at its folder."""
     needs_task: ClassVar[bool] = False
     """True for a method that looks at ``run.task``: it cannot run without one."""
 

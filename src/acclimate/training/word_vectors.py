@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from acclimate.corpus import Corpus
+from acclimate.corpus.progress import Progress
 from acclimate.training.run import Run
-from acclimate.vectors.fasttext import load_fasttext, train_fasttext
+from acclimate.vectors.fasttext import NEGATIVES, load_fasttext, train_fasttext
 from acclimate.vectors.surface import surfaces
-from acclimate.vectors.targets import Targets, make_targets, read_stop_words
+from acclimate.vectors.targets import Targets, make_targets, read_stop_words, read_targets
 
 
 def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
     """Train fastText on the text of a run and look its vocabulary up; both come from the cache if they are there.
 
-    The text is what the model reads, decoded from its rows: words then have the case that the vocabulary has.
+    Where ``vectors`` is a ``.npy`` it is F itself, and nothing is trained. Otherwise the text is what the model reads,
+    decoded from its rows: words then have the case that the vocabulary has.
 
     Args:
         run: The adaptation.
@@ -24,16 +27,21 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
             ``boundary`` and ``normalise``, as :class:`acclimate.methods.tapter.TAPTER` has them.
     """
     stop_words = read_stop_words(settings["stop_words"])
+    if settings["vectors"].endswith(".npy"):
+        return read_targets(
+            settings["vectors"],
+            surfaces(run.tokenizer),
+            stop_words=stop_words,
+            normalise=settings["normalise"],
+        )
     general = Corpus([settings["general"]]) if settings["general"] and not settings["vectors"] else None
 
     def make() -> dict[str, Any]:
         model = load_fasttext(settings["vectors"]) if settings["vectors"] else None
         options = {name: settings[name] for name in ("dimension", "min_count", "epochs", "buckets")}
         if general is not None:
-            run.say("Training fastText on general text.")
-            model = train_fasttext(general, seed=run.seed, **options)
-        run.say("Training fastText on the text of the domain.")
-        model = train_fasttext(_texts(run), start=model, seed=run.seed, **options)
+            model = _trained(run, "general text", general, None, options)
+        model = _trained(run, "the text of the run", _texts(run), model, options)
         targets = make_targets(
             model,
             surfaces(run.tokenizer),
@@ -44,12 +52,25 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
         return {"vectors": targets.vectors, "regularised": targets.regularised}
 
     keys = ("vectors", "dimension", "min_count", "epochs", "buckets", "boundary", "normalise")
-    identity = {name: settings[name] for name in keys}
+    identity = {**{name: settings[name] for name in keys}, "negatives": NEGATIVES}
     if settings["vectors"] and Path(settings["vectors"]).is_file():
-        identity["bytes"] = Path(settings["vectors"]).stat().st_size
+        identity["vectors"] = _contents(Path(settings["vectors"]))
     identity |= {"general": general.fingerprint if general else "", "stop_words": sorted(stop_words)}
     made = run.cached("fasttext", identity, make)
     return Targets(made["vectors"], made["regularised"])
+
+
+def _trained(run: Run, what: str, texts: Iterable[str], start: Any, options: Mapping[str, Any]) -> Any:
+    run.say(f"Training fastText on {what}.")
+    with Progress("fastText", 100, unit="%", enabled=run.progress) as bar:
+        return train_fasttext(
+            texts, start=start, seed=run.seed, tell=lambda share: bar.at(int(100 * share)), **options
+        )
+
+
+def _contents(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _texts(run: Run) -> Iterator[str]:

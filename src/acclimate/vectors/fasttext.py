@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import re
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -22,6 +22,10 @@ Boundary = Literal["paper", "aware"]
 WORDS = re.compile(r"\w+|[^\w\s]")
 RATE, LAST_RATE = 0.05, 1e-4
 """First and last learning rate: the default of the fastText library; that of gensim is half of it."""
+NEGATIVES = 0.5
+"""Negatives are drawn by this power of their counts, as the fastText library does; gensim has the 0.75 of word2vec."""
+LONGEST = 10_000
+"""Words of a text that gensim reads; what is beyond them it drops without a word, so longer texts are cut."""
 
 
 def words(text: str) -> list[str]:
@@ -38,11 +42,13 @@ def train_fasttext(
     epochs: int = 5,
     buckets: int = 2_000_000,
     seed: int = 0,
+    tell: Callable[[float], None] | None = None,
 ) -> Any:
     """Train skip-gram vectors with subwords (Bojanowski et al., 2017), or go on with trained ones.
 
     Window 5, 5 negatives, n-grams of 3 to 6 characters, sampling 1e-4: the defaults of the fastText library. One
-    thread, so that the same seed gives the same vectors.
+    thread, so that the same seed gives the same vectors. Trained vectors go on as skip-gram also where they were made
+    as CBOW, as those of fasttext.cc for 157 languages were; their window and number of negatives stay.
 
     Args:
         texts: Are split into words here.
@@ -52,6 +58,7 @@ def train_fasttext(
         epochs: Passes over the texts.
         buckets: Rows that n-grams share by their hash; their memory is this times the dimension times 4 bytes.
         seed: Of new vectors.
+        tell: Is called with the share of the work that is done, 0 to 1.
 
     Returns:
         A ``gensim.models.FastText``.
@@ -60,7 +67,7 @@ def train_fasttext(
         UserError: If no word is frequent enough.
     """
     gensim = _gensim()
-    sentences = [words(text) for text in texts]
+    sentences = [part for text in texts for part in _parts(words(text))]
     model = start
     if model is None:
         model = gensim.models.FastText(
@@ -75,17 +82,38 @@ def train_fasttext(
             seed=seed,
             workers=1,
         )
-    model.min_count, model.workers = min_count, 1
+    model.min_count, model.workers, model.sg, model.ns_exponent = min_count, 1, 1, NEGATIVES
+    model.min_alpha_yet_reached = RATE  # it may rise again when another text is learnt
+    read = sentences if tell is None else _Told(sentences, epochs, tell)
     try:
         model.build_vocab(sentences, update=start is not None)
         if not len(model.wv):
             raise RuntimeError
-        model.train(sentences, total_examples=len(sentences), epochs=epochs, start_alpha=RATE, end_alpha=LAST_RATE)
+        model.train(read, total_examples=len(sentences), epochs=epochs, start_alpha=RATE, end_alpha=LAST_RATE)
     except RuntimeError as error:
         raise UserError(
             f"No word of the text occurs {min_count} times, so no word vectors can be trained on it; lower min_count."
         ) from error
     return model
+
+
+def _parts(found: list[str]) -> Iterator[list[str]]:
+    """Cut what is longer than gensim reads."""
+    for start in range(0, len(found), LONGEST):
+        yield found[start : start + LONGEST]
+
+
+class _Told:
+    """Sentences that can be read several times, and tell how far that is."""
+
+    def __init__(self, sentences: Sequence[list[str]], epochs: int, tell: Callable[[float], None]) -> None:
+        self._sentences, self._total, self._tell, self._read = sentences, epochs * len(sentences), tell, 0
+
+    def __iter__(self) -> Iterator[list[str]]:
+        for sentence in self._sentences:
+            yield sentence
+            self._read += 1
+            self._tell(self._read / self._total)
 
 
 def load_fasttext(path: str | Path) -> Any:

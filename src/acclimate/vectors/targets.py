@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, first_line
 from acclimate.vectors.fasttext import Boundary, vector
 from acclimate.vectors.surface import Surface
 
@@ -59,9 +59,39 @@ def make_targets(
         UserError: If no token takes part.
     """
     vectors = np.stack([vector(model, piece.text, piece.starts, boundary) for piece in pieces])
+    return _targets(vectors, pieces, model.wv.min_n, stop_words, normalise)
+
+
+def read_targets(
+    path: str | Path, pieces: Sequence[Surface], *, stop_words: Collection[str] = (), normalise: bool = False
+) -> Targets:
+    """Read F as it is given: a ``.npy`` with a row for each token of the vocabulary, (tokens, dimension).
+
+    A token takes part unless it is special, a stop word, or has a row of zeros.
+
+    Raises:
+        UserError: If the file is missing or holds something else, or no token takes part.
+    """
+    try:
+        vectors = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"The vectors '{path}' cannot be read as .npy: {first_line(error)}.") from error
+    if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.dtype.kind not in "fiu":
+        raise UserError(f"'{path}' must hold a matrix of numbers, (tokens, dimension).")
+    if len(vectors) != len(pieces):
+        raise UserError(
+            f"'{path}' has {len(vectors):,} rows and the vocabulary {len(pieces):,} tokens; give each one."
+        )
+    if not np.isfinite(vectors).all():
+        raise UserError(f"'{path}' holds values that are no numbers (NaN or infinite); give zeros for unknown tokens.")
+    return _targets(vectors.astype(np.float32), pieces, 1, stop_words, normalise)
+
+
+def _targets(
+    vectors: np.ndarray, pieces: Sequence[Surface], shortest: int, stop_words: Collection[str], normalise: bool
+) -> Targets:
     norms = np.linalg.norm(vectors, axis=1)
-    shortest = model.wv.min_n
-    wanted = [len(piece.text) >= shortest and piece.text.lower() not in stop_words for piece in pieces]
+    wanted = [len(piece.text) >= max(1, shortest) and piece.text.lower() not in stop_words for piece in pieces]
     regularised = np.array(wanted) & (norms > 0)
     if not regularised.any():
         raise UserError("No token of the vocabulary has a word vector; is it the language of these vectors?")

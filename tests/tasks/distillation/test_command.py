@@ -19,6 +19,22 @@ def folder(tmp_path):
     return tmp_path
 
 
+def test_a_negative_class_and_the_size_of_the_loss(teacher, student, folder, monkeypatch, capsys):
+    options = ["--epochs", 1, "--distill-share", 1, "--student-epochs", 1, "--precision", "fp32", "--quiet"]
+    options += ["--connector", "student", "--negative", "bad"]
+    losses = []
+    for number, scale in enumerate((1e-3, 1e-2)):
+        out = folder / f"out-{number}"
+        code, said, wrong = call(
+            monkeypatch, capsys, "distill", "--teacher", teacher, "--student", student, "--task", folder,
+            "--out", out, "--scale", scale, "--connector-learning-rate", 1e-9, *options,
+        )  # fmt: skip
+        assert (code, wrong) == (0, "")
+        assert "positive_micro_f1: teacher" in said
+        losses.append(json.loads((out / "seed-0" / "metrics.json").read_text())["train_loss"])
+    assert losses[1] == pytest.approx(10 * losses[0], rel=1e-3)
+
+
 def test_a_teacher_for_all_seeds(tiny_bert, student, folder, monkeypatch, capsys):
     out = folder / "out"
     options = ["--epochs", 2, "--student-epochs", 1, "--teacher-epochs", 1, "--seeds", 2, "--quiet"]

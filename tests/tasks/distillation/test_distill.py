@@ -5,15 +5,18 @@ from __future__ import annotations
 import dataclasses
 import json
 import shutil
+import sys
 
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from acclimate.errors import UserError
 from acclimate.tasks import Task, distill, finetune
 from acclimate.tasks.classifier import load_classifier
+from acclimate.tasks.distillation.phases import Lesson
+from acclimate.tasks.distillation.signs import teacher_signs
 from acclimate.tasks.distillation.stages import knows_task
 from tests.tasks.distillation.conftest import CPU
 from tests.tasks.test_classification import QUICK, keyword_task
@@ -99,6 +102,40 @@ def test_only_distillation_never_reads_the_labels(teacher, untaught, tmp_path):
     options = {"epochs": 2, "distill_share": 1.0, **FAST}
     one, two = (distill(teacher, untaught, data, **options) for data in (task, wrong))
     assert one.probabilities == two.probabilities
+
+
+@pytest.mark.parametrize("few", [None, 9])
+def test_every_step_has_the_signs_of_its_own_examples(teacher, student, monkeypatch, few):
+    # After shuffling, and although the two tokenizers cut a text differently: each example is known by its words.
+    task, read, taught = keyword_task(), [], []
+    keep = Lesson.loss
+
+    def signs_of(classifier, rows, connectors, *options):
+        read.extend(words(classifier.tokenizer, row["input_ids"]) for row in rows)
+        return teacher_signs(classifier, rows, connectors, *options)
+
+    def loss(self, model, inputs, places):
+        taught.extend(zip(inputs["input_ids"].tolist(), places, strict=True))
+        return keep(self, model, inputs, places)
+
+    monkeypatch.setattr(sys.modules["acclimate.tasks.distillation.distill"], "teacher_signs", signs_of)
+    monkeypatch.setattr(Lesson, "loss", loss)
+    distill(teacher, student, task, epochs=2, distill_share=1.0, batch_size=8, few_shot=few, **FAST)
+    tokenizer = AutoTokenizer.from_pretrained(student)
+    assert len(taught) == 2 * len(read) == 2 * (64 if few is None else 18)
+    assert [place for _, place in taught] != sorted(place for _, place in taught)
+    assert [words(tokenizer, ids) for ids, _ in taught] == [read[place] for _, place in taught]
+
+
+def words(tokenizer, ids):
+    return tokenizer.decode(ids, skip_special_tokens=True).split()
+
+
+def test_weights_are_chosen_by_what_the_dev_split_has(teacher, student):
+    rows = [{"text": "good food", "label": ["good"], "id": "1_s0"}, {"text": "bad", "label": ["bad"], "id": "1_s1"}]
+    task = Task.of("several", rows, rows, [{**row, "id": ""} for row in rows])
+    with pytest.raises(UserError, match="Unknown metric 'document_f1'"):
+        distill(teacher, student, task, select="dev", metric="document_f1", **QUICK)
 
 
 def test_kl_distillation_teaches_the_predictions(teacher, untaught):
@@ -231,6 +268,8 @@ def test_a_task_with_several_labels(tiny_bert, student, objective):
         ({"margin": -1.0}, "margin=-1.0"),
         ({"scale": 0.0}, "scale=0.0"),
         ({"temperature": 0.0}, "temperature=0.0"),
+        ({"connector_learning_rate": -1e-3}, "connector_learning_rate=-0.001"),
+        ({"epochs": 1}, "distill_share=0.9 of epochs=1 is not one whole epoch"),
         ({"confidence_penalty": -0.1}, "confidence_penalty=-0.1"),
         ({"epochs": 0}, "epochs=0"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tokenizers import processors
 
 from acclimate.errors import UserError
 from acclimate.modules.connectors import Connectors
@@ -59,6 +60,15 @@ def test_what_is_kept_equals_what_is_read_anew(loaded, monkeypatch):
         assert torch.equal(signs.logits, anew.logits)
 
 
+def test_the_teacher_reads_without_dropout(loaded):
+    connectors = Connectors("none", 32, 32, 0)
+    rows = loaded.features(keyword_task(train=20).train)
+    calm = teacher_signs(loaded, rows, connectors, "fp32", cache=False)
+    loaded.model.train()
+    again = teacher_signs(loaded, rows, connectors, "fp32", cache=False)
+    assert torch.equal(again.bits, calm.bits) and torch.equal(again.logits, calm.logits)
+
+
 def test_whatever_changes_the_signs_changes_their_key(loaded):
     rows = loaded.features(keyword_task(train=20).train)
     keys = [
@@ -94,5 +104,19 @@ def test_every_architecture_shows_what_enters_its_head(any_encoder):
 def test_a_model_without_a_token_for_the_text(loaded):
     assert width(loaded) == 32
     loaded.tokenizer.cls_token = None
+    with pytest.raises(UserError, match="choose an encoder"):
+        width(loaded)
+
+
+@pytest.mark.parametrize("change", ["last", "padded in front", "decoder"])
+def test_a_model_whose_first_token_is_another(loaded, change):
+    if change == "last":  # as XLNet
+        special = [("[CLS]", 2), ("[SEP]", 3)]
+        last = processors.TemplateProcessing(single="$A [SEP] [CLS]", special_tokens=special)
+        loaded.tokenizer.backend_tokenizer.post_processor = last
+    elif change == "padded in front":
+        loaded.tokenizer.padding_side = "left"
+    else:
+        loaded.model.config.is_encoder_decoder = True
     with pytest.raises(UserError, match="choose an encoder"):
         width(loaded)

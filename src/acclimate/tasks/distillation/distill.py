@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shutil
 import tempfile
 import time
@@ -14,12 +13,13 @@ from typing import Any, Literal
 from transformers import set_seed
 
 from acclimate.backbone.device import Precision, choose_precision, default_device
-from acclimate.errors import UserError, unknown
+from acclimate.errors import UserError
 from acclimate.files import check_replaceable, check_writable
 from acclimate.locks import one_writer
 from acclimate.modules.connectors import Connector, Connectors
 from acclimate.tasks.classification import Classification, ClassificationLearner
 from acclimate.tasks.data import Task
+from acclimate.tasks.distillation.choices import check_choices
 from acclimate.tasks.distillation.phases import Lesson, switch_epoch, two_phases
 from acclimate.tasks.distillation.result import DistillResult
 from acclimate.tasks.distillation.signs import teacher_signs, width
@@ -30,8 +30,6 @@ from acclimate.tasks.loop import train
 from acclimate.tasks.options import Options, as_names
 from acclimate.tasks.outcome import measured, write_learnt
 
-OBJECTIVES = ("boundary", "kl")
-SCHEDULES = ("shared", "each")
 NOT_DECIDING = ("teacher", "student", "task", "out", "teacher_out", "precision", "progress")
 """Arguments that do not decide the result, or that are known by their content."""
 
@@ -80,7 +78,7 @@ def distill(
     ``floor(distill_share * epochs)`` its representation of the first token learns to be active where the teacher's
     is, and its head learns nothing; in the others it learns the labels, with a confidence penalty.
 
-    The defaults are the paper's, found for models of 110 to 350 million parameters; small models want learning rates
+    The defaults are the paper's, found for models of 60 to 355 million parameters; small models want learning rates
     some three to ten times as high. As in its released code there is no warm-up and no weight decay.
 
     Args:
@@ -94,7 +92,8 @@ def distill(
         objective: ``"boundary"``: which units are active. ``"kl"``: the divergence of the softened predictions, the
             paper's ablation (Table 6).
         epochs: Of both phases together.
-        distill_share: The paper's gamma. 0: no distillation, but fine-tuning goes on with the confidence penalty.
+        distill_share: The paper's gamma: so much of the epochs, rounded down to whole ones, distils. 0: no
+            distillation, but fine-tuning goes on with the confidence penalty.
         learning_rate: The peak, of both phases.
         confidence_penalty: The paper's beta_2, of the second phase.
         margin: The paper's mu.
@@ -149,8 +148,19 @@ def distill(
         negative=none,
         confidence_penalty=confidence_penalty,
     )
-    options.check(data.name, scoring.metrics, has_dev=bool(data.dev))
-    _check(objective, connector, schedule, distill_share, margin=margin, scale=scale, temperature=temperature)
+    chosen_by = data.scoring("dev", none) if select == "dev" and data.dev else scoring
+    options.check(data.name, chosen_by.metrics, has_dev=bool(data.dev))
+    check_choices(
+        objective,
+        connector,
+        schedule,
+        distill_share,
+        epochs,
+        margin=margin,
+        scale=scale,
+        temperature=temperature,
+        connector_learning_rate=connector_learning_rate,
+    )
     check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
     device = default_device()
     kind = choose_precision(precision, device)
@@ -267,16 +277,3 @@ def _metrics(learner: ClassificationLearner, precision: Precision) -> tuple[dict
     """Return what a model scores on test and, if there is one, on dev."""
     dev = learner.measure("dev", precision).metrics if learner.task.dev else None
     return learner.measure("test", precision).metrics, dev
-
-
-def _check(objective: str, connector: str, schedule: str, share: float, **numbers: float) -> None:
-    for name, value, choices in (("objective", objective, OBJECTIVES), ("schedule", schedule, SCHEDULES)):
-        if value not in choices:
-            raise unknown(name, value, choices)
-    if objective == "kl" and connector == "student":
-        raise UserError("connector='student' has nothing to learn from with objective='kl'; leave it out.")
-    if not 0 <= share <= 1:
-        raise UserError(f"distill_share={share} must lie between 0 and 1.")
-    for name, number in numbers.items():
-        if not (0 < number < math.inf or (name == "margin" and number == 0)):
-            raise UserError(f"{name}={number} must be above 0.")

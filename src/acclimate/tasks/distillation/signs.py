@@ -54,13 +54,16 @@ def width(classifier: Classifier) -> int:
     Raises:
         UserError: If the first token of a text is not one that stands for the text.
     """
-    if classifier.tokenizer.cls_token_id is None:
+    tokenizer, config = classifier.tokenizer, classifier.model.config
+    leads = tokenizer.cls_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.cls_token_id
+    # XLNet puts it last and pads in front; of BART and its kin it is the decoder that gives the last states.
+    if not leads or tokenizer.padding_side == "left" or getattr(config, "is_encoder_decoder", False):
         name = type(classifier.model).__name__
         raise UserError(
             f"{name} has no token in front of a text that stands for all of it, so its representation cannot be "
             "distilled; choose an encoder such as BERT or RoBERTa."
         )
-    return int(classifier.model.config.hidden_size)
+    return int(config.hidden_size)
 
 
 def teacher_signs(
