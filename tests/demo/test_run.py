@@ -9,7 +9,8 @@ from acclimate.demo import run
 from acclimate.demo.data import DemoData
 from acclimate.demo.run import bundled_model, demo, scaled, study
 from acclimate.errors import UserError
-from acclimate.study import StudyConfig
+from acclimate.study import Parts, StudyConfig
+from acclimate.study.plan import make_plan
 
 ABOUT = {
     "key": "k",
@@ -45,6 +46,26 @@ def test_the_study_is_valid_and_compares_three_methods(data):
     assert config.seeds == [0, 1, 2]
     assert "12.0 MB" in config.notes[0] and "2 topics" in config.notes[1]
     assert {sample["label"] for sample in config.samples} == {"a", "b"}
+
+
+def test_what_holds_a_text_of_the_test_is_left_out(data, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    asked = "Return the sum of all values along the axis that was given"
+    row = json.dumps({"text": asked, "label": "a"}) + "\n"
+    (data.task / "test.jsonl").write_text(row + json.dumps({"text": "short", "label": "b"}) + "\n")
+    texts = [f"A document of the domain, number {n}." for n in range(9)]
+    leaks = [f"More words before. {asked}, and more behind them.", f"{asked}s"]
+    for path, held in ((data.corpus, [*texts, *leaks]), (data.heldout, texts), (Path(data.general[0]), texts)):
+        path.write_text("".join(json.dumps({"text": text}) + "\n" for text in held))
+    model = tmp_path / "model"
+    model.mkdir()
+    (model / "config.json").write_text("{}")
+    config = StudyConfig.of(study(model, "mini", data, seeds=1))
+    plan = make_plan(config, Parts(has_head=lambda path: True))
+    (corpus,) = plan.corpora.values()
+    assert sorted(corpus) == texts
+    (found,) = plan.leakage.values()
+    assert found["removed"] and found["flagged"] == 2
 
 
 def test_fewer_minutes_mean_fewer_tokens(data):

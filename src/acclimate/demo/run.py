@@ -159,6 +159,7 @@ def study(model: Path, name: str, data: DemoData, *, seeds: int, minutes: float 
             }
         ],
         "general": data.general,
+        "leakage": "remove",  # exact texts are out already; a study also finds near ones, and those inside others
         "adapt": {
             "tokens": scaled(ADAPT_TOKENS, minutes),
             "max_length": ADAPT_LENGTH,
