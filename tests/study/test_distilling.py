@@ -11,8 +11,9 @@ import pytest
 import yaml
 
 from acclimate.errors import UserError
-from acclimate.study import compare
+from acclimate.study import Parts, compare
 from acclimate.study.config import StudyConfig
+from acclimate.study.distilling import OWN
 from acclimate.study.plan import make_plan
 from acclimate.study.shards import Shard
 from tests.study.fakes import World, files, study
@@ -78,6 +79,14 @@ def test_the_seeds_share_a_teacher_and_it_comes_from_its_adaptation(two_models):
     assert (students[0].identity["settings"]["student_epochs"], students[0].identity["settings"]["epochs"]) == (3, 10)
     order = list(plan.cells)
     assert all(order.index(cell.needs) < order.index(cell.key) for cell in plan.cells.values() if cell.needs)
+
+
+def test_keys_of_stored_studies_know_these_keywords_alone():
+    # Every default is part of the key, so a keyword that distill() is given later must be left out of it.
+    names = "objective epochs distill_share learning_rate confidence_penalty margin scale temperature connector"
+    names += " connector_learning_rate schedule teacher_epochs teacher_learning_rate teacher_penalty student_epochs"
+    names += " student_learning_rate batch_size max_length few_shot select warmup weight_decay precision"
+    assert {*(Parts().distill_defaults() or {})} - {*OWN} == {*names.split()}
 
 
 def test_each_adaptation_has_a_teacher_and_each_draw_of_few(two_models):

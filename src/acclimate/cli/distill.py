@@ -52,6 +52,9 @@ def distill(
     select: Annotated[
         Literal["last", "dev"], typer.Option(help="last: the last epoch; dev: the best on dev.")
     ] = "last",
+    report_to: Annotated[
+        list[str] | None, typer.Option(help="Tracker of experiments, as tensorboard or wandb; may be repeated.")
+    ] = None,
     negative: Annotated[
         list[str] | None,
         typer.Option(

@@ -19,8 +19,8 @@ from acclimate.study.settings import TaskSpec
 if TYPE_CHECKING:
     from acclimate.study.plan import Plan
 
-OWN = ("teacher_out", "teacher_seed", "seed", "negative", "metric", "out", "progress")
-"""Keywords of ``distill`` that the study sets."""
+OWN = ("teacher_out", "teacher_seed", "seed", "negative", "metric", "out", "progress", "report_to")
+"""Keywords of ``distill`` that the study sets, or that are no part of what a cell is."""
 TEACHING = {
     "epochs": "teacher_epochs",
     "learning_rate": "teacher_learning_rate",

@@ -29,8 +29,9 @@ from acclimate.tasks.kinds import load_task
 from acclimate.tasks.loop import train
 from acclimate.tasks.options import Options, as_names
 from acclimate.tasks.outcome import measured, write_learnt
+from acclimate.training.trackers import check_trackers, tracked
 
-NOT_DECIDING = ("teacher", "student", "task", "out", "teacher_out", "precision", "progress")
+NOT_DECIDING = ("teacher", "student", "task", "out", "teacher_out", "precision", "progress", "report_to")
 """Arguments that do not decide the result, or that are known by their content."""
 
 
@@ -70,6 +71,7 @@ def distill(
     precision: str = "auto",
     progress: bool = True,
     negative: str | Sequence[str] | None = None,
+    report_to: str | Sequence[str] | None = None,
 ) -> DistillResult:
     """Distil a teacher of a domain into a student of any architecture, width and tokenizer (DoKTra, ACL 2022).
 
@@ -121,12 +123,15 @@ def distill(
         precision: ``"fp32"``, ``"bf16"`` or ``"auto"``.
         progress: Show progress bars.
         negative: As in :func:`acclimate.tasks.finetune`.
+        report_to: Trackers of experiments that are told the loss of both phases, as in
+            :func:`acclimate.tasks.finetune`; those before them are in no tracker.
 
     Raises:
         UserError: If a model or the task cannot be used, an option has no sense, or a loss is not a number.
     """
     asked = dict(locals())
     started = time.perf_counter()
+    trackers = check_trackers(report_to)
     data = load_task(task) if isinstance(task, str | Path) else task
     if not isinstance(data, Task):
         raise UserError(f"'{data.name}' is no classification task, and only those can be distilled.")
@@ -235,9 +240,19 @@ def distill(
     def score() -> float:
         return float(learner.measure("dev", kind).metrics[options.metric])
 
-    with stages("distillation"):
-        chosen = score if select == "dev" else None
-        trained = train(learner.model, rows, learner.collate, options, kind, chosen, course, learner.tokenizer)
+    with stages("distillation"), tracked(trackers, None if out is None else Path(out)):
+        trained = train(
+            learner.model,
+            rows,
+            learner.collate,
+            options,
+            kind,
+            score if select == "dev" else None,
+            course,
+            learner.tokenizer,
+            report_to=trackers,
+            run_name=data.name if out is None else Path(out).name,
+        )
     fields = measured(
         learner, data, trained, precision=kind, scoring=scoring, seed=seed, train_size=len(rows), started=started
     )
