@@ -159,6 +159,19 @@ def test_a_model_without_a_head_is_given_one(folder, tmp_path):
     assert report["loss"]["general"]["nats"] > 0 and "pilot" not in report
 
 
+def test_one_document_is_too_little_to_judge_by(tiny_bert, folder):
+    with pytest.raises(UserError, match="one document to measure the loss on held-out text of the domain"):
+        advise(
+            tiny_bert,
+            folder / "cs.txt",
+            folder / "general.txt",
+            pilot=Pilot(0),
+            documents=1,
+            max_length=16,
+            progress=False,
+        )
+
+
 def test_on_the_command_line(tiny_bert, folder, monkeypatch, capsys):
     common = ["acclimate", "advise", "--model", tiny_bert, "--corpus", folder / "cs.txt", "--general"]
     arguments = [*common, folder / "general.txt", "--pilot-steps", 0, "--documents", 5, "--quiet"]

@@ -54,6 +54,14 @@ def test_what_it_does_not_see_and_what_it_does():
     assert cka(x, np.ones((300, 2))) == 0
 
 
+def test_states_that_are_all_the_same_have_no_similarity():
+    row = 3 * torch.randn(1, 8, generator=torch.Generator().manual_seed(0))
+    for other in (row.expand(7, 8) * 1.1, torch.randn(7, 8, generator=torch.Generator().manual_seed(1))):
+        found = Products()
+        found.add(row.expand(7, 8), other)
+        assert found.cka() == 0.0
+
+
 @pytest.mark.parametrize("kind", sorted(ENCODERS))
 def test_a_model_and_itself(kind, tmp_path):
     folder = save_tiny(kind, tmp_path / "model")

@@ -173,3 +173,10 @@ def test_holm_never_lowers_a_p_and_keeps_their_order(values):
     assert all(value <= corrected <= 1 for value, corrected in zip(values, adjusted, strict=True))
     order = np.argsort(values, kind="stable")
     assert list(np.asarray(adjusted)[order]) == sorted(adjusted)
+
+
+def test_a_single_item_says_nothing_of_others():
+    found = paired_bootstrap([1], [[1], [1]], [[0], [0]], "accuracy")
+    assert (found.difference, found.low, found.high, found.p, found.verdict) == (1.0, -1.0, 1.0, 1.0, "tie")
+    alone = paired_difference([1.0], [0.5])
+    assert (alone.difference, alone.p, alone.verdict) == (0.5, 1.0, "tie")

@@ -206,3 +206,9 @@ def test_what_comes_from_data_is_escaped(folder, tmp_path):
     texts = {"intent": {"<b>test</b>": [LEAKED]}}
     results = compare(study(folder), tmp_path / "out", progress=False, parts=parts(World(), texts))
     assert "<b>test</b>" not in render(results) and "&lt;b&gt;test&lt;/b&gt;" in render(results)
+
+
+def test_the_change_of_a_single_text_is_no_evidence(folder, tmp_path):
+    results = compare(study(folder, evaluate={"documents": 1}), tmp_path / "o", progress=False, parts=parts(World()))
+    assert results["losses"] and not any("difference" in row for row in results["losses"])
+    assert "was not measured" in markdown(results) and render(results)

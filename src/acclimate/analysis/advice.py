@@ -38,6 +38,7 @@ COUNTED = 5000
 POINTS = 10
 """Measurements of the held-out loss during the pilot."""
 RESAMPLES = 2000
+PLACES = {"domain": "held-out text of the domain", "general": "general text", "task": "text of the task"}
 Loss = dict[str, Any]
 
 
@@ -168,7 +169,14 @@ def _of_words(samples: dict[str, list[str]], tokenizer: Any, stops: frozenset[st
 
 
 def _losses(model: str, texts: dict[str, list[str]], max_length: int) -> dict[str, Loss]:
-    return {name: masked_lm_loss(model, some, max_length=max_length) for name, some in texts.items()}
+    losses = {name: masked_lm_loss(model, some, max_length=max_length) for name, some in texts.items()}
+    for name, loss in losses.items():
+        if sum(count > 0 for count in loss["per_text_masked"]) < 2:
+            raise UserError(
+                f"There is one document to measure the loss on {PLACES[name]}, and one says nothing of others; give "
+                "more text."
+            )
+    return losses
 
 
 def _specificity(losses: dict[str, Loss]) -> dict[str, Any]:

@@ -20,6 +20,9 @@ from acclimate.corpus.progress import Progress
 from acclimate.errors import UserError
 from acclimate.modules import virtual_ids
 
+NOISE = 1e-12
+"""Share of the sum of squares below which what varies is taken for rounding."""
+
 
 class Products:
     """What linear CKA needs of two matrices that come piece by piece: sums and products over their rows.
@@ -45,12 +48,14 @@ class Products:
 
     def cka(self) -> float:
         """Return linear CKA of all rows so far; zero where one of the two does not vary."""
-        x, y, xx, yy, yx = self._parts
-        xx = xx - torch.outer(x, x) / self._rows
-        yy = yy - torch.outer(y, y) / self._rows
+        x, y, raw_x, raw_y, yx = self._parts
+        xx = raw_x - torch.outer(x, x) / self._rows
+        yy = raw_y - torch.outer(y, y) / self._rows
         yx = yx - torch.outer(y, x) / self._rows
-        below = float(xx.norm() * yy.norm())
-        return float(yx.square().sum()) / below if below > 0 else 0.0
+        # What is left of rows that are all the same is rounding, not variation.
+        if any(float(own.norm()) <= NOISE * float(raw.norm()) for own, raw in ((xx, raw_x), (yy, raw_y))):
+            return 0.0
+        return float(yx.square().sum()) / float(xx.norm() * yy.norm())
 
 
 class _Layer:

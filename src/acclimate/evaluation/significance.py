@@ -87,7 +87,8 @@ def paired_bootstrap(
         scoring: What the metric is made of; None: one label an item (macro_f1, micro_f1 or accuracy).
 
     Returns:
-        The difference in units of the metric.
+        The difference in units of the metric. A single item says nothing of others: the interval then is all that is
+        possible.
 
     Raises:
         ValueError: If the shapes do not fit together, or nothing was given.
@@ -120,7 +121,7 @@ def paired_difference(
 
     Returns:
         The difference in the units of the values. The parts of items and seeds are joined as in
-        :func:`paired_bootstrap`.
+        :func:`paired_bootstrap`. With a single item the interval has no ends: they are infinite.
 
     Raises:
         ValueError: If the shapes do not fit together, or nothing was given.
@@ -253,12 +254,14 @@ def _student(observed: np.ndarray, resampled: np.ndarray, estimate: float, items
         estimate: The difference to report.
         items: Number of items.
     """
+    if items < 2:  # no resample differs from another, which is no certainty
+        return Interval(estimate, -np.inf, np.inf, 1.0)
     seeds = len(observed)
-    mean_part = float(resampled.mean(1).var(ddof=1)) * items / max(items - 1, 1)
+    mean_part = float(resampled.mean(1).var(ddof=1)) * items / (items - 1)
     seed_part, item_part = 0.0, mean_part
     if seeds > 1:
         seed_part = float(observed.var(ddof=1)) / seeds
-        each = float(resampled.var(axis=0, ddof=1).mean()) * items / max(items - 1, 1)
+        each = float(resampled.var(axis=0, ddof=1).mean()) * items / (items - 1)
         # Luck of a seed on an item (an item that one seed gets right and another does not) is in both parts.
         both = max(0.0, each - mean_part) / (seeds - 1)
         item_part = max(mean_part - both, mean_part - seed_part, 0.0)
@@ -266,7 +269,7 @@ def _student(observed: np.ndarray, resampled: np.ndarray, estimate: float, items
     if variance < 1e-30:
         return Interval(estimate, estimate, estimate, 1.0 if abs(estimate) < 1e-15 else 0.0)
     error = float(np.sqrt(variance))
-    spread = item_part**2 / max(items - 1, 1) + seed_part**2 / max(seeds - 1, 1)
+    spread = item_part**2 / (items - 1) + seed_part**2 / max(seeds - 1, 1)
     freedom = variance**2 / spread
     reach = float(stats.t.ppf(0.975, freedom)) * error
     p = float(2 * stats.t.sf(abs(estimate) / error, freedom))

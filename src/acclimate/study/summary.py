@@ -205,6 +205,8 @@ def _change(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]])
         before = base[0][1]
         counts = np.asarray(before.get("per_text_masked") or np.ones(len(before["per_text"])), dtype=float)
         used = counts > 0
+        if used.sum() < 2:  # the change of one text says nothing of others
+            return row
         was = np.asarray(before["per_text"], dtype=float)[used] / counts[used]
         now = np.asarray([result["per_text"] for result in after], dtype=float)[:, used] / counts[used]
         row["before"] = float(before["nats"])
