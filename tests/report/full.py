@@ -47,10 +47,25 @@ def importance(layers=6, heads=12):
     return {"measured": "dropout", "parts": {"H": head, "O": {**unit, "raw": many, "protection": many}}}
 
 
+def moved(results, layers=7):
+    """How far each method moved each layer, in every domain."""
+    rows = []
+    for number, run in enumerate(results["adaptations"]):
+        each = [
+            {"cka": 1 - 0.01 * (number + 1) * layer, "distance": 0.1 * layer, "share": 0.02 * layer, "cosine": 0.98}
+            for layer in range(layers)
+        ]
+        embeddings = {"distance": 0.05, "share": 0.02, "cosine": 0.99}
+        rows.append({**{name: run[name] for name in ("model", "domain", "method")}, "layers": each})
+        rows[-1] |= {"embeddings": embeddings}
+    return rows
+
+
 def everything(results):
     """Results with masked texts, importances, and markup where a user could put it."""
     found = copy.deepcopy(results)
     found["masked"] = masked()
+    found["moved"] = moved(results)
     found["notes"] = [EVIL]
     found["samples"] = [{"text": EVIL, "label": EVIL}]
     for run in found["adaptations"]:

@@ -9,6 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from acclimate.report import answer, render, results_table, write_report
+from acclimate.report.forest import forest
 from acclimate.report.reliability import reliability
 from acclimate.report.table import tables
 from acclimate.report.words import p_text, plain, signed
@@ -117,6 +118,23 @@ def test_everything_from_outside_is_escaped(results, tmp_path):
     assert read(text).scripts == 1
 
 
+def test_what_corrections_and_intervals_take_away_is_in_the_headline(results):
+    def doubtful(row, p):
+        entry = {**row["difference"]["macro_f1"], "p_holm": p}
+        return {**row, "difference": {**row["difference"], "macro_f1": entry}}
+
+    rows = [row for row in results["scores"] if row["method"] == "mlm"]
+    found = {**results, "scores": [doubtful(rows[0], 0.2), rows[1]]}
+    assert "mlm helped on 2 of 2 tasks (1 once corrected for all comparisons) (mean" in answer(found)["headline"]
+    assert "corrected for" not in answer({**results, "scores": rows})["headline"]
+    general = [row for row in results["losses"] if row["text"] == "general" and row["method"] == "mlm"]
+    one = {**results, "domains": ["cs"], "scores": [doubtful(rows[0], 0.2)], "losses": general[:1]}
+    said = answer(one)["headline"]
+    assert "mlm helped, but not once corrected for all comparisons (+" in said
+    entry = general[0]["difference"]
+    assert f"%; {signed(entry['low'], 3)} to {signed(entry['high'], 3)}) with mlm" in said
+
+
 def test_one_seed_is_said_to_be_too_few(tmp_path):
     found = small(tmp_path, seeds=1)
     read(render(found))
@@ -198,7 +216,26 @@ def test_tables_of_the_terminal_fit_80_columns(results):
     assert re.search(r"mlm +\d\d\.\d ± \d\.\d .*\[\+\d+\.\d, \+\d+\.\d\] +win", text)
 
 
+def test_brackets_in_a_name_are_no_markup_in_the_terminal(results):
+    from rich.console import Console
+
+    console = Console(width=200, record=True, file=io.StringIO())
+    rows = [{**row, "method": "mlm [/bold]"} for row in results["scores"]]
+    for table in results_table({**results, "baseline": "none [/x]", "scores": rows}):
+        console.print(table)
+    text = console.export_text()
+    assert "none [/x]" in text and "mlm [/bold]" in text
+
+
 def test_numbers():
     assert signed(-1.25) == "−1.2" and signed(0.04) == "0.0" and signed(-0.04) == "0.0" and signed(2) == "+2.0"
     assert plain(-0.5) == "−0.5" and plain(-0.01) == "0.0"
     assert p_text(0.0004) == "p < 0.001" and p_text(0.04321) == "p = 0.043" and p_text(0.5) == "p = 0.50"
+
+
+def test_text_in_a_figure_is_as_it_is(results):
+    name = '#000001 font: 9px id="a"'
+    rows = [{**row, "method": name} if row["method"] == "mlm" else row for row in results["scores"]]
+    methods = [{**method, "label": name} if method["label"] == "mlm" else method for method in results["methods"]]
+    drawn = forest({**results, "scores": rows, "methods": methods})
+    assert f">{name}</text>" in drawn and drawn.count("#00000") == drawn.count(f">{name}</text>")

@@ -8,6 +8,7 @@ from acclimate.report import markdown, render
 from acclimate.report.heat_map import heat_map, heat_numbers, panels
 from acclimate.report.html import FIGURES
 from acclimate.report.masked import masked_samples
+from acclimate.report.moved import layer_numbers, layers
 from acclimate.report.table import tables
 from tests.report.full import EVIL, everything, importance
 from tests.report.test_report import read, results  # noqa: F401  (a fixture)
@@ -77,6 +78,34 @@ def test_the_heat_map_has_a_cell_for_each_head(full):
 def test_without_importance_there_is_no_heat_map(results):  # noqa: F811
     assert heat_map(results) == "" and heat_numbers(results) is None
     assert ">Importance<" not in render(results)
+
+
+def test_how_far_each_layer_moved_is_drawn_and_told(full):
+    drawn, table = layers(full), layer_numbers(full)
+    lines = [
+        points for points in drawn.split('id="movement-line2d_') if "clip-path" in points and points.count("L ") >= 6
+    ]
+    assert len(lines) >= len(full["moved"]) and drawn.count(">CKA with before<") == 2  # a panel for each domain
+    assert len(table.rows) == 7 * len(full["moved"]) and table.columns[3] == "CKA"
+    assert [row[3].value for row in table.rows[:7]] == [layer["cka"] for layer in full["moved"][0]["layers"]]
+    assert [row[2].value for row in table.rows[:7]] == list(range(7))
+    first = full["moved"][0]["layers"][3]
+    assert [entry.value for entry in table.rows[3][4:]] == [first["distance"], 100 * first["share"], first["cosine"]]
+
+
+def test_next_to_no_movement_does_not_look_like_much(full):
+    def heights(change):
+        still = [{"cka": 1.0 - change * number, "distance": 0.0, "share": 0.0, "cosine": 1.0} for number in range(3)]
+        return layers({**full, "moved": [{**full["moved"][0], "layers": still}]})
+
+    assert ">0.95<" in heights(1e-6) or ">0.96<" in heights(1e-6)
+    assert ">0.4<" in heights(0.35)
+
+
+def test_without_movement_there_is_no_figure_of_it(results):  # noqa: F811
+    older = {name: value for name, value in results.items() if name != "moved"}
+    assert layers(results) == "" and layers(older) == "" and layer_numbers(older).rows == []
+    assert "How far each layer moved" not in render(older)
 
 
 def test_masked_texts_are_shown_with_what_is_important(full):

@@ -105,12 +105,7 @@ def svg(figure: Figure, name: str, title: str) -> str:
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    for number, colour in {**_PAGE, **{series(i): f"var(--c{i})" for i in range(SERIES)}}.items():
-        text = text.replace(number, colour)
-    text = re.sub(r"font: (?:(bold|\d{3}) )?([\d.]+)px [^;\"]*", _font, text)
-    # Several figures share a page: their ids must not meet.
-    text = re.sub(r'\bid="', f'id="{name}-', text)
-    text = text.replace('xlink:href="#', f'xlink:href="#{name}-').replace("url(#", f"url(#{name}-")
+    text = re.sub(r"<[^>]*>", lambda tag: _tag(tag.group(), name), text)  # what stands between tags is as it is
     head = re.match(r"<svg[^>]*>", text)
     assert head is not None
     box = re.search(r'viewBox="[^"]*"', head.group())
@@ -119,6 +114,15 @@ def svg(figure: Figure, name: str, title: str) -> str:
         'xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink">'
     )
     return opening + text[head.end() :]
+
+
+def _tag(text: str, name: str) -> str:
+    """Let a tag take colours and font from the page, and give it ids that no other figure of the page has."""
+    for number, colour in {**_PAGE, **{series(i): f"var(--c{i})" for i in range(SERIES)}}.items():
+        text = text.replace(number, colour)
+    text = re.sub(r"font: (?:(bold|\d{3}) )?([\d.]+)px [^;\"]*", _font, text)
+    text = re.sub(r'\bid="', f'id="{name}-', text)
+    return text.replace('xlink:href="#', f'xlink:href="#{name}-').replace("url(#", f"url(#{name}-")
 
 
 def _font(match: re.Match[str]) -> str:

@@ -17,6 +17,7 @@ from acclimate.report.figures import colour_index
 from acclimate.report.forest import forest
 from acclimate.report.heat_map import heat_map, heat_numbers
 from acclimate.report.masked import masked_samples
+from acclimate.report.moved import layer_numbers, layers
 from acclimate.report.pages import fill
 from acclimate.report.reliability import reliability, reliability_numbers
 from acclimate.report.table import tables
@@ -55,6 +56,14 @@ FIGURES = (
         "Gain against forgetting",
         "Up is a gain on the domain, right is general knowledge lost; thin lines are 95 % intervals.",
         tradeoff,
+    ),
+    Figure(
+        "movement",
+        "How far each layer moved",
+        "Linear CKA of the hidden states of the same general text, adapted against as it came: 1 where one is a "
+        "rotation of the other, lower the further the layer moved. Layer 0 is what enters the first.",
+        layers,
+        layer_numbers,
     ),
     Figure(
         "curves",

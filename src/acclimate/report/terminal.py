@@ -74,7 +74,8 @@ def _terminal(title: str, columns: list[str], places: dict[str, list[list[Entry]
     import rich.table
     from rich.text import Text
 
-    made = rich.table.Table(title=title, title_justify="left", title_style="bold", box=rich.box.SIMPLE_HEAD)
+    # As Text: a name with brackets is no markup.
+    made = rich.table.Table(title=Text(title), title_justify="left", title_style="bold", box=rich.box.SIMPLE_HEAD)
     for number, name in enumerate(columns):
         made.add_column(name, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
     for place, rows in places.items():

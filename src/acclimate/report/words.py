@@ -127,7 +127,7 @@ def _score_line(row: dict[str, Any], baseline: str) -> dict[str, str]:
     return {
         "verdict": entry["verdict"],
         "method": row["method"],
-        "text": f"{word}: {change} ({span}).{doubt if adjusted >= 0.05 else ''}",
+        "text": f"{word}: {change} ({span}).{doubt if _doubtful(entry) else ''}",
     }
 
 
@@ -180,15 +180,25 @@ def _counted(rows: list[dict[str, Any]], places: int) -> str:
         entry = rows[0]["difference"][rows[0]["metric"]]
         word = NO_DIFFERENCE if verdicts[0] == "tie" else VERDICTS[verdicts[0]]
         metric = metric_name(rows[0]["metric"])
-        return f"{word} ({signed(100 * entry['difference'])} points of {metric}, {interval_text(entry, 100)})"
+        doubt = ", but not once corrected for all comparisons" if _doubtful(entry) else ""
+        points = f"{signed(100 * entry['difference'])} points of {metric}, {interval_text(entry, 100)}"
+        return f"{word}{doubt} ({points})"
     said = []
     for verdict, word in (("win", "helped"), ("loss", "hurt"), ("tie", NO_DIFFERENCE)):
         count = verdicts.count(verdict)
         if count:
             unit = "comparisons" if len({row["model"] for row in rows}) > 1 else "tasks"
-            said.append(f"{word} on {count} of {len(rows)} {unit}")
+            entries = [row["difference"][row["metric"]] for row in rows]
+            left = sum(entry["verdict"] == verdict and not _doubtful(entry) for entry in entries)
+            corrected = f" ({left or 'none'} once corrected for all comparisons)" if left < count else ""
+            said.append(f"{word} on {count} of {len(rows)} {unit}{corrected}")
     mean = sum(100 * row["difference"][row["metric"]]["difference"] for row in rows) / len(rows)
     return f"{joined(said)} (mean {signed(mean)} points)"
+
+
+def _doubtful(entry: dict[str, Any]) -> bool:
+    """Say whether Holm's correction takes away what the interval shows."""
+    return entry["verdict"] != "tie" and entry.get("p_holm", entry["p"]) >= 0.05
 
 
 def _cost(rows: list[dict[str, Any]], methods: list[str], start: str) -> list[str]:
@@ -199,7 +209,8 @@ def _cost(rows: list[dict[str, Any]], methods: list[str], start: str) -> list[st
         if mine:
             nats = sum(row["difference"]["difference"] for row in mine) / len(mine)
             percent = sum(row["percent"] or 0.0 for row in mine) / len(mine)
-            words.append(f"{signed(nats, 3)} nats ({signed(percent)} %) with {method}")
+            span = f"; {interval_text(mine[0]['difference'], 1, 3)}" if len(mine) == 1 else ""
+            words.append(f"{signed(nats, 3)} nats ({signed(percent)} %{span}) with {method}")
     return [f"{start} {joined(words)}."] if words else []
 
 
