@@ -139,6 +139,16 @@ def test_one_lock_for_all_processes_of_a_distributed_run(out, monkeypatch):
         assert (out.parent / ".adapted.lock").exists()
 
 
+def test_an_empty_rank_is_no_rank(out, monkeypatch):
+    monkeypatch.setenv("RANK", "")
+
+    @locks.one_writer
+    def write(out):
+        return (out.parent / f".{out.name}.lock").exists()
+
+    assert write(out)
+
+
 def test_adapt_and_finetune_leave_a_folder_alone_that_another_writes(tiny_bert, tmp_path):
     out = tmp_path / "out"
     options = {"steps": 1, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}

@@ -136,7 +136,7 @@ def one_writer(function: Callable[P, R]) -> Callable[P, R]:
         bound = signature.bind(*args, **options)
         bound.apply_defaults()
         # Of the processes that torchrun starts for one run, the first writes and holds the claim for all.
-        if bound.arguments["out"] is None or int(os.environ.get("RANK", "0")) > 0:
+        if bound.arguments["out"] is None or int(os.environ.get("RANK") or 0) > 0:
             return function(*args, **options)
         with only_writer(bound.arguments["out"]):
             return function(*args, **options)
