@@ -23,6 +23,7 @@ from acclimate.selective.annotation import Unit
 from acclimate.selective.buffers import annotate_units
 from acclimate.selective.units import make_units, split_sentences, stop_word_ids
 from acclimate.tasks.data import Example
+from tests.masking.kinds import tokenizer as byte_level
 from tests.selective.models import examples, ids_of, sharp_classifier
 from tests.tiny import tiny_tokenizer
 
@@ -100,14 +101,29 @@ def test_a_misclassified_text(choice, expected):
 def test_stop_words_stay_in_the_buffer_and_are_not_marked():
     tokenizer = tiny_tokenizer()
     stop = stop_word_ids(tokenizer, "english")
-    assert stop[THE]
-    assert not stop[GOOD]
-    assert not stop[ids_of("##a")[0]], "a piece that goes on with a word is no stop word"
+    assert stop[:, THE].all()
+    assert not stop[:, GOOD].any()
+    assert not stop[1, ids_of("##a")[0]], "a piece that goes on with a word is no stop word"
     assert stop_word_ids(tokenizer, "none") is None
     classifier = ByHand({THE: 3})
     (found,) = annotate_units([Unit((GOOD, THE, BAD), 1)], classifier, annotation_options(), stop_words=stop)
     assert found.important.tolist() == [False, False, False]
     assert classifier.asked[1:] == [(GOOD,), (GOOD, THE), (GOOD, BAD)], "marked, it left the buffer"
+
+
+def test_the_first_word_can_be_a_stop_word_although_no_space_marks_it():
+    tokenizer = byte_level("roberta")
+    stop = stop_word_ids(tokenizer, "english")
+    (unit,) = make_units([Example("the soup and the wine", None, 1)], tokenizer, 30, annotation_options()).units
+    bare, spaced = unit.tokens[0], tokenizer.convert_tokens_to_ids("Ġthe")
+    assert spaced in unit.tokens[1:]
+    assert tokenizer.convert_ids_to_tokens(bare) == "the"
+    (found,) = annotate_units([unit], ByHand({}), annotation_options(delta=1.0), stop_words=stop)
+    assert not found.important[[0, unit.tokens.index(spaced)]].any()
+    assert found.important[1]
+    inside = Unit((spaced, bare), 1)  # as in "bathe": no word of its own
+    (found,) = annotate_units([inside], ByHand({}), annotation_options(delta=1.0), stop_words=stop)
+    assert found.important.tolist() == [False, True]
 
 
 def test_tokens_near_the_threshold_are_counted():

@@ -47,7 +47,7 @@ def test_labels_are_those_of_the_naive_reference(classifier, name, pair):
     found = annotate(classifier, texts, options).annotated
     expected = []
     for unit in units:
-        named = set() if stop is None else set(np.flatnonzero(stop).tolist())
+        named = set() if stop is None else set(np.flatnonzero(stop[1]).tolist())
         marginal = options.epsilon if options.criterion == "marginal" else None
         second = None if unit.second is None else list(unit.second)
         made = reference(

@@ -31,8 +31,9 @@ def annotate_units(
         units: What to annotate.
         confidence: The fine-tuned classifier.
         options: The rule.
-        stop_words: For each id of the vocabulary whether it is a stop word (vocabulary,): such a token is not marked
-            at the end, but takes part in the buffer as any other. None for no stop words.
+        stop_words: For each id of the vocabulary whether it is a stop word, as the first token of a unit and behind it
+            (2, vocabulary): such a token is not marked at the end, but takes part in the buffer as any other. None for
+            no stop words.
         progress: Show a bar.
 
     Returns:
@@ -59,7 +60,8 @@ def annotate_units(
         walk = by_place.get(place)
         important = np.array(walk.important if walk else [False] * len(unit.tokens), dtype=bool)
         if stop_words is not None:
-            important &= ~stop_words[np.array(unit.tokens, dtype=np.int64)]
+            behind = np.minimum(np.arange(len(unit.tokens)), 1)
+            important &= ~stop_words[behind, np.array(unit.tokens, dtype=np.int64)]
         scores = np.array(walk.scores if walk else [], dtype=np.float64)
         result.append(Annotated(unit, important, scores, float(whole[place, unit.label]), bool(correct[place])))
     return result

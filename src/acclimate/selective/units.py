@@ -97,12 +97,17 @@ def _fit(first: Sequence[int], second: Sequence[int], room: int) -> tuple[int, i
 
 
 def stop_word_ids(tokenizer: PreTrainedTokenizerBase, source: str) -> np.ndarray | None:
-    """Return for each id whether it is a stop word (vocabulary,), or None for no stop words.
+    """Return for each id whether it is a stop word, as first token of a unit and behind it; None for no stop words.
 
     A token is one if it begins a word and spells a stop word in whatever case, as in the released code; what follows
-    it does not count.
+    it does not count. The first token begins a word, although byte-level BPE marks only what stands behind a space.
+
+    Returns:
+        (2, vocabulary).
     """
     words = read_stop_words(source)
     if not words:
         return None
-    return np.array([piece.starts and piece.text.lower() in words for piece in surfaces(tokenizer)])
+    pieces = surfaces(tokenizer)
+    named = np.array([piece.text.lower() in words for piece in pieces])
+    return np.stack([named, named & np.array([piece.starts for piece in pieces])])
