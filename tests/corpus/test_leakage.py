@@ -161,6 +161,15 @@ def test_a_corpus_without_them_is_another_corpus():
         list(Corpus.of([TEXT]).without(found.digests))
 
 
+def test_a_limit_reaches_no_document_that_was_not_looked_at():
+    corpus = Corpus.of(
+        [TEXT, "a text of its own", f"Also here: {TEXT}", f"{TEXT} Once more, behind the limit."], limit=3
+    )
+    found = find_leakage(corpus, {"t": [TEXT]})
+    assert (found.documents, found.flagged) == (3, 2)
+    assert list(corpus.without(found.digests)) == ["a text of its own"]
+
+
 def test_a_split_of_it_stays_without_them():
     texts = [f"document number {number}" for number in range(50)]
     corpus = Corpus.of([*texts, TEXT])

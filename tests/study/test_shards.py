@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from acclimate import cli
 from acclimate.errors import UserError
 from acclimate.study import StudyConfig, compare, runner
-from acclimate.study.cells import Cell, CellStore
+from acclimate.study.cells import Cell, CellStore, Kind
 from acclimate.study.plan import make_plan
 from acclimate.study.shards import Shard, with_needs
 from tests.study.fakes import World, study
@@ -41,7 +42,7 @@ def plans(draw) -> dict[str, Cell]:
         cells.append(Cell("adapt", {"name": number}, needs=head))
         bases.append(cells[-1].key)
     for number in range(draw(st.integers(0, 12))):
-        kind = draw(st.sampled_from(["loss", "finetune"]))
+        kind = draw(st.sampled_from([kind for kind in get_args(Kind) if kind != "adapt"]))
         cells.append(Cell(kind, {"name": number}, needs=draw(st.sampled_from(bases))))
     return {cell.key: cell for cell in cells}
 

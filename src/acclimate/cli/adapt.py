@@ -74,5 +74,5 @@ def adapt(
         check_repo(repo)
     result = run(**values, progress=not quiet)
     options.tell(result, values.get("keep_steps") or [], result.method)
-    if repo and int(os.environ.get("RANK", "0")) == 0:
+    if repo and int(os.environ.get("RANK") or 0) == 0:
         typer.echo(put(result.out, repo))

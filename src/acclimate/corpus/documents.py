@@ -224,13 +224,13 @@ class Corpus:
                 seen.add(digest)
             if digest in self._without:
                 report.leaked += 1
-                continue
-            if self._belongs(data):
+            elif self._belongs(data):
                 report.documents += 1
                 yield text
             else:
                 report.elsewhere += 1
-            if report.documents + report.elsewhere == self._limit:
+            # What was left out counts, or a limit would reach documents that nobody looked at.
+            if report.documents + report.elsewhere + report.leaked == self._limit:
                 break
         report.complete = True
         if not report.documents:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from acclimate.errors import UserError
 from acclimate.study.cells import Cell
 
-COST = {"adapt": 10.0, "finetune": 1.0, "loss": 0.5, "teacher": 1.0, "distill": 3.0}
+COST = {"adapt": 10.0, "finetune": 1.0, "loss": 0.5, "moved": 0.5, "teacher": 1.0, "distill": 3.0}
 """Rough cost of a cell by its kind. It only balances the shares, so it need not be right, but it must not change
 between the processes of one study: each works out the shares by itself."""
 
