@@ -38,10 +38,13 @@ def results(folder, tmp_path, no_report):
     return compare(study(folder), tmp_path / "out", progress=False, parts=World().parts())
 
 
-def test_held_out_lines_bring_a_dashed_line_and_panels_of_other_terms(results):
+def test_each_term_has_a_panel_and_held_out_text_a_dashed_line(results):
     plain = curves(results)
     assert "held-out" not in plain and plain.count("stroke-dasharray") == 0
-    assert 'id="curves-axes_1"' in plain and 'id="curves-axes_2"' not in plain  # the term that all have
+    assert (
+        'id="curves-axes_2"' in plain and 'id="curves-axes_3"' not in plain
+    )  # what all have, and the contrast of dga
+    assert plain.index("masked-LM loss, nats") < plain.index(">contrast<")
     for run in results["adaptations"]:
         run["heldout_curve"] = [
             {"step": point["step"], "tokens": point["tokens"], "loss": point["loss"], "terms": point["terms"]}

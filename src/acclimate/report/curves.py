@@ -19,8 +19,7 @@ Run = dict[str, Any]
 def curves(results: dict[str, Any]) -> str:
     """Draw the loss of each adaptation over tokens read; empty if there is no log.
 
-    A panel for each model and domain shows the term that all methods have. Where held-out text was measured, every
-    other term of those runs has a panel, too.
+    A panel for each model and domain shows the term that all methods have; every other term has a panel, too.
     """
     runs = [run for run in results["adaptations"] if len(run["curve"]) > 1 and not run["head"]]
     if not runs:
@@ -73,9 +72,8 @@ def _panels(runs: Sequence[Run]) -> list[tuple[str, str, str]]:
     common = _common_term(runs)
     panels = {(run["model"], run["domain"], common): None for run in runs}
     for run in runs:
-        if run.get("heldout_curve"):
-            terms = {term: None for point in run["curve"] for term in point.get("terms", {})}
-            panels |= {(run["model"], run["domain"], term): None for term in terms if term != common}
+        terms = {term: None for point in run["curve"] for term in point.get("terms", {})}
+        panels |= {(run["model"], run["domain"], term): None for term in terms if term != common}
     return list(panels)
 
 

@@ -68,8 +68,8 @@ FIGURES = (
     Figure(
         "curves",
         "Learning curves",
-        "Training loss as logged (thin) and smoothed (thick), in the term that all methods have. Where it was asked "
-        "for, the loss on held-out text, without dropout, is dashed, and other terms have panels of their own.",
+        "Training loss as logged (thin) and smoothed (thick): first the term that all methods have, then each other "
+        "term. Where it was asked for, the loss on held-out text, without dropout, is dashed.",
         curves,
         curve_numbers,
     ),
