@@ -111,7 +111,7 @@ def test_selective_masking_is_compared_at_equal_steps(plan):
     assert {settings["steps"] for settings in made.adapt.values()} == {120}
     given = [{**made.settings[label], "choice": ""} for label in ("selective", "random-same-count")]
     assert given[0] == given[1]  # the control differs in what it masks alone
-    assert {(sizes["train"][0]) for sizes in made.limits.values()} == {1500}
+    assert {(sizes["train"][0]) for sizes in made.limits.values()} == {600}
 
 
 def test_tapt_and_tapter_read_the_text_of_each_task(plan):
