@@ -61,7 +61,10 @@ class Forecast:
 
 
 def forecast(config: StudyConfig | str | Path, out: str | Path, parts: Parts | None = None) -> Forecast:
-    """Lay out a study and look up which cells are done; nothing is computed or written.
+    """Lay out a study and look up which cells are done; no cell is computed, and nothing is written into ``out``.
+
+    With ``leakage: remove`` what the corpora hold of dev and test texts decides which cells there are: they are read,
+    and what was found is kept in the cache, for the study as well.
 
     The estimate of a cell is the mean time of the finished cells in ``out`` of the same kind, and of those the ones
     for the same model, method, domain, task and text where there are any, also of an older version of the study.
