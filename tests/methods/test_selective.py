@@ -14,7 +14,6 @@ from acclimate.backbone import load_masked_lm
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.selective import annotating, stages
-from acclimate.selective.account import ROWS, cost_table
 from acclimate.selective.token_classifier import load_token_classifier
 from acclimate.tasks import Task
 from acclimate.training import adapt, get
@@ -120,7 +119,7 @@ def test_just_the_predicted_tokens_are_masked_and_the_account_lies_beside_the_mo
     assert 0 < account["annotate"]["share"] < 1
     assert account["train"]["f1"] > account["train"]["f1_of_all"]
     assert account["mark"]["important"] == account["masking"]["masked"] > 0
-    assert all(account[stage]["minutes"] > 0 for stage in ROWS)
+    assert all(account[stage]["minutes"] > 0 for stage in stages.STAGES)
     assert account["masking"]["texts_without"] == account["mark"]["texts_without"]
     load_masked_lm(tmp_path / "out")
 
@@ -266,22 +265,3 @@ def test_presets_fill_in_what_is_not_given():
     assert (paper["delta"], paper["cap"], paper["class_weight"], paper["unit"]) == (0.05, 1.0, 1.5, "text")
     assert (code["delta"], code["cap"], code["class_weight"], code["unit"]) == (0.2, 0.15, 3.0, "sentence")
     assert (code["stop_words"], code["misclassified"], code["special_tokens"]) == ("english", "negative", True)
-
-
-def test_the_cost_table_is_that_of_the_paper():
-    def account(*minutes):
-        return {stage: {"minutes": value} for stage, value in zip(ROWS, minutes, strict=True)}
-
-    table = cost_table({"MR, Yelp": account(10, 20, 10, 40), "ours": account(0.25, 1, 0.5, 2)}, {"MR, Yelp": 2160})
-    assert table.splitlines() == [
-        "| Minutes | MR, Yelp | ours |",
-        "|---|--:|--:|",
-        "| Finetune BERT | 10 | 0.25 |",
-        "| Downstream Mask | 20 | 1 |",
-        "| Train NN | 10 | 0.5 |",
-        "| In-domain Mask | 40 | 2 |",
-        "| **Sum** | 80 | 3.8 |",
-        "| Saved cost | 2160 |  |",
-    ]
-    with pytest.raises(UserError, match="mark"):
-        cost_table({"a": account(1, 2, 3, 4) | {"mark": {}}})

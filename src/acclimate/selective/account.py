@@ -1,20 +1,11 @@
-"""What selective masking found and cost, for people: what a run says, and the cost table of the paper's appendix."""
+"""What selective masking hides of a text, for people: what a run says, and what goes beside the model."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from acclimate.errors import UserError
 from acclimate.masking.marks import Marks
-
-ROWS = {
-    "finetune": "Finetune BERT",
-    "annotate": "Downstream Mask",
-    "train": "Train NN",
-    "mark": "In-domain Mask",
-}
-"""The stages and what the paper's Table 3 calls them."""
 
 
 def text_account(marks: Marks, cap: float | None, say: Callable[[str], None]) -> dict[str, Any]:
@@ -37,36 +28,3 @@ def text_account(marks: Marks, cap: float | None, say: Callable[[str], None]) ->
     return {
         "masking": {"texts": texts, "tokens": tokens, "masked": total, "share": share, "texts_without": without},
     }
-
-
-def cost_table(accounts: Mapping[str, Mapping[str, Any]], saved: Mapping[str, float] | None = None) -> str:
-    """Render the cost of selective masking as the paper's Table 3 does, in Markdown.
-
-    Args:
-        accounts: For each column its account, the content of ``selective.json``.
-        saved: For each column the minutes of training that selective masking saved, such as those by which plain
-            masking took longer to come to the same score; columns that are not known stay empty.
-
-    Returns:
-        A row for each stage, their sum, and what was saved, in minutes.
-
-    Raises:
-        UserError: If an account lacks a stage.
-    """
-    for column, account in accounts.items():
-        if missing := [stage for stage in ROWS if "minutes" not in account.get(stage, {})]:
-            raise UserError(f"The account of '{column}' has no minutes of: {', '.join(missing)}.")
-    lines = [["Minutes", *accounts]]
-    for stage, title in ROWS.items():
-        lines.append([title, *(_minutes(account[stage]["minutes"]) for account in accounts.values())])
-    sums = {name: sum(account[stage]["minutes"] for stage in ROWS) for name, account in accounts.items()}
-    lines.append(["**Sum**", *map(_minutes, sums.values())])
-    if saved is not None:
-        lines.append(["Saved cost", *(_minutes(saved[name]) if name in saved else "" for name in accounts)])
-    rule = "|---|" + "--:|" * len(accounts)
-    head, *body = ("| " + " | ".join(cells) + " |" for cells in lines)
-    return "\n".join([head, rule, *body])
-
-
-def _minutes(value: float) -> str:
-    return f"{value:.0f}" if value >= 10 else f"{value:.2g}"
