@@ -107,6 +107,62 @@ def test_seeds_of_one_group_count_once():
     assert naive.high - naive.low < grouped.high - grouped.low
 
 
+def of_groups(means, groups):
+    """The interval of studies without luck of items: a method answers with a number that its group has."""
+    runs = [[mean, mean] for mean in means]
+    return paired_bootstrap([0, 0], runs, [[0, 0]] * len(means), lambda gold, found: found.mean(), n=2, groups=groups)
+
+
+def test_groups_of_unequal_size_weigh_alike_in_estimate_and_variance():
+    found = of_groups([10, 10, 0, 0, 0], "xxyyz")
+    assert found.difference == pytest.approx(4)  # the mean over seeds, as tables of scores show it
+    variance = np.var([10, 0, 0], ddof=1) * (0.4**2 + 0.4**2 + 0.2**2)
+    assert found.high - found.difference == pytest.approx(stats.t.ppf(0.975, 2) * variance**0.5)
+
+
+@pytest.mark.parametrize("sizes", [(2, 2, 1), (4, 1, 1), (3, 2)])
+def test_the_variance_of_unequal_groups_is_that_of_the_estimate(sizes):
+    rng = np.random.default_rng(9)
+    groups = np.repeat(np.arange(len(sizes)), sizes)
+    found = [of_groups(np.rint(rng.normal(0, 1e4, len(sizes)))[groups], groups.tolist()) for _ in range(3000)]
+    reach = np.array([interval.high - interval.difference for interval in found])
+    claimed = (reach / stats.t.ppf(0.975, len(sizes) - 1)) ** 2
+    true = 1e8 * sum(size**2 for size in sizes) / sum(sizes) ** 2
+    assert claimed.mean() / true == pytest.approx(1, abs=4 * (2 / (len(sizes) - 1) / 3000) ** 0.5)
+    inside = np.mean([interval.low <= 0 <= interval.high for interval in found])
+    assert inside == pytest.approx(0.95, abs=4 * (0.95 * 0.05 / 3000) ** 0.5)
+
+
+def test_parts_of_unequal_groups_against_slow_code():
+    gold, a, b = null_study(np.random.default_rng(10), seeds=4, items=80, classes=3, luck=0.2)
+    groups, n = ["x", "y", "x", "x"], 60
+    weights = {"x": 3 / 4, "y": 1 / 4}
+    rng, draws, pairs = np.random.default_rng(0), [], list(zip(a, b, strict=True))
+    for row in rng.integers(len(gold), size=(n, len(gold))):
+        draws.append([macro(gold[row], one[row]) - macro(gold[row], other[row]) for one, other in pairs])
+    whole = [macro(gold, one) - macro(gold, other) for one, other in pairs]
+
+    def of(values):
+        return {
+            name: np.mean([value for value, group in zip(values, groups, strict=True) if group == name])
+            for name in weights
+        }
+
+    wider = 80 / 79
+    everything = np.var([sum(weights[name] * of(row)[name] for name in weights) for row in draws], ddof=1) * wider
+    alone = {name: np.var([of(row)[name] for row in draws], ddof=1) * wider for name in weights}
+    squares = sum(weight**2 for weight in weights.values())
+    # everything = a + sum(w**2 * c) and alone = a + c, in two groups: solved for the part that is counted twice
+    twice = (sum(weights[name] ** 2 * alone[name] for name in weights) - squares * everything) / (1 - squares)
+    seeds = np.var(list(of(whole).values()), ddof=1) * squares
+    variance = max(everything - max(twice, 0), everything - seeds, 0) + seeds
+    found = paired_bootstrap(gold, a, b, n=n, groups=groups)
+    freedom = variance**2 / ((variance - seeds) ** 2 / 79 + seeds**2)
+    assert found.difference == pytest.approx(np.mean(whole))
+    assert twice > 0
+    assert found.high - found.difference == pytest.approx(stats.t.ppf(0.975, freedom) * variance**0.5)
+
+
 def test_equal_predictions_make_no_difference():
     gold, a, _ = null_study(np.random.default_rng(7))
     assert paired_bootstrap(gold, a, a) == Interval(0.0, 0.0, 0.0, 1.0)

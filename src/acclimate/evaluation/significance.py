@@ -75,6 +75,12 @@ def paired_bootstrap(
 
     With one seed the luck of the seeds cannot be seen: the interval then speaks about those two trained models.
 
+    With ``groups`` the draws are the groups. The estimate stays the mean over seeds, which is what tables of scores
+    show; so a group weighs ``w = its seeds / all seeds``, and both parts are variances of that weighted mean. That of
+    the seeds is the variance between group means times ``sum(w ** 2)``: 1 / 3 for three groups of one size, 0.36 for
+    groups of 2, 2 and 1. It takes all group means to vary alike, as they do where adaptation is what varies. Where
+    fine-tuning varies more, larger groups vary less and weigh more, and the interval errs to the wide side.
+
     Args:
         gold: What is true of each item: class numbers, shape (items,), or what ``scoring`` takes.
         predictions_a: For each seed, what method ``a`` predicted for each item.
@@ -99,7 +105,9 @@ def paired_bootstrap(
         items, score = counted_differences(gold, predictions_a, predictions_b, metric, scoring or SingleLabel())
     observed = score(np.ones((1, items)))[0]
     resampled = np.concatenate([score(weights) for weights in _resamples(items, n, seed)])  # (n, seeds)
-    found = _student(_grouped(observed, groups), _grouped(resampled, groups), float(observed.mean()), items=items)
+    draws = _draws(groups, len(observed))
+    whole, parts = (np.stack([values[..., draw].mean(-1) for draw in draws], -1) for values in (observed, resampled))
+    found = _student(whole, parts, float(observed.mean()), items=items, sizes=[len(draw) for draw in draws])
     if callable(metric):
         return found
     # Two seeds can ask for more than there is: a share differs by no more than one.
@@ -234,36 +242,45 @@ def _resamples(items: int, n: int, seed: int) -> Iterator[np.ndarray]:
         yield np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items).astype(float)
 
 
-def _grouped(values: np.ndarray, groups: Sequence[Any] | None) -> np.ndarray:
-    """Average over the seeds (last axis) that share a group, if there are at least two groups."""
+def _draws(groups: Sequence[Any] | None, seeds: int) -> list[list[int]]:
+    """Return which seeds are one draw of luck: those that share a group if there are at least two, or each its own."""
     if groups is None or len(set(groups)) < 2:
-        return values
-    if len(groups) != values.shape[-1]:
+        return [[seed] for seed in range(seeds)]
+    if len(groups) != seeds:
         raise ValueError("Give one group for each seed.")
-    names = list(dict.fromkeys(groups))
-    columns = [[i for i, group in enumerate(groups) if group == name] for name in names]
-    return np.stack([values[..., column].mean(-1) for column in columns], axis=-1)
+    return [[seed for seed in range(seeds) if groups[seed] == name] for name in dict.fromkeys(groups)]
 
 
-def _student(observed: np.ndarray, resampled: np.ndarray, estimate: float, items: int) -> Interval:
+def _weighted(values: np.ndarray, weights: Sequence[int]) -> np.ndarray:
+    """Average over the last axis; with equal weights exactly as without."""
+    return np.asarray(values.mean(-1) if len(set(weights)) == 1 else values @ (np.asarray(weights) / sum(weights)))
+
+
+def _student(
+    observed: np.ndarray, resampled: np.ndarray, estimate: float, items: int, sizes: Sequence[int] | None = None
+) -> Interval:
     """Join the luck of items and of seeds into an interval of Student's t.
 
     Args:
-        observed: Difference for each seed, shape (seeds,).
-        resampled: The same on resamples of the items, shape (n, seeds).
-        estimate: The difference to report.
+        observed: Difference for each draw (a seed, or a group of seeds), shape (draws,).
+        resampled: The same on resamples of the items, shape (n, draws).
+        estimate: The difference to report: the mean of the draws, weighted by ``sizes``.
         items: Number of items.
+        sizes: Seeds of each draw; None: one each.
     """
     if items < 2:  # no resample differs from another, which is no certainty
         return Interval(estimate, -np.inf, np.inf, 1.0)
-    seeds = len(observed)
-    mean_part = float(resampled.mean(1).var(ddof=1)) * items / (items - 1)
+    seeds, sizes = len(observed), sizes or [1] * len(observed)
+    squares = [size * size for size in sizes]
+    mean_part = float(_weighted(resampled, sizes).var(ddof=1)) * items / (items - 1)
     seed_part, item_part = 0.0, mean_part
     if seeds > 1:
-        seed_part = float(observed.var(ddof=1)) / seeds
-        each = float(resampled.var(axis=0, ddof=1).mean()) * items / (items - 1)
-        # Luck of a seed on an item (an item that one seed gets right and another does not) is in both parts.
-        both = max(0.0, each - mean_part) / (seeds - 1)
+        alike = sum(sizes) ** 2 / sum(squares)  # 1 / sum(w ** 2): as many equal draws would leave the same variance
+        seed_part = float(observed.var(ddof=1)) / alike
+        each = float(_weighted(resampled.var(axis=0, ddof=1), squares)) * items / (items - 1)
+        # Luck of a seed on an item (an item that one seed gets right and another does not) is in both parts. With
+        # a of all draws and c of one, mean_part is a + sum(w ** 2 * c), and each is a + sum(w ** 2 * c) * alike.
+        both = max(0.0, each - mean_part) / (alike - 1)
         item_part = max(mean_part - both, mean_part - seed_part, 0.0)
     variance = item_part + seed_part
     if variance < 1e-30:
