@@ -16,7 +16,7 @@ from acclimate.analysis.advice import Pilot, advise
 from acclimate.analysis.projection import project
 from acclimate.analysis.vocabulary import count_words, fragmentation, overlap
 from acclimate.errors import UserError
-from acclimate.vectors.targets import read_stop_words
+from acclimate.vectors.stop_words import read_stop_words
 from tests.tiny import WORDS, tiny_tokenizer
 
 ENGLISH = read_stop_words("english")

@@ -12,7 +12,8 @@ from tokenizers import decoders
 from acclimate.errors import UserError
 from acclimate.vectors import Surface, make_targets, surfaces
 from acclimate.vectors.fasttext import load_fasttext, train_fasttext, vector, words
-from acclimate.vectors.targets import read_stop_words, read_targets
+from acclimate.vectors.stop_words import read_stop_words
+from acclimate.vectors.targets import read_targets
 
 pytest.importorskip("gensim")
 TEXTS = [f"the waiter brought cold soup to table {number} and warm soup to the other" for number in range(30)]

@@ -28,7 +28,7 @@ from acclimate.tasks.kinds import load_task
 from acclimate.tasks.text import task_text
 from acclimate.training import adapt
 from acclimate.training.texts import Text, as_corpus
-from acclimate.vectors.targets import read_stop_words
+from acclimate.vectors.stop_words import read_stop_words
 from acclimate.version import __version__
 
 ASIDE = 0.1
@@ -86,7 +86,7 @@ def advise(
         pilot: How the pilot trains; its model is thrown away.
         documents: Documents of each text on which losses are measured.
         max_length: Tokens of a text at most.
-        stop_words: ``english``, ``none``, or a file with one a line.
+        stop_words: ``english``, ``none``, a file with one a line, or another language, as ``german``.
         text_column: Where the text is in tables and JSON lines.
         seed: Of the pilot.
         progress: Show bars.

@@ -17,8 +17,8 @@ from acclimate.files import check_replaceable, new_folder, write_json
 from acclimate.locks import one_writer
 from acclimate.modules import virtual_ids
 from acclimate.training.run import cache_folder
+from acclimate.vectors.stop_words import read_stop_words
 from acclimate.vectors.surface import surfaces
-from acclimate.vectors.targets import read_stop_words
 from acclimate.version import __version__
 
 REPORT = "embeddings.json"
@@ -79,7 +79,7 @@ def inspect_embeddings(
             occur five times or more and have the highest log-odds; with ``text`` alone, the most frequent; without
             text, those that moved most.
         count: How many are chosen.
-        stop_words: ``english``, ``none``, or a file with one a line.
+        stop_words: ``english``, ``none``, a file with one a line, or another language, as ``german``.
         text_column: Where the text is in tables and JSON lines.
         progress: Show bars.
 
@@ -105,7 +105,7 @@ def inspect_embeddings(
         chosen, rule = _given(words, start), "given"
     else:
         whole = {index: piece.text for index, piece in enumerate(pieces) if piece.starts and piece.text.isalpha()}
-        stops = read_stop_words(stop_words)
+        stops = read_stop_words(stop_words, start.tokenizer)
         free = [i for i, word in whole.items() if len(word) >= SHORTEST and word.lower() not in stops]
         chosen, rule = _choose(np.array(free, dtype=int), counts, others, sum(moved.values()) / len(moved), count)
     labels = {pieces[index].text: index for index in chosen}

@@ -21,7 +21,7 @@ from acclimate.locks import one_writer
 from acclimate.masking import Masking, Strategy, get
 from acclimate.masking.preview import masked_pieces
 from acclimate.training.batches import Collator
-from acclimate.vectors.targets import read_stop_words
+from acclimate.vectors.stop_words import read_stop_words
 from acclimate.version import __version__
 
 REPORT, PAGE = "masks.json", "masks.html"
@@ -84,7 +84,7 @@ def inspect_masks(
         tokens: Tokens of the beginning of the corpus to count on; the texts that are shown are from them, too.
         max_length: Tokens of a text at most.
         seed: Chooses texts and masks; all maskings get the same chance.
-        stop_words: ``english``, ``none``, or a file with a word a line.
+        stop_words: ``english``, ``none``, a file with a word a line, or another language, as ``german``.
         text_column: Where the text is in tables and JSON lines.
         precision: Of the classifiers of selective masking.
         progress: Show bars.
@@ -106,8 +106,8 @@ def inspect_masks(
     if task is not None and SELECTIVE in made:
         raise UserError(f"A masking has the label '{SELECTIVE}', which is that of selective masking; give another.")
     check_replaceable(out, REPORT, "previews of masks")
-    stops = read_stop_words(stop_words)
     tokenizer = load_tokenizer(model)
+    stops = read_stop_words(stop_words, tokenizer)
     if tokenizer.mask_token_id is None:
         raise UserError(f"The tokenizer of '{model}' has no mask token, so there is nothing to mask with.")
     text = corpus if isinstance(corpus, Corpus) else Corpus(corpus, text_column=text_column)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.app import Quiet, app
+from acclimate.cli.app import Quiet, StopWords, app
 
 
 @app.command()
@@ -27,7 +27,7 @@ def advise(
     method: Annotated[str, typer.Option(help="Of the pilot; see `acclimate methods`.")] = "mlm",
     documents: Annotated[int, typer.Option(help="Documents of each text on which losses are measured.")] = 200,
     max_length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 128,
-    stop_words: Annotated[str, typer.Option(help="english, none, or a file with a word a line.")] = "english",
+    stop_words: StopWords = "english",
     text_column: Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")] = "text",
     seed: Annotated[int, typer.Option(help="Of the pilot.")] = 0,
     quiet: Quiet = False,

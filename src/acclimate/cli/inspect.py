@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from acclimate.cli.app import Out, Precision, Quiet, inspection, named_values
+from acclimate.cli.app import Out, Precision, Quiet, StopWords, inspection, named_values
 from acclimate.errors import UserError
 
 
@@ -78,7 +78,7 @@ def inspect_masks(
     tokens: Annotated[int, typer.Option(help="Tokens of the corpus to count on.")] = 200_000,
     max_length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 128,
     seed: Annotated[int, typer.Option(help="Chooses texts and masks.")] = 0,
-    stop_words: Annotated[str, typer.Option(help="english, none, or a file with a word a line.")] = "english",
+    stop_words: StopWords = "english",
     text_column: Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")] = "text",
     precision: Precision = "auto",
     quiet: Quiet = False,
@@ -126,7 +126,7 @@ def inspect_embeddings(
     ] = None,
     word: Annotated[list[str] | None, typer.Option(help="Word to label; several. Default: chosen.")] = None,
     words: Annotated[int, typer.Option(help="How many are chosen.")] = 10,
-    stop_words: Annotated[str, typer.Option(help="english, none, or a file with a word a line.")] = "english",
+    stop_words: StopWords = "english",
     text_column: Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")] = "text",
     quiet: Quiet = False,
 ) -> None:

@@ -32,7 +32,7 @@ class Selective(Method):
         criterion: ``"paper"``, or ``"marginal"``, which is ours.
         epsilon: Threshold of the marginal criterion.
         unit: ``"text"`` (paper) or ``"sentence"`` (code).
-        stop_words: Words that are never important: ``none`` (paper), ``english`` (code), or a file.
+        stop_words: Words that are never important: ``none`` (paper), ``english`` (code), a file, or another language.
         misclassified: ``"annotate"`` (paper), ``"negative"`` (code) or ``"drop"``.
         same_text: Rows that differ in their second text only: ``"union"`` or ``"each"``.
         finetune_epochs: Of the classifier whose confidence decides; best accuracy on dev.

@@ -37,7 +37,8 @@ class TAPTER(Method):
         min_count: Words of the text that are rarer have no vector of their own (paper: 5 for SQuAD, 2 for BioASQ).
         epochs: Of fastText (paper: 5 and 10).
         buckets: Rows for n-grams; fewer save memory (2 million of 300 numbers are 2.4 GB).
-        stop_words: ``english``, ``none``, or a file with one a line. The paper does not say which.
+        stop_words: ``english``, ``none``, a file with one a line, or another language, as ``german``. The paper does
+            not say which.
         boundary: ``"paper"`` looks every piece up as a word; ``"aware"`` leaves out n-grams with a boundary that a
             piece does not have.
         normalise: Give all vectors the norm of a layer-normalised one. The paper does not, and it is off.

@@ -28,7 +28,8 @@ class AnnotationOptions:
         unit: What s is: the whole ``"text"`` (paper), or each ``"sentence"`` of it, scored against the label of the
             text (code). Texts of pairs are never cut.
         stop_words: Words that are never important, though they stand in s' as any other: ``"none"`` (paper),
-            ``"english"`` (code; the lists of the two libraries differ a little), or a file with a word a line.
+            ``"english"`` (code; the lists of the two libraries differ a little), a file with a word a line, or another
+            language, as ``"german"``.
         misclassified: What becomes of a unit whose most likely class is not its label. ``"annotate"``: as any other,
             P is that of the label all the same (paper, which says nothing of them); ``"negative"``: kept, with no
             token important (code); ``"drop"``: left out.

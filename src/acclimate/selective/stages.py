@@ -24,7 +24,7 @@ from acclimate.selective.marking import mark_rows
 from acclimate.selective.options import AnnotationOptions, TokenTraining, annotation_options
 from acclimate.selective.token_classifier import check_training, load_token_classifier, train_token_classifier
 from acclimate.training.run import Run, cache_folder, fingerprint_weights
-from acclimate.vectors.targets import read_stop_words
+from acclimate.vectors.stop_words import read_stop_words
 
 log = logging.getLogger(__name__)
 ACCOUNT = "account.json"

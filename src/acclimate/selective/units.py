@@ -15,8 +15,8 @@ from acclimate.selective.annotation import Unit
 from acclimate.selective.options import AnnotationOptions
 from acclimate.selective.scoring import Frame
 from acclimate.tasks.data import Example
+from acclimate.vectors.stop_words import read_stop_words
 from acclimate.vectors.surface import surfaces
-from acclimate.vectors.targets import read_stop_words
 
 _END = re.compile(r"""(?:[.!?…。！？]+["'”’)\]]*\s+)+|\n\s*""")
 _SHORTENED = re.compile(r"""(?:^|[\s("'“‘\[])(?:mrs?|ms|dr|prof|sr|jr|st|vs|e\.g|i\.e)\.\s+$""", re.IGNORECASE)
@@ -105,7 +105,7 @@ def stop_word_ids(tokenizer: PreTrainedTokenizerBase, source: str) -> np.ndarray
     Returns:
         (2, vocabulary).
     """
-    words = read_stop_words(source)
+    words = read_stop_words(source, tokenizer)
     if not words:
         return None
     pieces = surfaces(tokenizer)

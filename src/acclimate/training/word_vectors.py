@@ -11,8 +11,9 @@ from acclimate.corpus import Corpus
 from acclimate.corpus.progress import Progress
 from acclimate.training.run import Run
 from acclimate.vectors.fasttext import NEGATIVES, load_fasttext, train_fasttext
+from acclimate.vectors.stop_words import read_stop_words
 from acclimate.vectors.surface import surfaces
-from acclimate.vectors.targets import Targets, make_targets, read_stop_words, read_targets
+from acclimate.vectors.targets import Targets, make_targets, read_targets
 
 
 def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
@@ -26,7 +27,7 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
         settings: ``vectors``, ``general``, ``dimension``, ``min_count``, ``epochs``, ``buckets``, ``stop_words``,
             ``boundary`` and ``normalise``, as :class:`acclimate.methods.tapter.TAPTER` has them.
     """
-    stop_words = read_stop_words(settings["stop_words"])
+    stop_words = read_stop_words(settings["stop_words"], run.tokenizer)
     if settings["vectors"].endswith(".npy"):
         return read_targets(
             settings["vectors"],

@@ -98,21 +98,3 @@ def _targets(
     if normalise:
         vectors = vectors * (vectors.shape[1] ** 0.5 / np.maximum(norms, 1e-12))[:, None]
     return Targets(torch.from_numpy(vectors.astype(np.float32)), torch.from_numpy(regularised))
-
-
-def read_stop_words(source: str) -> frozenset[str]:
-    """Return stop words in lower case: ``"english"`` (those of scikit-learn), ``"none"``, or a file with one a line.
-
-    Raises:
-        UserError: If there is no such file.
-    """
-    if source == "none":
-        return frozenset()
-    if source == "english":
-        from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
-
-        return frozenset(ENGLISH_STOP_WORDS)
-    path = Path(source)
-    if not path.is_file():
-        raise UserError(f"stop_words is '{source}': give 'english', 'none', or a file with a word a line.")
-    return frozenset(word.strip().lower() for word in path.read_text(encoding="utf-8").splitlines() if word.strip())
