@@ -72,7 +72,7 @@ def test_the_name_of_the_masking_goes_with_them():
     assert as_account([], StaticMasking(masking("whole-word", 0.15), 0))["masking"] == "whole-word"
 
 
-def test_an_adaptation_hands_them_over_and_keeps_them_out_of_its_folder(tiny_bert, tmp_path):
+def test_an_adaptation_hands_them_over_and_keeps_them_out_of_its_folder(tiny_bert, tmp_path, monkeypatch):
     secret = "the waiter was kind and the soup was cold"
     texts = Corpus.of([secret, *(f"{secret} {number}" for number in range(9))])
     result = adapt(tiny_bert, texts, "mlm", tmp_path / "o", **OPTIONS)
@@ -80,6 +80,9 @@ def test_an_adaptation_hands_them_over_and_keeps_them_out_of_its_folder(tiny_ber
     for file in (tmp_path / "o").iterdir():
         if file.suffix in (".json", ".md", ".jsonl") and not file.name.startswith("tokenizer"):
             assert "waiter" not in file.read_text()
+    assert adapt(tiny_bert, texts, "mlm", tmp_path / "o", **OPTIONS).masked == result.masked  # finished before
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "another"))
+    assert adapt(tiny_bert, texts, "mlm", tmp_path / "o", **OPTIONS).masked is None
 
 
 def test_a_method_that_measures_importance_leaves_an_account(tiny_bert, tmp_path):

@@ -68,7 +68,7 @@ class Worker:
             self._model(cell), options.pop("corpus"), out=folder, progress=self._progress, **options
         )
         kept = {name: getattr(result, name) for name in ("method", "steps", "tokens", "seconds", "losses")}
-        masked = getattr(result, "masked", None)  # a run that was finished before has none
+        masked = getattr(result, "masked", None)
         accounts = getattr(result, "accounts", None)
         return {**kept, **({"masked": masked} if masked else {}), **({"accounts": accounts} if accounts else {})}
 

@@ -27,7 +27,7 @@ from acclimate.training.lengths import check_length, extend
 from acclimate.training.loop import train
 from acclimate.training.method import Method, get
 from acclimate.training.outcome import CARD, LOG, AdaptResult, finished, open_work, plain, read_card
-from acclimate.training.preview import as_account, masked_texts
+from acclimate.training.preview import as_account, masked_texts, recall, remember
 from acclimate.training.processes import Processes, processes
 from acclimate.training.run import Run, cache_folder
 from acclimate.training.stages import adapt_in_stages
@@ -166,6 +166,7 @@ def adapt(
     work = out.parent / f".{out.name}.work"
     if (done := finished(out, config, overwrite)) is not None:
         _tidy(work, config, group)
+        done.masked = recall(config)
         return done
     check_writable(out)
     if method.stages():
@@ -229,6 +230,7 @@ def adapt(
         result.take(trainer)
     group.wait()
     if group.first:
+        remember(config, result.masked)
         _write(out, work, loaded, config, text, result)
     group.wait()
     return result

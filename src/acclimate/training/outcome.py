@@ -30,8 +30,9 @@ class AdaptResult:
         losses: Mean of each term over the last logged stretch, nats.
         parameters: The resolved configuration.
         accounts: What the method found while it prepared, by the name of the JSON file beside the model.
-        masked: A few texts with what is masked of them, see :mod:`acclimate.training.preview`; None in a run that
-            was finished before. They do not go beside the model, since not every text may go where a model goes.
+        masked: A few texts with what is masked of them, see :mod:`acclimate.training.preview`; None if the run was
+            finished before and the cache is gone. They do not go beside the model, since not every text may go where
+            a model goes.
         about: Paper and summary of the method, for the card.
     """
 

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from acclimate.errors import UserError
+from acclimate.files import read_json, write_json
 from acclimate.masking.preview import Piece, marks_of, masked_pieces
 from acclimate.training.batches import Collator
+from acclimate.training.run import cache_folder
 
 TEXTS = 3
 LOOKED_AT = 300
@@ -51,6 +56,24 @@ def masked_texts(rows: Sequence[np.ndarray], collator: Collator) -> list[list[Pi
 def as_account(texts: Sequence[Sequence[Piece]], masking: Any) -> dict[str, Any]:
     """Return the texts with the name of their masking."""
     return {"masking": str(getattr(masking, "name", "") or _inner_name(masking)), "texts": [list(t) for t in texts]}
+
+
+def remember(config: Mapping[str, Any], account: Mapping[str, Any] | None) -> None:
+    """Keep the texts of a run in the cache, for one that asks when the run is long finished."""
+    if account is not None:
+        write_json(_place(config), account)
+
+
+def recall(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the texts of a run that was finished before, None if the cache does not have them any more."""
+    place = _place(config)
+    return read_json(place) if place.is_file() else None
+
+
+def _place(config: Mapping[str, Any]) -> Path:
+    # Not beside the model: a text of the corpus may not be free to go where the model goes.
+    key = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:24]
+    return cache_folder() / "masked" / f"{key}.json"
 
 
 def _inner_name(masking: Any) -> str:

@@ -13,6 +13,7 @@ from acclimate.corpus import Corpus
 from acclimate.files import new_folder, write_json
 from acclimate.training.method import Method
 from acclimate.training.outcome import CARD, LOG, AdaptResult, open_work, read_card
+from acclimate.training.preview import remember
 from acclimate.training.processes import Processes
 from acclimate.training.progress import TrainingBar
 
@@ -70,6 +71,7 @@ def adapt_in_stages(
     )
     group.wait()
     if group.first:
+        remember(config, total.masked)
         with new_folder(out) as folder:
             shutil.copytree(places[-1], folder, dirs_exist_ok=True)
             (folder / LOG).write_text("".join(_joined_logs(places)), encoding="utf-8")
