@@ -79,6 +79,9 @@ class World:
         self.calls[f"finetune {task.name}"] -= 1
         gold = np.random.default_rng(5).integers(3, size=self.items)
         kind = self._kind(model)
+        if "out" in options:
+            Path(options["out"]).mkdir(parents=True)
+            (Path(options["out"]) / "config.json").write_text(json.dumps({"method": kind}))
         rng = np.random.default_rng([seed, len(kind), 3])
         right = rng.random(self.items) < 0.55 + self.gain * (kind == "mlm") - self.gain * (kind == "dga") / 3
         predicted = np.where(right, gold, (gold + 1) % 3)
@@ -96,6 +99,17 @@ class World:
             train_size=50,
             scoring=scoring.details(),
         )
+
+    def distill(self, teacher, student, task, *, seed=0, progress=True, **options):
+        """A distillation whose student agrees with its teacher the more, the longer they are together."""
+        made = self.finetune(teacher, task, seed=seed)
+        self.calls["distill"] += 1
+        away = 0.3 if options.get("objective") == "kl" else 0.15
+        made.disagreement = [20 + seed, *(48 * away + 10 / epoch for epoch in range(1, 4))]
+        made.units, made.distilled_epochs, made.seconds = 48, 2, 9.0
+        made.teacher_metrics, made.student_metrics = made.metrics, self.finetune(student, task, seed=seed).metrics
+        made.stage_seconds = {"teacher": 0.01, "student": 1.25, "signs": 0.25, "distillation": 3.0}
+        return made
 
     @staticmethod
     def _kind(model) -> str:
@@ -137,6 +151,8 @@ class World:
         return Parts(
             adapt=self.adapt,
             finetune=self.finetune,
+            distill=self.distill,
+            knows_task=lambda path, task: "ready" in str(path),
             load_task=self.load_task,
             lm_loss=self.lm_loss,
             corpus=lambda sources, column: Corpus(sources, text_column=column),
@@ -147,6 +163,7 @@ class World:
                 **{"seed": 0, "batch_size": 64, "learning_rate": 1e-4, "head_tokens": 300_000, "mask_rate": 0.15},
             },
             finetune_defaults=lambda: {"epochs": 5, "learning_rate": 3e-5, "metric": "macro_f1", "select": "last"},
+            distill_defaults=lambda: {"epochs": 3, "objective": "boundary", "teacher_epochs": 5, "student_epochs": 5},
         )
 
 
@@ -167,6 +184,16 @@ def files(folder: Path) -> Path:
     for name in ("intent", "aspect"):
         (folder / name).write_text(name)
     return folder
+
+
+def distilling(folder: Path, **changes) -> dict:
+    """The same with a second model, and two rows in which it learns from the first one, adapted."""
+    (folder / "student").mkdir()
+    (folder / "student" / "config.json").write_text('{"model_type": "bert", "hidden_size": 4}')
+    teacher = {"model": "model", "method": "mlm"}
+    rows = [{"label": "doktra", "teacher": teacher}, {"label": "kl", "teacher": teacher, "objective": "kl"}]
+    models = [str(folder / "model"), str(folder / "student")]
+    return study(folder, models=models, methods=["none", "mlm"], distill=rows, **changes)
 
 
 def study(folder: Path, **changes) -> dict:

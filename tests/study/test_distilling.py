@@ -171,7 +171,11 @@ def test_adapt_and_distil_in_one_file(folder):  # noqa: F811
     (made,) = results["distillations"]
     assert (made["model"], made["units"], len(made["disagreement"])) == ("student", 24, 3)
     assert made["seconds"] > 0 and made["teacher_seconds"] > 0
-    assert "What distillation took" in (folder / "out" / "results.md").read_text()
+    spent = results["scores"][-1]["stage_seconds"]
+    assert list(spent) == ["teacher", "student", "distillation", "sum"] and min(spent.values()) > 0
+    assert spent["teacher"] >= made["teacher_seconds"] and spent["student"] + spent["distillation"] < made["seconds"]
+    page = (folder / "out" / "results.md").read_text()
+    assert "Teachers and students" in page and "What each score took" in page
     again = compare(path, folder / "out", progress=False)
     assert (again["cells"]["done"], again["cells"]["reused"]) == (0, results["cells"]["total"])
     # another seed has the teacher that is there

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from acclimate.report.words import plain
+
 
 @dataclass
 class Entry:
@@ -43,3 +45,8 @@ def mean_entry(score: dict[str, Any] | None) -> Entry:
 def p_entry(value: float | None) -> Entry:
     """Show a p-value; a dash where there is none."""
     return Entry("–") if value is None else Entry("< 0.001" if value < 0.001 else f"{value:.3f}", value)
+
+
+def minutes_entry(value: float | None) -> Entry:
+    """Show minutes; a dash where there are none."""
+    return Entry("–") if value is None else Entry(plain(value, 1 if value >= 1 else 2), value)

@@ -8,7 +8,7 @@ from acclimate.report.accounts import accounts
 from acclimate.report.cells import Entry, Table, mean_entry, p_entry
 from acclimate.report.lost import kept, leakage, moved
 from acclimate.report.searched import searched
-from acclimate.report.took import adaptations, distillations
+from acclimate.report.took import adaptations, distillations, scored
 from acclimate.report.words import VERDICTS, interval_text, method_name, metric_name, metrics_of, plain, signed
 
 OPPOSITE = {"win": "loss", "loss": "win", "tie": "tie"}
@@ -16,9 +16,9 @@ OPPOSITE = {"win": "loss", "loss": "win", "tie": "tie"}
 
 
 def tables(results: dict[str, Any]) -> list[Table]:
-    """Return the tables of a study that have rows: scores, losses, what adaptations and distillations took."""
+    """Return the tables of a study that have rows: scores, losses, and what they took."""
     made = [_tally(results), _scores(results), _losses(results), kept(results), moved(results), leakage(results)]
-    made += [adaptations(results), accounts(results), distillations(results), searched(results)]
+    made += [scored(results), adaptations(results), accounts(results), distillations(results), searched(results)]
     return [_without_constant(table) for table in made if table.rows]
 
 

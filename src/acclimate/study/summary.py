@@ -24,6 +24,7 @@ from acclimate.study.plan import HEAD, Plan
 from acclimate.study.samples import found_before, masked_texts
 from acclimate.study.scored import against, correct, describe
 from acclimate.study.tally import tally
+from acclimate.study.took import took
 
 FORMAT = 1
 
@@ -118,6 +119,7 @@ class _View:
     def __init__(self, config: StudyConfig, plan: Plan, outcomes: dict[str, Outcome]) -> None:
         self._config = config
         self._plan = plan
+        self._outcomes = outcomes
         self._cells: dict[tuple[Any, ...], list[tuple[Cell, dict[str, Any]]]] = {}
         for cell in plan.entries:
             result = outcomes[cell.key].result
@@ -145,6 +147,7 @@ class _View:
                         found = self._find("finetune", **place, method=method.label)
                         if found:
                             row = {**place, "method": method.label, "metric": metric, **describe(found)}
+                            row["stage_seconds"] = took(found, self._outcomes)
                             if method.label != self._config.baseline and base:
                                 row["difference"] = against(found, base)
                             rows.append(row)
