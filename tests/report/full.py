@@ -61,11 +61,26 @@ def moved(results, layers=7):
     return rows
 
 
+def distilled(results):
+    """How two rows of distillation came to agree with their teachers, on every task."""
+    rows = []
+    for task in dict.fromkeys((row["model"], row["domain"], row["task"]) for row in results["scores"]):
+        for number, run in enumerate(results["methods"][1:3]):
+            curve = [30.5 + number, 12.0 + 6 * number, 9.0 + 5 * number, 10.0 + 5 * number]
+            scores = {"metric": "macro_f1", "teacher": 0.7, "before": 0.6, "after": 0.65}
+            rows.append(
+                {**dict(zip(("model", "domain", "task"), task, strict=True)), "method": run["label"], **scores}
+            )
+            rows[-1] |= {"disagreement": curve, "distilled_epochs": 2, "units": 64}
+    return rows
+
+
 def everything(results):
-    """Results with masked texts, importances, and markup where a user could put it."""
+    """Results with masked texts, importances, distillations, and markup where a user could put it."""
     found = copy.deepcopy(results)
     found["masked"] = masked()
     found["moved"] = moved(results)
+    found["distillations"] = distilled(results)
     found["notes"] = [EVIL]
     found["samples"] = [{"text": EVIL, "label": EVIL}]
     for run in found["adaptations"]:

@@ -37,7 +37,7 @@ def test_it_renders_without_a_complaint(browser, page, width, dark):
     browser.open(page, width, dark=dark)
     assert browser.errors == []
     figures = browser.run("[...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().toJSON())")
-    assert len(figures) == 6
+    assert len(figures) == 7
     assert all(box["width"] > 250 and box["height"] > 80 and box["right"] <= width for box in figures)
     assert browser.run("document.documentElement.scrollWidth <= innerWidth")  # wide tables scroll by themselves
     # Text is readable against what is behind it, in figures, too: 4.5 is what WCAG asks for.

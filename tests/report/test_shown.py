@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from acclimate.report import markdown, render
+from acclimate.report.agreement import agreement, agreement_numbers
 from acclimate.report.heat_map import heat_map, heat_numbers, panels
 from acclimate.report.html import FIGURES
 from acclimate.report.masked import masked_samples
@@ -130,3 +133,27 @@ def test_every_figure_can_be_focused_and_says_what_it_shows(full):
         assert f'<figure tabindex="0" aria-labelledby="figure-{figure.name}">' in text
         assert f'id="figure-{figure.name}">{figure.title}</h2>' in text
     assert text.count("<figcaption") == len(FIGURES)
+
+
+def test_how_students_come_to_agree_is_drawn_and_told(full):
+    drawn, table = agreement(full), agreement_numbers(full)
+    rows = full["distillations"]
+    assert len(rows) == 4 and drawn.count(">epoch<") == 2 and drawn.count(">units that differ, %<") == 1
+    for row in rows:
+        assert f">{row['domain']} · {row['task']}<" in drawn and f">{row['method']}<" in drawn
+    # after each epoch with the teacher a filled marker, after that of refinement a hollow one
+    assert drawn.count("fill: var(--card)") == len(rows)
+    path = max(re.findall(r'd="(M [^"]*)"\s+clip-path', drawn), key=lambda d: d.count("L "))
+    heights = [float(point.split()[1]) for point in re.split(r"[ML] ", path)[1:]]
+    shares = [100 * count / 64 for count in rows[0]["disagreement"]]
+    slopes = [(y - heights[0]) / (share - shares[0]) for y, share in zip(heights[1:], shares[1:], strict=True)]
+    assert slopes == pytest.approx([slopes[0]] * 3, rel=1e-3) and slopes[0] < 0
+    assert [row[4].value for row in table.rows[:4]] == rows[0]["disagreement"]
+    assert [row[6].value for row in table.rows[:4]] == shares
+    assert [row[3].text for row in table.rows[:4]] == ["before", "distillation", "distillation", "refinement"]
+
+
+def test_without_distillation_there_is_no_figure_of_it(results):  # noqa: F811
+    older = {name: value for name, value in results.items() if name != "distillations"}
+    assert agreement(results) == "" and agreement(older) == "" and agreement_numbers(older).rows == []
+    assert "Agreement with the teacher" not in render(older)

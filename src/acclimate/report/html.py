@@ -11,6 +11,7 @@ import yaml
 from markupsafe import Markup
 
 from acclimate.files import write_text
+from acclimate.report.agreement import agreement, agreement_numbers
 from acclimate.report.cells import Table
 from acclimate.report.curves import curve_numbers, curves
 from acclimate.report.figures import colour_index
@@ -72,6 +73,15 @@ FIGURES = (
         "term. Where it was asked for, the loss on held-out text, without dropout, is dashed.",
         curves,
         curve_numbers,
+    ),
+    Figure(
+        "agreement",
+        "Agreement with the teacher",
+        "How many units of the representation are active in only one of teacher and student (Eq. 4 of DoKTra), on "
+        "train examples without dropout, a mean over seeds: before distillation, then after each epoch. Hollow: "
+        "epochs of refinement, without the teacher.",
+        agreement,
+        agreement_numbers,
     ),
     Figure(
         "calibration",
