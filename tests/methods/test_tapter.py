@@ -77,9 +77,20 @@ def test_fasttext_is_cached_by_what_determines_it(tiny_bert, tmp_path, monkeypat
     assert len(calls) == 3
 
 
-def test_general_text_comes_first(tiny_bert, tmp_path):
+def test_general_text_comes_first_and_is_learnt_once(tiny_bert, tmp_path, monkeypatch):
     (tmp_path / "general.txt").write_text("\n\n".join(f"soup and wine on the table {number}" for number in range(20)))
+    read = []
+    train = word_vectors.train_fasttext
+
+    def trained(texts, *, start, epochs, **options):
+        read.append((start is None, epochs))
+        return train(texts, start=start, epochs=epochs, **options)
+
     run(tiny_bert, tmp_path / "plain")
-    run(tiny_bert, tmp_path / "general", general=str(tmp_path / "general.txt"))
-    a, b = (load_file(tmp_path / name / "model.safetensors")[TABLE] for name in ("plain", "general"))
-    assert not torch.equal(a, b)
+    monkeypatch.setattr(word_vectors, "train_fasttext", trained)
+    general = {"general": str(tmp_path / "general.txt"), "general_epochs": 3}
+    run(tiny_bert, tmp_path / "general", **general)
+    run(tiny_bert, tmp_path / "longer", epochs=4, **general)
+    assert read == [(True, 3), (False, 2), (False, 4)]
+    plain, after = (load_file(tmp_path / name / "model.safetensors")[TABLE] for name in ("plain", "general"))
+    assert not torch.equal(plain, after)

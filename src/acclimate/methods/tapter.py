@@ -32,7 +32,9 @@ class TAPTER(Method):
             has its mean.
         vectors: A fastText ``.bin`` to go on from, as in the paper; empty to train on the text alone. A ``.npy`` is
             F itself, with a row for each token of the vocabulary, zeros where it has none; nothing is trained then.
-        general: Text on which fastText is trained first where there are no ``vectors``; empty for none.
+        general: Text on which fastText is trained first where there are no ``vectors``; empty for none. The result
+            is kept in the cache for every run.
+        general_epochs: Of fastText on that text (5 is the default of its library).
         dimension: Of vectors that are trained from nothing.
         min_count: Words of the text that are rarer have no vector of their own (paper: 5 for SQuAD, 2 for BioASQ).
         epochs: Of fastText (paper: 5 and 10).
@@ -50,6 +52,7 @@ class TAPTER(Method):
     weight: float = 1.0
     vectors: str = ""
     general: str = ""
+    general_epochs: int = 5
     dimension: int = 300
     min_count: int = 2
     epochs: int = 10

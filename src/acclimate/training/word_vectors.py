@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from acclimate.corpus import Corpus
 from acclimate.corpus.progress import Progress
-from acclimate.training.run import Run
-from acclimate.vectors.fasttext import NEGATIVES, load_fasttext, train_fasttext
+from acclimate.files import new_folder
+from acclimate.training.run import Run, cache_folder
+from acclimate.vectors.fasttext import NEGATIVES, load_fasttext, save_fasttext, train_fasttext
 from acclimate.vectors.stop_words import read_stop_words
 from acclimate.vectors.surface import surfaces
 from acclimate.vectors.targets import Targets, make_targets, read_targets
@@ -24,8 +26,9 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
 
     Args:
         run: The adaptation.
-        settings: ``vectors``, ``general``, ``dimension``, ``min_count``, ``epochs``, ``buckets``, ``stop_words``,
-            ``boundary`` and ``normalise``, as :class:`acclimate.methods.tapter.TAPTER` has them.
+        settings: ``vectors``, ``general``, ``general_epochs``, ``dimension``, ``min_count``, ``epochs``,
+            ``buckets``, ``stop_words``, ``boundary`` and ``normalise``, as :class:`acclimate.methods.tapter.TAPTER`
+            has them.
     """
     stop_words = read_stop_words(settings["stop_words"], run.tokenizer)
     if settings["vectors"].endswith(".npy"):
@@ -41,7 +44,7 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
         model = load_fasttext(settings["vectors"]) if settings["vectors"] else None
         options = {name: settings[name] for name in ("dimension", "min_count", "epochs", "buckets")}
         if general is not None:
-            model = _trained(run, "general text", general, None, options)
+            model = load_fasttext(_general(run, general, {**options, "epochs": settings["general_epochs"]}))
         model = _trained(run, "the text of the run", _texts(run), model, options)
         targets = make_targets(
             model,
@@ -56,9 +59,23 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
     identity = {**{name: settings[name] for name in keys}, "negatives": NEGATIVES}
     if settings["vectors"] and Path(settings["vectors"]).is_file():
         identity["vectors"] = _contents(Path(settings["vectors"]))
-    identity |= {"general": general.fingerprint if general else "", "stop_words": sorted(stop_words)}
+    if general is not None:
+        identity |= {"general": general.fingerprint, "general_epochs": settings["general_epochs"]}
+    identity["stop_words"] = sorted(stop_words)
     made = run.cached("fasttext", identity, make)
     return Targets(made["vectors"], made["regularised"])
+
+
+def _general(run: Run, text: Corpus, options: Mapping[str, Any]) -> Path:
+    """Return a ``.bin`` of the cache: what was learnt of a general text serves every run."""
+    decides = {**options, "text": text.fingerprint, "negatives": NEGATIVES, "seed": run.seed}
+    key = hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()[:24]
+    file = cache_folder() / "fasttext-general" / key / "general.bin"
+    if not file.is_file():
+        made = _trained(run, "general text", text, None, options)
+        with new_folder(file.parent) as folder:
+            save_fasttext(made, folder / file.name)
+    return file
 
 
 def _trained(run: Run, what: str, texts: Iterable[str], start: Any, options: Mapping[str, Any]) -> Any:

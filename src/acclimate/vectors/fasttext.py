@@ -131,6 +131,11 @@ def load_fasttext(path: str | Path) -> Any:
         raise UserError(f"'{path}' is no fastText model with subwords (.bin); a .vec file will not do.") from error
 
 
+def save_fasttext(model: Any, path: str | Path) -> None:
+    """Write a model as a ``.bin`` of the fastText library, which :func:`load_fasttext` reads."""
+    _gensim().models.fasttext.save_facebook_model(model, str(path))
+
+
 def vector(model: Any, text: str, starts: bool, boundary: Boundary = "paper") -> np.ndarray:
     """Return the vector of a piece of a word: (dimension,), zero where nothing is known.
 

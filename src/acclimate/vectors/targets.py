@@ -73,7 +73,7 @@ def read_targets(
         UserError: If the file is missing or holds something else, or no token takes part.
     """
     try:
-        vectors = np.load(path, allow_pickle=False)
+        vectors = np.load(path)
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"The vectors '{path}' cannot be read as .npy: {first_line(error)}.") from error
     if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.dtype.kind not in "fiu":
