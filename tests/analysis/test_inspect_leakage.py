@@ -11,8 +11,9 @@ from acclimate import cli
 from acclimate.analysis.leakage import inspect_leakage
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.tasks import load_task
-from acclimate.tasks.text import judged_texts, task_text
+from acclimate.tasks import Task, load_task
+from acclimate.tasks.qa import QATask
+from acclimate.tasks.text import item_texts, judged_texts, task_text
 
 LONG = "The waiter brought us a cold soup, and nobody at the table was surprised by that any more."
 
@@ -36,6 +37,36 @@ def test_which_texts_are_looked_for(folder):
         "test": [LONG, "test pair a", "test pair b"],
     }
     assert task_text(task) == ["a train text", "train pair a", "train pair b"]
+    assert item_texts(task)["train"] == ["a train text\ntrain pair a", "a train text\ntrain pair b"]
+    assert item_texts(task)["dev"] == ["Only here.\ndev pair a", "Only here.\ndev pair b"]
+
+
+def squad(**passages):
+    asked = {
+        passage: [{"id": f"{name}{number}", "question": "How was it?", "answers": [{"text": "It", "answer_start": 0}]}]
+        for number, (name, passage) in enumerate(passages.items())
+    }
+    return {"data": [{"paragraphs": [{"context": passage, "qas": qas} for passage, qas in asked.items()]}]}
+
+
+def test_train_splits_are_looked_at_by_item(folder):
+    # An aspect in train with another sentence, or a question asked of another passage, is no find.
+    rows = {
+        "train": [(LONG, "soup"), ("The wine was as warm as the day was long, sadly.", "wine")],
+        "test": [(LONG, "soup"), ("Nobody had told them that their wine list was out of date.", "wine")],
+    }
+    pairs = Task.of("pairs", *([{"text": a, "text_pair": b, "label": b} for a, b in rows[s]] for s in rows))
+    shared = f"It was warm. {LONG}"
+    questions = QATask.of("asked", squad(a="It is somewhere else.", b=shared), squad(c=shared, d="It is new."))
+    report = inspect_leakage(None, [pairs, questions], progress=False)
+    assert report.keys() == {"acclimate", "rules", "train"}
+    counts = [
+        (row["task"], row["split"], row["texts"], row["found"], row["exact"])
+        for found in report["train"]
+        for row in found["texts"]
+    ]
+    assert counts == [("pairs", "test", 2, 1, 1), ("asked", "test", 2, 1, 1)]
+    assert [found["examples"][0]["text"] for found in report["train"]] == [f"{LONG}\nsoup", shared]
 
 
 def test_in_python(folder):
@@ -64,4 +95,5 @@ def test_on_the_command_line(folder, monkeypatch, capsys):
     assert "1 of 3 documents hold a dev or test text." in shown
     assert "task, test: 1 of 3 texts (0 exact, 0 near, 1 contained); 2 are short" in shown
     assert "is in 'In the evening" in shown
+    assert "task, test: 0 of 2 texts in its own train split (0 exact, 0 near, 0 contained)" in shown
     assert json.loads((folder / "leakage.json").read_text())["flagged"] == 1

@@ -23,8 +23,9 @@ def moved(base, adapted, texts, *, max_length):
     return {"texts": len(texts), "tokens": 99, "embeddings": {"all": movement, "read": movement}, "layers": layers}
 
 
-def parts(world, texts=None):
-    return replace(world.parts(), moved=moved, judged_texts=lambda task: (texts or {}).get(task.name, {}))
+def parts(world, texts=None, items=None):
+    told = [lambda task, of=of or {}: of.get(task.name, {}) for of in (texts, items)]
+    return replace(world.parts(), moved=moved, judged_texts=told[0], item_texts=told[1])
 
 
 def keys(folder, **changes) -> dict[str, set[str]]:
@@ -196,6 +197,72 @@ def test_a_corpus_is_looked_at_once(folder, tmp_path, monkeypatch):
     )
 
 
+TWICE = "A sentence that stands in train and in test, learnt with its label before it is asked for."
+ITEMS = {
+    "intent": {
+        "train": [TWICE.upper(), "cs document, number 8 of many"],
+        "dev": ["Of its own."],
+        "test": [TWICE, "x"],
+    },
+    "aspect": {"train": ["nothing of another task is looked for here"], "test": ["nothing of it", TWICE]},
+}
+
+
+def test_texts_in_the_train_split_are_told_and_stay(folder, tmp_path, capsys, monkeypatch):
+    # TWICE is in train of intent and test of aspect, which is no find: models learn one task at a time.
+    values = study(folder, leakage="remove", other_tasks=[str(folder / "aspect")])
+    results = compare(values, tmp_path / "out", parts=parts(World(), TEXTS, ITEMS))
+    corpus, intent, aspect = results["leakage"]
+    assert "train_of" not in corpus and corpus["removed"] and corpus["flagged"] == 2
+    assert (intent["domain"], intent["train_of"], intent["documents"], intent["flagged"]) == ("cs", "intent", 2, 1)
+    assert not intent["removed"] and "digests" not in intent
+    assert [(row["split"], row["texts"], row["exact"]) for row in intent["texts"]] == [("dev", 1, 0), ("test", 2, 1)]
+    assert [(one["task"], one["split"], one["text"]) for one in intent["examples"]] == [("intent", "test", TWICE)]
+    assert (aspect["train_of"], aspect["flagged"]) == ("aspect", 0)
+    page = markdown(results)
+    (said,) = (line for line in page.split("##")[0].splitlines() if "Train splits hold" in line)
+    assert "1 of the 2 test texts of intent. Models learn these with a label" in said
+    assert "aspect" not in said and "leakage: remove" not in said
+    table = page.split("## Test texts in train splits")[1].split("##")[0]
+    assert [line.split("|")[1:4] for line in table.splitlines() if line.startswith("| aspect")] == [
+        [" aspect ", " test ", " aspect "]
+    ]
+    told = " ".join(capsys.readouterr().err.split())
+    assert "the train split of intent holds 1 dev or test texts of intent; they are learnt there with a label" in told
+
+    def never(*args, **options):
+        raise AssertionError("what was found is kept")
+
+    monkeypatch.setattr("acclimate.study.leaks.find_leakage", never)
+    again = compare(values, tmp_path / "out", progress=False, parts=parts(World(), TEXTS, ITEMS))
+    assert again["leakage"] == results["leakage"]
+    off = compare({**values, "leakage": "off"}, tmp_path / "out", progress=False, parts=parts(World(), TEXTS, ITEMS))
+    assert off["leakage"] == [] and "Test texts in train" not in markdown(off)
+
+
+def test_what_train_splits_hold_changes_no_cell(folder):
+    plans = [
+        make_plan(StudyConfig.of(study(folder, leakage=leakage)), parts(World(), None, items))
+        for leakage, items in (("off", {}), ("report", ITEMS), ("remove", ITEMS))
+    ]
+    assert plans[0].cells.keys() == plans[1].cells.keys() == plans[2].cells.keys()
+
+
+def test_the_task_that_is_learnt_before_counts_and_the_same_task_once(folder, tmp_path):
+    (folder / "before").write_text("before")
+    task = {"path": str(folder / "intent"), "first": str(folder / "before")}
+    domains = [{"name": name, "corpus": str(folder / f"{name}.txt"), "tasks": [task]} for name in ("cs", "food")]
+    items = {"intent": {"train": ["x y"], "test": [TWICE]}, "before": {"train": [TWICE], "test": ["x y"]}}
+    world = replace(parts(World(), None, items), check_first=lambda first, task: None)
+    world = replace(world, finetune_defaults=lambda: {"first": None, "epochs": 5})
+    results = compare(study(folder, domains=domains), tmp_path / "out", progress=False, parts=world)
+    assert [(row["train_of"], row["texts"][0]["task"], row["flagged"]) for row in results["leakage"]] == [
+        ("intent", "intent", 0),
+        ("before", "intent", 1),
+    ]
+    assert "1 of the 1 test texts of intent (in before, learnt before it)" in markdown(results)
+
+
 def test_yaml_reads_a_bare_off_as_false_and_a_slip_is_told(folder):
     assert StudyConfig.of(study(folder, leakage=False)).leakage == "off"
     with pytest.raises(UserError, match="'leakage'"):
@@ -206,6 +273,9 @@ def test_what_comes_from_data_is_escaped(folder, tmp_path):
     texts = {"intent": {"<b>test</b>": [LEAKED]}}
     results = compare(study(folder), tmp_path / "out", progress=False, parts=parts(World(), texts))
     assert "<b>test</b>" not in render(results) and "&lt;b&gt;test&lt;/b&gt;" in render(results)
+    items = {"intent": {"train": [LEAKED], "<i>test</i>": [LEAKED]}}
+    results = compare(study(folder), tmp_path / "out", progress=False, parts=parts(World(), None, items))
+    assert "Train splits hold 1 of the 1 &lt;i&gt;test" in render(results) and "<i>test</i>" not in render(results)
 
 
 def test_the_change_of_a_single_text_is_no_evidence(folder, tmp_path):

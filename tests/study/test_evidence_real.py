@@ -53,7 +53,11 @@ def test_all_evidence_of_one_study(place):
     )
     results = compare(place / "study.yaml", place / "out", progress=False)
     assert results["cells"]["failed"] == 0
-    (leaked,) = results["leakage"]
+    leaked, *trains = results["leakage"]
+    assert [(row["train_of"], row["documents"], row["flagged"]) for row in trains] == [
+        ("task", 16, 0),
+        ("other", 16, 0),
+    ]
     assert (leaked["flagged"], leaked["removed"]) == (1, True)
     test = next(row for row in leaked["texts"] if row["task"] == "task")
     assert (test["texts"], test["contained"]) == (24, 1)

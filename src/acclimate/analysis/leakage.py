@@ -1,4 +1,4 @@
-"""`acclimate inspect leakage`: which of the texts that tasks are judged on stand in a corpus."""
+"""`acclimate inspect leakage`: which of the texts that tasks are judged on stand in a corpus or in train splits."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from acclimate.corpus.text_index import Rules
 from acclimate.errors import UserError
 from acclimate.files import write_json
 from acclimate.tasks.kinds import load_task
-from acclimate.tasks.text import judged_texts
+from acclimate.tasks.text import item_texts, judged_texts
 from acclimate.training.texts import Text, as_corpus
 from acclimate.version import __version__
 
 
 def inspect_leakage(
-    corpus: Text,
+    corpus: Text | None,
     tasks: Sequence[Any],
     out: str | Path | None = None,
     *,
@@ -26,10 +26,11 @@ def inspect_leakage(
     text_column: str = "text",
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Look for the dev and test texts of tasks in a corpus, reading it once.
+    """Look for the dev and test texts of tasks in a corpus, reading it once, and in the train split of each task.
 
     Args:
-        corpus: Files, folders, globs or data sets of the hub, or a :class:`acclimate.corpus.Corpus`.
+        corpus: Files, folders, globs or data sets of the hub, or a :class:`acclimate.corpus.Corpus`; None looks in
+            train splits alone.
         tasks: Folders of labelled tasks, or loaded ones.
         out: JSON file to write; None writes nothing.
         rules: What counts as found.
@@ -39,7 +40,9 @@ def inspect_leakage(
     Returns:
         ``documents`` and ``flagged``, how many were read and how many hold a text; ``texts``, a row for each task and
         split, as :class:`acclimate.corpus.leakage.Leakage` counts; ``examples``; ``digests`` of the documents, for
-        :meth:`acclimate.corpus.Corpus.without`; and the ``rules``.
+        :meth:`acclimate.corpus.Corpus.without`; ``train``, the same of the train split of each task, whose rows count
+        the two texts of a pair as one, and of a question its passage; and the ``rules``. Without a
+        corpus there are ``train`` and ``rules`` alone.
 
     Raises:
         UserError: If a source or a task cannot be read, two tasks have the same name, or none has a text.
@@ -51,14 +54,24 @@ def inspect_leakage(
     groups = {(task.name, split): texts for task in loaded for split, texts in judged_texts(task).items()}
     if not groups:
         raise UserError("There is no text to look for; give the folder of a task with --task.")
-    source = as_corpus(corpus, text_column)
-    numbered = {str(number): texts for number, texts in enumerate(groups.values())}
-    found = find_leakage(source, numbered, rules, progress=progress)
-    report = {"acclimate": __version__, "corpus": source.report.sources, "rules": asdict(rules)}
-    report |= _told(found, list(groups))
+    report: dict[str, Any] = {"acclimate": __version__, "rules": asdict(rules)}
+    if corpus is not None:
+        source = as_corpus(corpus, text_column)
+        numbered = {str(number): texts for number, texts in enumerate(groups.values())}
+        found = find_leakage(source, numbered, rules, progress=progress)
+        report |= {"corpus": source.report.sources, **_told(found, list(groups))}
+    report["train"] = [_in_train(task, rules, progress) for task in loaded]
     if out is not None:
         write_json(out, report)
     return report
+
+
+def _in_train(task: Any, rules: Rules, progress: bool) -> dict[str, Any]:
+    judged = item_texts(task)
+    train = judged.pop("train", [])
+    numbered = {str(number): texts for number, texts in enumerate(judged.values())}
+    told = _told(find_leakage(train, numbered, rules, progress=progress), [(task.name, split) for split in judged])
+    return {name: value for name, value in told.items() if name != "digests"}
 
 
 def _told(found: Leakage, names: list[tuple[str, str]]) -> dict[str, Any]:

@@ -7,6 +7,8 @@ from typing import Any
 from acclimate.report.cells import Entry, Table, mean_entry, p_entry
 from acclimate.report.words import VERDICTS, interval_text, method_name, metric_name, plain, signed
 
+KINDS = ("exact", "near", "contained")
+
 
 def kept(results: dict[str, Any]) -> Table:
     """Say how adapted models do on end tasks of other domains, against the model as it came."""
@@ -74,7 +76,8 @@ def moved(results: dict[str, Any]) -> Table:
 def leakage(results: dict[str, Any]) -> Table:
     """Say which dev and test texts stand in the text that models were adapted to."""
     names = ["domain", "task", "split", "texts", "short", "in the corpus", "%", "exact", "near", "contained"]
-    removed = any(row["removed"] for row in results.get("leakage") or [])
+    corpora = [row for row in results.get("leakage") or [] if "train_of" not in row]
+    removed = any(row["removed"] for row in corpora)
     note = (
         "Different texts that a model is judged on, and how many are in the corpus: as a document (exact), nearly "
         "(Jaccard similarity of 5-letter sequences of at least 0.8) or inside a document (at least 80 % of the text's "
@@ -82,12 +85,35 @@ def leakage(results: dict[str, Any]) -> Table:
         + ("The documents that hold one were left out before adaptation." if removed else "They were adapted to.")
     )
     table = Table("Test texts in the corpus", note, names, [False] * 3 + [True] * 7)
-    for corpus in results.get("leakage") or []:
+    for corpus in corpora:
         for row in corpus["texts"]:
-            share = 100 * row["found"] / row["texts"] if row["texts"] else 0.0
-            cells = [Entry(corpus["domain"]), Entry(row["task"]), Entry(row["split"])]
-            cells += [Entry(f"{row[name]:,}", row[name]) for name in ("texts", "short", "found")]
-            cells.append(Entry(plain(share), share))
-            cells += [Entry(f"{row[name]:,}", row[name]) for name in ("exact", "near", "contained")]
-            table.rows.append(cells)
+            table.rows.append([Entry(corpus["domain"]), Entry(row["task"]), Entry(row["split"]), *_counts(row)])
     return table
+
+
+def repeated(results: dict[str, Any]) -> Table:
+    """Say which dev and test texts stand in the train splits that the same models learn."""
+    names = ["task", "split", "train split of", "texts", "short", "in train", "%", "exact", "near", "contained"]
+    note = (
+        "Different texts that a model is judged on, and how many are in the train split of their own task, or of the "
+        "one learnt before it; the two texts of a pair count as one, and of a question its passage counts. Rules as "
+        "for corpora: exact, near, or contained in a longer text. Models learn them with the label that they have "
+        "there (with few_shot those that are drawn), and methods that read the text of the task adapt to them as "
+        "well: scores on these texts say little of new ones. They stay, as train splits are used as they are. A "
+        "short text, of fewer than eight words, may be there by chance."
+    )
+    table = Table("Test texts in train splits", note, names, [False] * 3 + [True] * 7)
+    for learnt in results.get("leakage") or []:
+        for row in learnt["texts"] if "train_of" in learnt else []:
+            table.rows.append([Entry(row["task"]), Entry(row["split"]), Entry(learnt["train_of"]), *_counts(row)])
+    return table
+
+
+def _counts(row: dict[str, Any]) -> list[Entry]:
+    share = 100 * row["found"] / row["texts"] if row["texts"] else 0.0
+    counts = {name: Entry(f"{row[name]:,}", row[name]) for name in ("texts", "short", "found", *KINDS)}
+    return [
+        *(counts[name] for name in ("texts", "short", "found")),
+        Entry(plain(share), share),
+        *(counts[name] for name in KINDS),
+    ]

@@ -6,7 +6,7 @@ from typing import Any
 
 from acclimate.report.accounts import accounts
 from acclimate.report.cells import Entry, Table, mean_entry, p_entry
-from acclimate.report.lost import kept, leakage, moved
+from acclimate.report.lost import kept, leakage, moved, repeated
 from acclimate.report.searched import searched
 from acclimate.report.took import adaptations, distillations, scored
 from acclimate.report.words import VERDICTS, interval_text, method_name, metric_name, metrics_of, plain, signed
@@ -17,8 +17,9 @@ OPPOSITE = {"win": "loss", "loss": "win", "tie": "tie"}
 
 def tables(results: dict[str, Any]) -> list[Table]:
     """Return the tables of a study that have rows: scores, losses, and what they took."""
-    made = [_tally(results), _scores(results), _losses(results), kept(results), moved(results), leakage(results)]
-    made += [scored(results), adaptations(results), accounts(results), distillations(results), searched(results)]
+    made = [_tally(results), _scores(results), _losses(results), kept(results), moved(results)]
+    made += [leakage(results), repeated(results), scored(results), adaptations(results), accounts(results)]
+    made += [distillations(results), searched(results)]
     return [_without_constant(table) for table in made if table.rows]
 
 

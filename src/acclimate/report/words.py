@@ -231,9 +231,8 @@ def _leaked(results: dict[str, Any]) -> list[str]:
     """Warn of each corpus that models were adapted to although it holds texts that they are judged on."""
     said = []
     for corpus in results.get("leakage") or []:
-        rows = [row for row in corpus["texts"] if row["found"]]
-        if rows and not corpus["removed"]:
-            parts = [f"{row['found']:,} of the {row['texts']:,} {row['split']} texts of {row['task']}" for row in rows]
+        parts = [_found_texts(row) for row in corpus["texts"] if row["found"]]
+        if parts and "train_of" not in corpus and not corpus["removed"]:
             said.append(
                 f"The text of {corpus['domain']} that models were adapted to holds {joined(parts)}, without labels. "
                 "What was learnt there may be these very texts; 'leakage: remove' leaves the documents out."
@@ -241,12 +240,32 @@ def _leaked(results: dict[str, Any]) -> list[str]:
     return said
 
 
+def _found_texts(row: dict[str, Any]) -> str:
+    return f"{row['found']:,} of the {row['texts']:,} {row['split']} texts of {row['task']}"
+
+
+def _repeated(results: dict[str, Any]) -> list[str]:
+    """Warn of train splits that hold texts of the dev and test splits of their task."""
+    parts = []
+    for learnt in results.get("leakage") or []:
+        for row in learnt["texts"] if "train_of" in learnt else []:
+            if row["found"]:
+                where = "" if learnt["train_of"] == row["task"] else f" (in {learnt['train_of']}, learnt before it)"
+                parts.append(f"{_found_texts(row)}{where}")
+    if not parts:
+        return []
+    return [
+        f"Train splits hold {joined(parts)}. Models learn these with a label, all methods the same ones, so that "
+        "scores on them say little of new texts. They were left in: train splits are used as they are."
+    ]
+
+
 def _caveats(results: dict[str, Any], compared: list[dict[str, Any]]) -> list[str]:
     said = []
     if results["failures"]:
         count = len(results["failures"])
         said.append(f"{count} {'cell has' if count == 1 else 'cells have'} no result; see the end of this page.")
-    said += _leaked(results)
+    said += _leaked(results) + _repeated(results)
     if compared:
         seeds = min(len(row["difference"]["seeds"]) for row in compared)
         if seeds == 1:

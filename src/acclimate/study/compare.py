@@ -112,13 +112,18 @@ def _write(results: dict[str, Any], out: Path, progress: bool) -> None:
 
 
 def _tell_leaks(plan: Plan) -> None:
-    """Say at the start which corpora hold texts that a task is judged on."""
+    """Say at the start which corpora and train splits hold texts that a task is judged on."""
     console = Console(stderr=True)
     for domain, found in plan.leakage.items():
         if found["flagged"]:
             texts = sum(group["found"] for group in found["texts"])
             what = "are left out" if found["removed"] else "stay in: 'leakage: remove' leaves them out"
             line = f"! {found['flagged']:,} documents of {domain} hold {texts:,} dev or test texts; they {what}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for found in plan.in_train.values():
+        if texts := sum(group["found"] for group in found["texts"]):
+            line = f"! the train split of {found['train_of']} holds {texts:,} dev or test texts of "
+            line += f"{found['texts'][0]['task']}; they are learnt there with a label"
             console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 

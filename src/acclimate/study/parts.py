@@ -78,6 +78,12 @@ def _judged_texts(task: Any) -> dict[str, list[str]]:
     return judged_texts(task)
 
 
+def _item_texts(task: Any) -> dict[str, list[str]]:
+    from acclimate.tasks.text import item_texts
+
+    return item_texts(task)
+
+
 def _has_head(model: str) -> bool:
     from acclimate.backbone import load_masked_lm
 
@@ -165,6 +171,7 @@ class Parts:
         lm_loss: From a model, texts and ``max_length`` to ``{"nats", "per_text", ...}``.
         moved: From a model, an adapted one, texts and ``max_length`` to how far the one is from the other.
         judged_texts: From a task to the texts of its dev and test splits, by split.
+        item_texts: From a task to the texts of its items, by split, the pairs joined.
         corpus: From sources and a text column to an iterable of documents with ``fingerprint`` and ``split``.
         has_head: Whether a model has a masked-LM head; one without is given one before anything else.
         method: From a method's name and parameters to its parameters with defaults.
@@ -186,6 +193,7 @@ class Parts:
     lm_loss: Callable[..., dict[str, Any]] = _lm_loss
     moved: Callable[..., dict[str, Any]] = _moved
     judged_texts: Callable[[Any], dict[str, list[str]]] = _judged_texts
+    item_texts: Callable[[Any], dict[str, list[str]]] = _item_texts
     corpus: Callable[[list[str], str], Any] = _corpus
     has_head: Callable[[str], bool] = _has_head
     method: Callable[[str, dict[str, Any]], dict[str, Any]] = _method

@@ -69,6 +69,7 @@ class Plan:
         readings: What each method reads, by label.
         task_texts: Text of the train split of tasks, by (domain, task name), where a method reads it.
         leakage: What each corpus holds of the texts that tasks are judged on, by domain, where that was looked for.
+        in_train: What train splits hold of the texts that the same models are judged on, where that was looked for.
         limits: Rows that are kept of splits, and that there were, where the study limits a task.
     """
 
@@ -87,6 +88,7 @@ class Plan:
     readings: dict[str, Reading] = field(default_factory=dict)
     task_texts: dict[tuple[str, str], Any] = field(default_factory=dict)
     leakage: dict[str, dict[str, Any]] = field(default_factory=dict)
+    in_train: dict[str, dict[str, Any]] = field(default_factory=dict)
     limits: dict[tuple[str, str], dict[str, tuple[int, int]]] = field(default_factory=dict)
 
     def add(self, cell: Cell) -> str:

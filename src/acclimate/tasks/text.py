@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from acclimate.tasks.folders import SPLITS
 from acclimate.tasks.kinds import LabelledTask
 from acclimate.tasks.qa import QATask
 
@@ -39,6 +40,33 @@ def judged_texts(task: LabelledTask) -> dict[str, list[str]]:
     """
     found = {split: list(dict.fromkeys(t for t in _texts(task, split) if t and t.strip())) for split in JUDGED}
     return {split: texts for split, texts in found.items() if texts}
+
+
+def item_texts(task: LabelledTask) -> dict[str, list[str]]:
+    """Return what is learnt and judged as one, of each split that there is: ``"train"``, ``"dev"``, ``"test"``.
+
+    That is a text; both texts of a pair joined, since the same aspect or hypothesis with another sentence is another
+    item; and of a question its passage, since people ask the same of many passages.
+
+    Args:
+        task: A loaded task.
+
+    Returns:
+        Each distinct text once, in the order of the file.
+    """
+    found: dict[str, list[str]] = {}
+    for split in SPLITS:
+        examples = getattr(task, split, ())
+        texts = (_item(example, isinstance(task, QATask)) for example in examples)
+        if kept := [text for text in dict.fromkeys(texts) if text.strip()]:
+            found[split] = kept
+    return found
+
+
+def _item(example: Any, is_question: bool) -> str:
+    if is_question:
+        return str(example.passage)
+    return str(example.text) if example.text_pair is None else f"{example.text}\n{example.text_pair}"
 
 
 def _texts(task: Any, split: str = "train") -> Iterator[str | None]:
