@@ -92,6 +92,10 @@ def test_a_fine_tuned_model(tiny_bert, task, tmp_path):
     assert found["macro f1"].metric_value == pytest.approx(result.metrics["macro_f1"], abs=1e-4)
     assert found["macro f1"].metric_type == "f1" and found["macro f1"].dataset_name == "polarity"
     assert ["test", "8"] in rows(made.text, "Data") and "one model of seed 0" in made.text
+    low, high = (found["macro f1"].metric_args[end] for end in ("low", "high"))
+    assert 0 <= low <= result.metrics["macro_f1"] <= high <= 1 and low < high
+    shown = [f"{100 * value:.1f}" for value in (result.metrics["macro_f1"], low, high)]
+    assert ["macro\\_f1", *shown] in rows(made.text, "Results")
     log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert log[-1]["step"] == result.steps
     mean = sum(line["loss"] for line in log) / len(log)  # a line for each step of so short a training

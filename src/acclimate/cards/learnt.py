@@ -9,6 +9,7 @@ from typing import Any
 from acclimate.cards.adapted import LIMITS
 from acclimate.cards.card import Card, hub_name, settings_table, shown_name, table
 from acclimate.cards.measured import METRICS, TASKS
+from acclimate.evaluation.resampling import item_interval
 from acclimate.evaluation.scoring import scoring_of
 
 
@@ -30,7 +31,7 @@ def write_learnt_card(
         models: What it was made from, by role: ``model``; or ``teacher`` and ``student``.
         task: What it learnt; a loaded task with its splits.
         options: How.
-        result: What came out, with ``metrics``, ``train_size`` and ``seed``.
+        result: What came out, a :class:`acclimate.tasks.result.FinetuneResult`.
 
     Returns:
         The path of the card.
@@ -41,11 +42,16 @@ def write_learnt_card(
     done = "distilled" if verb == "distill" else "fine-tuned"
     summary = f"`{shown_name(start)}`, {done} on the task `{task.name}`{taught}."
     sizes = [(split, f"{len(getattr(task, split)):,}") for split in ("train", "dev", "test") if getattr(task, split)]
-    metrics = [name for name in scoring_of(result.kind, result.scoring).metrics if name in result.metrics]
-    values = [(metric, f"{100 * result.metrics[metric]:.1f}") for metric in metrics]
+    scoring = scoring_of(result.kind, result.scoring)
+    metrics = [name for name in scoring.metrics if name in result.metrics]
+    reach = {metric: item_interval(scoring, result.gold, result.predicted, metric) for metric in metrics}
+    values = [
+        (metric, *(f"{100 * value:.1f}" for value in (result.metrics[metric], *reach[metric]))) for metric in metrics
+    ]
     told = (
-        f"On the {len(task.test):,} items of the test split, in points of 100; one model of seed {result.seed}. One "
-        "seed says nothing about the luck of training: `acclimate compare` runs several, and gives intervals."
+        f"On the {len(task.test):,} items of the test split, in points of 100; one model of seed {result.seed}. The "
+        "interval is that of other test items (bootstrap); one seed says nothing about the luck of training: "
+        "`acclimate compare` runs several, and joins both."
     )
     card = Card(
         name,
@@ -53,10 +59,10 @@ def write_learnt_card(
         summary,
         base=hub_name(start),
         tags=[verb],
-        results=[_result(pipeline, task, metric, result) for metric in metrics],
+        results=[_result(pipeline, task, metric, result, reach[metric]) for metric in metrics],
     )
     card.sections = [
-        ("Results", told + "\n\n" + table(("metric", "value"), values)),
+        ("Results", told + "\n\n" + table(("metric", "value", "95 % from", "to"), values)),
         ("Training", settings_table({**options, "examples": f"{result.train_size:,}"})),
         ("Data", table(("split", "items"), sizes) + f"\n\nHash of the task: `{task.fingerprint()}`."),
         ("Limits", LIMITS),
@@ -64,7 +70,8 @@ def write_learnt_card(
     return card.write(Path(folder))
 
 
-def _result(pipeline: str, task: Any, metric: str, result: Any) -> dict[str, Any]:
+def _result(pipeline: str, task: Any, metric: str, result: Any, reach: tuple[float, float]) -> dict[str, Any]:
+    low, high = (round(end, 4) for end in reach)
     return {
         "task_type": pipeline,
         "dataset_type": task.name,
@@ -73,5 +80,5 @@ def _result(pipeline: str, task: Any, metric: str, result: Any) -> dict[str, Any
         "metric_type": METRICS.get(metric, metric),
         "metric_name": metric.replace("_", " "),
         "metric_value": round(float(result.metrics[metric]), 4),
-        "metric_args": {"seed": result.seed, "test_items": len(task.test)},
+        "metric_args": {"seed": result.seed, "test_items": len(task.test), "low": low, "high": high},
     }

@@ -7,7 +7,7 @@ seeds and items. An interval that looks at one kind of luck only is too narrow.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -16,10 +16,10 @@ import numpy.typing as npt
 from scipy import stats
 
 from acclimate.evaluation.paired import called_differences, count_tables, counted_differences, label_arrays
+from acclimate.evaluation.resampling import in_blocks, resamples
 from acclimate.evaluation.scoring import Scoring, SingleLabel
 
 Metric = str | Callable[[np.ndarray, np.ndarray], float]
-_CHUNK = 4_000_000  # cells of a (resamples, items) block: 32 MB of float64
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def paired_bootstrap(
     else:
         items, score = counted_differences(gold, predictions_a, predictions_b, metric, scoring or SingleLabel())
     observed = score(np.ones((1, items)))[0]
-    resampled = np.concatenate([score(weights) for weights in _resamples(items, n, seed)])  # (n, seeds)
+    resampled = np.concatenate([score(weights) for weights in resamples(items, n, seed)])  # (n, seeds)
     draws = _draws(groups, len(observed))
     whole, parts = (np.stack([values[..., draw].mean(-1) for draw in draws], -1) for values in (observed, resampled))
     found = _student(whole, parts, float(observed.mean()), items=items, sizes=[len(draw) for draw in draws])
@@ -142,7 +142,7 @@ def paired_difference(
     weighted = (weight * difference).T  # (items, seeds)
     observed = weighted.sum(0) / weight.sum()
     parts = []
-    for drawn in _resamples(items, n, seed):
+    for drawn in resamples(items, n, seed):
         total = drawn @ weight
         parts.append((drawn @ weighted)[total > 0] / total[total > 0, None])
     return _student(observed, np.concatenate(parts), float(observed.mean()), items=items)
@@ -197,7 +197,7 @@ def permutation_test(
         one = np.ones((1, count))
         observed = np.mean([scoring.value(one @ a, metric) - scoring.value(one @ b, metric) for a, b in tables])
         blocks = []
-        for rows in _blocks(n, count):
+        for rows in in_blocks(n, count):
             swap = (rng.random((rows, count)) < 0.5).astype(float)
             keep = 1.0 - swap
             found = [
@@ -225,21 +225,6 @@ def holm(pvalues: Sequence[float]) -> list[float]:
     adjusted = np.empty_like(values)
     adjusted[order] = np.minimum(stepped, 1.0)
     return [float(value) for value in adjusted]
-
-
-def _blocks(n: int, items: int) -> Iterator[int]:
-    """Cut ``n`` resamples into blocks that fit in memory."""
-    size = max(1, _CHUNK // items)
-    for start in range(0, n, size):
-        yield min(size, n - start)
-
-
-def _resamples(items: int, n: int, seed: int) -> Iterator[np.ndarray]:
-    """Yield blocks of bootstrap counts, shape (rows, items); each row sums to the number of items."""
-    rng = np.random.default_rng(seed)
-    for rows in _blocks(n, items):
-        drawn = rng.integers(items, size=(rows, items)) + np.arange(rows)[:, None] * items
-        yield np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items).astype(float)
 
 
 def _draws(groups: Sequence[Any] | None, seeds: int) -> list[list[int]]:
