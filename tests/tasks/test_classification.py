@@ -155,7 +155,7 @@ def test_dev_chooses_the_best_epoch_and_keeps_its_weights(tiny_bert, tmp_path, m
         if split == "dev" and len(seen) < 3:
             seen.append(learner.model.classifier.weight.detach().clone())
             return Measured({"accuracy": next(scores)}, [], [], [])
-        return Measured({"accuracy": 0.0}, [], [], [])
+        return Measured({"accuracy": 0.0}, [0], [1], [[0.2, 0.8]])
 
     monkeypatch.setattr("acclimate.tasks.classification.ClassificationLearner.measure", measured)
     options = {"select": "dev", "metric": "accuracy", "epochs": 3, "learning_rate": 1e-2}
