@@ -85,6 +85,16 @@ def tiny_model(kind: str, seed: int = 0, **changes) -> transformers.PreTrainedMo
     return transformers.AutoModelForMaskedLM.from_config(config(**{**sizes, **changes})).eval()
 
 
+def add_token(folder: Path, token: str) -> None:
+    """Give a saved model and its tokenizer a token more."""
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens([token])
+    tokenizer.save_pretrained(folder)
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder)
+    model.resize_token_embeddings(len(tokenizer))
+    model.save_pretrained(folder)
+
+
 def save_tiny(kind: str, folder: Path, seed: int = 0, **changes) -> Path:
     """Save such a model with its tokenizer; return the folder."""
     tiny_model(kind, seed, **changes).save_pretrained(folder)

@@ -15,7 +15,7 @@ from acclimate.analysis.embedding_plot import embedding_tables
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from tests.test_cli import call
-from tests.tiny import VOCABULARY, save_tiny, tiny_tokenizer
+from tests.tiny import VOCABULARY, add_token, save_tiny, tiny_tokenizer
 
 FOOD = Corpus.of([f"pizza pasta soup wine {'menu' if number % 2 else 'table'} the of {number}" for number in range(9)])
 PAPERS = Corpus.of([f"model gradient loss layer the of table {number}" for number in range(9)])
@@ -83,12 +83,7 @@ def test_what_cannot_be_compared_is_said(tiny_bert, moved, tmp_path):
     with pytest.raises(UserError, match="same name"):
         inspect_embeddings(tiny_bert, [moved, moved], progress=False)
     other = save_tiny("bert", tmp_path / "other")
-    tokenizer = tiny_tokenizer()
-    tokenizer.add_tokens(["brandnew"])
-    tokenizer.save_pretrained(other)
-    model = transformers.AutoModelForMaskedLM.from_pretrained(other)
-    model.resize_token_embeddings(len(tokenizer))
-    model.save_pretrained(other)
+    add_token(other, "brandnew")
     with pytest.raises(UserError, match="another vocabulary"):
         inspect_embeddings(tiny_bert, [other], progress=False)
 

@@ -9,7 +9,7 @@ import transformers
 
 from acclimate.analysis.representations import Products, measure_moved
 from acclimate.errors import UserError
-from tests.tiny import ENCODERS, TEXTS, save_tiny, tiny_tokenizer
+from tests.tiny import ENCODERS, TEXTS, add_token, save_tiny, tiny_tokenizer
 
 
 def textbook(x: np.ndarray, y: np.ndarray) -> float:
@@ -102,12 +102,7 @@ def test_against_a_plain_forward_of_each_text(tmp_path, monkeypatch):
 def test_another_vocabulary_and_empty_text(tmp_path):
     one = save_tiny("bert", tmp_path / "a")
     other = save_tiny("bert", tmp_path / "b")
-    tokenizer = tiny_tokenizer()
-    tokenizer.add_tokens(["pasta e fagioli"])
-    tokenizer.save_pretrained(other)
-    model = transformers.AutoModelForMaskedLM.from_pretrained(other)
-    model.resize_token_embeddings(len(tokenizer))
-    model.save_pretrained(other)
+    add_token(other, "pasta e fagioli")
     with pytest.raises(UserError, match="another vocabulary"):
         measure_moved(one, other, TEXTS)
     with pytest.raises(UserError, match="no token"):

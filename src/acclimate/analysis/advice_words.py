@@ -72,12 +72,12 @@ def _loss(found: dict[str, Any]) -> dict[str, str]:
         if name in found:
             above = found[name]["above_general"]
             span = f"{_signed(above['difference'])} nats against general text, 95 % {_span(above)}"
-            if above["low"] > 0:
-                word = "reads it worse than general text"
-            elif above["high"] < 0:
-                word = "reads it better than general text already"
-            else:
-                word = "reads it about as well as general text, as far as these documents can show"
+            word = _by_side(
+                above,
+                "reads it worse than general text",
+                "reads it better than general text already",
+                "reads it about as well as general text, as far as these documents can show",
+            )
             text = "Held-out text of the domain" if name == "domain" else "Train text of the task"
             loss = f"{found[name]['nats']:.3f} nats, {found[name]['bits_per_byte']:.3f} bits per byte"
             lines.append(f"{text}: {loss} ({span}): the model {word}.")
@@ -128,12 +128,8 @@ def _pilot(pilot: dict[str, Any]) -> dict[str, str]:
 
 def _forgetting(pilot: dict[str, Any]) -> dict[str, str]:
     change = pilot["change"]["general"]
-    if change["low"] > 0:
-        word = "It forgot"
-    elif change["high"] < 0:
-        word = "It got better at general text, too"
-    else:
-        word = "No change that these documents can show"
+    better, neither = "It got better at general text, too", "No change that these documents can show"
+    word = _by_side(change, "It forgot", better, neither)
     return {
         "about": "forgetting after the pilot",
         "says": f"{word}: the loss on general text changed by {_signed(change['difference'])} nats, 95 % "
@@ -141,6 +137,11 @@ def _forgetting(pilot: dict[str, Any]) -> dict[str, str]:
         "does_not_say": "What a whole run forgets, which is mostly more, and what tasks of other domains lose: "
         "'other_tasks' in a study measures that.",
     }
+
+
+def _by_side(entry: dict[str, float], above: str, below: str, neither: str) -> str:
+    """Choose words by where an interval lies: above zero, below it, or on both sides."""
+    return above if entry["low"] > 0 else below if entry["high"] < 0 else neither
 
 
 def _signed(value: float) -> str:

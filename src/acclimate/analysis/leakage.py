@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from acclimate.corpus.leakage import Leakage, find_leakage
+from acclimate.corpus.leakage import find_leakage, told
 from acclimate.corpus.text_index import Rules
 from acclimate.errors import UserError
 from acclimate.files import write_json
@@ -59,7 +59,8 @@ def inspect_leakage(
         source = as_corpus(corpus, text_column)
         numbered = {str(number): texts for number, texts in enumerate(groups.values())}
         found = find_leakage(source, numbered, rules, progress=progress)
-        report |= {"corpus": source.report.sources, **_told(found, list(groups))}
+        places = {str(number): {"task": task, "split": split} for number, (task, split) in enumerate(groups)}
+        report |= {"corpus": source.report.sources, **told(found.as_dict(), places), "digests": found.digests}
     report["train"] = [_in_train(task, rules, progress) for task in loaded]
     if out is not None:
         write_json(out, report)
@@ -69,21 +70,5 @@ def inspect_leakage(
 def _in_train(task: Any, rules: Rules, progress: bool) -> dict[str, Any]:
     judged = item_texts(task)
     train = judged.pop("train", [])
-    numbered = {str(number): texts for number, texts in enumerate(judged.values())}
-    told = _told(find_leakage(train, numbered, rules, progress=progress), [(task.name, split) for split in judged])
-    return {name: value for name, value in told.items() if name != "digests"}
-
-
-def _told(found: Leakage, names: list[tuple[str, str]]) -> dict[str, Any]:
-    """Replace the numbers of groups by task and split."""
-    places = {str(number): {"task": task, "split": split} for number, (task, split) in enumerate(names)}
-    return {
-        "documents": found.documents,
-        "flagged": found.flagged,
-        "texts": [{**places[group], **counts} for group, counts in found.groups.items()],
-        "examples": [
-            {**places[example["group"]], **{name: value for name, value in example.items() if name != "group"}}
-            for example in found.examples
-        ],
-        "digests": found.digests,
-    }
+    found = find_leakage(train, judged, rules, progress=progress)
+    return told(found.as_dict(), {split: {"task": task.name, "split": split} for split in judged})

@@ -9,8 +9,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from acclimate.backbone.attention import LAYER, NAME
-from acclimate.backbone.dropout import cheapen_dropout
-from acclimate.backbone.lookup import spare_embeddings
+from acclimate.backbone.thrift import make_thrifty
 from acclimate.errors import UserError
 
 QUERY, KEY, VALUE = ("query", "q_lin", "q_proj"), ("key", "k_lin", "k_proj"), ("value", "v_lin", "v_proj")
@@ -108,8 +107,7 @@ def attach(model: PreTrainedModel) -> list[HeadLayer]:
             layers.append(_layer(model, module, names[id(module)], heads, width))
     if not layers:
         raise refusal
-    cheapen_dropout(model)
-    spare_embeddings(model)
+    make_thrifty(model)
     return layers
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from acclimate.cards.adapted import LIMITS
 from acclimate.cards.card import Card, hub_name, settings_table, shown_name, table
 from acclimate.cards.measured import METRICS, TASKS
-from acclimate.evaluation.resampling import item_interval
+from acclimate.evaluation.resampling import item_intervals
 from acclimate.evaluation.scoring import scoring_of
 
 
@@ -44,7 +44,7 @@ def write_learnt_card(
     sizes = [(split, f"{len(getattr(task, split)):,}") for split in ("train", "dev", "test") if getattr(task, split)]
     scoring = scoring_of(result.kind, result.scoring)
     metrics = [name for name in scoring.metrics if name in result.metrics]
-    reach = {metric: item_interval(scoring, result.gold, result.predicted, metric) for metric in metrics}
+    reach = item_intervals(scoring, result.gold, result.predicted, metrics)
     values = [
         (metric, *(f"{100 * value:.1f}" for value in (result.metrics[metric], *reach[metric]))) for metric in metrics
     ]

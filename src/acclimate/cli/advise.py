@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.app import Quiet, StopWords, app
+from acclimate.cli.app import Quiet, StopWords, TextColumn, app
 
 
 @app.command()
@@ -28,7 +28,7 @@ def advise(
     documents: Annotated[int, typer.Option(help="Documents of each text on which losses are measured.")] = 200,
     max_length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 128,
     stop_words: StopWords = "english",
-    text_column: Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")] = "text",
+    text_column: TextColumn = "text",
     seed: Annotated[int, typer.Option(help="Of the pilot.")] = 0,
     quiet: Quiet = False,
 ) -> None:

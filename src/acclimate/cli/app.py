@@ -20,6 +20,7 @@ app.add_typer(inspection, name="inspect")
 Out = Annotated[Path, typer.Option(help="Folder to make.")]
 Precision = Annotated[str, typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it.")]
 StopWords = Annotated[str, typer.Option(help="english, none, a file with a word a line, or a language, as german.")]
+TextColumn = Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars.")]
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from acclimate.cli.app import Out, Precision, Quiet, StopWords, inspection, named_values
+from acclimate.cli.app import Out, Precision, Quiet, StopWords, TextColumn, inspection, named_values
 from acclimate.errors import UserError
 
 
@@ -24,7 +24,7 @@ def inspect_importance(
         Literal["unusual", "important"], typer.Option(help="Eq. 10 of the DGA paper, or its upper side only.")
     ] = "unusual",
     max_length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 128,
-    text_column: Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")] = "text",
+    text_column: TextColumn = "text",
     precision: Precision = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -79,7 +79,7 @@ def inspect_masks(
     max_length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 128,
     seed: Annotated[int, typer.Option(help="Chooses texts and masks.")] = 0,
     stop_words: StopWords = "english",
-    text_column: Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")] = "text",
+    text_column: TextColumn = "text",
     precision: Precision = "auto",
     quiet: Quiet = False,
 ) -> None:
@@ -127,7 +127,7 @@ def inspect_embeddings(
     word: Annotated[list[str] | None, typer.Option(help="Word to label; several. Default: chosen.")] = None,
     words: Annotated[int, typer.Option(help="How many are chosen.")] = 10,
     stop_words: StopWords = "english",
-    text_column: Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")] = "text",
+    text_column: TextColumn = "text",
     quiet: Quiet = False,
 ) -> None:
     """Measure how far adaptation moved the static word embeddings, and draw them."""

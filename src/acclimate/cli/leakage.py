@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.app import Quiet, inspection
+from acclimate.cli.app import Quiet, TextColumn, inspection
 
 
 @inspection.command("leakage")
@@ -24,7 +24,7 @@ def inspect_leakage(
         float, typer.Option(help="Least share of a text's word sequences that a document holds.")
     ] = 0.8,
     fewest_words: Annotated[int, typer.Option(help="Shorter texts are looked for as whole documents only.")] = 8,
-    text_column: Annotated[str, typer.Option(help="Where the text is in tables and JSON lines.")] = "text",
+    text_column: TextColumn = "text",
     quiet: Quiet = False,
 ) -> None:
     """Look for the dev and test texts of tasks in a text to adapt to, and in the train splits of these tasks."""

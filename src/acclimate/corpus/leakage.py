@@ -53,6 +53,20 @@ class Leakage:
         return asdict(self)
 
 
+def told(found: Mapping[str, Any], places: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+    """Return what is told of a :class:`Leakage`, given as plain values, with task and split in place of groups."""
+    examples = [
+        {**places[example["group"]], **{name: value for name, value in example.items() if name != "group"}}
+        for example in found["examples"]
+    ]
+    return {
+        "documents": found["documents"],
+        "flagged": found["flagged"],
+        "texts": [{**places[group], **counts} for group, counts in found["groups"].items()],
+        "examples": examples,
+    }
+
+
 def document_digest(data: bytes) -> bytes:
     """Return what a corpus knows a document by: 12 bytes for its UTF-8."""
     return blake2b(data, digest_size=12).digest()

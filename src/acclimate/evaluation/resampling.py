@@ -28,10 +28,15 @@ def resamples(items: int, n: int, seed: int) -> Iterator[np.ndarray]:
         yield np.bincount(drawn.ravel(), minlength=rows * items).reshape(rows, items).astype(float)
 
 
-def item_interval(
-    scoring: Scoring, gold: Sequence[Any], predicted: Sequence[Any], metric: str, n: int = 2000, seed: int = 0
-) -> tuple[float, float]:
-    """Return the 95 % interval of one model's score over the choice of test items, by the percentiles of a bootstrap.
+def item_intervals(
+    scoring: Scoring,
+    gold: Sequence[Any],
+    predicted: Sequence[Any],
+    metrics: Sequence[str],
+    n: int = 2000,
+    seed: int = 0,
+) -> dict[str, tuple[float, float]]:
+    """Return the 95 % interval of one model's scores over the choice of test items, by the percentiles of a bootstrap.
 
     It speaks of this one model: how another seed of training would have come out is not in it.
 
@@ -39,11 +44,16 @@ def item_interval(
         scoring: Of the task.
         gold: What is true of each item, as the scoring wants it.
         predicted: What the model says.
-        metric: One of the scoring's.
+        metrics: Some of the scoring's.
         n: Resamples.
         seed: Of the resamples.
     """
-    counts = scoring.counts(gold, predicted, metric)
-    drawn = np.concatenate([scoring.value(weights @ counts, metric) for weights in resamples(len(counts), n, seed)])
-    low, high = np.percentile(drawn, [2.5, 97.5])
-    return float(low), float(high)
+    counts = {metric: scoring.counts(gold, predicted, metric) for metric in metrics}
+    drawn: dict[str, list[np.ndarray]] = {metric: [] for metric in metrics}
+    for items in {len(table) for table in counts.values()}:  # rows for most metrics, documents for some
+        for weights in resamples(items, n, seed):
+            for metric, table in counts.items():
+                if len(table) == items:
+                    drawn[metric].append(scoring.value(weights @ table, metric))
+    ends = {metric: np.percentile(np.concatenate(values), [2.5, 97.5]) for metric, values in drawn.items()}
+    return {metric: (float(low), float(high)) for metric, (low, high) in ends.items()}

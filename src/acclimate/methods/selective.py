@@ -9,6 +9,7 @@ from acclimate.masking.selective import SelectiveMasking, check_cap
 from acclimate.masking.static import StaticMasking
 from acclimate.methods import Method, register
 from acclimate.selective.account import text_account
+from acclimate.selective.cost import ACCOUNT
 from acclimate.selective.options import preset
 from acclimate.selective.stages import Recipe, important_tokens
 from acclimate.training.run import Run
@@ -89,7 +90,7 @@ class Selective(Method):
         """Find the important tokens of the text, or take them from the cache."""
         seed = run.seed if self.annotator_seed is None else self.annotator_seed
         marks, account = important_tokens(run, Recipe.of(self.settings(), seed))
-        run.accounts["selective.json"] = account | text_account(marks, self.cap, run.say)
+        run.accounts[ACCOUNT] = account | text_account(marks, self.cap, run.say)
         masking: Masking = SelectiveMasking(marks=marks, cap=self.cap)
         masking = masking if self.choice == "important" else RandomSameCount.like(masking)
         self._masking = masking if self.fate == "dynamic" else StaticMasking(masking, run.seed)

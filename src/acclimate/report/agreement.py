@@ -5,14 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from acclimate.report.cells import Entry, Table
-from acclimate.report.figures import CARD, GRID, colour_index, legend, new_figure, series, short, styled, svg
+from acclimate.report.figures import CARD, GRID, colour_index, marker, method_legend, panel_grid, series, styled, svg
 from acclimate.report.words import place_name, plain
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-COLUMNS = 2
-_MARKERS = "osD^vPX*"
 
 Row = dict[str, Any]
 
@@ -32,28 +29,14 @@ def agreement(results: dict[str, Any]) -> str:
 
     colours = colour_index(results)
     methods = list(dict.fromkeys(row["method"] for rows in panels.values() for row in rows))
-    columns = min(COLUMNS, len(panels))
-    lines = -(-len(panels) // columns)
-    figure = new_figure(0.6 + (3.2 if columns == 1 else 2.4) * lines)
-    grid = list(figure.subplots(lines, columns, squeeze=False, sharey=True).flat)
-    for number, (axes, (name, rows)) in enumerate(zip(grid, panels.items(), strict=False)):
+    figure, grid = panel_grid(list(panels), (3.2, 2.4), "epoch", "units that differ, %", sharey=True)
+    for axes, rows in zip(grid, panels.values(), strict=True):
         for row in rows:
-            _draw(axes, row, _MARKERS[methods.index(row["method"]) % len(_MARKERS)], series(colours[row["method"]]))
+            _draw(axes, row, marker(methods.index(row["method"])), series(colours[row["method"]]))
         axes.grid(color=GRID, linewidth=0.8)
         axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
-        if len(panels) > 1:
-            axes.set_title(short(name, 30), loc="left")
-        if number + columns >= len(panels):
-            axes.set_xlabel("epoch")
-        if number % columns == 0:
-            axes.set_ylabel("units that differ, %")
     grid[0].set_ylim(bottom=0)
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
-    entries = [
-        (_MARKERS[number % len(_MARKERS)], series(colours[method]), method) for number, method in enumerate(methods)
-    ]
-    legend(figure, entries)
+    method_legend(figure, methods, colours)
     return svg(figure, "agreement", "Share of units that differ between teacher and student over training")
 
 

@@ -9,6 +9,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Matplotlib writes colours as numbers. These stand for colours of the page, and are replaced in the finished SVG.
@@ -18,6 +19,10 @@ _PAGE = {
     **{WARM: "var(--warm)", COOL: "var(--cool)"},
 }
 SERIES = 8
+COLUMNS = 2
+"""Of panels beside each other."""
+MARKERS = "osD^vPX*"
+"""They tell lines apart where colours cannot be told."""
 WIDTH = 6.0  # inches: 432 units, so that text is still readable when a phone shows the figure 360 wide
 
 
@@ -63,6 +68,44 @@ def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
     names = [short(name, 40) for _, _, name in entries]
     columns = 1 if max(map(len, names)) > 24 else 2 if max(map(len, names)) > 14 else min(4, len(names))
     figure.legend(handles, names, loc="outside upper left", ncols=columns, frameon=False, handletextpad=0.3)
+
+
+def marker(index: int) -> str:
+    """Return the marker of a number of line; they come again after the last."""
+    return MARKERS[index % len(MARKERS)]
+
+
+def method_legend(figure: Figure, methods: Sequence[str], colours: dict[str, int]) -> None:
+    """Put a legend above the axes with the marker and the colour of each method."""
+    legend(figure, [(marker(number), series(colours[method]), method) for number, method in enumerate(methods)])
+
+
+def panel_grid(
+    names: Sequence[str], heights: tuple[float, float], xlabel: str, ylabel: str, **options: Any
+) -> tuple[Figure, list[Axes]]:
+    """Make a figure with axes for each name, two beside each other, labels where figure and axes end.
+
+    Args:
+        names: Titles; one alone is not shown.
+        heights: Of a line of one panel and of one of two, in inches.
+        xlabel: Below the lowest.
+        ylabel: Beside the first of a line.
+        **options: For ``subplots``.
+    """
+    columns = min(COLUMNS, len(names))
+    lines = -(-len(names) // columns)
+    figure = new_figure(0.6 + heights[columns > 1] * lines)
+    grid = list(figure.subplots(lines, columns, squeeze=False, **options).flat)
+    for number, (axes, name) in enumerate(zip(grid, names, strict=False)):
+        if len(names) > 1:
+            axes.set_title(short(name, 30), loc="left")
+        if number + columns >= len(names):
+            axes.set_xlabel(xlabel)
+        if number % columns == 0:
+            axes.set_ylabel(ylabel)
+    for axes in grid[len(names) :]:
+        axes.set_visible(False)
+    return figure, grid[: len(names)]
 
 
 def _settings() -> Any:

@@ -5,10 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from acclimate.report.cells import Entry, Table
-from acclimate.report.figures import GRID, INK, colour_index, legend, new_figure, series, short, styled, svg
+from acclimate.report.figures import (
+    GRID,
+    INK,
+    colour_index,
+    marker,
+    method_legend,
+    new_figure,
+    series,
+    short,
+    styled,
+    svg,
+)
 from acclimate.report.words import method_name, place_name, plain
 
-_MARKERS = "osD^vPX*"
 NARROWEST = 0.05
 """Least extent of the axis of CKA, so that next to no movement does not look like much."""
 
@@ -30,8 +40,8 @@ def layers(results: dict[str, Any]) -> str:
         for row in mine:
             ckas = [layer["cka"] for layer in row["layers"]]
             lowest = min(lowest, *ckas)
-            marker = _MARKERS[methods.index(row["method"]) % len(_MARKERS)]
-            axes.plot(range(len(ckas)), ckas, f"{marker}-", color=series(colours[row["method"]]), markersize=4.5)
+            line = f"{marker(methods.index(row['method']))}-"
+            axes.plot(range(len(ckas)), ckas, line, color=series(colours[row["method"]]), markersize=4.5)
         axes.axhline(1, color=INK, linewidth=0.8)
         axes.set_ylim(1 - 1.08 * (1 - lowest), 1 + 0.05 * (1 - lowest))
         most = max(len(row["layers"]) for row in mine)
@@ -41,10 +51,7 @@ def layers(results: dict[str, Any]) -> str:
         if len(panels) > 1:
             axes.set_title(short(place_name(results, {"model": model, "domain": domain}), 50), loc="left")
     grid[-1, 0].set_xlabel("layer")
-    entries = [
-        (_MARKERS[number % len(_MARKERS)], series(colours[method]), method) for number, method in enumerate(methods)
-    ]
-    legend(figure, entries)
+    method_legend(figure, methods, colours)
     return svg(figure, "movement", "Linear CKA of each layer before and after adaptation")
 
 

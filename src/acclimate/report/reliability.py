@@ -11,9 +11,8 @@ from acclimate.report.figures import (
     INK,
     colour_index,
     legend,
-    new_figure,
+    panel_grid,
     series,
-    short,
     styled,
     svg,
 )
@@ -22,7 +21,6 @@ from acclimate.report.words import place_name, plain
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-COLUMNS = 2
 LARGEST = 240.0
 """Area of the dot of a bin that holds all predictions, in square points."""
 SMALLEST = 6.0
@@ -38,20 +36,9 @@ def reliability(results: dict[str, Any]) -> str:
     if not panels:
         return ""
     colours = colour_index(results)
-    columns = min(COLUMNS, len(panels))
-    lines = -(-len(panels) // columns)
-    figure = new_figure(0.6 + (3.6 if columns == 1 else 2.9) * lines)
-    grid = list(figure.subplots(lines, columns, squeeze=False).flat)
-    for number, (axes, (name, rows)) in enumerate(zip(grid, panels.items(), strict=False)):
+    figure, grid = panel_grid(list(panels), (3.6, 2.9), "confidence, %", "right, %")
+    for axes, rows in zip(grid, panels.values(), strict=True):
         _panel(axes, rows, colours)
-        if len(panels) > 1:
-            axes.set_title(short(name, 30), loc="left")
-        if number + columns >= len(panels):
-            axes.set_xlabel("confidence, %")
-        if number % columns == 0:
-            axes.set_ylabel("right, %")
-    for axes in grid[len(panels) :]:
-        axes.set_visible(False)
     methods = list(dict.fromkeys(row["method"] for rows in panels.values() for row in rows))
     legend(figure, [("s", series(colours[method]), method) for method in methods])
     return svg(figure, "reliability", "Share of right predictions over their confidence")

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from acclimate.report.figures import CARD, GRID, INK, MUTED, colour_index, legend, new_figure, series, styled, svg
+from acclimate.report.figures import (
+    CARD,
+    GRID,
+    INK,
+    MUTED,
+    colour_index,
+    legend,
+    marker,
+    new_figure,
+    series,
+    styled,
+    svg,
+)
 from acclimate.report.words import metric_name, place_name
-
-_MARKERS = "osD^vPX*"
 
 
 @styled
@@ -46,12 +56,12 @@ def tradeoff(results: dict[str, Any]) -> str:
         x, y = cost["difference"], scale * gain["difference"]
         axes.plot([cost["low"], cost["high"]], [y, y], color=colour, linewidth=1.2, alpha=0.55)
         axes.plot([x, x], [scale * gain["low"], scale * gain["high"]], color=colour, linewidth=1.2, alpha=0.55)
-        marker = _MARKERS[places.index(place_name(results, row)) % len(_MARKERS)]
-        axes.plot([x], [y], marker, color=colour, markersize=8, markeredgecolor=CARD)
+        mark = marker(places.index(place_name(results, row)))
+        axes.plot([x], [y], mark, color=colour, markersize=8, markeredgecolor=CARD)
     methods = list(dict.fromkeys(row["method"] for row, _, _ in points))
     entries = [("s", series(colours[method]), method) for method in methods]
     if len(places) > 1:
-        entries += [(_MARKERS[i % len(_MARKERS)], MUTED, place) for i, place in enumerate(places)]
+        entries += [(marker(i), MUTED, place) for i, place in enumerate(places)]
     legend(figure, entries)
     axes.grid(color=GRID, linewidth=0.8)
     axes.margins(0.12)

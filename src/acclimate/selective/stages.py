@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import logging
 import tempfile
 import time
@@ -23,7 +21,7 @@ from acclimate.selective.fine_tuning import FineTuning
 from acclimate.selective.marking import mark_rows
 from acclimate.selective.options import AnnotationOptions, TokenTraining, annotation_options
 from acclimate.selective.token_classifier import check_training, load_token_classifier, train_token_classifier
-from acclimate.training.run import Run, cache_folder, fingerprint_weights
+from acclimate.training.run import Run, cache_folder, cache_key, fingerprint_weights
 from acclimate.vectors.stop_words import read_stop_words
 
 log = logging.getLogger(__name__)
@@ -124,8 +122,7 @@ class _Stages:
         warnings: Sequence[Callable[[dict[str, Any]], None]],
     ) -> tuple[Path, dict[str, Any]]:
         """Return the folder and the account of a stage; make them if they are not there."""
-        key = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:24]
-        folder = cache_folder() / "selective" / f"{name}-{key}"
+        folder = cache_folder() / "selective" / f"{name}-{cache_key(identity)}"
         if (folder / ACCOUNT).is_file():
             account = read_json(folder / ACCOUNT)
             for warn in warnings:  # what is found again is said again

@@ -11,7 +11,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from acclimate.corpus.leakage import Leakage, find_leakage
+from acclimate.corpus.leakage import Leakage, find_leakage, told
 from acclimate.corpus.text_index import Rules
 from acclimate.files import read_json, write_json
 from acclimate.study.config import StudyConfig
@@ -64,7 +64,12 @@ def _look_in_corpora(plan: Plan, config: StudyConfig, parts: Parts, progress: bo
         found = _found(digest(identity), known_only, find)
         if found is not None:
             places = {str(number): place for number, (place, _) in enumerate(tasks)}
-            plan.leakage[domain.name] = {**_told(found, places), "digests": found["digests"]}
+            plan.leakage[domain.name] = {
+                "rules": rules,
+                **told(found, places),
+                "removed": False,
+                "digests": found["digests"],
+            }
 
 
 def _look_in_train(plan: Plan, config: StudyConfig, parts: Parts, progress: bool, known_only: bool) -> None:
@@ -82,7 +87,13 @@ def _look_in_train(plan: Plan, config: StudyConfig, parts: Parts, progress: bool
         found = _found(key, known_only, partial(find_leakage, train, judged, Rules(), progress=progress))
         if found is not None:
             places = {split: {"task": place[1], "split": split} for split in judged}
-            plan.in_train[key] = {"domain": place[0], "train_of": train_of, **_told(found, places)}
+            plan.in_train[key] = {
+                "domain": place[0],
+                "train_of": train_of,
+                "rules": asdict(Rules()),
+                **told(found, places),
+                "removed": False,
+            }
 
 
 def _found(key: str, known_only: bool, find: Callable[[], Leakage]) -> dict[str, Any] | None:
@@ -96,18 +107,6 @@ def _found(key: str, known_only: bool, find: Callable[[], Leakage]) -> dict[str,
         found = find().as_dict()
         write_json(file, found)
     return found
-
-
-def _told(found: dict[str, Any], places: dict[str, dict[str, str]]) -> dict[str, Any]:
-    """Return what was found, with task and split in place of the names of groups."""
-    return {
-        "rules": asdict(Rules()),
-        "documents": found["documents"],
-        "flagged": found["flagged"],
-        "removed": False,
-        "texts": [{**places[name], **counts} for name, counts in found["groups"].items()],
-        "examples": [{**places[example.pop("group")], **example} for example in found["examples"]],
-    }
 
 
 def remove_leaks(plan: Plan, config: StudyConfig, parts: Parts, progress: bool = False) -> None:

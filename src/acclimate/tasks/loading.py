@@ -15,9 +15,8 @@ from acclimate.backbone import longest_text
 from acclimate.backbone.attention import NAME as ATTENTION
 from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
 from acclimate.backbone.device import fast_fp32_matmul, writes_attention_out
-from acclimate.backbone.dropout import cheapen_dropout
 from acclimate.backbone.loading import load_tokenizer
-from acclimate.backbone.lookup import spare_embeddings
+from acclimate.backbone.thrift import make_thrifty
 from acclimate.errors import UserError
 from acclimate.modules import virtual_ids
 
@@ -62,8 +61,7 @@ def load_with_head(
             )
     except UNREADABLE as error:
         raise UserError(f"No {what} could be made of '{path}': {why(error)}") from error
-    cheapen_dropout(model)
-    spare_embeddings(model)
+    make_thrifty(model)
     if writes_attention_out(device):
         _write_attention_out(model)
     fresh = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +13,7 @@ from acclimate.errors import UserError
 from acclimate.files import read_json, write_json
 from acclimate.masking.preview import Piece, marks_of, masked_pieces
 from acclimate.training.batches import Collator
-from acclimate.training.run import cache_folder
+from acclimate.training.run import cache_folder, cache_key
 
 TEXTS = 3
 LOOKED_AT = 300
@@ -72,8 +70,7 @@ def recall(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 def _place(config: Mapping[str, Any]) -> Path:
     # Not beside the model: a text of the corpus may not be free to go where the model goes.
-    key = hashlib.sha256(json.dumps(config, sort_keys=True, default=str).encode()).hexdigest()[:24]
-    return cache_folder() / "masked" / f"{key}.json"
+    return cache_folder() / "masked" / f"{cache_key(config)}.json"
 
 
 def _inner_name(masking: Any) -> str:

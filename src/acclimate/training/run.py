@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -34,6 +34,11 @@ SAMPLED_AT_ONCE = 40_000
 def cache_folder() -> Path:
     """Return where tokenised corpora and importances are kept: ``$ACCLIMATE_CACHE`` or ``~/.cache/acclimate``."""
     return Path(os.environ.get("ACCLIMATE_CACHE") or Path.home() / ".cache" / "acclimate")
+
+
+def cache_key(decides: Mapping[str, Any]) -> str:
+    """Return the name in the cache of what these values decide."""
+    return hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
 def fingerprint_weights(model: PreTrainedModel) -> str:
@@ -135,8 +140,7 @@ class Run:
             "model": fingerprint_weights(self.model),
             "text": getattr(self.rows, "fingerprint", None),
         }
-        key = hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:24]
-        folder = cache_folder() / name / key
+        folder = cache_folder() / name / cache_key(parts)
         file = folder / "tensors.safetensors"
         found = parts["text"] is not None and file.is_file()
         if self.group.all(found, self.device):

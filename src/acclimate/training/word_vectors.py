@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 from acclimate.corpus import Corpus
 from acclimate.corpus.progress import Progress
 from acclimate.files import new_folder
-from acclimate.training.run import Run, cache_folder
+from acclimate.training.run import Run, cache_folder, cache_key
 from acclimate.vectors.fasttext import NEGATIVES, load_fasttext, save_fasttext, train_fasttext
 from acclimate.vectors.stop_words import read_stop_words
 from acclimate.vectors.surface import surfaces
@@ -69,8 +68,7 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
 def _general(run: Run, text: Corpus, options: Mapping[str, Any]) -> Path:
     """Return a ``.bin`` of the cache: what was learnt of a general text serves every run."""
     decides = {**options, "text": text.fingerprint, "negatives": NEGATIVES, "seed": run.seed}
-    key = hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()[:24]
-    file = cache_folder() / "fasttext-general" / key / "general.bin"
+    file = cache_folder() / "fasttext-general" / cache_key(decides) / "general.bin"
     if not file.is_file():
         made = _trained(run, "general text", text, None, options)
         with new_folder(file.parent) as folder:
