@@ -75,6 +75,16 @@ def test_the_paper_in_numbers(plan):
     assert sizes["SciERC"] == (2260, 2388)
     assert sizes["ChemProt"] == (2667, 7398)
     assert sizes["asc_restaurant"] == (3452, 1120)
+    given = {made.cells[key].labels["task"]: options for key, options in made.finetune.items()}
+    assert {name: options["epochs"] for name, options in given.items()} == {
+        **dict.fromkeys(("asc_camera", "asc_phone"), 15),
+        **dict.fromkeys(("SciERC", "ACL-ARC", "ChemProt"), 10),
+        "asc_restaurant": 5,
+    }
+    for options in given.values():
+        assert (options["learning_rate"], options["batch_size"], options["max_length"]) == (1e-5, 16, 164)
+        assert options["warmup"] == 0 and "select" not in options
+    assert config.seeds == [0, 1, 2, 3, 4]
     metrics = {task.name: task.metric for domain in config.domains for task in domain.tasks}
     assert {name for name, metric in metrics.items() if metric == "micro_f1"} == {"ChemProt"}
 

@@ -25,6 +25,17 @@ def check_positive(**values: float) -> None:
             raise UserError(f"{name.replace('_', '-')} must be more than zero, not {value:g}.")
 
 
+def check_not_negative(**values: float) -> None:
+    """Check that no value is less than zero.
+
+    Raises:
+        UserError: If one is; the message names it as on the command line.
+    """
+    for name, value in values.items():
+        if not value >= 0:
+            raise UserError(f"{name.replace('_', '-')} must not be less than zero, not {value:g}.")
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of an error of another library that says something; the name of its class if none does."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

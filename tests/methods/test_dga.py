@@ -49,9 +49,10 @@ def test_importance_is_cached_by_what_determines_it(tiny_bert, tmp_path, monkeyp
     monkeypatch.setattr(module, "dropout_importance", counted)
     documents = [*DOCUMENTS, "a text of this test alone"]
 
-    def run(name, seed=0, **settings):
+    def run(name, seed=0, dropout=None, **settings):
         settings = {"importance_tokens": 100, **settings}
-        adapt(tiny_bert, Corpus.of(documents), "dga", tmp_path / name, settings=settings, **{**SHORT, "seed": seed})
+        options = {**SHORT, "seed": seed, "dropout": dropout}
+        adapt(tiny_bert, Corpus.of(documents), "dga", tmp_path / name, settings=settings, **options)
 
     run("a")
     run("b", contrast_weight=0.5)
@@ -60,6 +61,8 @@ def test_importance_is_cached_by_what_determines_it(tiny_bert, tmp_path, monkeyp
     run("d", importance_reads="logits")
     run("e", seed=3)
     assert len(calls) == 4
+    run("f", dropout=0.3)
+    assert len(calls) == 5, "other dropout, other importances"
 
 
 def test_a_method_in_one_file_shows_up_everywhere(tiny_bert, tmp_path):
@@ -97,6 +100,8 @@ ABLATIONS = {
     "H,I,O": ({"parts": "H,I,O"}, 3),
     "H,I,O,E": ({"parts": "H, I, O, E"}, 3),
 }
+PROTECTED = {"H": "attention.self.query", "I": "intermediate.dense", "O": ".0.output.dense", "E": "word_embeddings"}
+"""A weight that only units of the part own."""
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
@@ -110,6 +115,14 @@ def test_every_ablation_reads_what_it_should_and_trains(tiny_bert, tmp_path, nam
             engines.append(self)
 
     monkeypatch.setattr(module, "Engine", Watched)
+    methods = []
+    lookup = module.get
+
+    def noted(*args, **options):
+        methods.append(lookup(*args, **options))
+        return methods[-1]
+
+    monkeypatch.setattr(module, "get", noted)
     settings, views = ABLATIONS[name]
     result = adapt(
         tiny_bert,
@@ -121,7 +134,15 @@ def test_every_ablation_reads_what_it_should_and_trains(tiny_bert, tmp_path, nam
     )
     assert engines[-1].student_views == views
     assert ("contrast" in result.losses) == (views > 1)
-    assert result.parameters["settings"]["parts"] == tuple(settings.get("parts", "H").replace(" ", "").split(","))
+    parts = settings.get("parts", "H").replace(" ", "").split(",")
+    (method,) = methods
+    assert list(method._importance) == parts
+    for contrast in engines[-1].whole:
+        assert list(contrast.general.gates.values) == parts
+        assert (contrast.anchor.gates is None) == (name != "domain")
+    protected = {id(weight) for weight, _ in method._mask.scaled}
+    names = [key for key, weight in engines[-1].readers["student"].named_parameters() if id(weight) in protected]
+    assert {part for part, piece in PROTECTED.items() if any(piece in key for key in names)} == set(parts)
     before, after = (load_file(path / "model.safetensors") for path in (tiny_bert, tmp_path / "out"))
     assert not torch.equal(
         before["bert.encoder.layer.0.output.dense.weight"], after["bert.encoder.layer.0.output.dense.weight"]

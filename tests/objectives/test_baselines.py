@@ -110,6 +110,17 @@ def test_mistakes_are_explained():
     for name in METHODS:
         with pytest.raises(UserError, match="temperature must be more than zero"):
             get(name, temperature=0)
+    with pytest.raises(UserError, match="temperature must be more than zero"):
+        get("dga", temperature=0)
+    with pytest.raises(UserError, match="importance-tokens must be more than zero"):
+        get("dga", importance_tokens=-5)
+    for name, weight in {"dga": "contrast_weight", **dict.fromkeys([*METHODS, "mlm-deit"], "weight")}.items():
+        with pytest.raises(UserError, match="weight must not be less than zero"):
+            get(name, **{weight: -1})
+    with pytest.raises(UserError, match="size must be more than zero"):
+        get("mlm-adapter", size=0)
+    with pytest.raises(UserError, match="length must be more than zero"):
+        get("mlm-prompt", length=0)
     with pytest.raises(UserError, match="window must be odd"):
         get("mlm-taco", window=4)
     with pytest.raises(UserError, match="ngram-longest"):

@@ -55,6 +55,18 @@ def plan_of(folder, methods, **changes):
     return make_plan(StudyConfig.of(values(folder, methods, **changes)), parts(World()))
 
 
+def test_a_rate_that_cannot_be_meant_for_a_method_is_told(folder, caplog, monkeypatch):
+    """A prompt learns at 0.3; at the rate of the others it would stay where it started."""
+    monkeypatch.setitem(READS, "mlm", Reads(learning_rate=0.3))
+    monkeypatch.setitem(READS, "dga", Reads(learning_rate=1e-4))
+    plan_of(folder, ["mlm", "dga"], adapt={"steps": 2})
+    plan_of(folder, [{"name": "mlm", "adapt": {"learning_rate": 0.3}}, "dga"], adapt={"learning_rate": 2e-4})
+    assert not caplog.records
+    plan_of(folder, ["mlm", "dga"], adapt={"learning_rate": 2e-4})
+    (record,) = caplog.records
+    assert "'mlm' learns at 0.3 by itself, and at 0.0002 here" in record.getMessage()
+
+
 def adaptations(plan):
     return [cell for cell in plan.cells.values() if cell.kind == "adapt"]
 

@@ -81,6 +81,19 @@ def test_importance_is_the_mean_of_absolute_gradients(model):
     torch.testing.assert_close(fast, torch.stack(each).abs().mean(0), rtol=1e-3, atol=1e-9)
 
 
+def test_importance_over_several_batches_is_the_mean_over_their_texts(model):
+    """The released code adds up prefix sums, so that the first batch weighs the most."""
+    layers = attach(model)
+    batches = micro_batches(40)
+    assert len(batches) > 2 and len({batch.texts for batch in batches}) > 1
+    torch.manual_seed(5)
+    together = dropout_importance(model, {"H": layers}, batches)["H"]
+    torch.manual_seed(5)
+    alone = [dropout_importance(model, {"H": layers}, [batch])["H"] * batch.texts for batch in batches]
+    mean = torch.stack(alone).sum(0) / sum(batch.texts for batch in batches)
+    torch.testing.assert_close(together, mean, rtol=1e-4, atol=1e-9)
+
+
 def test_leaves_no_gradient_and_restores_the_model(model):
     layers = attach(model)
     assert not model.training

@@ -16,6 +16,7 @@ from torch import Tensor
 from acclimate.analysis.similarity import EDGES, correlations, cosines, random_similarity, shares
 from acclimate.backbone import attach, load_masked_lm
 from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, to_device
+from acclimate.backbone.dropout import dropout_rates
 from acclimate.backbone.units import PARTS, part_letters
 from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive, unknown
@@ -60,6 +61,7 @@ def inspect_importance(
     reads: Literal["hidden", "logits"] = "hidden",
     protect: Literal["unusual", "important"] = "unusual",
     max_length: int = 128,
+    dropout: float | None = None,
     precision: str = "auto",
     text_column: str = "text",
     progress: bool = True,
@@ -81,6 +83,7 @@ def inspect_importance(
         reads: See :func:`acclimate.updates.dropout_importance`.
         protect: See :func:`acclimate.updates.normalise`.
         max_length: Tokens of a text at most.
+        dropout: Of every layer of the encoder, in place of what its configuration says.
         precision: ``fp32``, ``bf16``, or ``auto``.
         text_column: Where the text is in tables and JSON lines.
         progress: Show bars.
@@ -98,7 +101,7 @@ def inspect_importance(
         for name, text in corpora.items()
     }
     fast_fp32_matmul()
-    loaded = load_masked_lm(model)
+    loaded = load_masked_lm(model, dropout=dropout)
     if loaded.absent_head and reads == "logits":
         raise UserError(
             "This model has no masked-LM head, so there are no logits to read; read 'hidden', or make a head first: "
@@ -133,6 +136,7 @@ def inspect_importance(
             "reads": reads,
             "protect": protect,
             "max_length": max_length,
+            "dropout": dropout_rates(loaded.model),
             "precision": chosen,
         },
         "domains": {

@@ -8,14 +8,18 @@ long.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers import PretrainedConfig
 
 STEPS = 1 << 15
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers as wide as a value of so many bytes."""
+OF_TASKS = ("classifier", "qa", "seq_classif", "summary")
+"""How the names of probabilities begin that only the heads of end tasks have."""
 
 
 class _Dropout(torch.autograd.Function):
@@ -66,6 +70,29 @@ class CheapDropout(nn.Dropout):
     def forward(self, values: Tensor) -> Tensor:
         """Drop in training, pass through in evaluation."""
         return dropout(values, self.p) if self.training else values
+
+
+def dropout_names(config: PretrainedConfig) -> list[str]:
+    """Return the entries of a configuration that hold a dropout probability of the encoder."""
+    return [
+        name
+        for name, value in config.to_dict().items()
+        if "dropout" in name and not name.startswith(OF_TASKS) and isinstance(value, float | int)
+    ]
+
+
+def dropout_rates(model: nn.Module) -> list[float]:
+    """Return the dropout probabilities that the modules of a model have, each once, rising."""
+    return sorted(set(_rates(model.modules())))
+
+
+def _rates(modules: Iterable[nn.Module]) -> Iterable[float]:
+    for module in modules:
+        if isinstance(module, nn.Dropout):
+            yield float(module.p)
+        own = getattr(module, "attention_dropout", None)  # ModernBERT hands a number to the attention function
+        if isinstance(own, float | int):
+            yield float(own)
 
 
 def cheapen_dropout(model: nn.Module) -> None:

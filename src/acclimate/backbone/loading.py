@@ -6,10 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
 from acclimate.backbone.device import fast_fp32_matmul
+from acclimate.backbone.dropout import dropout_names
 from acclimate.backbone.language_head import head_parameters, language_head, start_head
 from acclimate.errors import UserError
 
@@ -37,12 +45,14 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_masked_lm(path: str | Path, dtype: torch.dtype = torch.float32) -> LoadedModel:
+def load_masked_lm(path: str | Path, dtype: torch.dtype = torch.float32, dropout: float | None = None) -> LoadedModel:
     """Load a masked language model and its tokenizer.
 
     Args:
         path: A model folder, or a name on the hub.
         dtype: What the weights become; training wants float32 whatever the file holds.
+        dropout: Probability of every dropout in the encoder, in place of those of its configuration, which stays as it
+            is: who saves the model saves the old ones.
 
     Returns:
         The model in evaluation mode, the tokenizer, and whether the head was absent.
@@ -59,7 +69,10 @@ def load_masked_lm(path: str | Path, dtype: torch.dtype = torch.float32) -> Load
     try:
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusted())
         with quiet():
+            before = _with_dropout(path, config, dropout)
             model, info = from_pretrained(AutoModelForMaskedLM, path, config, dtype=dtype)
+            for name, value in before.items():
+                setattr(model.config, name, value)
     except UNREADABLE as error:
         raise UserError(f"No masked language model could be loaded from '{path}': {why(error)}") from error
     tokenizer = load_tokenizer(path)
@@ -79,3 +92,18 @@ def load_masked_lm(path: str | Path, dtype: torch.dtype = torch.float32) -> Load
         start_head(model, missing)
     model.eval()
     return LoadedModel(model, tokenizer, absent)
+
+
+def _with_dropout(path: str | Path, config: PretrainedConfig, dropout: float | None) -> dict[str, float]:
+    """Set the dropout of a configuration, if one is given; return what it was."""
+    if dropout is None:
+        return {}
+    if not 0 <= dropout < 1:
+        raise UserError(f"Dropout is a probability, from 0 to below 1, not {dropout:g}.")
+    names = dropout_names(config)
+    if not names:
+        raise UserError(f"The configuration of '{path}' knows no dropout, so none can be set; leave it out.")
+    before = {name: getattr(config, name) for name in names}
+    for name in names:
+        setattr(config, name, float(dropout))
+    return before

@@ -37,6 +37,9 @@ def adapt(
     learning_rate: Annotated[
         float | None, typer.Option(help="Peak learning rate (default: the method's, mostly 1e-4).")
     ] = None,
+    dropout: Annotated[
+        float | None, typer.Option(help="Of the encoder while it adapts (default: what its configuration says).")
+    ] = None,
     mask_rate: options.MaskRate = None,
     masking: options.Masking = None,
     masking_set: options.MaskingSet = None,

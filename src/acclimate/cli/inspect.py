@@ -24,6 +24,9 @@ def inspect_importance(
         Literal["unusual", "important"], typer.Option(help="Eq. 10 of the DGA paper, or its upper side only.")
     ] = "unusual",
     max_length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 128,
+    dropout: Annotated[
+        float | None, typer.Option(help="Of the encoder (default: what its configuration says).")
+    ] = None,
     text_column: TextColumn = "text",
     precision: Precision = "auto",
     quiet: Quiet = False,
@@ -44,6 +47,7 @@ def inspect_importance(
         reads=reads,
         protect=protect,
         max_length=max_length,
+        dropout=dropout,
         precision=precision,
         text_column=text_column,
         progress=not quiet,

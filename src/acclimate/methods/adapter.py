@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from acclimate.backbone import add_adapters
+from acclimate.errors import check_positive
 from acclimate.methods import Method, register
 from acclimate.training.run import Run
 
@@ -28,6 +29,10 @@ class MLMAdapter(Method):
     loads_without_us: ClassVar[bool] = False
 
     size: int = 64
+
+    def __post_init__(self) -> None:
+        """Check the width."""
+        check_positive(size=self.size)
 
     def prepare(self, run: Run) -> None:
         """Put the adapters in and freeze the rest."""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from acclimate.errors import check_not_negative
 from acclimate.methods import Method, register
 from acclimate.modules import virtual_ids
 from acclimate.objectives import BatchObjective, MaskedLM, Objective, TokenDistillation
@@ -22,7 +23,7 @@ class MLMWithDistillationToken(Method):
     does for every model: what the distillation token is for there, the paper does not say.
 
     Attributes:
-        weight: Of the distillation (paper: 1).
+        weight: Of the distillation (released code of DGA: 1).
         distance: D; see :class:`acclimate.objectives.TokenDistillation`.
     """
 
@@ -30,7 +31,8 @@ class MLMWithDistillationToken(Method):
     distance: Literal["divergence", "cosine", "squared"] = "divergence"
 
     def __post_init__(self) -> None:
-        """Start without a token: :meth:`prepare` knows it."""
+        """Check the weight, and start without a token: :meth:`prepare` knows it."""
+        check_not_negative(weight=self.weight)
         self._token = -1
 
     @property

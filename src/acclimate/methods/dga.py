@@ -9,6 +9,7 @@ from torch import Tensor
 
 from acclimate.backbone import Part
 from acclimate.backbone.units import part_letters
+from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, GeneralContrast, MaskedLM, Objective
 from acclimate.training.importance import importance_account, measured_importance
@@ -57,7 +58,9 @@ class DGA(Method):
     knowledge: Literal["full", "domain"] = "full"
 
     def __post_init__(self) -> None:
-        """Start without importances: :meth:`prepare` measures them."""
+        """Check the numbers, and start without importances: :meth:`prepare` measures them."""
+        check_positive(temperature=self.temperature, importance_tokens=self.importance_tokens)
+        check_not_negative(contrast_weight=self.contrast_weight)
         self._mask: SoftMask | None = None
         self._importance: dict[str, Tensor] | None = None
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from acclimate.errors import check_positive
+from acclimate.errors import check_not_negative, check_positive
 from acclimate.masking import NGrams
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, MaskedLM, Objective, SpanContrast
@@ -22,8 +22,8 @@ class MLMWithInfoWord(Method):
     n-grams of the other texts of the step.
 
     Attributes:
-        weight: Of the contrast (paper: 1; the original tried 0.4 to 1).
-        temperature: t (paper: 0.05).
+        weight: Of the contrast (released code of DGA: 1).
+        temperature: t (released code of DGA: 0.05, as for its other contrasts).
         span: ``"ngram"`` as above: the clean text is read once more, the n-gram costs little. ``"masked"`` (released
             code) takes the MLM reading as g, and as l the mean of the clean text's reading at the masked positions.
         pooling: What stands for a sequence: its ``"mean"`` (DGA paper) or its ``"first"`` token (original).
@@ -44,6 +44,7 @@ class MLMWithInfoWord(Method):
 
     def __post_init__(self) -> None:
         """Check what must be positive."""
+        check_not_negative(weight=self.weight)
         check_positive(temperature=self.temperature, ngram_mean=self.ngram_mean, ngram_longest=self.ngram_longest)
         if self.ngram_deviation:
             check_positive(ngram_deviation=self.ngram_deviation)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from acclimate.errors import check_positive
+from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, Distillation, MaskedLM, Objective
 
@@ -18,7 +18,7 @@ class MLMWithDistillation(Method):
     """L = L_MLM + weight x mean over tokens of T^2 KL(softmax(f0(x) / T) || softmax(f(x) / T)), over features.
 
     Attributes:
-        weight: Of the distillation (paper: 1).
+        weight: Of the distillation (released code of DGA: 1).
         temperature: T, divides the hidden states (paper: 1).
         tokens: ``"original"`` compares the readings of the clean text; ``"masked"`` those of the corrupted text, one
             of which the MLM loss reads anyway: one reading of the student instead of two.
@@ -32,6 +32,7 @@ class MLMWithDistillation(Method):
 
     def __post_init__(self) -> None:
         """Check the temperature."""
+        check_not_negative(weight=self.weight)
         check_positive(temperature=self.temperature)
 
     def objectives(self) -> list[Objective | BatchObjective]:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from acclimate.errors import check_positive
 from acclimate.methods import Method, register
 from acclimate.modules import virtual_ids
 from acclimate.training.run import Run
@@ -31,7 +32,8 @@ class MLMPrompt(Method):
     start: Literal["vocabulary", "uniform"] = "vocabulary"
 
     def __post_init__(self) -> None:
-        """Start without a rule: :meth:`prepare` makes it."""
+        """Check the length, and start without a rule: :meth:`prepare` makes it."""
+        check_positive(length=self.length)
         self._rule: TrainRows | None = None
 
     @property

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from acclimate.errors import check_positive
+from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, MaskedLM, Objective, TextContrast
 
@@ -20,8 +20,8 @@ class MLMWithSimCSE(Method):
     z and z' are mean-pooled readings of a text under two dropout draws; negatives are the other texts of the step.
 
     Attributes:
-        weight: Of the contrast (paper: 1).
-        temperature: t (paper: 0.05).
+        weight: Of the contrast (released code of DGA: 1).
+        temperature: t (Gao et al.: 0.05).
         tokens: ``"original"`` reads the clean text twice beside the MLM loss; ``"masked"`` contrasts readings of the
             corrupted text, one of which the MLM loss reads anyway: two readings instead of three. That is DGA without
             its soft mask and its general negatives, whose default is ``"masked"``, too.
@@ -33,6 +33,7 @@ class MLMWithSimCSE(Method):
 
     def __post_init__(self) -> None:
         """Check the temperature."""
+        check_not_negative(weight=self.weight)
         check_positive(temperature=self.temperature)
 
     def objectives(self) -> list[Objective | BatchObjective]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from acclimate.errors import check_positive
+from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, MaskedLM, Objective, TokenAwareContrast
 
@@ -21,7 +21,7 @@ class MLMWithTaCL(Method):
     tokens of the same text.
 
     Attributes:
-        weight: Of the contrast (paper: 1).
+        weight: Of the contrast (released code of DGA: 1).
         temperature: t (TaCL: 0.01).
         similarity: s, ``"cosine"`` (default of TaCL), or ``"dot"`` (released code of DGA; take temperature 1).
         positions: The mean goes over the ``"masked"`` tokens (TaCL), or over the ``"unmasked"`` (released code).
@@ -34,6 +34,7 @@ class MLMWithTaCL(Method):
 
     def __post_init__(self) -> None:
         """Check the temperature."""
+        check_not_negative(weight=self.weight)
         check_positive(temperature=self.temperature)
 
     def objectives(self) -> list[Objective | BatchObjective]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from acclimate.errors import UserError, check_positive
+from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, ContextContrast, MaskedLM, Objective
 
@@ -38,6 +38,7 @@ class MLMWithTACO(Method):
 
     def __post_init__(self) -> None:
         """Check the window and what must be positive."""
+        check_not_negative(weight=self.weight)
         check_positive(temperature=self.temperature, negatives=self.negatives)
         if self.window < 3 or self.window % 2 == 0:
             raise UserError(f"window must be odd and at least 3, not {self.window}: its middle is the token itself.")

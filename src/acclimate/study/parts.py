@@ -110,7 +110,7 @@ def _reads(name: str) -> Reads:
     from acclimate import methods
 
     made = methods.get(name)
-    return Reads(made.reads, made.needs_task, bool(made.stages()))
+    return Reads(made.reads, made.needs_task, bool(made.stages()), made.learning_rate)
 
 
 def _task_text(task: Any) -> Any:
@@ -140,11 +140,19 @@ def _finetune_defaults() -> dict[str, Any] | None:
 
 
 class Reads(NamedTuple):
-    """What a method reads: the text of the ``"domain"`` or of the ``"task"``; a task itself; both texts in stages."""
+    """What a method reads, and how fast it is used to learning.
+
+    Attributes:
+        text: That of the ``"domain"`` or of the ``"task"``.
+        needs_task: Whether it gets a task itself.
+        both: Whether it reads both texts, in stages.
+        learning_rate: The one it has if none is given; None if that is not known.
+    """
 
     text: str = "domain"
     needs_task: bool = False
     both: bool = False
+    learning_rate: float | None = None
 
 
 def _distill_defaults() -> dict[str, Any] | None:

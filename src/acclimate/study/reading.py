@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -14,8 +15,11 @@ from acclimate.study.parts import Parts, check_keywords
 if TYPE_CHECKING:
     from acclimate.study.plan import Plan
 
+log = logging.getLogger(__name__)
 UNADAPTED = "none"
 """The method that leaves the model as it is; it needs no cell of adaptation."""
+FAR = 30
+"""A learning rate so many times as high or low as the one a method is used to is probably not meant for it."""
 
 
 @dataclass(frozen=True)
@@ -89,3 +93,21 @@ def read_methods(plan: Plan, config: StudyConfig, parts: Parts, defaults: dict[s
         if defaults is not None:
             check_keywords(config.adapt.given(), defaults, "adapt")
             check_keywords(method.adapt, defaults, f"methods.{method.label}.adapt")
+        _warn_of_rate(method, config, parts)
+
+
+def _warn_of_rate(method: MethodSpec, config: StudyConfig, parts: Parts) -> None:
+    """Say so if the learning rate of the whole study cannot be meant for a method, such as that of a prompt."""
+    if method.name == UNADAPTED or "learning_rate" in method.adapt:
+        return
+    rate, usual = config.adapt.learning_rate, parts.reads(method.name).learning_rate
+    if rate is not None and usual is not None and not usual / FAR <= rate <= usual * FAR:
+        log.warning(
+            "study: '%s' learns at %g by itself, and at %g here, as all methods; give it its own rate: "
+            "{name: %s, adapt: {learning_rate: %g}}.",
+            method.label,
+            usual,
+            rate,
+            method.name,
+            usual,
+        )

@@ -20,7 +20,7 @@ from acclimate.locks import one_writer
 from acclimate.masking import Strategy, identify, resolve
 from acclimate.training.batches import Collator, Layout, Steps
 from acclimate.training.budget import Budget
-from acclimate.training.engine import Engine, reference_for
+from acclimate.training.engine import Engine, check_draws, reference_for
 from acclimate.training.heldout import HeldOutText
 from acclimate.training.keep import KEPT, Keeper, carry, check_steps
 from acclimate.training.lengths import check_length, extend
@@ -59,6 +59,7 @@ def adapt(
     masking_settings: dict[str, Any] | None = None,
     weight_decay: float = 0.0,
     warmup: float = 0.1,
+    dropout: float | None = None,
     precision: str = "auto",
     layout: Layout = "padded",
     settings: dict[str, Any] | None = None,
@@ -80,6 +81,10 @@ def adapt(
 
     Started by ``torchrun`` or ``accelerate launch``, its processes share each step: the same batch as one process
     would read, with the same loss (see :mod:`acclimate.training.processes`).
+
+    The defaults suit one machine and some million tokens. The DGA paper takes 2,500 steps of 256 texts of 164 tokens at
+    1e-4, and its contrast sees as many negatives as a step has texts: with the means for it, set ``batch_size`` and
+    ``max_length`` so (``examples/dga/paper.yaml``).
 
     Args:
         model: A model folder or a name on the hub. An absent masked-LM head is warmed up first.
@@ -103,6 +108,9 @@ def adapt(
         masking_settings: Parameters of the masking, where it is given by name.
         weight_decay: Of AdamW, on matrices only.
         warmup: Share of the training in which the learning rate rises.
+        dropout: Probability of every dropout of the encoder during the adaptation, in place of those of its
+            configuration, which the adapted model keeps. ALBERT and ModernBERT come without dropout; methods that read
+            a text under two draws of it, such as ``dga`` and ``mlm-simcse``, need one (0.1 is usual).
         precision: ``fp32``, ``bf16`` (autocast, weights stay fp32), or ``auto``: bf16 where the hardware has it.
         layout: ``padded`` rows of one text, or ``packed`` rows of several that do not see each other.
         settings: Parameters of the method, where it is given by name.
@@ -162,6 +170,8 @@ def adapt(
         "head_tokens": head_tokens,
         "heldout": None if aside is None else aside.identity(),
     }
+    if dropout is not None:  # runs from before there was a choice are found again
+        config["dropout"] = dropout
     config.update(check_steps(keep_steps, method, budget.steps))
     work = out.parent / f".{out.name}.work"
     if (done := finished(out, config, overwrite)) is not None:
@@ -174,7 +184,7 @@ def adapt(
         options = {**{name: value for name, value in asked.items() if name not in own}, "progress": progress}
         return adapt_in_stages(adapt, method, texts, model, out, config, options, group)
     fast_fp32_matmul()
-    loaded = load_masked_lm(model)
+    loaded = load_masked_lm(model, dropout=dropout)
     layers = attach(loaded.model)
     appended = extend(loaded, method, seed)
     check_length(loaded, max_length + appended)
@@ -194,6 +204,7 @@ def adapt(
         method.prepare(run)
         result.accounts = run.accounts
         objectives = method.objectives()
+        check_draws(objectives, loaded.model)
         reference = reference_for(objectives, loaded.model)
         engine = Engine(loaded.model, objectives, chosen, reference=reference, group=group)
         at_once = training_tokens(loaded.model, engine.student_views)

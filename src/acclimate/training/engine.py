@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -12,9 +13,11 @@ from transformers import PreTrainedModel
 
 from acclimate.backbone import language_head
 from acclimate.backbone.device import Precision, autocast
+from acclimate.backbone.dropout import dropout_rates
 from acclimate.backbone.encoding import encode, encode_with_embeddings
 from acclimate.backbone.lowered import weights_for_a_step
 from acclimate.backbone.memory import kept_graph_tokens
+from acclimate.errors import UserError
 from acclimate.masking import Rewriting
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 from acclimate.training.processes import Processes
@@ -130,9 +133,10 @@ class Engine:
                 seeds[number].restore()
             gradients = {name: parts[number] for name, parts in pending.items()}
             with torch.set_grad_enabled(backward):
-                loss = self._loss(group, counts, gradients, terms)
+                losses = self._losses(group, counts, gradients, terms)
             if backward:
-                loss.backward()
+                for loss in losses:  # each by itself: lowered weights would add up gradients of several in bf16
+                    loss.backward()
 
     def _counts(self, batches: Sequence[Batch]) -> dict[str, int]:
         """Return over how many items of the step each plain term is a mean."""
@@ -146,33 +150,35 @@ class Engine:
         read = sum(batch.text.numel() for batch in batches) * self.student_views
         return len(batches) == 1 or read <= self.graph_tokens
 
-    def _loss(
+    def _losses(
         self, group: Sequence[Batch], counts: dict[str, int], gradients: dict[str, Tensor], terms: Terms
-    ) -> Tensor:
-        """Return the part of the loss that a group of micro-batches makes, and add its terms to ``terms``.
+    ) -> list[Tensor]:
+        """Return the part of the loss that each micro-batch of a group makes, and add its terms to ``terms``.
 
         Args:
-            group: Micro-batches that are differentiated together.
+            group: Micro-batches whose graphs are alive together.
             counts: Over how many items each plain term is a mean.
             gradients: Gradients of the whole-batch terms with respect to the representations of this group, where a
                 first pass computed them; else the group is all that this process reads.
             terms: The terms so far.
         """
-        parts: list[Tensor] = []
+        parts: list[list[Tensor]] = [[] for _ in group]
         with autocast(self.precision, group[0].masked.device):
             outputs = [self.read(batch, self.views) for batch in group]
             for term in self.plain:
-                value = torch.stack([term.total(part) for part in outputs]).sum() / counts[term.name]
-                terms[term.name] = terms.get(term.name, 0) + value.detach()
-                parts.append(term.weight * value)
+                for mine, output in zip(parts, outputs, strict=True):
+                    value = term.total(output) / counts[term.name]
+                    terms[term.name] = terms.get(term.name, 0) + value.detach()
+                    mine.append(term.weight * value)
             for whole in self.whole:
-                representations = torch.cat([whole.represent(part) for part in outputs])
+                represented = [whole.represent(output) for output in outputs]
                 if whole.name not in gradients:
-                    terms[whole.name], gradient = self._whole(whole, representations)
-                    gradients[whole.name] = gradient
-                # Its value is not the loss, but its gradient is: the chain rule through the representations.
-                parts.append((representations * gradients[whole.name]).sum())
-        return torch.stack(parts).sum()
+                    terms[whole.name], gradients[whole.name] = self._whole(whole, torch.cat(represented))
+                slopes = gradients[whole.name].split([len(one) for one in represented])
+                # Their product is not the loss, but its gradient is: the chain rule through the representations.
+                for mine, one, slope in zip(parts, represented, slopes, strict=True):
+                    mine.append((one * slope).sum())
+        return [torch.stack(mine).sum() for mine in parts]
 
     def _whole(self, term: BatchObjective, representations: Tensor) -> tuple[Tensor, Tensor]:
         """Return a term over the representations of all processes, and its gradient for those of this one."""
@@ -207,6 +213,21 @@ class Engine:
             terms[term.name], gradient = self._whole(term, torch.cat(parts))
             pending[term.name] = gradient.split([len(part) for part in parts])
         return pending, seeds
+
+
+def check_draws(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> None:
+    """Check that views that differ in their dropout draw only will differ.
+
+    Raises:
+        UserError: If the model has no dropout; a contrast of two readings would then learn nothing.
+    """
+    views = {view for term in objectives for view in term.views if view.reader == "student"}
+    alike = {replace(view, draw=0) for view in views}
+    if len(alike) < len(views) and not any(dropout_rates(model)):
+        raise UserError(
+            "This method reads each text under two draws of dropout, but the model has no dropout, so both readings "
+            "would be the same. Give it some for the adaptation: --dropout 0.1 (in Python dropout=0.1)."
+        )
 
 
 def reference_for(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> PreTrainedModel | None:

@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.backbone import Gated, HeadLayer, gate_units
 from acclimate.backbone.device import Precision
+from acclimate.backbone.dropout import dropout_rates
 from acclimate.backbone.memory import training_tokens
 from acclimate.files import new_folder
 from acclimate.masking import Masking
@@ -27,6 +28,8 @@ from acclimate.training.processes import Processes
 from acclimate.training.progress import TrainingBar
 
 T = TypeVar("T")
+SAYS_NOTHING = ("_name_or_path", "architectures", "dtype", "transformers_version")
+"""Entries of a model's configuration on which no number depends."""
 SAMPLED_AT_ONCE = 40_000
 """Tokens of a sample that are cut into micro-batches together: enough for rows of like length to meet."""
 
@@ -130,14 +133,16 @@ class Run:
     def cached(self, name: str, options: dict[str, Any], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """Return tensors from the cache, or make and keep them; chance inside ``make`` comes from the run's seed.
 
-        The key is the model's weights, the text, the seed and ``options``.
+        The key is the model's weights and configuration, the text, the seed and ``options``.
         """
+        shape = {name: value for name, value in self.model.config.to_dict().items() if name not in SAYS_NOTHING}
         parts = {
             "name": name,
             "options": options,
             "seed": self.seed,
             "precision": self.precision,
             "model": fingerprint_weights(self.model),
+            "configuration": {**shape, "dropout": dropout_rates(self.model)},
             "text": getattr(self.rows, "fingerprint", None),
         }
         folder = cache_folder() / name / cache_key(parts)

@@ -92,6 +92,7 @@ class StepTrainer(Trainer):
             appended: Tokens of each text that do not count as text.
         """
         self.engine, self.clock, self.log_file, self._warmup = engine, clock, log_file, warmup
+        self.rule = rule
         self._only, self._appended = parameters, appended
         self.tokens = 0
         self._terms: dict[str, Tensor] = {}
@@ -101,7 +102,7 @@ class StepTrainer(Trainer):
         super().__init__(model=model, args=args, train_dataset=steps, data_collator=_the_one)
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
-        self.add_callback(_Hooks(self, rule, progress, save_every))
+        self.add_callback(_Hooks(self, progress, save_every))
 
     def get_train_dataloader(self) -> DataLoader:
         """Return the loader of steps, in order: the order of texts is the data set's business."""
@@ -156,6 +157,8 @@ class StepTrainer(Trainer):
         terms = self.engine.step(batches)
         if not math.isfinite(terms["loss"].item()):
             raise self._diverged(terms)
+        if self.rule is not None:
+            self.rule.after_backward()
         self._terms = terms
         text = sum(batch.tokens - self._appended * batch.texts for batch in batches)
         read = torch.tensor(text, device=self.args.device)
@@ -227,8 +230,8 @@ class StepTrainer(Trainer):
 class _Hooks(TrainerCallback):
     """The update rule around the step; the clock; checkpoints by time."""
 
-    def __init__(self, trainer: StepTrainer, rule: UpdateRule | None, progress: Any, save_every: int | None) -> None:
-        self.trainer, self.rule, self.progress, self.save_every = trainer, rule, progress, save_every
+    def __init__(self, trainer: StepTrainer, progress: Any, save_every: int | None) -> None:
+        self.trainer, self.rule, self.progress, self.save_every = trainer, trainer.rule, progress, save_every
         self._saved = time.monotonic()
 
     def on_train_begin(

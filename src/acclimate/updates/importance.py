@@ -98,7 +98,7 @@ def dropout_importance(
             if texts == 0 and bool((divergence.detach() < 1e-9).all()):
                 raise UserError(
                     "Two readings of the same text do not differ: the dropout of this model is zero, so head "
-                    "importance cannot be measured. Set dropout probabilities in its config.json (0.1 is usual)."
+                    "importance cannot be measured. Give it some: --dropout 0.1 (in Python dropout=0.1)."
                 )
             gradients = torch.autograd.grad(divergence.sum(), list(gates.values()))
             for part, gradient in zip(gates, gradients, strict=True):

@@ -24,9 +24,15 @@ class TrainRows(UpdateRule):
         self.others = torch.ones(len(weight), dtype=torch.bool, device=weight.device)
         self.others[list(rows)] = False
         self.values: Tensor = weight.detach()[self.others].clone()
-        keep = (~self.others).to(weight.dtype).view(-1, *[1] * (weight.dim() - 1))
-        # Without it the gradients of the other rows would count when gradients are clipped by their norm.
-        weight.register_hook(lambda gradient: gradient * keep)
+
+    @torch.no_grad()
+    def after_backward(self) -> None:
+        """Clear the gradients of the other rows, or they would count when gradients are clipped by their norm.
+
+        A hook on the weight would not do: embedding lookups and lowered weights add to ``grad`` themselves.
+        """
+        if self.weight.grad is not None:
+            self.weight.grad[self.others] = 0
 
     @torch.no_grad()
     def after_step(self) -> None:

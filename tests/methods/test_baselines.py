@@ -1,0 +1,88 @@
+"""What each added term does to a model: it falls on text that was not read, and moves what it should."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import transformers
+from tests.methods.test_contract import SHORT
+from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
+
+from acclimate.backbone import load_masked_lm
+from acclimate.backbone.dropout import dropout_rates
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.training import adapt
+
+DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(8)]
+HELD = Corpus.of(
+    [
+        "the soup was not fresh and the waiter was slow",
+        "a table of the score and the loss of the model",
+        "cold wine and a good price for the pizza",
+        "we test the layer on the text of the paper",
+        "the menu is bad but the food is good",
+        "is the result of the method on the data good?",
+    ]
+)
+TERMS = {"mlm-simcse": "simcse", "mlm-infoword": "infoword", "mlm-tacl": "tacl", "mlm-taco": "taco", "mlm-kd": "kd"}
+
+
+def run(model, method, out, **options):
+    options = {**SHORT, "steps": 40, "batch_size": 16, **options}
+    return adapt(model, Corpus.of(DOCUMENTS), method, out, **options)
+
+
+@pytest.mark.parametrize("method", ["mlm-simcse", "mlm-tacl", "mlm-taco"])
+def test_the_added_term_falls_on_text_that_was_not_read(tiny_bert, tmp_path, method):
+    run(tiny_bert, method, tmp_path / "out", heldout=HELD, heldout_every=20)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    found = [line["heldout"]["terms"][TERMS[method]] for line in lines if "heldout" in line]
+    assert len(found) >= 3
+    assert found[-1] < found[0] - 0.02
+
+
+def test_texts_learn_to_find_their_own_ngrams(tiny_bert, tmp_path):
+    """Among 16 texts; on text that was not read it rises, for so few texts are learnt by heart."""
+    run(tiny_bert, "mlm-infoword", tmp_path / "out", steps=150)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    found = [line["terms"]["infoword"] for line in lines if "terms" in line]
+    assert found[-1] < 0.8 * found[0]
+
+
+def test_distillation_holds_hidden_states_near_the_original(tiny_bert, tmp_path):
+    run(tiny_bert, "mlm", tmp_path / "mlm")
+    run(tiny_bert, "mlm-kd", tmp_path / "kd", settings={"weight": 30.0})
+    ids = tiny_tokenizer()(list(HELD), return_tensors="pt", padding=True)
+    with torch.no_grad():
+        start, mlm, kd = (
+            load_masked_lm(folder).model.base_model(**ids).last_hidden_state[ids["attention_mask"] > 0]
+            for folder in (tiny_bert, tmp_path / "mlm", tmp_path / "kd")
+        )
+    assert (kd - start).norm() < 0.8 * (mlm - start).norm()
+
+
+def test_a_contrast_of_two_draws_wants_dropout(tmp_path):
+    """ALBERT and ModernBERT come without; it can be given for the adaptation, and the model keeps its own."""
+    dry = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    albert = save_tiny("albert", tmp_path / "albert", **dry)
+    for method in ("mlm-simcse", "dga"):
+        for settings in ({}, {"importance": "random"}) if method == "dga" else ({},):
+            with pytest.raises(UserError, match=r"dropout 0\.1"):
+                run(albert, method, tmp_path / "out", settings=settings, steps=2)
+    run(albert, "mlm", tmp_path / "plain", steps=2)
+    run(albert, "dga", tmp_path / "out", dropout=0.1, steps=2, settings={"importance_tokens": 100})
+    config = transformers.AutoConfig.from_pretrained(tmp_path / "out")
+    assert {name: getattr(config, name) for name in dry} == dry
+    assert json.loads((tmp_path / "out" / "acclimate.json").read_text())["dropout"] == 0.1
+
+
+@pytest.mark.parametrize("kind", ["bert", "albert", "modernbert", "distilbert"])
+def test_dropout_reaches_every_layer(kind, tmp_path):
+    folder = save_tiny(kind, tmp_path / kind)
+    assert dropout_rates(load_masked_lm(folder, dropout=0.25).model) == [0.25]
+    assert not any(dropout_rates(load_masked_lm(folder, dropout=0).model))
+    with pytest.raises(UserError, match="probability"):
+        load_masked_lm(folder, dropout=1.5)
