@@ -88,8 +88,8 @@ def ours(data: Steps, precision: Precision, dropout: bool) -> list[float]:
 
 def plain(data: Steps, precision: Precision, dropout: bool) -> list[float]:
     """Train the model of ``transformers`` in a plain loop, all texts of a step padded together."""
-    torch.set_float32_matmul_precision("highest")
     model = torch.nn.Module.to(load(dropout), default_device())
+    torch.set_float32_matmul_precision("highest")  # as torch has it: loading a model here has changed it
     optimiser = torch.optim.AdamW(model.parameters(), lr=RATE, eps=1e-6, weight_decay=0.0, fused=True)
 
     def factor(step: int) -> float:

@@ -159,6 +159,22 @@ def best_batch(spec: Spec, batches: Sequence[int], seconds: float) -> tuple[int,
     return int(max(found, key=lambda size: found[size])), found
 
 
+def best_attention(spec: Spec, found: dict[str, float], seconds: float) -> str | None:
+    """Try the written-out attention at the batch size of ``spec``; return its name if it is faster, else None.
+
+    Args:
+        spec: The contender at its best batch size.
+        found: The rates of the search for it, which had the attention that transformers takes; the new one is added.
+        seconds: Least length of a turn.
+    """
+    before = found[str(spec.options["batch"])]
+    _, other = best_batch(
+        Spec(spec.name, spec.threads, {**spec.options, "attention": "eager"}), [spec.options["batch"]], seconds
+    )
+    (found["eager"],) = other.values()
+    return "eager" if found["eager"] > before else None
+
+
 def peak_memory(spec: Spec, tokens: int) -> float:
     """Return the bytes that a contender takes beyond the imported libraries, in a fresh process.
 

@@ -48,6 +48,10 @@ class StepEnds(UpdateRule):
     def __init__(self, gate: Gate, read: deque[int], rule: UpdateRule | None) -> None:
         self.gate, self.read, self.rule = gate, read, rule
 
+    def after_backward(self) -> None:
+        if self.rule is not None:
+            self.rule.after_backward()
+
     def before_step(self) -> None:
         if self.rule is not None:
             self.rule.before_step()
@@ -105,4 +109,14 @@ def _train(job: Job, gate: Gate, method: Method) -> None:
     data = CountedSteps(run.rows, collator, batch_size=job.batch, steps=ENDLESS, seed=job.seed)
     data.appended = len(virtual_ids(run.tokenizer))
     rule = StepEnds(gate, data.read, method.update_rule())
-    train(engine, data, job.folder / "steps", rule=rule, seed=job.seed, learning_rate=1e-4, title="", progress=False)
+    train(
+        engine,
+        data,
+        job.folder / "steps",
+        rule=rule,
+        seed=job.seed,
+        learning_rate=1e-4,
+        title="",
+        progress=False,
+        save_every=ENDLESS,  # the others write no checkpoints, either
+    )

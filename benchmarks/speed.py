@@ -23,7 +23,17 @@ import torch
 from acclimate.backbone.device import default_device
 from acclimate.errors import UserError
 from acclimate.files import read_json
-from benchmarks.measure import ContenderFailed, Spec, best_batch, interleave, keep, machine, peak_memory, say
+from benchmarks.measure import (
+    ContenderFailed,
+    Spec,
+    best_attention,
+    best_batch,
+    interleave,
+    keep,
+    machine,
+    peak_memory,
+    say,
+)
 from benchmarks.rows import ROWS, Row, judge
 from benchmarks.table import text_table, update_page
 
@@ -95,7 +105,7 @@ def settings_of(options: argparse.Namespace) -> Settings:
         warm_up=2 if on_cpu and not quick else 1 if on_cpu else 5,
         minutes=given(options.minutes, None, 4.5),
         batch=given(options.batch, 64, 16) if on_cpu else options.batch or 256,
-        batches=given(options.batches, [8, 16, 32] if on_cpu else [16, 32, 64, 128, 256], [usual]),
+        batches=given(options.batches, [4, 8, 16, 32] if on_cpu else [16, 32, 64, 128, 256], [usual]),
         search_seconds=4.0,
         sample_tokens=3_000 if quick else 12_000,
         memory_tokens=2_000 if quick else 10_000,
@@ -203,9 +213,12 @@ class Bench:
             options["batch"] = settings.batches[0]
             if len(settings.batches) > 1:
                 options["batch"], found = best_batch(spec, settings.batches, settings.search_seconds)
+                if settings.attention is None:
+                    options["attention"] = best_attention(spec, found, settings.search_seconds)
             self.batch_sizes[f"{shape}/{precision}/{name}"] = {"chosen": options["batch"], "tokens_per_second": found}
-            say(f"  {name}: batch {options['batch']}" + ("" if found else " (not searched)"))
-        self._entry(name, shape, precision)["batch"] = options["batch"]
+            chosen = f"batch {options['batch']}, attention {options['attention'] or 'as it comes'}"
+            say(f"  {name}: {chosen}" + ("" if found else " (not searched)"))
+        self._entry(name, shape, precision).update(batch=options["batch"], attention=options["attention"])
         return spec
 
 

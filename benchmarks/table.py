@@ -44,9 +44,11 @@ def markdown(result: dict[str, Any]) -> str:
     place = f"{where['processor']}, {where['threads']} threads" + (
         f", {where['accelerator']}" if "accelerator" in where else ""
     )
-    kind = "quick look" if result["settings"]["quick"] else "full run"
+    how = result["settings"]
+    kind = "quick look" if how["quick"] else "full run"
+    turns = f"{how['rounds']} rounds of turns of at least {how['seconds']:g} s, {how['batch']} texts a step of ours"
     lines = [
-        f"{result['date']}, {kind}. {place}; torch {where['torch']}, transformers {where['transformers']}.",
+        f"{result['date']}, {kind}. {place}; torch {where['torch']}, transformers {where['transformers']}; {turns}.",
         "Each figure is the median over rounds, in brackets the lowest and the highest.",
         "Rates are real tokens a second.",
         "",

@@ -34,3 +34,13 @@ def test_decoders_do_not_see_ahead(kind, padded):
     model.set_attn_implementation(NAME)
     found = model(input_ids=ids, attention_mask=mask)
     torch.testing.assert_close(found.logits, expected.logits, rtol=1e-5, atol=1e-6)
+
+
+def test_masks_of_packed_rows_are_joined_once_for_all_layers():
+    from acclimate.backbone import attention
+
+    mask, first, second = torch.ones(2, 1, 4, 4).bool(), torch.eye(4).bool()[None, None], torch.ones(1, 1, 4, 4).bool()
+    once = attention._joined(mask, first)
+    assert torch.equal(once, mask & first)
+    assert attention._joined(mask, first) is once
+    assert torch.equal(attention._joined(mask, second), mask)

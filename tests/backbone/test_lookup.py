@@ -51,3 +51,12 @@ def test_other_kinds_of_embeddings_are_left_alone():
     model = nn.Sequential(Own(3, 2), nn.Embedding(3, 2, max_norm=1.0), nn.Embedding(3, 2, sparse=True))
     spare_embeddings(model)
     assert [type(module) for module in model] == [Own, nn.Embedding, nn.Embedding]
+
+
+def test_a_model_that_has_moved_collects_them_as_torch_does():
+    model = nn.Sequential(nn.Embedding(6, 4))
+    spare_embeddings(model)
+    moved = model.to("meta")
+    out = moved(torch.zeros(2, 3, dtype=torch.long, device="meta"))
+    assert "Lookup" not in type(out.grad_fn).__name__
+    assert "Lookup" in type(nn.Sequential(RowEmbedding(6, 4))(torch.zeros(2, 3, dtype=torch.long)).grad_fn).__name__

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.tiny import tiny_tokenizer
 from tests.training.helpers import rows
 
-from acclimate.masking import RandomMasking
-from acclimate.training.batches import Collator, Steps
+from acclimate.masking import RandomMasking, resolve
+from acclimate.training.batches import WORTH, Collator, Steps
 
 TOKENIZER = tiny_tokenizer()
 
@@ -38,6 +38,40 @@ def test_every_text_is_there_once_and_whole(lengths, tokens, layout, seed):
         assert (batch.masked[kept] == batch.original[kept]).all()
         assert (batch.labels[~kept] == batch.original[~kept]).all()
     assert sorted(found) == sorted(tuple(text.tolist()) for text in texts)
+
+
+@settings(deadline=None, max_examples=30)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=30),
+    st.sampled_from(["random", "whole-word", "span"]),
+    st.integers(0, 99),
+)
+def test_the_same_tokens_are_hidden_however_the_texts_are_cut(lengths, strategy, seed):
+    """So all methods, whatever they read at once, and runs of several processes learn from the same masks."""
+    texts = [np.array([2, 5 + i, *[5 + (i + k) % 90 for k in range(n)], 3]) for i, n in enumerate(lengths)]
+    seen = []
+    for tokens, layout in ((1, "padded"), (60, "padded"), (10_000, "padded"), (90, "packed")):
+        collator = Collator.of(TOKENIZER, resolve(strategy, 0.3, {}), tokens, layout)
+        batches = collator(texts, np.random.default_rng(seed))
+        here = [(batch, batch.text == number) for batch in batches for number in range(batch.texts)]
+        seen.append(
+            sorted(
+                [batch.original[at].tolist(), batch.masked[at].tolist(), batch.labels[at].tolist()]
+                for batch, at in here
+            )
+        )
+    assert all(one == seen[0] for one in seen)
+
+
+def test_a_large_micro_batch_ends_where_it_would_be_mostly_padding():
+    chance = np.random.default_rng(0)
+    lengths = np.clip(np.round(chance.lognormal(np.log(64), 0.65, 256)), 10, 164).astype(int)
+    texts = [chance.integers(10, 60, length) for length in lengths]
+    batches = Collator.of(TOKENIZER, RandomMasking(), 65_536)(texts, chance)
+    real, padded = sum(batch.tokens for batch in batches), sum(batch.text.numel() for batch in batches)
+    assert real == lengths.sum()
+    assert real > 0.85 * padded
+    assert all(batch.text.numel() > 0.9 * WORTH for batch in batches[:-1])
 
 
 def steps(seed=0, **options):

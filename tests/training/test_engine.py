@@ -36,8 +36,9 @@ def test_mlm_equals_the_model_of_transformers(kind, layout):
         ours.zero_grad()
         terms = engine.step(whole)
         torch.testing.assert_close(terms["mlm"], loss.detach(), atol=1e-5, rtol=1e-5)
-        expected = gradients(theirs)
-        for name, value in gradients(ours).items():
+        expected, found = gradients(theirs), gradients(ours)
+        assert found.keys() == expected.keys()
+        for name, value in found.items():
             torch.testing.assert_close(value, expected[name], atol=1e-5, rtol=1e-4)
     else:
         # The draws of masks differ by layout, so packed rows are compared with themselves, unpacked by hand.
@@ -54,6 +55,44 @@ def test_mlm_equals_the_model_of_transformers(kind, layout):
                         count += int((picked[1] >= 0).sum())
             terms = engine.step(cut, backward=False)
             assert abs(terms["mlm"].item() - total / count) < 1e-5
+
+
+@pytest.mark.parametrize("kind", sorted(ENCODERS))
+def test_bf16_is_near_fp32_however_a_step_is_cut(kind):
+    """Few digits in each product, but sums over micro-batches in float32: no worse for many of them."""
+    found = {}
+    for precision, tokens, kept in (("fp32", 10_000, 10_000), ("bf16", 40, 10_000), ("bf16", 40, 0)):
+        model = tiny_model(kind)
+        layers = attach(model)
+        importance = {"H": torch.linspace(0, 1, len(layers) * layers[0].heads).view(len(layers), -1)}
+        engine = Engine(model, dga(importance), precision, graph_tokens=kept)
+        batches = micro_batches(tokens)
+        assert len(batches) == 1 if tokens > 40 else len(batches) > 3
+        engine.step(batches)
+        found[precision, kept] = torch.cat([value.flatten() for _, value in sorted(gradients(model).items())])
+    exact = found["fp32", 10_000]
+    for kept in (10_000, 0):
+        assert (found["bf16", kept] - exact).norm() < 0.02 * exact.norm()
+
+
+def test_the_fused_kernel_gives_what_the_written_out_attention_gives(monkeypatch):
+    """It is what an accelerator runs."""
+    from acclimate.backbone import attention
+
+    found = []
+    for written_out in (True, False):
+        monkeypatch.setattr(attention, "writes_attention_out", lambda device, answer=written_out: answer)
+        for layout in ("padded", "packed"):
+            model = tiny_model("bert")
+            attach(model)
+            terms = Engine(model, dga({"H": torch.linspace(0, 1, 8).view(2, 4)})).step(
+                micro_batches(100, layout=layout)
+            )
+            found.append((terms["loss"], gradients(model)))
+    for one, other in zip(found[:2], found[2:], strict=True):
+        torch.testing.assert_close(one[0], other[0])
+        for name, value in one[1].items():
+            torch.testing.assert_close(value, other[1][name], atol=1e-6, rtol=1e-4)
 
 
 def dga(importance):

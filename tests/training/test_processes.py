@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import socket
@@ -17,7 +18,7 @@ from tests.tiny import save_tiny, tiny_tokenizer
 from tests.training.helpers import rows
 from tests.training.together import NO_DROPOUT, main, one_step
 
-from acclimate.corpus import Corpus
+from acclimate.corpus import Corpus, TokenRows
 from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.masking import RandomMasking
@@ -79,17 +80,18 @@ def test_an_adaptation_ends_with_the_same_weights(together, tmp_path):
     assert cards[0]["result"]["tokens"] == cards[1]["result"]["tokens"]
     start = load_file(together / "still" / "model.safetensors")
     moved = max((shared[name] - start[name]).abs().max() for name in shared)
-    # Which micro-batches there are, and with them the masks, may differ; the size of the change may not.
     assert moved > 1e-4
-    assert all((shared[name] - alone[name]).abs().max() <= 2 * moved for name in shared)
+    for name, value in alone.items():
+        torch.testing.assert_close(shared[name], value, rtol=0, atol=0.02 * float(moved), msg=name)
 
 
 def test_one_process_writes_and_nothing_is_left_over(together):
     for name in ("mlm", "dga", "timed"):
         assert (together / name / "model.safetensors").is_file()
         lines = (together / name / "log.jsonl").read_text().splitlines()
-        assert lines
-        assert all(line.startswith("{") for line in lines)
+        steps = [json.loads(line)["step"] for line in lines]
+        assert steps
+        assert steps == sorted(set(steps)), "each once"
     assert not list(together.glob(".*"))
     assert read_json(together / "dga" / "acclimate.json")["result"]["losses"].keys() >= {"mlm", "contrast"}
     assert read_json(together / "timed" / "acclimate.json")["result"]["steps"] >= 1
@@ -115,6 +117,19 @@ def test_every_text_of_a_step_is_read_once(size):
         ]
     wanted = [tuple(np.asarray(data[index]).tolist()) for index in steps.indices(0)]
     assert sorted(found) == sorted(wanted)
+
+
+@pytest.mark.parametrize("tokens", [150, 10_000])
+@pytest.mark.parametrize("size", [2, 4, 8])
+def test_processes_have_about_as_much_to_read(tokens, size):
+    chance = np.random.default_rng(0)
+    data = TokenRows.of([list(chance.integers(10, 60, length)) for length in chance.integers(3, 70, 64)])
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), tokens)
+    steps = [
+        Steps(data, collator, batch_size=64, steps=1, seed=0, group=Processes(rank, size)) for rank in range(size)
+    ]
+    loads = [sum(batch.text.numel() for batch in each[0]) for each in steps]
+    assert max(loads) <= 1.2 * sum(loads) / size
 
 
 def test_fewer_texts_than_processes_is_an_error():

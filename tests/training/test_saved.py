@@ -12,6 +12,8 @@ from tests.kills import counted, killed
 from tests.tiny import TEXTS
 
 from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.files import read_json
 from acclimate.training import adapt
 from acclimate.training.saved import SEAL, is_whole, newest, remove_broken, seal
 
@@ -100,3 +102,17 @@ def test_a_list_that_makes_no_sense_is_none(tmp_path, content):
     checkpoint = made(tmp_path, 1)
     (checkpoint / SEAL).write_text(content)
     assert not is_whole(checkpoint) and newest(tmp_path) is None
+
+
+def test_a_run_goes_on_with_as_many_processes_only(tiny_bert, tmp_path):
+    """Each has dropout of its own, whose state another number of them would not find."""
+    options = {**SHORT, "steps": 4, "save_every": 2}
+    with killed(3):
+        adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)
+    file = tmp_path / ".out.work" / "steps" / "checkpoint-2" / "clock.json"
+    state = read_json(file)
+    assert state["processes"] == 1
+    file.write_text(json.dumps({**state, "processes": 2}))
+    seal(file.parent)
+    with pytest.raises(UserError, match="begun with 2 processes and is to go on with 1"):
+        adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)

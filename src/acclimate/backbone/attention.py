@@ -17,7 +17,7 @@ from acclimate.backbone.device import writes_attention_out
 from acclimate.backbone.dropout import dropout as drop
 
 NAME = "acclimate"
-BIAS = "acclimate_bias"
+BIAS, JOINED = "acclimate_bias", "acclimate_joined"
 LAYER = "acclimate_layer"
 """Attribute of an attention module: the number of its row in ``head_gates``."""
 
@@ -61,7 +61,7 @@ def gated_attention(
     if mask is None and getattr(module, "is_causal", False):  # transformers leaves a plain causal mask to the kernel
         mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
     if block_mask is not None:
-        mask = block_mask if mask is None else mask & block_mask
+        mask = block_mask if mask is None else _joined(mask, block_mask)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if writes_attention_out(query.device):
         scores = torch.matmul(query * scaling, key.transpose(2, 3))
@@ -76,6 +76,15 @@ def gated_attention(
     if head_gates is not None:
         context = context * head_gates[getattr(module, LAYER)][:, :, None, None].to(context.dtype)
     return context.transpose(1, 2).contiguous(), None
+
+
+def _joined(mask: Tensor, other: Tensor) -> Tensor:
+    """Return where two masks allow it, made once for all layers of a forward: they get the same two."""
+    with_what, made = getattr(mask, JOINED, (None, None))
+    if made is None or with_what is not other:
+        made = mask & other
+        setattr(mask, JOINED, (other, made))
+    return made
 
 
 def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:

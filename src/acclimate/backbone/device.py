@@ -1,4 +1,4 @@
-"""Every choice that depends on the processor, in one place.
+"""Choices that depend on the processor; how much is read at once is in :mod:`acclimate.backbone.memory`.
 
 The measurements behind the choices are in ``docs/performance.md``; ``benchmarks/`` repeats them.
 """
@@ -70,26 +70,29 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
-@cache
 def fast_fp32_matmul() -> bool:
     """Let oneDNN multiply fp32 matrices on a CPU where that is still fp32, and say whether it does.
 
     The switch doubles the speed on some processors with AVX-512, changes nothing on others, and on some silently
     computes in bfloat16.
-    The error of one product against float64 decides (true fp32: below 2e-6 relative).
     """
-    if torch.cuda.is_available():
+    if torch.cuda.is_available() or not _medium_is_fp32():
         return False
+    torch.set_float32_matmul_precision("medium")  # at each call: another library may have set it back
+    return True
+
+
+@cache
+def _medium_is_fp32() -> bool:
+    """Judge the switch by the error of one product against float64 (true fp32: below 2e-6 relative)."""
     before = torch.get_float32_matmul_precision()
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(256, 384, generator=generator), torch.randn(384, 256, generator=generator)
     exact = a.double() @ b.double()
     torch.set_float32_matmul_precision("medium")
     error = ((a @ b).double() - exact).norm() / exact.norm()
-    if error < 2e-6:
-        return True
     torch.set_float32_matmul_precision(before)
-    return False
+    return bool(error < 2e-6)
 
 
 def writes_attention_out(device: torch.device) -> bool:

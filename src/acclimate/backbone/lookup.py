@@ -46,7 +46,8 @@ class RowEmbedding(nn.Embedding):
 
     def forward(self, input: Tensor) -> Tensor:
         """Look rows up."""
-        if self.weight.requires_grad and self.weight.is_leaf and torch.is_grad_enabled():
+        on_cpu = self.weight.device.type == "cpu"  # it may have moved since
+        if on_cpu and self.weight.requires_grad and self.weight.is_leaf and torch.is_grad_enabled():
             return _Lookup.apply(self.weight, input, self.padding_idx)
         return super().forward(input)
 

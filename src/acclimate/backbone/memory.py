@@ -7,13 +7,18 @@ cut into the same pieces, also after a kill.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-BYTES = 88
-"""Of the graph of one token, for each layer and unit of width; 0.2 MB for MiniLM, 0.8 MB for a base model."""
+from acclimate.backbone.device import writes_attention_out
+
+BYTES, SCORE_BYTES = 72, 10
+"""Of the graph of one token: for each layer and unit of width; for each layer, head and token of its text, where
+attention is written out. In fp32; at 128 tokens 0.26 MB for MiniLM, 0.8 MB for a base model; half of it in bf16."""
+USUAL_LENGTH = 128
 FASTEST = {"cpu": 1_024, "cuda": 65_536}
 """Tokens (with padding) of one view that one forward reads: on a CPU small enough to stay in the cache."""
 SEVERAL = 2
@@ -25,41 +30,43 @@ SHARE, KEPT_SHARE = 0.2, 0.3
 LIMIT = Path("/sys/fs/cgroup/memory.max")
 
 
-def training_tokens(model: PreTrainedModel, views: int = 1) -> int:
+def training_tokens(model: PreTrainedModel, views: int = 1, length: int = USUAL_LENGTH) -> int:
     """Return how many tokens (with padding) of each text row one forward of a training step should read.
 
     Args:
         model: Whose size and device count.
         views: How many times it reads each text.
+        length: Tokens of the longest rows.
     """
     device = model.device
     wanted = FASTEST.get(device.type, FASTEST["cuda"])
     if views > 1 and device.type == "cpu":
         wanted *= SEVERAL
-    return max(1, min(wanted, _fitting(model, SHARE)) // max(1, views))
+    return max(1, min(wanted, _fitting(model, SHARE, length)) // max(1, views))
 
 
-def kept_graph_tokens(model: PreTrainedModel) -> int:
+def kept_graph_tokens(model: PreTrainedModel, length: int = USUAL_LENGTH) -> int:
     """Return of how many tokens, over all views, the graphs may be alive at once."""
-    return min(KEPT.get(model.device.type, KEPT["cuda"]), _fitting(model, KEPT_SHARE))
+    return min(KEPT.get(model.device.type, KEPT["cuda"]), _fitting(model, KEPT_SHARE, length))
 
 
-def token_bytes(config: PretrainedConfig) -> int:
-    """Estimate what the graph of one token takes."""
+def token_bytes(config: PretrainedConfig, length: int = USUAL_LENGTH, written_out: bool = True) -> int:
+    """Estimate what the graph of one token of a row of ``length`` takes, attention written out or in one kernel."""
     layers, width = getattr(config, "num_hidden_layers", 12), getattr(config, "hidden_size", 768)
-    return int(layers) * int(width) * BYTES
+    heads = getattr(config, "num_attention_heads", 12)
+    return int(layers) * (int(width) * BYTES + written_out * int(heads) * length * SCORE_BYTES)
 
 
 def machine_memory(device: torch.device) -> int:
-    """Return the memory of a device in bytes; of a CPU what this process may use of it."""
+    """Return the memory of a device in bytes; of a CPU what this process may use of it, its neighbours left theirs."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        return min(memory, int(LIMIT.read_text()))
-    except (OSError, ValueError):  # no such limit
-        return memory
+    with suppress(OSError, ValueError):  # no such limit
+        memory = min(memory, int(LIMIT.read_text()))
+    return memory // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
 
 
-def _fitting(model: PreTrainedModel, share: float) -> int:
-    return int(share * machine_memory(model.device) / token_bytes(model.config))
+def _fitting(model: PreTrainedModel, share: float, length: int) -> int:
+    each = token_bytes(model.config, length, writes_attention_out(model.device))
+    return int(share * machine_memory(model.device) / each)

@@ -60,7 +60,9 @@ def finetune(
     :class:`acclimate.tasks.qa.windows.Reading`.
 
     The learning rate and the warm-up by default are those usual for models of this size; the DGA paper has 1e-5, its
-    released code no warm-up. TAPTER's settings are batches of 128, a learning rate of 5e-5, and 5 epochs on SQuAD; on BioASQ 2 epochs of SQuAD
+    released code no warm-up.
+
+    TAPTER's settings are batches of 128, a learning rate of 5e-5, and 5 epochs on SQuAD; on BioASQ 2 epochs of SQuAD
     first and then 10: ``finetune(model, "bioasq", first="squad", first_epochs=2, epochs=10, learning_rate=5e-5,
     batch_size=128)``. Warm-up, weight decay and lengths are those by default here.
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from acclimate.backbone import LoadedModel, attach, load_masked_lm, save_model
 from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, to_device
-from acclimate.backbone.memory import training_tokens
+from acclimate.backbone.memory import kept_graph_tokens, training_tokens
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive
@@ -82,8 +82,8 @@ def adapt(
     Started by ``torchrun`` or ``accelerate launch``, its processes share each step: the same batch as one process
     would read, with the same loss (see :mod:`acclimate.training.processes`).
 
-    The defaults suit one machine and some million tokens. The DGA paper takes 2,500 steps of 256 texts of 164 tokens at
-    1e-4, and its contrast sees as many negatives as a step has texts: with the means for it, set ``batch_size`` and
+    The defaults suit one machine and some million tokens. The DGA paper takes 2,500 steps of 256 texts of 164 tokens
+    at 1e-4, and its contrast sees as many negatives as a step has texts: with the means for it, set ``batch_size`` and
     ``max_length`` so (``examples/dga/paper.yaml``).
 
     Args:
@@ -206,14 +206,15 @@ def adapt(
         objectives = method.objectives()
         check_draws(objectives, loaded.model)
         reference = reference_for(objectives, loaded.model)
-        engine = Engine(loaded.model, objectives, chosen, reference=reference, group=group)
-        at_once = training_tokens(loaded.model, engine.student_views)
+        length = max_length + appended
+        kept = kept_graph_tokens(loaded.model, length)
+        engine = Engine(loaded.model, objectives, chosen, reference=reference, graph_tokens=kept, group=group)
+        at_once = training_tokens(loaded.model, engine.student_views, length)
         chosen_by = method.masking(mask_rate) or hidden
         collator = Collator.of(loaded.tokenizer, chosen_by, at_once, layout, engine.rewritings)
         result.masked = as_account(masked_texts(rows, collator), collator.masking)
         total = budget.resolve(rows, batch_size, appended)
         check_steps(keep_steps, method, total)
-        length = max_length + appended
         # Held-out text is masked alike for all methods: a method's own masking may know the text of the training only.
         alike = replace(collator, masking=hidden)
         watch = [] if aside is None else [aside.watcher(loaded.tokenizer, alike, length, batch_size, seed)]

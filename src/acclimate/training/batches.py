@@ -22,6 +22,8 @@ from acclimate.objectives import Batch, Reading
 from acclimate.training.processes import Processes
 
 Layout = Literal["padded", "packed"]
+WASTE, WORTH = 0.1, 4_096
+"""A micro-batch of so many tokens ends where more than this share of it would be padding."""
 
 
 def vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
@@ -70,59 +72,111 @@ class Collator:
         return cls(vocabulary_of(tokenizer), special, padding, masking, tokens, layout, tuple(rewritings))
 
     def __call__(self, texts: Sequence[np.ndarray], rng: np.random.Generator) -> list[Batch]:
-        """Cut texts (token ids with special tokens) into micro-batches and corrupt them."""
-        order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
-        ordered = [texts[index] for index in order]
-        return [self._batch(rows, rng) for rows in self._cut(self._rows(ordered))]
+        """Cut texts (token ids with special tokens) into micro-batches and corrupt them.
 
-    def _rows(self, texts: list[np.ndarray]) -> list[list[np.ndarray]]:
-        """Put texts, longest first, into rows: one each, or first-fit into rows of the longest text."""
-        if self.layout == "padded" or not texts:
-            return [[text] for text in texts]
-        width = len(texts[0])
-        rows: list[list[np.ndarray]] = []
-        room: list[int] = []
-        for text in texts:
-            place = next((row for row, free in enumerate(room) if free >= len(text)), None)
-            if place is None:
-                rows.append([text])
-                room.append(width - len(text))
+        Which tokens are hidden depends on the texts and ``rng`` alone, not on the cut: methods with other views,
+        machines with other memory and runs of several processes hide the same ones.
+        """
+        if not texts:
+            return []
+        ordered = sorted(texts, key=len, reverse=True)
+        lengths = [len(text) for text in ordered]
+        masked, labels = self._corrupt(ordered, rng)
+        return [
+            self._batch(part, ordered, masked, labels, rng)
+            for part in self._cut(self._rows(lengths), lengths, self.tokens)
+        ]
+
+    def for_processes(self, texts: Sequence[np.ndarray], size: int) -> Collator:
+        """Return the collator that cuts these texts into micro-batches that ``size`` processes can share evenly.
+
+        It has the smallest limit with which there are no more of them than with this one's, rounded up to a multiple
+        of ``size``: so they are of about the same size.
+        """
+        lengths = sorted(map(len, texts), reverse=True)
+        rows = self._rows(lengths)
+
+        def count(limit: int) -> int:
+            return sum(1 for _ in self._cut(rows, lengths, limit))
+
+        high = max(1, min(self.tokens, sum(lengths)))
+        most = -(-count(high) // size) * size
+        low = 1
+        while low < high:
+            middle = (low + high) // 2
+            if count(middle) <= most:
+                high = middle
             else:
-                rows[place].append(text)
-                room[place] -= len(text)
+                low = middle + 1
+        return replace(self, tokens=high)
+
+    def _rows(self, lengths: list[int]) -> list[list[int]]:
+        """Put texts, by their places, longest first, into rows: one each, or first-fit into rows of the longest."""
+        if self.layout == "padded":
+            return [[place] for place in range(len(lengths))]
+        rows: list[list[int]] = []
+        room: list[int] = []
+        for place, length in enumerate(lengths):
+            found = next((row for row, free in enumerate(room) if free >= length), None)
+            if found is None:
+                rows.append([place])
+                room.append(lengths[0] - length)
+            else:
+                rows[found].append(place)
+                room[found] -= length
         return rows
 
-    def _cut(self, rows: list[list[np.ndarray]]) -> Iterator[list[list[np.ndarray]]]:
-        part: list[list[np.ndarray]] = []
-        width = 0
+    def _cut(self, rows: list[list[int]], lengths: list[int], limit: int) -> Iterator[list[list[int]]]:
+        part: list[list[int]] = []
+        width = real = 0
         for row in rows:
-            length = sum(len(text) for text in row)
-            if part and max(width, length) * (len(part) + 1) > self.tokens:
+            length = sum(lengths[place] for place in row)
+            padded = max(width, length) * (len(part) + 1)
+            wasteful = padded >= WORTH and padded - real - length > WASTE * padded
+            if part and (padded > limit or wasteful):
                 yield part
-                part, width = [], 0
+                part, width, real = [], 0, 0
             part.append(row)
-            width = max(width, length)
+            width, real = max(width, length), real + length
         if part:
             yield part
 
-    def _batch(self, rows: list[list[np.ndarray]], rng: np.random.Generator) -> Batch:
-        width = max(sum(len(text) for text in row) for row in rows)
-        ids = np.full((len(rows), width), self.padding, dtype=np.int64)
-        text = np.full((len(rows), width), -1, dtype=np.int64)
-        number = 0
-        for row, members in enumerate(rows):
-            start = 0
-            for member in members:
-                ids[row, start : start + len(member)] = member
-                text[row, start : start + len(member)] = number
-                start += len(member)
-                number += 1
-        allowed = (text >= 0) & ~np.isin(ids, self.special)
+    def _corrupt(self, texts: list[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+        """Return corrupted ids and labels, a text a row: both (texts, tokens of the longest)."""
+        ids, text = self._filled([[place] for place in range(len(texts))], texts, len(texts[0]))
+        allowed = self._allowed(ids, text)
         masked, labels = self.masking(ids, text, allowed, self.vocabulary, rng)
         assert ((labels == IGNORED) | allowed).all()
-        tensors = [torch.from_numpy(array) for array in (ids, masked, labels, text)]
-        rewritten = self._rewrite(ids, text, allowed, rng)
-        return Batch(tensors[0], tensors[1], tensors[2], tensors[3], number, rewritten)
+        return masked, labels
+
+    def _filled(self, rows: list[list[int]], texts: list[np.ndarray], width: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return ids, and the number of the text of each token; both (rows, width)."""
+        ids = np.full((len(rows), width), self.padding, dtype=np.int64)
+        text = np.full((len(rows), width), -1, dtype=np.int64)
+        for number, (row, span, place) in enumerate(_spans(rows, texts)):
+            ids[row, span], text[row, span] = texts[place], number
+        return ids, text
+
+    def _allowed(self, ids: np.ndarray, text: np.ndarray) -> np.ndarray:
+        return (text >= 0) & ~np.isin(ids, self.special)
+
+    def _batch(
+        self,
+        rows: list[list[int]],
+        texts: list[np.ndarray],
+        masked: np.ndarray,
+        labels: np.ndarray,
+        rng: np.random.Generator,
+    ) -> Batch:
+        width = max(sum(len(texts[place]) for place in row) for row in rows)
+        ids, text = self._filled(rows, texts, width)
+        hidden, wanted = ids.copy(), np.full_like(ids, IGNORED)
+        for row, span, place in _spans(rows, texts):
+            length = len(texts[place])
+            hidden[row, span], wanted[row, span] = masked[place, :length], labels[place, :length]
+        rewritten = self._rewrite(ids, text, self._allowed(ids, text), rng)
+        tensors = [torch.from_numpy(array) for array in (ids, hidden, wanted, text)]
+        return Batch(tensors[0], tensors[1], tensors[2], tensors[3], sum(map(len, rows)), rewritten)
 
     def _rewrite(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, rng: np.random.Generator
@@ -136,6 +190,15 @@ class Collator:
             new = how(ids, text, allowed, self.vocabulary, np.random.default_rng(seed))
             made[how] = Reading(torch.from_numpy(new[0]), torch.from_numpy(new[1]))
         return made
+
+
+def _spans(rows: list[list[int]], texts: list[np.ndarray]) -> Iterator[tuple[int, slice, int]]:
+    """Yield for each text of some rows its row, where in it it stands, and its place among all texts."""
+    for row, members in enumerate(rows):
+        start = 0
+        for place in members:
+            yield row, slice(start, start + len(texts[place])), place
+            start += len(texts[place])
 
 
 class Steps(Dataset):
@@ -181,9 +244,9 @@ class Steps(Dataset):
         collator = self.collator
         if self.group.size > 1:
             # Every process makes all micro-batches, which costs little, and reads its share: none is without one.
-            collator = replace(collator, tokens=min(collator.tokens, sum(map(len, texts)) // self.group.size))
+            collator = collator.for_processes(texts, self.group.size)
         batches: list[Batch] = []
         while len(batches) < self.group.size:
             batches = collator(texts, np.random.default_rng([self.seed, 2, step]))
             collator = replace(collator, tokens=collator.tokens // 2, layout="padded")
-        return self.group.share(batches)
+        return self.group.deal(batches, [batch.text.numel() for batch in batches])

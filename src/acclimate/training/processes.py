@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,8 @@ from torch import Tensor, nn
 from acclimate.backbone.device import default_device
 from acclimate.errors import UserError
 
+PATIENCE = timedelta(hours=12)
+"""How long processes wait for one another: the first tokenises a whole corpus before the others go on."""
 _SHARDING = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 
 
@@ -38,6 +41,22 @@ class Processes:
     def share(self, items: Sequence) -> list:
         """Return the items of this process: every ``size``-th."""
         return list(items[self.rank :: self.size])
+
+    def deal(self, items: Sequence, sizes: Sequence[int]) -> list:
+        """Return the items of this process when each, the largest first, goes to the one that has the least so far.
+
+        Args:
+            items: The same in all processes.
+            sizes: What each of them weighs.
+        """
+        loads = [0] * self.size
+        mine = []
+        for place in sorted(range(len(items)), key=lambda place: -sizes[place]):
+            taker = loads.index(min(loads))
+            loads[taker] += sizes[place]
+            if taker == self.rank:
+                mine.append(items[place])
+        return mine
 
     def add(self, values: Sequence[Tensor]) -> list[Tensor]:
         """Sum each of some tensors of the same type over the processes."""
@@ -137,5 +156,5 @@ def processes() -> Processes:
             )
     from accelerate import PartialState  # chooses the backend as the Trainer is going to
 
-    state = PartialState(cpu=default_device().type == "cpu")
+    state = PartialState(cpu=default_device().type == "cpu", timeout=PATIENCE)
     return Processes(state.process_index, state.num_processes)

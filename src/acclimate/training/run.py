@@ -31,7 +31,7 @@ T = TypeVar("T")
 SAYS_NOTHING = ("_name_or_path", "architectures", "dtype", "transformers_version")
 """Entries of a model's configuration on which no number depends."""
 SAMPLED_AT_ONCE = 40_000
-"""Tokens of a sample that are cut into micro-batches together: enough for rows of like length to meet."""
+"""Tokens of a sample, for each process, that are cut into micro-batches together, so that rows of like length meet."""
 
 
 def cache_folder() -> Path:
@@ -110,7 +110,7 @@ class Run:
             chosen.append(row)
             total += len(row)
             pool += len(row)
-            if pool > SAMPLED_AT_ONCE:
+            if pool > SAMPLED_AT_ONCE * self.group.size:
                 yield from self.group.share(collator(chosen, rng))
                 chosen, pool = [], 0
         if chosen:

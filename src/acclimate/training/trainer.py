@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from acclimate.errors import UserError
 from acclimate.files import disk_errors, read_json, write_json, write_text
 from acclimate.objectives import Batch
 from acclimate.training.batches import Steps
@@ -283,16 +284,28 @@ class _Hooks(TrainerCallback):
         if not self.trainer.engine.group.first:
             return
         folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-        write_json(folder / "clock.json", {"seconds": self.trainer.clock.seconds, "tokens": self.trainer.tokens})
+        group = self.trainer.engine.group
+        so_far = {"seconds": self.trainer.clock.seconds, "tokens": self.trainer.tokens, "processes": group.size}
+        write_json(folder / "clock.json", so_far)
         seal(folder)
 
 
 def resume_clock(checkpoint: Path, trainer: StepTrainer) -> None:
-    """Go on counting time and tokens from where a checkpoint stopped."""
+    """Go on counting time and tokens from where a checkpoint stopped.
+
+    Raises:
+        UserError: If another number of processes made it: each had its own dropout, and a share of every step.
+    """
     file = checkpoint / "clock.json"
     if file.is_file():
-        state = read_json(file)
+        state, group = read_json(file), trainer.engine.group
+        if state.get("processes", group.size) != group.size:
+            raise UserError(
+                f"This run was begun with {state['processes']} processes and is to go on with {group.size}; start as "
+                f"many as before, or remove '{checkpoint.parent.parent}' to begin anew."
+            )
         trainer.clock.earlier, trainer.tokens = state["seconds"], state["tokens"]
+        trainer.clock.look(trainer.args.device)
 
 
 def _the_one(items: Any) -> Any:
