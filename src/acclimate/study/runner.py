@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from acclimate.locks import Claim
 from acclimate.study.cells import Cell, CellStore
+from acclimate.study.freed import return_freed_memory
 from acclimate.study.parts import Parts
 from acclimate.study.plan import Plan
 from acclimate.study.shards import with_needs
@@ -110,6 +111,7 @@ class Runner:
         if cell.kind == "adapt":  # it shows a bar of its own
             self._bar.stop()
         outcome = self._worker.compute(cell)
+        return_freed_memory()
         self._bar.start()
         return outcome
 
