@@ -35,7 +35,7 @@ from benchmarks.measure import (
     say,
 )
 from benchmarks.rows import ROWS, Row, judge
-from benchmarks.table import text_table, update_page
+from benchmarks.table import in_order, text_table, update_page
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "performance.md"
@@ -85,7 +85,12 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--seed", type=int, default=0)
     add("--json", type=Path, help="where to write (default benchmarks/results/<date>.json)")
     add("--update-docs", action="store_true", help="put the table into docs/performance.md")
-    add("--from-json", type=Path, help="measure nothing; take the result from this file")
+    add(
+        "--from-json",
+        type=Path,
+        nargs="+",
+        help="measure nothing; take the results from these files, one table of all",
+    )
     return parser.parse_args(arguments)
 
 
@@ -252,18 +257,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parse(arguments)
     try:
         if options.from_json is not None:
-            result = read_json(options.from_json)
+            results = [read_json(file) for file in options.from_json]
         else:
-            result = measure(options)
-            file = keep(result, options.json, "speed")
-            say(f"Written to {file}, after {result['minutes']:.1f} minutes.")
-        print(text_table(result["rows"]))
+            results = [measure(options)]
+            file = keep(results[0], options.json, "speed")
+            say(f"Written to {file}, after {results[0]['minutes']:.1f} minutes.")
+        print(text_table(in_order(results)))
         if options.update_docs:
-            update_page(PAGE, result)
+            update_page(PAGE, results)
     except UserError as error:
         say(str(error))
         return 2
-    return 1 if result["failed"] else 0
+    return 1 if any(result["failed"] for result in results) else 0
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.errors import UserError
+from benchmarks.rows import ROWS
 
 BEGIN, END = "<!-- measured:begin -->", "<!-- measured:end -->"
 
@@ -38,17 +39,33 @@ def text_table(rows: Sequence[dict[str, Any]]) -> str:
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
-def markdown(result: dict[str, Any]) -> str:
-    """Return the section of the page: when and where, the table, and what falls short."""
-    rows, where = result["rows"], result["machine"]
+def in_order(results: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the rows of several runs in the order of the goals."""
+    order = {row.key: place for place, row in enumerate(ROWS)}
+    rows = [row for result in results for row in result["rows"]]
+    return sorted(rows, key=lambda row: (order.get(row["key"], len(order)), row["precision"] != "fp32"))
+
+
+def _how(result: dict[str, Any]) -> str:
+    """Say when, where and how a run was made."""
+    where, how = result["machine"], result["settings"]
     place = f"{where['processor']}, {where['threads']} threads" + (
         f", {where['accelerator']}" if "accelerator" in where else ""
     )
-    how = result["settings"]
     kind = "quick look" if how["quick"] else "full run"
-    turns = f"{how['rounds']} rounds of turns of at least {how['seconds']:g} s, {how['batch']} texts a step of ours"
+    shapes = ", ".join(dict.fromkeys(row["shape"] for row in result["rows"]))
+    return (
+        f"{result['date']}, {kind} ({shapes}), {result['minutes']:.0f} minutes: {how['rounds']} rounds, turns of at "
+        f"least {how['seconds']:g} s, {how['batch']} texts a step of ours. {place}; torch {where['torch']}, transformers "
+        f"{where['transformers']}."
+    )
+
+
+def markdown(results: Sequence[dict[str, Any]]) -> str:
+    """Return the section of the page: when, where and how, the table, and what falls short."""
+    rows = in_order(results)
     lines = [
-        f"{result['date']}, {kind}. {place}; torch {where['torch']}, transformers {where['transformers']}; {turns}.",
+        *dict.fromkeys(_how(result) for result in results),
         "Each figure is the median over rounds, in brackets the lowest and the highest.",
         "Rates are real tokens a second.",
         "",
@@ -64,13 +81,13 @@ def markdown(result: dict[str, Any]) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     short = sum(not row["met"] for row in rows)
     lines += ["", f"{short} of {len(rows)} goals fall short." if short else "Every goal that was measured is met."]
-    failed = result["failed"]
+    failed = [name for result in results for name in result["failed"]]
     if failed:
         lines += ["", f"Not measured, because a contender failed: {', '.join(sorted(failed))}."]
     return "\n".join(lines)
 
 
-def update_page(page: Path, result: dict[str, Any]) -> None:
+def update_page(page: Path, results: Sequence[dict[str, Any]]) -> None:
     """Replace what stands between the markers of a page.
 
     Raises:
@@ -81,4 +98,4 @@ def update_page(page: Path, result: dict[str, Any]) -> None:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise UserError(f"'{page}' lacks the lines '{BEGIN}' and '{END}', between which the table goes.")
-    page.write_text(f"{before}{begin}\n\n{markdown(result)}\n\n{end}{after}", encoding="utf-8")
+    page.write_text(f"{before}{begin}\n\n{markdown(results)}\n\n{end}{after}", encoding="utf-8")

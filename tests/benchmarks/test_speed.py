@@ -169,6 +169,13 @@ def test_one_command_writes_rows_and_the_page(tmp_path, capsys, monkeypatch):
     text = page.read_text(encoding="utf-8")
     assert text.startswith("above\n") and text.endswith("below\n") and "old" not in text
     assert text.count("\n| ") == 1 + len(keys)
+    assert "1 rounds, turns of at least 0 s, 4 texts a step of ours" in text
+    other = tmp_path / "other.json"
+    row = {**result["rows"][0], "key": "mlm-minilm", "work": "the first of all"}
+    other.write_text(json.dumps({**result, "rows": [row]}), encoding="utf-8")
+    assert speed.main(["--from-json", str(file), str(other), "--update-docs"]) == 0
+    text = page.read_text(encoding="utf-8")
+    assert text.index("the first of all") < text.index("grouped texts"), "one table, in the order of the goals"
 
 
 def test_mistakes_are_told_in_one_line(tmp_path, capsys):
@@ -177,7 +184,7 @@ def test_mistakes_are_told_in_one_line(tmp_path, capsys):
     page = tmp_path / "page.md"
     page.write_text("no markers", encoding="utf-8")
     with pytest.raises(UserError, match="measured:begin"):
-        update_page(page, {"rows": [], "machine": {}, "failed": {}, "settings": {"quick": True}, "date": ""})
+        update_page(page, [])
     assert "work" in text_table([])
 
 
