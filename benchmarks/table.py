@@ -56,8 +56,8 @@ def _how(result: dict[str, Any]) -> str:
     shapes = ", ".join(dict.fromkeys(row["shape"] for row in result["rows"]))
     return (
         f"{result['date']}, {kind} ({shapes}), {result['minutes']:.0f} minutes: {how['rounds']} rounds, turns of at "
-        f"least {how['seconds']:g} s, {how['batch']} texts a step of ours. {place}; torch {where['torch']}, transformers "
-        f"{where['transformers']}."
+        f"least {how['seconds']:g} s, {how['batch']} texts a step of ours. {place}; torch {where['torch']}, "
+        f"transformers {where['transformers']}."
     )
 
 
