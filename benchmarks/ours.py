@@ -46,19 +46,16 @@ class StepEnds(UpdateRule):
     """Tells the gate when the optimiser has moved the weights, after the update rule of the method."""
 
     def __init__(self, gate: Gate, read: deque[int], rule: UpdateRule | None) -> None:
-        self.gate, self.read, self.rule = gate, read, rule
+        self.gate, self.read, self.rule = gate, read, rule or UpdateRule()
 
     def after_backward(self) -> None:
-        if self.rule is not None:
-            self.rule.after_backward()
+        self.rule.after_backward()
 
     def before_step(self) -> None:
-        if self.rule is not None:
-            self.rule.before_step()
+        self.rule.before_step()
 
     def after_step(self) -> None:
-        if self.rule is not None:
-            self.rule.after_step()
+        self.rule.after_step()
         self.gate.step(self.read.popleft())
 
 

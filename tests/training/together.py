@@ -26,7 +26,6 @@ def one_step(group: Processes, graph_tokens: int) -> dict[str, torch.Tensor]:
     importance = {"H": torch.linspace(0, 1, 8).view(2, 4)}
     objectives = [MaskedLM(), GeneralContrast(importance, 0.2, 0.7), TextContrast()]
     engine = Engine(model, objectives, graph_tokens=graph_tokens, group=group)
-    # Micro-batches so small that one process and two cut, and mask, the same way.
     collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), 40)
     steps = Steps(rows(2), collator, batch_size=9, steps=3, seed=1, group=group)
     terms = engine.step(steps[1])

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from acclimate.analysis.similarity import EDGES, correlations, cosines, random_similarity, shares
 from acclimate.backbone import attach, load_masked_lm
-from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, to_device
+from acclimate.backbone.device import choose_precision, default_device, to_device
 from acclimate.backbone.dropout import dropout_rates
 from acclimate.backbone.units import PARTS, part_letters
 from acclimate.corpus import Corpus, tokenize
@@ -100,7 +100,6 @@ def inspect_importance(
         name: text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)
         for name, text in corpora.items()
     }
-    fast_fp32_matmul()
     loaded = load_masked_lm(model, dropout=dropout)
     if loaded.absent_head and reads == "logits":
         raise UserError(

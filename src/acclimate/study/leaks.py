@@ -64,12 +64,7 @@ def _look_in_corpora(plan: Plan, config: StudyConfig, parts: Parts, progress: bo
         found = _found(digest(identity), known_only, find)
         if found is not None:
             places = {str(number): place for number, (place, _) in enumerate(tasks)}
-            plan.leakage[domain.name] = {
-                "rules": rules,
-                **told(found, places),
-                "removed": False,
-                "digests": found["digests"],
-            }
+            plan.leakage[domain.name] = {**_account(rules, found, places), "digests": found["digests"]}
 
 
 def _look_in_train(plan: Plan, config: StudyConfig, parts: Parts, progress: bool, known_only: bool) -> None:
@@ -87,13 +82,12 @@ def _look_in_train(plan: Plan, config: StudyConfig, parts: Parts, progress: bool
         found = _found(key, known_only, partial(find_leakage, train, judged, Rules(), progress=progress))
         if found is not None:
             places = {split: {"task": place[1], "split": split} for split in judged}
-            plan.in_train[key] = {
-                "domain": place[0],
-                "train_of": train_of,
-                "rules": asdict(Rules()),
-                **told(found, places),
-                "removed": False,
-            }
+            account = _account(asdict(Rules()), found, places)
+            plan.in_train[key] = {"domain": place[0], "train_of": train_of, **account}
+
+
+def _account(rules: dict[str, Any], found: dict[str, Any], places: dict[str, dict[str, str]]) -> dict[str, Any]:
+    return {"rules": rules, **told(found, places), "removed": False}
 
 
 def _found(key: str, known_only: bool, find: Callable[[], Leakage]) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.backbone import LoadedModel, attach, load_masked_lm, save_model
-from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul, to_device
+from acclimate.backbone.device import choose_precision, default_device, to_device
 from acclimate.backbone.memory import kept_graph_tokens, training_tokens
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, tokenize
@@ -183,7 +183,6 @@ def adapt(
         own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
         options = {**{name: value for name, value in asked.items() if name not in own}, "progress": progress}
         return adapt_in_stages(adapt, method, texts, model, out, config, options, group)
-    fast_fp32_matmul()
     loaded = load_masked_lm(model, dropout=dropout)
     layers = attach(loaded.model)
     appended = extend(loaded, method, seed)

@@ -93,7 +93,7 @@ class StepTrainer(Trainer):
             appended: Tokens of each text that do not count as text.
         """
         self.engine, self.clock, self.log_file, self._warmup = engine, clock, log_file, warmup
-        self.rule = rule
+        self.rule = rule or UpdateRule()  # which does nothing
         self._only, self._appended = parameters, appended
         self.tokens = 0
         self._terms: dict[str, Tensor] = {}
@@ -158,8 +158,7 @@ class StepTrainer(Trainer):
         terms = self.engine.step(batches)
         if not math.isfinite(terms["loss"].item()):
             raise self._diverged(terms)
-        if self.rule is not None:
-            self.rule.after_backward()
+        self.rule.after_backward()
         self._terms = terms
         text = sum(batch.tokens - self._appended * batch.texts for batch in batches)
         read = torch.tensor(text, device=self.args.device)
@@ -232,7 +231,7 @@ class _Hooks(TrainerCallback):
     """The update rule around the step; the clock; checkpoints by time."""
 
     def __init__(self, trainer: StepTrainer, progress: Any, save_every: int | None) -> None:
-        self.trainer, self.rule, self.progress, self.save_every = trainer, trainer.rule, progress, save_every
+        self.trainer, self.progress, self.save_every = trainer, progress, save_every
         self._saved = time.monotonic()
 
     def on_train_begin(
@@ -253,14 +252,12 @@ class _Hooks(TrainerCallback):
     def on_pre_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self.rule is not None:
-            self.rule.before_step()
+        self.trainer.rule.before_step()
 
     def on_optimizer_step(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        if self.rule is not None:
-            self.rule.after_step()
+        self.trainer.rule.after_step()
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
