@@ -35,9 +35,9 @@ from acclimate.errors import UserError
 from acclimate.selective import AnnotationOptions, Unit, annotate_units
 from acclimate.selective.scoring import ClassifierConfidence
 from acclimate.selective.units import make_units as units_of
-from acclimate.selective.verb import is_classifier
 from acclimate.tasks import load_task
 from acclimate.tasks.classifier import Classifier, load_classifier
+from acclimate.tasks.loading import knows_task
 from benchmarks.data import make_tokenizer
 from benchmarks.measure import keep, machine, say
 
@@ -111,7 +111,7 @@ def of_task(options: argparse.Namespace) -> Work:
             model is no classifier of it.
     """
     task, device = load_task(options.task), default_device()
-    if not is_classifier(options.model, task):  # two fresh heads would not be the same
+    if not knows_task(options.model, task):  # two fresh heads would not be the same
         raise UserError(f"'{options.model}' is no classifier of '{task.name}'; `acclimate annotate` makes one.")
     if task.train[0].text_pair is not None or len(task.train) < options.texts:
         raise UserError(f"Give a task of {options.texts} single texts or more.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import glob
+import hashlib
 import json
 import os
 import re
@@ -15,6 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.errors import UserError
+
+
+def hash_file(path: Path) -> str:
+    """Return the SHA-256 of the content of a file."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_text(path: str | Path, text: str) -> Path:

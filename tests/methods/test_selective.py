@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,13 +12,15 @@ import torch
 from tests.methods.test_contract import SHORT, weights
 
 from acclimate.backbone import load_masked_lm
-from acclimate.corpus import Corpus
+from acclimate.corpus import Corpus, TokenRows
 from acclimate.errors import UserError
+from acclimate.masking import RandomMasking
 from acclimate.selective import annotating, stages
 from acclimate.selective.token_classifier import load_token_classifier
 from acclimate.tasks import Task
 from acclimate.training import adapt, get
-from acclimate.training.run import cache_folder
+from acclimate.training.processes import Processes
+from acclimate.training.run import Run, cache_folder
 from acclimate.training.trainer import StepTrainer
 
 WORDS = "the food menu table wine was and with pizza soup".split()
@@ -265,3 +268,23 @@ def test_presets_fill_in_what_is_not_given():
     assert (paper["delta"], paper["cap"], paper["class_weight"], paper["unit"]) == (0.05, 1.0, 1.5, "text")
     assert (code["delta"], code["cap"], code["class_weight"], code["unit"]) == (0.2, 0.15, 3.0, "sentence")
     assert (code["stop_words"], code["misclassified"], code["special_tokens"]) == ("english", "negative", True)
+
+
+def test_several_processes_take_the_stages_from_the_cache(tiny_bert, tmp_path, fresh_cache):
+    """Fine-tuning runs in one process; the others would wait for it in vain."""
+    loaded, second = load_masked_lm(tiny_bert), Processes(1, 2)
+    rows = TokenRows.of([loaded.tokenizer(text)["input_ids"] for text in CORPUS])
+    several = Run(loaded.model, [], loaded.tokenizer, rows, RandomMasking(), 0, "fp32", False, second, TASK)
+    recipe = stages.Recipe.of(get("selective", **QUICK).settings(), 42)
+    with pytest.raises(UserError, match="without torchrun"):
+        stages.important_tokens(several, recipe)
+    marks, _ = stages.important_tokens(replace(several, group=Processes()), recipe)
+    with torch.no_grad():  # of a head that was absent, several processes make another
+        loaded.model.cls.predictions.bias.add_(1)
+    again, _ = stages.important_tokens(several, recipe)
+    assert (again.hashes == marks.hashes).all()
+
+
+def test_a_rate_that_would_not_be_heeded_is_refused(tiny_bert, tmp_path):
+    with pytest.raises(UserError, match="how much is masked"):
+        run(tiny_bert, tmp_path / "out", mask_rate=0.3)

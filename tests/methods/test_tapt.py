@@ -98,3 +98,18 @@ def test_what_a_killed_run_of_other_settings_left_is_not_used(tiny_bert, whole, 
 def test_only_one_limit_for_the_second_stage(tiny_bert, tmp_path):
     with pytest.raises(UserError, match="one of task_epochs"):
         both(tiny_bert, tmp_path / "out", task_tokens=100)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"task_steps": 0}, "task-steps must be more than zero"),
+        ({"task_steps": None, "task_epochs": -1}, "task-epochs must be more than zero"),
+        ({"task_learning_rate": 0.0}, "task-learning-rate must be more than zero"),
+        ({"task_steps": 3, "task_tokens": 9}, "Give one of"),
+    ],
+)
+def test_a_slip_in_the_second_stage_is_found_before_the_first(tiny_bert, tmp_path, settings, message):
+    with pytest.raises(UserError, match=message):
+        both(tiny_bert, tmp_path / "out", **settings)
+    assert not list(tmp_path.glob(".out*"))

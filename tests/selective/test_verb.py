@@ -77,3 +77,10 @@ def test_a_folder_with_something_else_is_left_alone(tiny_bert, folder, tmp_path)
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="holds something other"):
         annotate_task(tiny_bert, folder, tmp_path, annotation_options(), progress=False)
+
+
+def test_a_model_that_cannot_be_read_is_told(folder, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text('{"model_type": "bert", "hidden_size": "many"}')
+    with pytest.raises(UserError, match="No model could be read"):
+        annotate_task(tmp_path / "model", folder, tmp_path / "out", annotation_options(), progress=False)

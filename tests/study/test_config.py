@@ -66,6 +66,25 @@ def test_relative_paths_start_at_the_file(tmp_path, suffix):
     assert config.domains[0].corpus == [str(folder / "*.txt")]
 
 
+def test_files_of_methods_and_of_what_is_searched_start_at_the_file(tmp_path):
+    for name in ("stop.txt", "other.txt", "words.txt"):
+        (tmp_path / name).write_text("the")
+    values = changed(
+        methods=[
+            {"name": "selective", "stop_words": "stop.txt"},
+            {"name": "tapter", "search": {"stop_words": ["stop.txt", "other.txt", "english"]}},
+            {"name": "mlm", "adapt": {"masking": "lexicon-first", "masking_settings": {"lexicon": "words.txt"}}},
+        ],
+        search={"adapt": {"masking_settings": [{"lexicon": "words.txt"}, {"lexicon": "other.txt"}]}},
+    )
+    config = StudyConfig.of(values).relative_to(tmp_path)
+    stop, other, words = (str(tmp_path / name) for name in ("stop.txt", "other.txt", "words.txt"))
+    assert config.methods[0].parameters == {"stop_words": stop}
+    assert config.methods[1].search.parameters["stop_words"] == [stop, other, "english"]
+    assert config.methods[2].adapt["masking_settings"] == {"lexicon": words}
+    assert config.search.adapt["masking_settings"] == [{"lexicon": words}, {"lexicon": other}]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -67,6 +67,28 @@ def test_a_rate_that_cannot_be_meant_for_a_method_is_told(folder, caplog, monkey
     assert "'mlm' learns at 0.3 by itself, and at 0.0002 here" in record.getMessage()
 
 
+def test_a_method_that_reads_tasks_wants_one_in_every_domain(folder):
+    domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": []}]
+    config = StudyConfig.of(study(folder, domains=domains, methods=["mlm", "tapt"]))
+    with pytest.raises(UserError, match="'tapt' adapts to each task of a domain, and 'cs' has none"):
+        make_plan(config, parts(World()))
+
+
+def test_a_file_with_other_words_makes_another_cell(folder):
+    words = folder / "words.txt"
+    real = replace(parts(World()), method=Parts().method)
+
+    def key():
+        methods = [{"name": "selective", "stop_words": str(words)}]
+        return adaptations(make_plan(StudyConfig.of(values(folder, methods)), real))[0].key
+
+    words.write_text("the")
+    first = key()
+    assert key() == first
+    words.write_text("the a")
+    assert key() != first
+
+
 def adaptations(plan):
     return [cell for cell in plan.cells.values() if cell.kind == "adapt"]
 

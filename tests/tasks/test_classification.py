@@ -9,7 +9,7 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer
+from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
 
 from acclimate.errors import UserError
 from acclimate.tasks import Task, finetune
@@ -54,6 +54,24 @@ def test_a_keyword_is_learnt(learnt):
     assert result.dev_metrics is not None
     assert result.train_loss < 0.7
     json.dumps(dataclasses.asdict(result))
+
+
+def test_several_gpus_in_sight_change_no_step(tiny_bert, monkeypatch):
+    """The trainer by itself would read the batch size times their number."""
+    plain = finetune(tiny_bert, keyword_task(), epochs=1, learning_rate=1e-3, **QUICK)
+    prepare = TrainingArguments.__post_init__
+
+    def with_two(arguments):
+        prepare(arguments)
+        arguments._n_gpu = 2
+
+    monkeypatch.setattr(TrainingArguments, "__post_init__", with_two)
+    seen = []
+    look = Trainer.train
+    monkeypatch.setattr(Trainer, "train", lambda self, *a, **b: (look(self, *a, **b), seen.append(self.state)))
+    again = finetune(tiny_bert, keyword_task(), epochs=1, learning_rate=1e-3, **QUICK)
+    assert seen[0].global_step == again.steps == 4
+    assert again.probabilities == plain.probabilities
 
 
 def test_predictions_and_probabilities_belong_together(learnt):

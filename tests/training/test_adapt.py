@@ -42,6 +42,10 @@ def test_budgets(tiny_bert, tmp_path):
         ({"steps": 1, "max_length": 2}, "at least 8"),
         ({"steps": 1, "batch_size": 0}, "batch-size"),
         ({"steps": 1, "precision": "fp8"}, "precision"),
+        ({"steps": 1, "layout": "Padded"}, "Did you mean 'padded'"),
+        ({"steps": 1, "save_every": 0}, "save-every"),
+        ({"steps": 1, "warmup": 500}, "share of the training"),
+        ({"steps": 1, "weight_decay": -0.1}, "weight-decay"),
     ],
 )
 def test_mistakes_are_explained(tiny_bert, tmp_path, options, message):
@@ -76,6 +80,30 @@ def test_finished_run_is_not_repeated_and_another_is_not_overwritten(tiny_bert, 
     with pytest.raises(UserError, match="not an adaptation"):
         run(tiny_bert, tmp_path / "full", steps=2, overwrite=True)
     assert (tmp_path / "full" / "thesis.txt").read_text() == "dear"
+
+
+def test_a_run_with_other_dropout_or_another_model_in_the_same_place_is_another_run(tmp_path):
+    save_tiny("bert", tmp_path / "model")
+    run(tmp_path / "model", tmp_path / "out", steps=2, dropout=0.3)
+    with pytest.raises(UserError, match="another adaptation"):
+        run(tmp_path / "model", tmp_path / "out", steps=2)
+    assert run(tmp_path / "model", tmp_path / "out", steps=2, dropout=0.3).steps == 2
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
+    with torch.no_grad():
+        model.bert.encoder.layer[0].output.dense.bias.add_(1)
+    model.save_pretrained(tmp_path / "model")
+    with pytest.raises(UserError, match="another adaptation"):
+        run(tmp_path / "model", tmp_path / "out", steps=2, dropout=0.3)
+
+
+@pytest.mark.parametrize(("steps", "warmup"), [(1, 0.1), (5, 0.1), (5, 0.0), (40, 0.1)])
+def test_the_learning_rate_never_exceeds_its_peak(tiny_bert, tmp_path, steps, warmup):
+    run(tiny_bert, tmp_path / "out", steps=steps, warmup=warmup)
+    lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    rates = [line["learning_rate"] for line in lines]
+    assert max(rates) <= SHORT["learning_rate"] * (1 + 1e-6)
+    if steps > 1:
+        assert max(rates) > 0.7 * SHORT["learning_rate"]
 
 
 def test_the_configuration_and_the_losses_go_with_the_model(tiny_bert, tmp_path):

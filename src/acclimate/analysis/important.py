@@ -12,7 +12,7 @@ from acclimate.backbone import attach, load_masked_lm
 from acclimate.backbone.device import choose_precision, default_device, to_device
 from acclimate.corpus import TokenRows
 from acclimate.errors import UserError
-from acclimate.masking import Masking, get
+from acclimate.masking import MASK_RATE, Masking, get
 from acclimate.masking.marks import Marks
 from acclimate.masking.preview import marks_of
 from acclimate.training.method import Method
@@ -60,7 +60,7 @@ def selective_masking(
     to_device(loaded.model)
     run = Run(loaded.model, layers, loaded.tokenizer, rows, get("random"), seed, chosen, progress, task=data)
     method.prepare(run)
-    masking = method.masking(0.15)
+    masking = method.masking(MASK_RATE)
     marks = marks_of(masking)
     if masking is None or marks is None:
         raise UserError(f"Method '{NAME}' gave no masking.")

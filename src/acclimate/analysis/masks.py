@@ -18,7 +18,7 @@ from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive
 from acclimate.files import check_replaceable, new_folder, write_json, write_text
 from acclimate.locks import one_writer
-from acclimate.masking import Masking, Strategy, get
+from acclimate.masking import MASK_RATE, Masking, Strategy, get
 from acclimate.masking.preview import masked_pieces
 from acclimate.training.batches import Collator
 from acclimate.vectors.stop_words import read_stop_words
@@ -59,7 +59,7 @@ def inspect_masks(
     maskings: Sequence[str] | Mapping[str, Masking] = SHOWN_BY_DEFAULT,
     task: Any = None,
     settings: Mapping[str, Any] | None = None,
-    mask_rate: float = 0.15,
+    mask_rate: float = MASK_RATE,
     texts: int = 6,
     tokens: int = 200_000,
     max_length: int = 128,

@@ -8,12 +8,15 @@ from __future__ import annotations
 import os
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 from torch import nn
 
 from acclimate.errors import UserError
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
 
 Precision = Literal["fp32", "bf16"]
 M = TypeVar("M", bound=nn.Module)
@@ -68,6 +71,16 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
+
+
+def one_device(arguments: TrainingArguments) -> TrainingArguments:
+    """Keep a ``Trainer`` that one process runs on one device.
+
+    By itself it spreads every batch over all GPUs that it sees (``nn.DataParallel``): steps of several times the batch
+    size, and a model in a wrapper. Who wants several devices starts several processes.
+    """
+    arguments._n_gpu = min(1, arguments.n_gpu)
+    return arguments
 
 
 def fast_fp32_matmul() -> bool:

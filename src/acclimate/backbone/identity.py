@@ -6,10 +6,25 @@ import hashlib
 from pathlib import Path
 
 from acclimate.errors import UserError
+from acclimate.files import hash_file
 
-# Files of a model folder that decide what it computes. Its card, its logs and our own notes do not.
+# Files of a model folder that decide what it computes. Its card, its logs and our own notes do not: they hold minutes.
 _SUFFIXES = {".json", ".txt", ".model", ".safetensors", ".bin", ".jinja"}
-_IGNORED = {"acclimate.json", "importance.json", "run.json", "trainer_state.json", "training_args.bin", "README.txt"}
+_IGNORED = {
+    *("acclimate.json", "metrics.json", "importance.json", "selective.json", "fasttext.json", "run.json"),
+    *("trainer_state.json", "training_args.bin", "README.txt"),
+}
+
+
+def local_folder(path: str | Path) -> Path | None:
+    """Return the folder that a model is meant to be in, or None for the name of a model on the hub.
+
+    A path that is written as one, or has more than one slash, is a folder, whether it is there or not.
+    """
+    text, folder = str(path), Path(path)
+    if folder.exists() or text.startswith((".", "/", "~")) or text.count("/") > 1:
+        return folder
+    return None
 
 
 def model_identity(path: str) -> str:
@@ -21,16 +36,15 @@ def model_identity(path: str) -> str:
     Raises:
         UserError: If the path is a folder without a ``config.json``, or looks like a path and is not there.
     """
-    folder = Path(path)
-    if not folder.exists():
-        if path.startswith((".", "/", "~")) or path.count("/") > 1:
-            raise UserError(f"No model at '{path}'. Give a Hugging Face model folder or the name of a model.")
+    folder = local_folder(path)
+    if folder is None:
         return path
+    if not folder.is_dir():
+        raise UserError(f"No model at '{path}'. Give a Hugging Face model folder or the name of a model.")
     if not (folder / "config.json").is_file():
         raise UserError(f"'{path}' is no model folder: it has no config.json.")
     state = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         if file.is_file() and file.suffix in _SUFFIXES and file.name not in _IGNORED:
-            with file.open("rb") as handle:
-                state.update(f"{file.name} {hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
+            state.update(f"{file.name} {hash_file(file)}\n".encode())
     return state.hexdigest()[:16]

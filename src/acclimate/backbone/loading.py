@@ -18,6 +18,7 @@ from transformers import (
 from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
 from acclimate.backbone.device import fast_fp32_matmul
 from acclimate.backbone.dropout import dropout_names
+from acclimate.backbone.identity import local_folder
 from acclimate.backbone.language_head import head_parameters, language_head, start_head
 from acclimate.errors import UserError
 
@@ -36,7 +37,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model.
 
     Raises:
-        UserError: If there is none, or it has no mask token.
+        UserError: If there is none.
     """
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trusted())
@@ -45,12 +46,11 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_masked_lm(path: str | Path, dtype: torch.dtype = torch.float32, dropout: float | None = None) -> LoadedModel:
-    """Load a masked language model and its tokenizer.
+def load_masked_lm(path: str | Path, dropout: float | None = None) -> LoadedModel:
+    """Load a masked language model in fp32, whatever the file holds, and its tokenizer.
 
     Args:
         path: A model folder, or a name on the hub.
-        dtype: What the weights become; training wants float32 whatever the file holds.
         dropout: Probability of every dropout in the encoder, in place of those of its configuration, which stays as it
             is: who saves the model saves the old ones.
 
@@ -61,16 +61,16 @@ def load_masked_lm(path: str | Path, dtype: torch.dtype = torch.float32, dropout
         UserError: If there is no model there, it has no masked-LM form, or encoder weights are missing.
     """
     fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
-    looks_local = str(path).startswith((".", "/", "~")) or Path(path).exists()
-    if looks_local and not Path(path).is_dir():
+    folder = local_folder(path)
+    if folder and not folder.is_dir():
         raise UserError(f"There is no model folder '{path}'.")
-    if looks_local and not (Path(path) / "config.json").is_file():
+    if folder and not (folder / "config.json").is_file():
         raise UserError(f"The folder '{path}' holds no config.json, so it is no Hugging Face model.")
     try:
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusted())
         with quiet():
             before = _with_dropout(path, config, dropout)
-            model, info = from_pretrained(AutoModelForMaskedLM, path, config, dtype=dtype)
+            model, info = from_pretrained(AutoModelForMaskedLM, path, config, dtype=torch.float32)
             for name, value in before.items():
                 setattr(model.config, name, value)
     except UNREADABLE as error:

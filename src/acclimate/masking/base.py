@@ -20,6 +20,8 @@ from acclimate.parameters import build
 
 IGNORED = -100
 """The label of a position that no loss reads."""
+MASK_RATE = 0.15
+"""Share of the tokens that are chosen for prediction (Devlin et al., 2019)."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Strategy(ABC):
     files: ClassVar[tuple[str, ...]] = ()
     """Parameters that are paths of files; what the files hold decides, not where they are."""
 
-    rate: float = 0.15
+    rate: float = MASK_RATE
     mask: float = 0.8
     random: float = 0.1
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from acclimate.errors import UserError
-from acclimate.masking.base import Strategy
+from acclimate.masking.base import MASK_RATE, Strategy
 from acclimate.registry import Registry
 
 DEFAULT = "random"
@@ -23,7 +23,7 @@ def file_parameters() -> set[str]:
     return {parameter for name in names() for parameter in lookup(name).files}
 
 
-def get(name: str, rate: float = 0.15, /, **settings: Any) -> Strategy:
+def get(name: str, rate: float = MASK_RATE, /, **settings: Any) -> Strategy:
     """Make a strategy with its parameters.
 
     Args:

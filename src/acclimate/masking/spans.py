@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,8 +15,8 @@ from acclimate.masking.base import Vocabulary
 class Rewriting(ABC):
     """A way to write the texts of a batch, beside the original and the corrupted one, that a view can ask for.
 
-    Equal rewritings are made once a batch, so subclasses are frozen dataclasses. All rewritings of a batch get the
-    same stream of chance: two that begin with the same draw agree on it.
+    Equal rewritings are made once a batch, so subclasses are frozen dataclasses. All rewritings of a text get the
+    same seed: two that begin with the same draw agree on it, in whatever batch the text stands.
     """
 
     full: ClassVar[bool] = True
@@ -23,7 +24,7 @@ class Rewriting(ABC):
 
     @abstractmethod
     def __call__(
-        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Rewrite the texts.
 
@@ -32,7 +33,7 @@ class Rewriting(ABC):
             text: Number of the text of each token, -1 at padding (rows, tokens); the numbers rise in reading order.
             allowed: True where a token is neither padding nor special (rows, tokens).
             vocabulary: The mask token and the ordinary ids.
-            rng: Source of chance.
+            seeds: Source of chance of each text (texts).
 
         Returns:
             Ids and text numbers of the rewritten texts, any number of rows and tokens, every text still there.
@@ -63,14 +64,15 @@ class NGrams:
     deviation: float = 1.0
     longest: int = 10
 
-    def draw(self, text: np.ndarray, allowed: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return where the n-grams are: boolean, of the shape of ``text``.
+    def draw(self, text: np.ndarray, allowed: np.ndarray, seeds: Sequence[int]) -> np.ndarray:
+        """Return where the n-grams are, with a seed for each text: boolean, of the shape of ``text``.
 
         A special token between ordinary ones, such as an unknown word, may be part of an n-gram.
         """
         inside = np.zeros(text.size, dtype=bool)
         free = allowed.ravel()
-        for place in texts_of(text):
+        for place, seed in zip(texts_of(text), seeds, strict=True):
+            rng = np.random.default_rng(seed)
             wanted = int(np.clip(np.rint(rng.normal(self.mean, self.deviation)), 1, self.longest))
             share = rng.random()
             ordinary = np.flatnonzero(free[place])
@@ -90,10 +92,10 @@ class WithoutNGram(Rewriting):
     ngrams: NGrams = NGrams()
 
     def __call__(
-        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Hide the n-gram of each text."""
-        return np.where(self.ngrams.draw(text, allowed, rng), vocabulary.mask_id, ids), text
+        return np.where(self.ngrams.draw(text, allowed, seeds), vocabulary.mask_id, ids), text
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,10 @@ class NGramAlone(Rewriting):
     ngrams: NGrams = NGrams()
 
     def __call__(
-        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Cut out the n-gram of each text."""
-        inside, free, flat = self.ngrams.draw(text, allowed, rng).ravel(), allowed.ravel(), ids.ravel()
+        inside, free, flat = self.ngrams.draw(text, allowed, seeds).ravel(), allowed.ravel(), ids.ravel()
         rows = []
         for place in texts_of(text):
             ordinary = np.flatnonzero(free[place])

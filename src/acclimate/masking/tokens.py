@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +22,7 @@ class WithoutTokens(Rewriting):
     tokens: tuple[int, ...]
 
     def __call__(
-        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Take the tokens out of their texts."""
         return ids, np.where(np.isin(ids, self.tokens), -1, text)

@@ -54,6 +54,8 @@ class Selective(Method):
     """
 
     needs_task: ClassVar[bool] = True
+    own_rate: ClassVar[bool] = True
+    files: ClassVar[tuple[str, ...]] = ("stop_words",)
 
     preset: Literal["paper", "released-code"] = "paper"
     delta: float | None = None

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, check_positive
 from acclimate.methods import Method, register
 from acclimate.methods.mlm import MLM
 from acclimate.training.method import Stage
@@ -57,6 +57,14 @@ class DAPTThenTAPT(Method):
     task_minutes: float | None = None
     task_learning_rate: float | None = None
 
+    def __post_init__(self) -> None:
+        """Check the second stage now instead of when the first is done."""
+        own = ("task_epochs", "task_steps", "task_tokens", "task_minutes", "task_learning_rate")
+        given = {name: value for name in own if (value := getattr(self, name)) is not None}
+        check_positive(**given)
+        if len(given.keys() - {"task_learning_rate"}) > 1:
+            raise UserError("Give one of task_epochs, task_steps, task_tokens and task_minutes.")
+
     def stages(self) -> list[Stage]:
         """Return the two adaptations."""
         limits = {
@@ -65,7 +73,5 @@ class DAPTThenTAPT(Method):
             "tokens": self.task_tokens,
             "max_minutes": self.task_minutes,
         }
-        if sum(limit is not None for limit in limits.values()) > 1:
-            raise UserError("Give one of task_epochs, task_steps, task_tokens and task_minutes.")
         rate = {} if self.task_learning_rate is None else {"learning_rate": self.task_learning_rate}
         return [Stage(MLM(), "domain"), Stage(TAPT(), "task", {**limits, **rate})]

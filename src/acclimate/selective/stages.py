@@ -64,7 +64,8 @@ class Recipe:
 def important_tokens(run: Run, recipe: Recipe) -> tuple[Marks, dict[str, Any]]:
     """Find the important tokens of the text of a run, or take them from the cache.
 
-    A run that was killed goes on with the stage that it was in. Of several processes the first does it all.
+    A run that was killed goes on with the stage that it was in. Fine-tuning and the token classifier are trained in
+    one process; a run of several takes them from the cache.
 
     Args:
         run: An adaptation with a task.
@@ -74,9 +75,10 @@ def important_tokens(run: Run, recipe: Recipe) -> tuple[Marks, dict[str, Any]]:
         The marks, and the account of every stage by its name, minutes included.
 
     Raises:
-        UserError: If the task is of another kind, or nothing in the text is important.
+        UserError: If the task is of another kind, nothing in the text is important, or the run has several processes
+            and the cache lacks a stage.
     """
-    with run.group.first_alone(), ExitStack() as stack:
+    with ExitStack() as stack:
         return _Stages(run, recipe, stack).run()
 
 
@@ -91,7 +93,8 @@ class _Stages:
     def run(self) -> tuple[Marks, dict[str, Any]]:
         run, recipe, task = self._run, self._recipe, self._task
         stop_words = sorted(read_stop_words(recipe.annotation.stop_words))
-        start = {"model": fingerprint_weights(run.model), "seed": recipe.seed, "precision": run.precision}
+        encoder: Any = run.model.base_model  # no stage reads the masked-LM head
+        start = {"model": fingerprint_weights(encoder), "seed": recipe.seed, "precision": run.precision}
         tuned_by = {**start, "task": task.fingerprint(), "finetune": asdict(recipe.fine_tuning)}
         annotated_by = {**tuned_by, "annotation": asdict(recipe.annotation), "stop_words": stop_words}
         trained_by = {**annotated_by, "train": asdict(recipe.token_training)}
@@ -128,6 +131,12 @@ class _Stages:
             for warn in warnings:  # what is found again is said again
                 warn(account)
             return folder, account
+        if self._run.group.size > 1:
+            raise UserError(
+                "Selective masking finds the important tokens in one process, and keeps them in the cache for runs of "
+                "several. Start the same command once without torchrun or accelerate, with --steps 1 and another "
+                "--out; then this one again."
+            )
         begin = time.perf_counter()
         with new_folder(folder) as temporary:
             account = make(temporary)

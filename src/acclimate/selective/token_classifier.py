@@ -14,6 +14,7 @@ from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTr
 
 from acclimate.backbone.device import Precision, autocast, default_device, micro_batch_tokens, to_device
 from acclimate.errors import UserError
+from acclimate.masking import IGNORED
 from acclimate.selective.options import TokenTraining
 from acclimate.selective.scoring import Frame
 from acclimate.tasks.batching import token_budget_batches
@@ -21,11 +22,10 @@ from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.loop import Course, train
 from acclimate.tasks.options import Options
 
-IGNORED = -100
 Marked = tuple[list[int], list[bool]]
 """Token ids of a text without special ones, and whether each is important."""
 Row = dict[str, list[int]]
-"""``input_ids`` with special tokens, and ``labels``: 1, 0, or :data:`IGNORED` where the loss does not look."""
+"""``input_ids`` with special tokens, and ``labels``: 1, 0, or ``IGNORED`` where the loss does not look."""
 
 
 @dataclass

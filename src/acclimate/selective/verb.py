@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from transformers import AutoConfig
 
-from acclimate.backbone.checkpoints import trusted
-from acclimate.backbone.device import choose_precision, default_device, fast_fp32_matmul
+from acclimate.backbone.device import choose_precision, default_device
 from acclimate.files import check_replaceable, new_folder, write_json
 from acclimate.selective.annotating import FILE, annotate, sample, write_annotations
 from acclimate.selective.fine_tuning import FineTuning, against_chance, check_task, fine_tune, open_classifier, warn
 from acclimate.selective.options import AnnotationOptions
 from acclimate.tasks import Task, load_task
+from acclimate.tasks.loading import knows_task
 
 ACCOUNT = "account.json"
 
@@ -65,11 +64,10 @@ def annotate_task(
     tuning = tuning or FineTuning()
     check_replaceable(out, ACCOUNT, "annotations")
     chosen = choose_precision(precision, default_device())
-    fast_fp32_matmul()
     with new_folder(out) as folder:
         account: dict[str, Any] = {"model": str(model), "task": data.name, "fingerprint": data.fingerprint()}
         place: str | Path = model
-        if not is_classifier(model, data):
+        if not knows_task(model, data):
             place = folder / "classifier"
             account["finetune"] = fine_tune(
                 model, data, Path(place), tuning, seed=seed, precision=chosen, progress=progress
@@ -89,14 +87,3 @@ def annotate_task(
     names = [data.labels[int(found.annotated[place].unit.label)] for place in drawn]
     texts = [sample(found.annotated[place], classifier.tokenizer) for place in drawn]
     return AnnotatedTask(account, [f"{name}: {text}" for name, text in zip(names, texts, strict=True)])
-
-
-def is_classifier(model: str | Path, task: Task) -> bool:
-    """Say whether a checkpoint is a sequence classifier with the labels of the task, in their order."""
-    try:
-        config = AutoConfig.from_pretrained(str(model), trust_remote_code=trusted())
-    except (OSError, ValueError):
-        return False
-    heads = any(name.endswith("ForSequenceClassification") for name in config.architectures or ())
-    names = [str(config.id2label[number]) for number in sorted(config.id2label)] if config.id2label else []
-    return heads and names == list(task.labels)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -221,19 +221,30 @@ class StudyConfig(Strict):
         for row in copy.distill:
             row.teacher.path = row.teacher.path and _located(row.teacher.path, folder)
         copy.general = copy.general and [_located(source, folder) for source in copy.general]
+        searches: list[Any] = [copy.search, *(method.search for method in copy.methods)]
         for method in copy.methods:
-            given = method.model_extra or {}
-            for name in _files_of(method.name) & given.keys():
-                given[name] = _located(str(given[name]), folder)
-        for options in (copy.adapt.model_extra or {}, *(method.adapt for method in copy.methods)):
-            if isinstance(settings := options.get("masking_settings"), dict):
-                for name in file_parameters() & settings.keys():
-                    settings[name] = _located(str(settings[name]), folder)
+            for given in (method.model_extra, method.search and method.search.model_extra):
+                _locate(given, _files_of(method.name), folder)
+        options = [copy.adapt.model_extra, *(method.adapt for method in copy.methods)]
+        for given in (*options, *(search.adapt for search in searches if search)):
+            settings = (given or {}).get("masking_settings")
+            for one in settings if isinstance(settings, list) else [settings]:
+                _locate(one, file_parameters(), folder)
         return copy
 
     def resolved(self) -> dict[str, Any]:
         """Return the study as plain values, with every default that the study knows filled in."""
         return self.model_dump(mode="json", exclude_none=True, exclude={"notes", "samples"})
+
+
+def _locate(given: Any, names: Collection[str], folder: Path) -> None:
+    """Resolve the files among some settings, or among lists of values to try; in place."""
+    if not isinstance(given, dict):
+        return
+    for name in set(names) & given.keys():
+        value = given[name]
+        several = isinstance(value, list)
+        given[name] = [_located(str(one), folder) for one in value] if several else _located(str(value), folder)
 
 
 def _located(source: str, folder: Path) -> str:

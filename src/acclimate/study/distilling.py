@@ -83,7 +83,7 @@ def add_distillations(
                 identities[known_as] = model_identity(path)
             labels = {"model": row.teacher.name}
             outside = Source(identities[known_as], None, path, labels, config.adapt.seed)
-        students = row.students or [model.name for model in config.models if model.name != row.teacher.model]
+        students = row.taught([model.name for model in config.models])
         for domain in config.domains:
             for task in domain.tasks if row.is_for(domain.name) else ():
                 for seed in config.seeds:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from acclimate.masking import identify
+from acclimate.masking import MASK_RATE, identify
 from acclimate.study.cells import Cell
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig
 from acclimate.study.finetuning import add_finetunes
@@ -76,7 +76,7 @@ def _adaptation(
         if key not in HARMLESS and (key in FIRST_ADAPT_OPTIONS or value != known.get(key))
     }
     masking = identify(
-        decides.pop("masking", None), decides.get("mask_rate", 0.15), decides.pop("masking_settings", None)
+        decides.pop("masking", None), decides.get("mask_rate", MASK_RATE), decides.pop("masking_settings", None)
     )
     if masking is not None:  # cells from before there was a choice keep their keys
         decides["masking"] = masking

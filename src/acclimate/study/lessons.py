@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -60,6 +61,10 @@ class DistillSpec(BaseModel):
     def settings(self) -> dict[str, Any]:
         """The settings of distillation that were given."""
         return {name: number(value) for name, value in (self.model_extra or {}).items()}
+
+    def taught(self, models: Sequence[str]) -> list[str]:
+        """Return the names of the students; ``models`` are those of the study."""
+        return self.students or [model for model in models if model != self.teacher.model]
 
     def is_for(self, domain: str) -> bool:
         """Say whether the row is for a domain."""

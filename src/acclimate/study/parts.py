@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ def _distill(*args: Any, **options: Any) -> Any:
 
 
 def _knows_task(path: str, task: Any) -> bool:
-    from acclimate.tasks.distillation import knows_task
+    from acclimate.tasks.loading import knows_task
 
     return knows_task(path, task)
 
@@ -97,13 +96,16 @@ def _corpus(sources: list[str], text_column: str) -> Any:
 
 
 def _method(name: str, settings: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings of a method with its defaults filled in; raise UserError for a name or key it lacks."""
+    """Return the settings of a method with its defaults filled in, and what files among them hold.
+
+    Raises:
+        UserError: For a name or key that it lacks.
+    """
     from acclimate import methods
 
     made = methods.get(name, **settings)
-    if dataclasses.is_dataclass(made) and not isinstance(made, type):
-        return {field.name: getattr(made, field.name) for field in dataclasses.fields(made) if field.init}
-    return dict(settings)
+    contents = made.file_contents()
+    return made.settings() | ({"files": contents} if contents else {})
 
 
 def _reads(name: str) -> Reads:

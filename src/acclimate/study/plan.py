@@ -19,7 +19,7 @@ from acclimate.study.kept import OTHER
 from acclimate.study.layout import lay_out
 from acclimate.study.leaks import remove_leaks
 from acclimate.study.parts import Parts
-from acclimate.study.reading import UNADAPTED, Reading, read_methods
+from acclimate.study.reading import UNADAPTED, Reading, check_readings, read_methods
 from acclimate.study.rounds import check_search
 
 HELDOUT_SHARE = 0.02
@@ -178,6 +178,7 @@ def survey(config: StudyConfig, parts: Parts, progress: bool = False) -> Ground:
     headless = {model.name for model in config.models if not parts.has_head(model.path)}
     for domain in config.domains:
         _read_domain(plan, domain, config, parts, column)
+    check_readings(plan, config)
     for task in config.other_tasks:
         _read_task(plan, OTHER, task, config, parts)
     if config.leakage == "remove":

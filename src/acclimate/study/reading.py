@@ -96,6 +96,21 @@ def read_methods(plan: Plan, config: StudyConfig, parts: Parts, defaults: dict[s
         _warn_of_rate(method, config, parts)
 
 
+def check_readings(plan: Plan, config: StudyConfig) -> None:
+    """Check that a method that reads tasks finds one in every domain: it would have no row there, without a word.
+
+    Raises:
+        UserError: If a domain has none.
+    """
+    for domain in config.domains:
+        for label, reading in plan.readings.items():
+            if not any(True for _ in reading.scopes(domain)):
+                raise UserError(
+                    f"study: '{label}' adapts to each task of a domain, and '{domain.name}' has none; give it a task, "
+                    "or leave the method or the domain out."
+                )
+
+
 def _warn_of_rate(method: MethodSpec, config: StudyConfig, parts: Parts) -> None:
     """Say so if the learning rate of the whole study cannot be meant for a method, such as that of a prompt."""
     if method.name == UNADAPTED or "learning_rate" in method.adapt:

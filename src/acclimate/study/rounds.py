@@ -240,7 +240,7 @@ def _as_finetunings(plan: Plan, seeds: list[int]) -> list[Cell]:
 
 def _distillations(made: Round, ground: Ground, search: SearchSettings, choices: Choices) -> None:
     for row, domain, task, lists, source in _rows(ground, choices, of_teacher=False):
-        for student in row.students or [m.name for m in ground.config.models if m.name != row.teacher.model]:
+        for student in row.taught([model.name for model in ground.config.models]):
             place = (student, domain.name, task.name, row.label)
             metric = ground.plan.metrics[domain.name, task.name]
             hunt = Hunt("distillation", [place], metric, search.tolerance, possible(lists))

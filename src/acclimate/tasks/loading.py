@@ -15,10 +15,12 @@ from acclimate.backbone import longest_text
 from acclimate.backbone.attention import NAME as ATTENTION
 from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
 from acclimate.backbone.device import fast_fp32_matmul, writes_attention_out
+from acclimate.backbone.identity import local_folder
 from acclimate.backbone.loading import load_tokenizer
 from acclimate.backbone.thrift import make_thrifty
 from acclimate.errors import UserError
 from acclimate.modules import virtual_ids
+from acclimate.tasks.data import Task
 
 
 def load_with_head(
@@ -45,8 +47,8 @@ def load_with_head(
         UserError: If there is no model, or its encoder is incomplete.
     """
     fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
-    local = str(path).startswith((".", "/", "~")) or Path(path).exists()
-    if local and not (Path(path) / "config.json").is_file():
+    folder = local_folder(path)
+    if folder and not (folder / "config.json").is_file():
         raise UserError(f"'{path}' is no Hugging Face model folder: there is no config.json in it.")
     tokenizer = load_tokenizer(path)
     try:
@@ -82,6 +84,28 @@ def load_with_head(
     if length < 4:
         raise UserError(f"max_length={max_length} leaves no room for text; ask for at least 4 tokens.")
     return model, tokenizer, length
+
+
+def knows_task(path: str | Path, task: Task) -> bool:
+    """Say whether a checkpoint already is a classifier of a task's labels, in their order.
+
+    Args:
+        path: A model folder, or a name on the hub.
+        task: The task.
+
+    Raises:
+        UserError: If there is no model.
+    """
+    try:
+        config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusted())
+    except UNREADABLE as error:
+        raise UserError(f"No model could be read from '{path}': {why(error)}") from error
+    names = getattr(config, "id2label", None) or {}
+    return (
+        any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
+        and [names.get(place) for place in range(len(names))] == task.labels
+        and (config.problem_type == "multi_label_classification") == task.multi_label
+    )
 
 
 def _start_pooler(model: PreTrainedModel, fresh: list[str]) -> None:

@@ -24,7 +24,7 @@ from transformers import (
 )
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
-from acclimate.backbone.device import Precision, default_device
+from acclimate.backbone.device import Precision, default_device, one_device
 from acclimate.backbone.lowered import weights_for_a_step
 from acclimate.errors import UserError
 from acclimate.objectives.confidence import confidence_penalty
@@ -123,27 +123,29 @@ def train(
     steps = options.epochs * math.ceil(len(rows) / options.batch_size)
     best = _Best(model, score) if score else None
     with tempfile.TemporaryDirectory(prefix="acclimate-") as scratch:
-        arguments = TrainingArguments(
-            output_dir=scratch,
-            per_device_train_batch_size=options.batch_size,
-            num_train_epochs=options.epochs,
-            learning_rate=options.learning_rate,
-            lr_scheduler_type="linear",
-            warmup_steps=math.ceil(options.warmup * steps),
-            weight_decay=options.weight_decay,
-            optim="adamw_torch_fused",
-            max_grad_norm=1.0,
-            bf16=precision == "bf16",
-            use_cpu=device.type == "cpu",
-            dataloader_pin_memory=device.type == "cuda",
-            seed=options.seed,
-            save_strategy="no",
-            eval_strategy="no",
-            logging_strategy="steps" if report_to else "no",
-            logging_steps=stretch(steps),
-            report_to=list(report_to) or "none",
-            run_name=run_name,
-            disable_tqdm=not options.progress,
+        arguments = one_device(
+            TrainingArguments(
+                output_dir=scratch,
+                per_device_train_batch_size=options.batch_size,
+                num_train_epochs=options.epochs,
+                learning_rate=options.learning_rate,
+                lr_scheduler_type="linear",
+                warmup_steps=math.ceil(options.warmup * steps),
+                weight_decay=options.weight_decay,
+                optim="adamw_torch_fused",
+                max_grad_norm=1.0,
+                bf16=precision == "bf16",
+                use_cpu=device.type == "cpu",
+                dataloader_pin_memory=device.type == "cuda",
+                seed=options.seed,
+                save_strategy="no",
+                eval_strategy="no",
+                logging_strategy="steps" if report_to else "no",
+                logging_steps=stretch(steps),
+                report_to=list(report_to) or "none",
+                run_name=run_name,
+                disable_tqdm=not options.progress,
+            )
         )
         trainer = _Trainer(
             model=model,

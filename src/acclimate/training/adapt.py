@@ -11,15 +11,17 @@ from typing import Any
 
 from acclimate.backbone import LoadedModel, attach, load_masked_lm, save_model
 from acclimate.backbone.device import choose_precision, default_device, to_device
+from acclimate.backbone.identity import model_identity
 from acclimate.backbone.memory import kept_graph_tokens, training_tokens
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive
 from acclimate.files import check_writable, inside, new_folder, write_json
 from acclimate.locks import one_writer
-from acclimate.masking import Strategy, identify, resolve
+from acclimate.masking import MASK_RATE, Strategy, identify, resolve
 from acclimate.training.batches import Collator, Layout, Steps
 from acclimate.training.budget import Budget
+from acclimate.training.course import check_course
 from acclimate.training.engine import Engine, check_draws, reference_for
 from acclimate.training.heldout import HeldOutText
 from acclimate.training.keep import KEPT, Keeper, carry, check_steps
@@ -54,7 +56,7 @@ def adapt(
     max_length: int = 128,
     batch_size: int = 64,
     learning_rate: float | None = None,
-    mask_rate: float = 0.15,
+    mask_rate: float = MASK_RATE,
     masking: str | Strategy | None = None,
     masking_settings: dict[str, Any] | None = None,
     weight_decay: float = 0.0,
@@ -143,19 +145,24 @@ def adapt(
     aside = HeldOutText.of(heldout, heldout_every, text_column)
     learning_rate = method.learning_rate if learning_rate is None else learning_rate
     check_positive(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate)
+    check_course(warmup, weight_decay, layout, save_every)
     hidden = resolve(masking, mask_rate, masking_settings)
     if (masking or masking_settings) and type(method).masking is not Method.masking:
         raise UserError(f"Method '{method.name}' says itself what is masked; leave the masking out.")
+    if method.own_rate and mask_rate != MASK_RATE:
+        raise UserError(f"Method '{method.name}' says itself how much is masked; leave mask-rate out.")
     out = Path(out)
     device = default_device()
     chosen = choose_precision(precision, device)
     config = {
         "acclimate": __version__,
         "model": method.starts_from or str(model),
+        "model_files": None if method.starts_from else model_identity(str(model)),
         "corpus": text.fingerprint,
         "task": None if task is None else task.fingerprint(),
         "method": method.name,
         "settings": method.settings(),
+        "files": method.file_contents(),
         "budget": asdict(budget),
         "seed": seed,
         "max_length": max_length,
@@ -165,13 +172,12 @@ def adapt(
         "masking": identify(hidden, mask_rate),
         "weight_decay": weight_decay,
         "warmup": warmup,
+        "dropout": dropout,
         "precision": chosen,
         "layout": layout,
         "head_tokens": head_tokens,
         "heldout": None if aside is None else aside.identity(),
     }
-    if dropout is not None:  # runs from before there was a choice are found again
-        config["dropout"] = dropout
     config.update(check_steps(keep_steps, method, budget.steps))
     work = out.parent / f".{out.name}.work"
     if (done := finished(out, config, overwrite)) is not None:
@@ -194,7 +200,7 @@ def adapt(
     open_work(work, config, group)
     to_device(loaded.model)
     if loaded.absent_head:
-        warm_up_head(loaded, rows, work / "head", head_tokens, seed, chosen, progress, group)
+        warm_up_head(loaded, rows, work / "head", head_tokens, seed, chosen, progress, group, appended)
     about = {"paper": method.paper, "summary": method.summary}
     result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, about=about)
     keep = partial(_keep, out, loaded, config, text, result)

@@ -74,16 +74,18 @@ class Collator:
     def __call__(self, texts: Sequence[np.ndarray], rng: np.random.Generator) -> list[Batch]:
         """Cut texts (token ids with special tokens) into micro-batches and corrupt them.
 
-        Which tokens are hidden depends on the texts and ``rng`` alone, not on the cut: methods with other views,
-        machines with other memory and runs of several processes hide the same ones.
+        Which tokens are hidden, and how texts are rewritten, depends on the texts and ``rng`` alone, not on the cut:
+        methods with other views, machines with other memory and runs of several processes hide the same ones.
         """
         if not texts:
             return []
         ordered = sorted(texts, key=len, reverse=True)
         lengths = [len(text) for text in ordered]
         masked, labels = self._corrupt(ordered, rng)
+        # A stream of its own: a method that asks for rewritings masks the same tokens as one that does not.
+        seeds = rng.spawn(1)[0].integers(2**63, size=len(ordered))
         return [
-            self._batch(part, ordered, masked, labels, rng)
+            self._batch(part, ordered, masked, labels, seeds)
             for part in self._cut(self._rows(lengths), lengths, self.tokens)
         ]
 
@@ -166,30 +168,23 @@ class Collator:
         texts: list[np.ndarray],
         masked: np.ndarray,
         labels: np.ndarray,
-        rng: np.random.Generator,
+        seeds: np.ndarray,
     ) -> Batch:
         width = max(sum(len(texts[place]) for place in row) for row in rows)
         ids, text = self._filled(rows, texts, width)
         hidden, wanted = ids.copy(), np.full_like(ids, IGNORED)
+        here = []
         for row, span, place in _spans(rows, texts):
+            here.append(seeds[place])
             length = len(texts[place])
             hidden[row, span], wanted[row, span] = masked[place, :length], labels[place, :length]
-        rewritten = self._rewrite(ids, text, self._allowed(ids, text), rng)
+        allowed = self._allowed(ids, text)
+        rewritten = {}
+        for how in self.rewritings:
+            new = how(ids, text, allowed, self.vocabulary, here)
+            rewritten[how] = Reading(torch.from_numpy(new[0]), torch.from_numpy(new[1]))
         tensors = [torch.from_numpy(array) for array in (ids, hidden, wanted, text)]
         return Batch(tensors[0], tensors[1], tensors[2], tensors[3], sum(map(len, rows)), rewritten)
-
-    def _rewrite(
-        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, rng: np.random.Generator
-    ) -> dict[Rewriting, Reading]:
-        if not self.rewritings:
-            return {}
-        # A stream of its own: a method that asks for rewritings masks the same tokens as one that does not.
-        seed = int(rng.spawn(1)[0].integers(2**63))
-        made = {}
-        for how in self.rewritings:
-            new = how(ids, text, allowed, self.vocabulary, np.random.default_rng(seed))
-            made[how] = Reading(torch.from_numpy(new[0]), torch.from_numpy(new[1]))
-        return made
 
 
 def _spans(rows: list[list[int]], texts: list[np.ndarray]) -> Iterator[tuple[int, slice, int]]:

@@ -117,9 +117,14 @@ class Engine:
             self.group.add_gradients(self.readers["student"].parameters())
         plain = [term.name for term in self.plain]
         terms.update(zip(plain, self.group.add([terms[name] for name in plain]), strict=True))
-        weights = {term.name: term.weight for term in self.plain} | {term.name: term.weight for term in self.whole}
+        weights = self.weights
         terms["loss"] = torch.stack([weights[name] * value for name, value in terms.items()]).sum()
         return terms
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """What each term counts in the loss, by name."""
+        return {term.name: term.weight for term in self.plain} | {term.name: term.weight for term in self.whole}
 
     def _run(self, batches: Sequence[Batch], counts: dict[str, int], terms: Terms, backward: bool) -> None:
         """Read the micro-batches, fill ``terms`` and, if told so, add gradients."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from transformers import TrainerCallback, TrainingArguments, set_seed
 
-from acclimate.backbone.device import default_device
+from acclimate.backbone.device import default_device, one_device
 from acclimate.training.batches import Steps
 from acclimate.training.engine import Engine
 from acclimate.training.progress import TrainingBar
@@ -41,22 +41,24 @@ def train(
         remove_broken(work)
     engine.group.wait()
     set_seed(seed)
-    args = TrainingArguments(
-        output_dir=str(work),
-        use_cpu=default_device().type == "cpu",
-        max_steps=len(data),
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        adam_epsilon=1e-6,
-        max_grad_norm=1.0,
-        logging_steps=max(1, min(50, len(data) // 50)),
-        logging_nan_inf_filter=False,
-        save_strategy="no",
-        seed=seed,
-        disable_tqdm=True,
-        report_to=list(report_to) or "none",
-        run_name=run_name,
-        remove_unused_columns=False,
+    args = one_device(
+        TrainingArguments(
+            output_dir=str(work),
+            use_cpu=default_device().type == "cpu",
+            max_steps=len(data),
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            adam_epsilon=1e-6,
+            max_grad_norm=1.0,
+            logging_steps=max(1, min(50, len(data) // 50)),
+            logging_nan_inf_filter=False,
+            save_strategy="no",
+            seed=seed,
+            disable_tqdm=True,
+            report_to=list(report_to) or "none",
+            run_name=run_name,
+            remove_unused_columns=False,
+        )
     )
     with TrainingBar(title, enabled=progress) as bar:
         trainer = StepTrainer(

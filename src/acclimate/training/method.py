@@ -8,8 +8,10 @@ A method is a recipe of parts: objectives over views, perhaps an update rule, pe
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+from acclimate.files import hash_file
 from acclimate.masking import Masking
 from acclimate.objectives import BatchObjective, MaskedLM, Objective
 from acclimate.parameters import build
@@ -55,6 +57,8 @@ class Method:
     """What the card says a model was made from; None for the path of the model that was given."""
     files: ClassVar[tuple[str, ...]] = ()
     """Parameters that may be paths of files; in a study file they start at its folder."""
+    own_rate: ClassVar[bool] = False
+    """True for a method that masks as much as it finds: a rate would do nothing."""
     needs_task: ClassVar[bool] = False
     """True for a method that looks at ``run.task``: it cannot run without one."""
 
@@ -100,6 +104,12 @@ class Method:
     def settings(self) -> dict[str, Any]:
         """Return the parameters and their values."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+
+    def file_contents(self) -> dict[str, str]:
+        """Return a hash of the content of every parameter that is a file: a file may change under its name."""
+        given = {name: getattr(self, name) for name in self.files}
+        found = {name: Path(str(value)).expanduser() for name, value in given.items() if value}
+        return {name: hash_file(path) for name, path in found.items() if path.is_file()}
 
 
 REGISTRY: Registry[Method] = Registry("acclimate.methods", "method", "methods")

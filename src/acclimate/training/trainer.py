@@ -6,7 +6,6 @@ import json
 import math
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +71,6 @@ class StepTrainer(Trainer):
         clock: Clock,
         log_file: Path,
         warmup: float,
-        parameters: Sequence[torch.nn.Parameter] | None = None,
         progress: Any = None,
         save_every: int | None = None,
         appended: int = 0,
@@ -87,14 +85,13 @@ class StepTrainer(Trainer):
             clock: Counts the time.
             log_file: Gets a line for each stretch.
             warmup: Share of the training in which the learning rate rises.
-            parameters: What the optimiser moves; by default all that want gradients.
             progress: Is told of every step.
             save_every: Steps between checkpoints; by default they come by time.
             appended: Tokens of each text that do not count as text.
         """
         self.engine, self.clock, self.log_file, self._warmup = engine, clock, log_file, warmup
         self.rule = rule or UpdateRule()  # which does nothing
-        self._only, self._appended = parameters, appended
+        self._appended = appended
         self.tokens = 0
         self._terms: dict[str, Tensor] = {}
         self._recent: list[dict[str, Tensor]] = []
@@ -118,8 +115,7 @@ class StepTrainer(Trainer):
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
         """Make a fused AdamW; weight decay spares biases and normalisation layers."""
         if self.optimizer is None:
-            chosen = self._only if self._only is not None else list(self.model.parameters())  # type: ignore[union-attr]
-            chosen = [parameter for parameter in chosen if parameter.requires_grad]
+            chosen = [p for p in self.model.parameters() if p.requires_grad]  # type: ignore[union-attr]
             groups = [
                 {"params": [p for p in chosen if p.dim() > 1], "weight_decay": self.args.weight_decay},
                 {"params": [p for p in chosen if p.dim() <= 1], "weight_decay": 0.0},
@@ -141,7 +137,7 @@ class StepTrainer(Trainer):
                 done = max(step / num_training_steps, self.clock.spent)
                 if done < self._warmup:
                     # The first step must not be lost: its rate is that of the end of the step.
-                    return max(done, 1 / num_training_steps) / self._warmup
+                    return min(1.0, max(done, 1 / num_training_steps) / self._warmup)
                 return max(0.0, (1 - done) / max(1e-9, 1 - self._warmup))
 
             self.lr_scheduler = LambdaLR(optimizer or self.create_optimizer(), factor)

@@ -29,8 +29,9 @@ def warm_up_head(
     precision: str,
     progress: bool,
     group: Processes | None = None,
+    appended: int = 0,
 ) -> None:
-    """Train an absent head with the encoder frozen."""
+    """Train an absent head with the encoder frozen on ``tokens`` tokens; ``appended`` of each row are no text."""
     model = loaded.model
     head = list(head_parameters(model).values())
     TrainingBar.say(
@@ -44,12 +45,20 @@ def warm_up_head(
     device = default_device()
     batch_size = 64
     collator = Collator.of(loaded.tokenizer, RandomMasking(), training_tokens(loaded.model))
-    steps = Budget(tokens=tokens).resolve(rows, batch_size)
+    steps = Budget(tokens=tokens).resolve(rows, batch_size, appended)
     engine = Engine(model, [MaskedLM()], choose_precision(precision, device), group=group)
     data = Steps(rows, collator, batch_size=batch_size, steps=steps, seed=seed, group=group)
     try:
         train(
-            engine, data, work, rule=None, seed=seed, learning_rate=1e-3, title="warm up the head", progress=progress
+            engine,
+            data,
+            work,
+            rule=None,
+            seed=seed,
+            learning_rate=1e-3,
+            appended=appended,
+            title="warm up the head",
+            progress=progress,
         )
     finally:
         for parameter in model.parameters():

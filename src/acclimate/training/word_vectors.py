@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from acclimate.corpus import Corpus
 from acclimate.corpus.progress import Progress
-from acclimate.files import new_folder
+from acclimate.files import hash_file, new_folder
 from acclimate.training.run import Run, cache_folder, cache_key
 from acclimate.vectors.fasttext import NEGATIVES, load_fasttext, save_fasttext, train_fasttext
 from acclimate.vectors.stop_words import read_stop_words
@@ -57,7 +56,7 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
     keys = ("vectors", "dimension", "min_count", "epochs", "buckets", "boundary", "normalise")
     identity = {**{name: settings[name] for name in keys}, "negatives": NEGATIVES}
     if settings["vectors"] and Path(settings["vectors"]).is_file():
-        identity["vectors"] = _contents(Path(settings["vectors"]))
+        identity["vectors"] = hash_file(Path(settings["vectors"]))
     if general is not None:
         identity |= {"general": general.fingerprint, "general_epochs": settings["general_epochs"]}
     identity["stop_words"] = sorted(stop_words)
@@ -82,11 +81,6 @@ def _trained(run: Run, what: str, texts: Iterable[str], start: Any, options: Map
         return train_fasttext(
             texts, start=start, seed=run.seed, tell=lambda share: bar.at(int(100 * share)), **options
         )
-
-
-def _contents(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _texts(run: Run) -> Iterator[str]:

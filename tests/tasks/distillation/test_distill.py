@@ -17,7 +17,7 @@ from acclimate.tasks import Task, distill, finetune
 from acclimate.tasks.classifier import load_classifier
 from acclimate.tasks.distillation.phases import Lesson
 from acclimate.tasks.distillation.signs import teacher_signs
-from acclimate.tasks.distillation.stages import knows_task
+from acclimate.tasks.loading import knows_task
 from tests.tasks.distillation.conftest import CPU
 from tests.tasks.test_classification import QUICK, keyword_task
 
@@ -205,6 +205,15 @@ def test_models_that_do_not_know_the_task_learn_it_first(tiny_bert, student, tmp
         **QUICK,
     )
     assert direct.metrics == result.teacher_metrics
+
+
+@pytest.mark.parametrize(
+    "slip", [{"student_epochs": 0}, {"student_learning_rate": -1.0}, {"teacher_epochs": 0}, {"teacher_penalty": -0.1}]
+)
+def test_a_slip_in_a_stage_before_is_found_before_any(tiny_bert, student, slip, monkeypatch):
+    monkeypatch.setattr("acclimate.tasks.distillation.stages.finetune", None)
+    with pytest.raises(UserError, match="must be"):
+        distill(tiny_bert, student, keyword_task(), **{**FAST, **slip})
 
 
 def test_the_penalty_makes_a_teacher_less_sure(tiny_bert):

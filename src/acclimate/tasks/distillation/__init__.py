@@ -2,6 +2,5 @@
 
 from acclimate.tasks.distillation.distill import distill
 from acclimate.tasks.distillation.result import DistillResult
-from acclimate.tasks.distillation.stages import knows_task
 
-__all__ = ["DistillResult", "distill", "knows_task"]
+__all__ = ["DistillResult", "distill"]

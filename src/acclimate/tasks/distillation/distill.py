@@ -155,6 +155,13 @@ def distill(
     )
     chosen_by = data.scoring("dev", none) if select == "dev" and data.dev else scoring
     options.check(data.name, chosen_by.metrics, has_dev=bool(data.dev))
+    # The stages before, too: a slip in the student's would show when the teacher is done.
+    stages_before: tuple[dict[str, Any], ...] = (
+        {"epochs": teacher_epochs, "learning_rate": teacher_learning_rate, "confidence_penalty": teacher_penalty},
+        {"epochs": student_epochs, "learning_rate": student_learning_rate},
+    )
+    for changes in stages_before:
+        replace(options, **changes).check(data.name, chosen_by.metrics, has_dev=bool(data.dev))
     check_choices(
         objective,
         connector,
