@@ -182,3 +182,10 @@ def test_an_unknown_part_is_one_clear_line():
 
     with pytest.raises(UserError, match=r"dga.*parts"):
         get("dga", parts="H,X")
+
+
+def test_an_ablation_of_what_another_leaves_out_is_refused():
+    from acclimate.training.method import get
+
+    with pytest.raises(UserError, match="leaves that out"):
+        get("dga", contrast_weight=0, knowledge="domain")

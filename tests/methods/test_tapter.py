@@ -12,6 +12,7 @@ from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tiny import VOCABULARY
 
 from acclimate.corpus import Corpus
+from acclimate.errors import UserError
 from acclimate.methods.tapter import TAPTER
 from acclimate.objectives.embedding import Projection
 from acclimate.training import adapt, word_vectors
@@ -94,3 +95,8 @@ def test_general_text_comes_first_and_is_learnt_once(tiny_bert, tmp_path, monkey
     assert read == [(True, 3), (False, 2), (False, 4)]
     plain, after = (load_file(tmp_path / name / "model.safetensors")[TABLE] for name in ("plain", "general"))
     assert not torch.equal(plain, after)
+
+
+def test_vectors_and_a_text_to_learn_them_from_exclude_each_other():
+    with pytest.raises(UserError, match="not both"):
+        TAPTER(vectors="wiki.bin", general="wiki.jsonl.gz")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from acclimate.backbone import Part
 from acclimate.backbone.units import part_letters
-from acclimate.errors import check_not_negative, check_positive
+from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, GeneralContrast, MaskedLM, Objective
 from acclimate.training.importance import importance_account, measured_importance
@@ -61,6 +61,10 @@ class DGA(Method):
         """Check the numbers, and start without importances: :meth:`prepare` measures them."""
         check_positive(temperature=self.temperature, importance_tokens=self.importance_tokens)
         check_not_negative(contrast_weight=self.contrast_weight)
+        if not self.contrast_weight and self.knowledge == "domain":
+            raise UserError(
+                "Without a contrast (contrast_weight=0) there is nothing that knowledge=domain could change."
+            )
         self._mask: SoftMask | None = None
         self._importance: dict[str, Tensor] | None = None
 

@@ -5,6 +5,7 @@ from typing import ClassVar, Literal
 
 from torch import Tensor
 
+from acclimate.errors import UserError
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, EmbeddingRegulariser, MaskedLM, Objective
 from acclimate.objectives.embedding import Projection
@@ -62,7 +63,13 @@ class TAPTER(Method):
     normalise: bool = False
 
     def __post_init__(self) -> None:
-        """Start without a regulariser: :meth:`prepare` makes it."""
+        """Check what belongs together, and start without a regulariser: :meth:`prepare` makes it.
+
+        Raises:
+            UserError: If there is text to train fastText on, and vectors that take its place.
+        """
+        if self.vectors and self.general:
+            raise UserError("Give vectors to go on from, or a general text to learn them from, not both.")
         self._regulariser: EmbeddingRegulariser | None = None
 
     def prepare(self, run: Run) -> None:
