@@ -62,9 +62,7 @@ class DGA(Method):
         check_positive(temperature=self.temperature, importance_tokens=self.importance_tokens)
         check_not_negative(contrast_weight=self.contrast_weight)
         if not self.contrast_weight and self.knowledge == "domain":
-            raise UserError(
-                "Without a contrast (contrast_weight=0) there is nothing that knowledge=domain could change."
-            )
+            raise UserError("knowledge=domain is about the contrast, and contrast_weight=0 leaves that out.")
         self._mask: SoftMask | None = None
         self._importance: dict[str, Tensor] | None = None
 
