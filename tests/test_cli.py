@@ -98,3 +98,38 @@ def test_finetune_says_what_the_task_is_scored_by(tiny_bert, tmp_path, monkeypat
     assert "\nece: 0." in out and "  F1 yes: " in out
     code, _, err = call(monkeypatch, capsys, *common, "--negative", "nay")
     assert code == 2 and "Unknown negative label" in err
+
+
+def test_a_configuration_file_is_read_by_the_types_of_the_options(monkeypatch, capsys, tiny_bert, tmp_path):
+    """YAML takes 1e-4 for text."""
+    (tmp_path / "text.txt").write_text("\n".join(f"the menu was good {number}" for number in range(9)))
+    file = tmp_path / "run.yaml"
+    told = f"model: {tiny_bert}\ncorpus: {tmp_path / 'text.txt'}\nsteps: 2e0\nlearning-rate: 1e-3\nmax-length: 24\n"
+    file.write_text(told + "warmup: 5e-1\nmethod: dga\nset: {importance_tokens: 50}\n")
+    code, _, err = call(
+        monkeypatch, capsys, "adapt", "--config", file, "--out", tmp_path / "out", "--warmup", 0.2, "--batch-size", 4
+    )
+    assert code == 0, err
+    assert "9 documents from 1 source" in err
+    card = json.loads((tmp_path / "out" / "acclimate.json").read_text())
+    assert (card["budget"]["steps"], card["learning_rate"], card["warmup"]) == (2, 1e-3, 0.2)
+    assert card["settings"]["importance_tokens"] == 50
+    for slip, message in (
+        ("steps: many", "'steps' wants a whole number"),
+        ("warmup: lots", "'warmup' wants a number"),
+    ):
+        file.write_text(told.replace("steps: 2e0\n", "") + slip)
+        code, _, err = call(monkeypatch, capsys, "adapt", "--config", file, "--out", tmp_path / "other")
+        assert code == 2 and message in err
+
+
+def test_a_broken_line_is_told_on_the_terminal(monkeypatch, capsys, tiny_bert, tmp_path):
+    lines = [*(json.dumps({"text": f"the menu was good {number}"}) for number in range(9)), "{broken"]
+    (tmp_path / "text.jsonl").write_text("\n".join(lines))
+    code, _, err = call(
+        monkeypatch, capsys, "adapt", "--model", tiny_bert, "--corpus", tmp_path / "text.jsonl", "--steps", 1,
+        "--max-length", 24, "--out", tmp_path / "out",
+    )  # fmt: skip
+    assert code == 0
+    told = " ".join(err.split())
+    assert "left out: 1 broken" in told and "text.jsonl:10" in told.replace(" ", "")

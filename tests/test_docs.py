@@ -6,7 +6,12 @@ import importlib
 import re
 from pathlib import Path
 
+import yaml
+
 from acclimate.corpus import Corpus
+from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig
+from acclimate.study.lessons import DistillSpec
+from acclimate.study.settings import EvaluateSettings, FinetuneSettings, TaskSpec
 from acclimate.training import adapt
 from acclimate.training import method as registry
 from tests.tiny import TEXTS
@@ -29,3 +34,15 @@ def test_the_method_of_the_page_trains(tiny_bert, tmp_path, monkeypatch):
         assert abs(result.losses["loss"] - result.losses["mlm"] - 0.2 * result.losses["agreement"]) < 1e-4
     finally:
         registry.REGISTRY.entries.pop("consistency", None)
+
+
+def test_the_page_on_the_study_file_has_every_key_and_its_file_is_one():
+    page = (DOCS / "study.md").read_text(encoding="utf-8")
+    (source,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.S)
+    config = StudyConfig.of(yaml.safe_load(source))
+    assert (config.baseline, len(config.seeds), config.adapt.tokens) == ("none", 5, 50_000_000)
+    keys = {*StudyConfig.model_fields, *FinetuneSettings.model_fields, *TaskSpec.model_fields}
+    keys |= {*MethodSpec.model_fields, *DomainSpec.model_fields, *DistillSpec.model_fields}
+    keys |= {*EvaluateSettings.model_fields}
+    missing = [key for key in sorted(keys) if f"`{key}`" not in page and f"`{key}:" not in page]
+    assert not missing

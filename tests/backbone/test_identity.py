@@ -29,5 +29,5 @@ def test_what_is_written_as_a_path_is_no_name_of_the_hub(tmp_path, monkeypatch):
     assert local_folder("org/other") is None
     assert model_identity("org/other") == "org/other"
     for path in ("./org/other", "runs/org/other", "/nowhere"):
-        with pytest.raises(UserError, match="No model at"):
+        with pytest.raises(UserError, match="There is no model folder"):
             model_identity(path)

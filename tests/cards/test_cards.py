@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import textwrap
 
 import pytest
 from huggingface_hub import ModelCard
@@ -59,6 +60,20 @@ def test_a_model_with_parts_of_ours_says_what_it_needs(tiny_bert, text_file, tmp
     adapt(tiny_bert, text_file, "mlm-adapter", tmp_path / "out", **OPTIONS)
     text = card(tmp_path / "out").text
     assert "needs acclimate" in text and "load_masked_lm" in text and "AutoModelForMaskedLM" not in text
+
+
+def test_a_fine_tuned_model_with_parts_of_ours_loads_as_its_card_says(
+    tiny_bert, text_file, tmp_path, task, monkeypatch
+):
+    adapt(tiny_bert, text_file, "ensemble", tmp_path / "out", **OPTIONS)
+    learnt = tmp_path / "learnt"
+    finetune(tmp_path / "out", task, epochs=1, out=learnt, progress=False, precision="fp32")
+    code = re.search(r"Load this folder with\n\n(.*?)\n\nor give", card(learnt).text, re.DOTALL)[1]
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(textwrap.dedent(code), names)
+    assert type(names["model"]).__name__ == "BertForSequenceClassification"
+    assert names["model"].config.id2label == {0: "no", 1: "yes"}
 
 
 def test_stages_list_the_text_of_each(tiny_bert, text_file, tmp_path, task):

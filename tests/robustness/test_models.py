@@ -97,6 +97,6 @@ def test_configurations_that_make_no_sense(tiny_bert, tmp_path, content):
 def test_a_file_in_place_of_a_folder(tiny_bert, tmp_path):
     (tmp_path / "model").write_text("no folder")
     refused(lambda: load_masked_lm(tmp_path / "model"), "no model folder")
-    refused(lambda: tune(tmp_path / "model"), "no Hugging Face model folder")
+    refused(lambda: tune(tmp_path / "model"), "no model folder")
     refused(lambda: adapt(tiny_bert, Corpus.of(TEXTS), "mlm", tmp_path / "model", **SHORT), "is a file")
     assert (tmp_path / "model").read_text() == "no folder"

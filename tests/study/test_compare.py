@@ -142,7 +142,7 @@ def test_methods_get_their_parameters_and_tasks_their_settings(no_report, folder
         ({"adapt": {"token": 5}}, "unknown key 'adapt.token'. Did you mean 'tokens'?"),
         ({"adapt": {"out": "x"}}, "'adapt.out'"),
         ({"general": "missing.txt"}, "missing.txt"),
-        ({"models": ["./missing"]}, "No model at './missing'"),
+        ({"models": ["./missing"]}, "There is no model folder './missing'"),
     ],
 )
 def test_mistakes_are_found_before_any_time_is_spent(folder, tmp_path, changes, message):

@@ -262,7 +262,7 @@ def test_models_that_cannot_be_used(tmp_path):
     task = keyword_task(train=4, test=2)
     with pytest.raises(UserError, match=r"no config\.json"):
         finetune(tmp_path, task, **QUICK)
-    with pytest.raises(UserError, match="no Hugging Face model folder"):
+    with pytest.raises(UserError, match="There is no model folder"):
         finetune("./nowhere", task, **QUICK)
     folder = save_tiny("bert", tmp_path / "small", vocab_size=20)
     with pytest.raises(UserError, match=r"tokenizer .* tokens, its model only 20"):

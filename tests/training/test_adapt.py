@@ -46,6 +46,7 @@ def test_budgets(tiny_bert, tmp_path):
         ({"steps": 1, "save_every": 0}, "save-every"),
         ({"steps": 1, "warmup": 500}, "share of the training"),
         ({"steps": 1, "weight_decay": -0.1}, "weight-decay"),
+        ({"steps": 1, "seed": -1}, "seed must be from 0"),
     ],
 )
 def test_mistakes_are_explained(tiny_bert, tmp_path, options, message):

@@ -106,6 +106,8 @@ def measure_moved(
     Raises:
         UserError: If a model cannot be read, the two have different vocabularies, or there is no token to compare.
     """
+    if isinstance(texts, str):
+        raise UserError("Give the texts themselves, a list of strings, not a path.")
     start, end = load_masked_lm(base), load_masked_lm(adapted)
     if vocabulary(start) != vocabulary(end):
         raise UserError(

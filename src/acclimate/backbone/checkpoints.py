@@ -34,11 +34,20 @@ README = """# A model that needs acclimate
 The weights in `{weights}` are those of a {kind} with {parts}. They are no part of that architecture, so
 `from_pretrained` of transformers does not load them. Load this folder with
 
-    from acclimate.backbone import load_masked_lm
-    model = load_masked_lm("{folder}").model
+{how}
 
 or give it to `acclimate finetune --model` as it is.
 """
+LOADERS = {
+    "ForMaskedLM": """    from acclimate.backbone import load_masked_lm
+    model = load_masked_lm("{folder}").model""",
+    "": """    import torch
+    import transformers
+    from acclimate.tasks.loading import load_with_head
+    auto = transformers.AutoModel{head}
+    model, tokenizer, length = load_with_head(auto, "{folder}", {{}}, 128, torch.device("cpu"), "model")""",
+}
+"""How to load it, by the end of the name of its class; the last fits any end task."""
 
 
 UNREADABLE = (
@@ -138,8 +147,20 @@ def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | No
         return
     model.save_pretrained(folder, max_shard_size="1000GB")
     os.replace(folder / "model.safetensors", folder / WEIGHTS)
-    kind = type(model).__name__
-    write_text(folder / "README.md", README.format(weights=WEIGHTS, kind=kind, parts=parts, folder=name or folder))
+    write_text(folder / "README.md", instructions(type(model).__name__, parts, str(name or folder)))
+
+
+def instructions(kind: str, parts: str, folder: str) -> str:
+    """Say what a model needs that has parts beyond its architecture.
+
+    Args:
+        kind: Name of the class of ``transformers``.
+        parts: What :func:`parts_beyond` says.
+        folder: Where the model is.
+    """
+    how = next(text for end, text in LOADERS.items() if kind.endswith(end))
+    head = kind[kind.index("For") :] if "For" in kind else ""
+    return README.format(weights=WEIGHTS, kind=kind, parts=parts, how=how.format(folder=folder, head=head))
 
 
 @contextmanager

@@ -27,6 +27,26 @@ def local_folder(path: str | Path) -> Path | None:
     return None
 
 
+def not_here(path: str | Path) -> str:
+    """Return what an error about the name of a model on the hub should add: a path may have been meant."""
+    return "" if local_folder(path) else f" There is no folder '{path}' here, either."
+
+
+def check_folder(path: str | Path) -> None:
+    """Check that a model folder is there and is one; a name of the hub is not looked at.
+
+    Raises:
+        UserError: If it is not there, or has no ``config.json``.
+    """
+    folder = local_folder(path)
+    if folder is None:
+        return
+    if not folder.is_dir():
+        raise UserError(f"There is no model folder '{path}'. Give a Hugging Face model folder or the name of a model.")
+    if not (folder / "config.json").is_file():
+        raise UserError(f"The folder '{path}' holds no config.json, so it is no Hugging Face model.")
+
+
 def model_identity(path: str) -> str:
     """Return a hash of the files of a model folder, or the name itself when it is a name of the hub.
 
@@ -39,10 +59,7 @@ def model_identity(path: str) -> str:
     folder = local_folder(path)
     if folder is None:
         return path
-    if not folder.is_dir():
-        raise UserError(f"No model at '{path}'. Give a Hugging Face model folder or the name of a model.")
-    if not (folder / "config.json").is_file():
-        raise UserError(f"'{path}' is no model folder: it has no config.json.")
+    check_folder(path)
     state = hashlib.sha256()
     for file in sorted(folder.iterdir()):
         if file.is_file() and file.suffix in _SUFFIXES and file.name not in _IGNORED:

@@ -18,7 +18,7 @@ from transformers import (
 from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
 from acclimate.backbone.device import fast_fp32_matmul
 from acclimate.backbone.dropout import dropout_names
-from acclimate.backbone.identity import local_folder
+from acclimate.backbone.identity import check_folder, not_here
 from acclimate.backbone.language_head import head_parameters, language_head, start_head
 from acclimate.errors import UserError
 
@@ -39,10 +39,11 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     Raises:
         UserError: If there is none.
     """
+    check_folder(path)
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trusted())
     except UNREADABLE as error:
-        raise UserError(f"No tokenizer could be loaded from '{path}': {why(error)}") from error
+        raise UserError(f"No tokenizer could be loaded from '{path}': {why(error)}{not_here(path)}") from error
     return tokenizer
 
 
@@ -61,11 +62,7 @@ def load_masked_lm(path: str | Path, dropout: float | None = None) -> LoadedMode
         UserError: If there is no model there, it has no masked-LM form, or encoder weights are missing.
     """
     fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
-    folder = local_folder(path)
-    if folder and not folder.is_dir():
-        raise UserError(f"There is no model folder '{path}'.")
-    if folder and not (folder / "config.json").is_file():
-        raise UserError(f"The folder '{path}' holds no config.json, so it is no Hugging Face model.")
+    check_folder(path)
     try:
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusted())
         with quiet():
@@ -74,7 +71,9 @@ def load_masked_lm(path: str | Path, dropout: float | None = None) -> LoadedMode
             for name, value in before.items():
                 setattr(model.config, name, value)
     except UNREADABLE as error:
-        raise UserError(f"No masked language model could be loaded from '{path}': {why(error)}") from error
+        raise UserError(
+            f"No masked language model could be loaded from '{path}': {why(error)}{not_here(path)}"
+        ) from error
     tokenizer = load_tokenizer(path)
     if tokenizer.mask_token_id is None:
         raise UserError(f"The tokenizer of '{path}' has no mask token, so the model cannot be trained by masking.")

@@ -67,12 +67,12 @@ class Card:
 
     def _use(self, folder: Path) -> str:
         """Say how to load the model: with transformers alone, unless it has parts that transformers does not know."""
-        from acclimate.backbone.checkpoints import README, WEIGHTS, parts_beyond
+        from acclimate.backbone.checkpoints import instructions, parts_beyond
 
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if parts := parts_beyond(SimpleNamespace(**config)):
             kind = (config.get("architectures") or ["model"])[0]
-            told = README.format(weights=WEIGHTS, kind=kind, parts=parts, folder=self.name)
+            told = instructions(kind, parts, self.name)
             return told.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
         name = CLASSES[self.pipeline]
         return (

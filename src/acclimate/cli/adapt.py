@@ -11,9 +11,6 @@ import typer
 from acclimate.cli import training as options
 from acclimate.cli.app import Quiet, app
 
-FILE_ONLY = ("weight_decay", "warmup", "head_tokens")
-"""Options of :func:`acclimate.adapt` for which a configuration file is needed."""
-
 
 @app.command()
 def adapt(
@@ -37,6 +34,8 @@ def adapt(
     learning_rate: Annotated[
         float | None, typer.Option(help="Peak learning rate (default: the method's, mostly 1e-4).")
     ] = None,
+    weight_decay: options.WeightDecay = None,
+    warmup: options.Warmup = None,
     dropout: Annotated[
         float | None, typer.Option(help="Of the encoder while it adapts (default: what its configuration says).")
     ] = None,
@@ -44,6 +43,9 @@ def adapt(
     masking: options.Masking = None,
     masking_set: options.MaskingSet = None,
     text_column: options.TextColumn = None,
+    head_tokens: Annotated[
+        int | None, typer.Option(help="Tokens on which an absent masked-LM head is warmed up (default: 300,000).")
+    ] = None,
     heldout: options.Heldout = None,
     heldout_every: options.HeldoutEvery = None,
     layout: options.Layout = None,
@@ -70,7 +72,7 @@ def adapt(
         "settings": ("--set", given.pop("settings")),
         "masking_settings": ("--masking-set", given.pop("masking_set")),
     }
-    values = options.gather(config, given, pairs, FILE_ONLY)
+    values = options.gather(config, given, pairs, adapt)
     options.require(values, ("model", "out") if values.get("task") else ("model", "corpus", "out"))
     repo = values.pop("push_to_hub", None)
     if repo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -35,14 +36,14 @@ def named_values(items: list[str], option: str = "--set") -> dict[str, str]:
     return pairs
 
 
-def read_options(path: Path, known: set[str]) -> dict[str, Any]:
-    """Read a YAML or TOML file of options; hyphens and underscores are the same."""
+def read_options(path: Path, known: set[str], also: Mapping[str, str]) -> dict[str, Any]:
+    """Read a YAML or TOML file of options; hyphens and underscores are the same, and ``also`` has second names."""
     if not path.is_file():
         raise UserError(f"There is no configuration file '{path}'.")
     values = read_settings(path, "configuration file")
     if not isinstance(values, dict):
         raise UserError(f"The configuration file '{path}' must hold names and values.")
-    values = {str(key).replace("-", "_"): value for key, value in values.items()}
+    values = {(name := str(key).replace("-", "_")) and also.get(name, name): value for key, value in values.items()}
     for key in values:
         if key not in known:
             raise unknown(f"option in '{path}':", key, known)

@@ -43,8 +43,8 @@ def pretrain(
     max_length: Annotated[int | None, typer.Option(help="Tokens of a text at most (default: 256).")] = None,
     batch_size: Annotated[int | None, typer.Option(help="Texts a step (default: 256).")] = None,
     learning_rate: Annotated[float | None, typer.Option(help="Peak learning rate (default: 1e-4).")] = None,
-    weight_decay: Annotated[float | None, typer.Option(help="Of AdamW (default: 0.01).")] = None,
-    warmup: Annotated[float | None, typer.Option(help="Share in which the rate rises (default: 0.01).")] = None,
+    weight_decay: options.WeightDecay = None,
+    warmup: options.Warmup = None,
     mask_rate: options.MaskRate = None,
     masking: options.Masking = None,
     masking_set: options.MaskingSet = None,
@@ -66,7 +66,7 @@ def pretrain(
         "changes": ("--set", given.pop("changes")),
         "masking_settings": ("--masking-set", given.pop("masking_set")),
     }
-    values = options.gather(config, given, pairs)
+    values = options.gather(config, given, pairs, pretrain)
     options.require(values, ("corpus", "out"))
     result = run(**values, progress=not quiet)
     options.tell(result, values.get("keep_steps") or [])

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
+from pydantic import TypeAdapter, ValidationError
 
 from acclimate.cli.app import named_values, read_options
 from acclimate.errors import UserError
 
+KINDS: dict[type, str] = {int: "a whole number", float: "a number", bool: "true or false"}
+"""What a configuration file gives as it is meant, whatever YAML makes of it."""
 Config = Annotated[
     Path | None, typer.Option(help="YAML or TOML file with any of these options; options given here win.")
 ]
@@ -22,6 +25,11 @@ Steps = Annotated[int | None, typer.Option(help="Optimiser steps to train.")]
 Tokens = Annotated[int | None, typer.Option(help="Tokens of text to read.")]
 Minutes = Annotated[float | None, typer.Option(help="Minutes of training.")]
 Seed = Annotated[int | None, typer.Option(help="Every random choice comes from it.")]
+WeightDecay = Annotated[float | None, typer.Option(help="Of AdamW, on matrices (default: 0; pretrain: 0.01).")]
+Warmup = Annotated[
+    float | None,
+    typer.Option(help="Share of the training in which the rate rises (default: 0.1; pretrain: 0.01)."),
+]
 MaskRate = Annotated[float | None, typer.Option(help="Share of tokens to predict (default: 0.15).")]
 Masking = Annotated[
     str | None, typer.Option(help="How they are chosen, as whole-word (default: random); docs/masking.md has all.")
@@ -49,7 +57,7 @@ def gather(
     config: Path | None,
     given: Mapping[str, Any],
     pairs: Mapping[str, tuple[str, list[str] | None]],
-    file_only: Collection[str] = (),
+    command: Callable[..., Any],
 ) -> dict[str, Any]:
     """Join a configuration file and the command line, which wins.
 
@@ -57,12 +65,16 @@ def gather(
         config: The file, or None.
         given: Options by name; those that are None were not given.
         pairs: Options of names and values: the option, and its items as ``name=value``, by what the file calls them.
-        file_only: Other options that the file may hold.
+        command: Whose options they are: the types of its parameters are those of the values in the file.
 
     Raises:
         UserError: If the file is missing or says something that is not known, or an option is malformed.
     """
-    values = read_options(config, {*given, *pairs, *file_only}) if config else {}
+    also = {option.lstrip("-").replace("-", "_"): name for name, (option, _) in pairs.items()}
+    values = read_options(config, {*given, *pairs}, also) if config else {}
+    for name, kind in get_type_hints(command).items():
+        if name in values:
+            values[name] = _of_kind(values[name], kind, f"'{config}': '{name}'")
     values.update({key: value for key, value in given.items() if value is not None})
     if given.get("keep_steps"):
         values["keep_steps"] = step_numbers(given["keep_steps"])
@@ -70,6 +82,19 @@ def gather(
         if items:
             values[name] = {**(values.get(name) or {}), **named_values(items, option)}
     return values
+
+
+def _of_kind(value: Any, kind: Any, where: str) -> Any:
+    """Convert a value of a file to the type of its option, as YAML reads 1e-4 as text; what is no number stays."""
+    wanted = next((each for each in KINDS if each in (kind, *get_args(kind))), None)
+    if value is None or wanted is None:
+        return value
+    try:
+        if wanted is int:  # 1e6 is a whole number, too
+            value = TypeAdapter(float).validate_python(value)
+        return TypeAdapter(wanted).validate_python(value)
+    except ValidationError as error:
+        raise UserError(f"{where} wants {KINDS[wanted]}, not {value!r}.") from error
 
 
 def require(values: Mapping[str, Any], names: Collection[str]) -> None:

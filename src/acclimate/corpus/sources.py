@@ -204,8 +204,9 @@ def _files(source: str | Path) -> list[Path]:
         files = [file for match in matches for file in (_inside(match) if match.is_dir() else [match])]
         usable = [file for file in files if format_of(file)]
         if not usable:
-            what = f"matches no file of a known format: {FORMATS_IN_WORDS}" if matches else "matches nothing"
-            raise UserError(f"'{source}' {what}.")
+            if not matches:
+                raise UserError(f"'{source}' matches nothing; give a file, a folder or a pattern in quotes.")
+            raise UserError(f"'{source}' matches no file of a known format: {FORMATS_IN_WORDS}.")
         return usable
     raise _missing(path)
 

@@ -12,7 +12,7 @@ from acclimate.training.method import Stage
 @register(
     "tapt",
     paper="Gururangan et al., ACL 2020",
-    summary="MLM on the texts of the end task's train split",
+    summary="MLM on the texts of the end task's train split, or on a text like them",
 )
 @dataclass
 class TAPT(Method):

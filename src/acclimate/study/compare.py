@@ -63,7 +63,7 @@ def compare(
     """
     share = Shard.parse(shard) if shard is not None else None
     if share and report_only:
-        raise UserError("A shard computes and 'report only' does not: give one of them.")
+        raise UserError("--shard computes and --report-only does not: give one of them.")
     config, parts, out = _opened(config), parts or Parts(), Path(out)
     if out.is_file():
         raise UserError(f"'{out}' is a file; give a folder for the study.")
@@ -78,7 +78,7 @@ def compare(
     outcomes = {**found.outcomes, **work(plan)}
     left = [one.cell for key, one in outcomes.items() if one.result is None and key not in found.forgiven]
     if report_only and len(left) == len(outcomes):
-        raise UserError(f"No cell of this study is finished in '{out}'. Run it without 'report only' first.")
+        raise UserError(f"No cell of this study is finished in '{out}'. Run it without --report-only first.")
     if share and not left and config.leakage != "off":
         look_for_leaks(plan, config, parts, progress=progress)
     results = summarise(config, plan, store, outcomes, searched=found.rows)

@@ -147,6 +147,8 @@ class StudyConfig(Strict):
             if isinstance(value.get(key), str | Path):
                 value[key] = [value[key]]
         seeds = value.get("seeds")
+        if isinstance(seeds, str | float):
+            raise ValueError(f"seeds: give a number of them, or a list of seeds, not {seeds!r}")
         if isinstance(seeds, int) and not isinstance(seeds, bool):
             if seeds > MOST_SEEDS:
                 raise ValueError(f"seeds: {seeds} is more than {MOST_SEEDS}; for certain seeds, give a list of them")
@@ -216,8 +218,8 @@ class StudyConfig(Strict):
             domain.corpus = [_located(source, folder) for source in domain.corpus]
             domain.heldout = domain.heldout and [_located(source, folder) for source in domain.heldout]
         for task in (*copy.other_tasks, *(task for domain in copy.domains for task in domain.tasks)):
-            task.path = _located(task.path, folder)
-            task.first = task.first and _located(task.first, folder)
+            task.path = str((folder / Path(task.path).expanduser()).resolve())
+            task.first = task.first and str((folder / Path(task.first).expanduser()).resolve())
         for row in copy.distill:
             row.teacher.path = row.teacher.path and _located(row.teacher.path, folder)
         copy.general = copy.general and [_located(source, folder) for source in copy.general]

@@ -11,7 +11,9 @@ from acclimate.errors import did_you_mean
 
 def explain(error: ValidationError, root: type[BaseModel]) -> str:
     """Put the first mistake that pydantic found in a ``root`` into one line, with the path of its key."""
-    first = error.errors(include_url=False)[0]
+    # A name that is not known explains one that is missing, not the other way round.
+    errors = error.errors(include_url=False)
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     where = ""
     for part in first["loc"]:
         where += f"[{part}]" if isinstance(part, int) else f"{'.' if where else ''}{part}"

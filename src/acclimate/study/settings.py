@@ -99,7 +99,7 @@ class FinetuneSettings(Strict):
     select: Literal["last", "dev"] | None = None
     warmup: float | None = Field(default=None, ge=0, lt=1)
     weight_decay: float | None = Field(default=None, ge=0)
-    precision: str | None = None
+    precision: Literal["fp32", "bf16", "auto"] | None = None
     confidence_penalty: float | None = Field(default=None, ge=0)
 
     def given(self) -> dict[str, Any]:
@@ -166,6 +166,14 @@ class AdaptSettings(BaseModel):
     batch_size: Count | None = None
     learning_rate: float | None = Field(default=None, gt=0)
     mask_rate: float | None = Field(default=None, gt=0, lt=1)
+    weight_decay: float | None = Field(default=None, ge=0)
+    warmup: float | None = Field(default=None, ge=0, lt=1)
+    dropout: float | None = Field(default=None, ge=0, lt=1)
+    precision: Literal["fp32", "bf16", "auto"] | None = None
+    layout: Literal["padded", "packed"] | None = None
+    head_tokens: Count | None = None
+    heldout_every: Count | None = None
+    save_every: Count | None = None
 
     def given(self) -> dict[str, Any]:
         """The settings that were given."""

@@ -78,7 +78,10 @@ def _example(row: _Read, numbers: Mapping[str, int], several: bool, whole: bool)
 def _read(where: str, row: dict[str, Any], pair: bool, several: bool) -> _Read:
     for column in ("text", "label"):
         if column not in row:
-            raise UserError(f"{where}: no column '{column}'. The columns are: {_some(map(str, row)) or 'none'}.")
+            raise UserError(
+                f"{where}: no column '{column}'. The columns are: {_some(map(str, row)) or 'none'}; "
+                f"rename the one that holds it to '{column}'."
+            )
     text, second = row["text"], row.get("text_pair")
     if not isinstance(text, str) or not text.strip():
         raise UserError(f"{where}: 'text' must be a text that is not empty; mend or remove the row.")

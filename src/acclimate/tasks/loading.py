@@ -15,7 +15,7 @@ from acclimate.backbone import longest_text
 from acclimate.backbone.attention import NAME as ATTENTION
 from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
 from acclimate.backbone.device import fast_fp32_matmul, writes_attention_out
-from acclimate.backbone.identity import local_folder
+from acclimate.backbone.identity import check_folder, not_here
 from acclimate.backbone.loading import load_tokenizer
 from acclimate.backbone.thrift import make_thrifty
 from acclimate.errors import UserError
@@ -47,9 +47,7 @@ def load_with_head(
         UserError: If there is no model, or its encoder is incomplete.
     """
     fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
-    folder = local_folder(path)
-    if folder and not (folder / "config.json").is_file():
-        raise UserError(f"'{path}' is no Hugging Face model folder: there is no config.json in it.")
+    check_folder(path)
     tokenizer = load_tokenizer(path)
     try:
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusted(), **settings)
@@ -62,7 +60,7 @@ def load_with_head(
                 ignore_mismatched_sizes=True,  # of the head of another task; the encoder is checked below
             )
     except UNREADABLE as error:
-        raise UserError(f"No {what} could be made of '{path}': {why(error)}") from error
+        raise UserError(f"No {what} could be made of '{path}': {why(error)}{not_here(path)}") from error
     make_thrifty(model)
     if writes_attention_out(device):
         _write_attention_out(model)
@@ -96,10 +94,11 @@ def knows_task(path: str | Path, task: Task) -> bool:
     Raises:
         UserError: If there is no model.
     """
+    check_folder(path)
     try:
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusted())
     except UNREADABLE as error:
-        raise UserError(f"No model could be read from '{path}': {why(error)}") from error
+        raise UserError(f"No model could be read from '{path}': {why(error)}{not_here(path)}") from error
     names = getattr(config, "id2label", None) or {}
     return (
         any(name.endswith("ForSequenceClassification") for name in config.architectures or [])

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 from acclimate.errors import UserError
 from acclimate.tasks.data import Example, Task
+from acclimate.tasks.kinds import load_task
 
 log = logging.getLogger(__name__)
 
 
-def repartition(task: Task, ratio: float) -> Task:
+def repartition(task: Task | str | Path, ratio: float) -> Task:
     """Enlarge the test split of a task by its dev split and by the first train rows of every class.
 
     From each class ``n = int(N_train * (1 - ratio) // n_classes)`` rows move from train to test, in the order of the
@@ -22,7 +24,7 @@ def repartition(task: Task, ratio: float) -> Task:
     cannot be compared with scores on the usual one.
 
     Args:
-        task: The task as it was read. Its labels stay as they are, also those that lose all train rows.
+        task: The task as it was read, or its folder. Its labels stay as they are, also those that lose all train rows.
         ratio: About the share of the train rows that stay, above 0 and at most 1; with 1 only dev moves.
 
     Returns:
@@ -33,6 +35,7 @@ def repartition(task: Task, ratio: float) -> Task:
         UserError: If the ratio is out of range, fewer than two classes keep a train row, or an item can have other
             than one label.
     """
+    task = load_task(task) if isinstance(task, str | Path) else task
     if not isinstance(task, Task) or task.multi_label:
         raise UserError(f"'{task.name}' cannot be re-partitioned: that is defined by class, for one label an item.")
     if not 0 < ratio <= 1:

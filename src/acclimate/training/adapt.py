@@ -31,6 +31,7 @@ from acclimate.training.method import Method, get
 from acclimate.training.outcome import CARD, LOG, AdaptResult, finished, open_work, plain, read_card
 from acclimate.training.preview import as_account, masked_texts, recall, remember
 from acclimate.training.processes import Processes, processes
+from acclimate.training.progress import TrainingBar
 from acclimate.training.run import Run, cache_folder
 from acclimate.training.stages import adapt_in_stages
 from acclimate.training.texts import TASK_EPOCHS, Text, open_task, texts_to_read
@@ -145,7 +146,7 @@ def adapt(
     aside = HeldOutText.of(heldout, heldout_every, text_column)
     learning_rate = method.learning_rate if learning_rate is None else learning_rate
     check_positive(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate)
-    check_course(warmup, weight_decay, layout, save_every)
+    check_course(seed, warmup, weight_decay, layout, save_every)
     hidden = resolve(masking, mask_rate, masking_settings)
     if (masking or masking_settings) and type(method).masking is not Method.masking:
         raise UserError(f"Method '{method.name}' says itself what is masked; leave the masking out.")
@@ -197,6 +198,7 @@ def adapt(
         rows = tokenize(
             text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
         )
+    TrainingBar.say(f"Text: {text.report.summary()}.", enabled=progress)
     open_work(work, config, group)
     to_device(loaded.model)
     if loaded.absent_head:

@@ -8,10 +8,11 @@ from acclimate.errors import UserError, check_not_negative, check_positive, unkn
 from acclimate.training.batches import Layout
 
 
-def check_course(warmup: float, weight_decay: float, layout: str, save_every: int | None) -> None:
+def check_course(seed: int, warmup: float, weight_decay: float, layout: str, save_every: int | None) -> None:
     """Check what a training would otherwise misunderstand without a word, or find out in its first step.
 
     Args:
+        seed: Of the run.
         warmup: Share of the training in which the learning rate rises.
         weight_decay: Of AdamW.
         layout: Of rows.
@@ -20,6 +21,8 @@ def check_course(warmup: float, weight_decay: float, layout: str, save_every: in
     Raises:
         UserError: If one has no sense.
     """
+    if not 0 <= seed < 2**32:
+        raise UserError(f"seed must be from 0 to {2**32 - 1:,}, not {seed:,}.")
     if not 0 <= warmup < 1:
         raise UserError(f"warmup is a share of the training, from 0 to below 1, not {warmup:g}.")
     check_not_negative(weight_decay=weight_decay)

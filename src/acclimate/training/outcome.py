@@ -85,7 +85,7 @@ def finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult 
         return None
     same = {key: card.get(key) for key in config} == plain(config)
     if not same:
-        raise UserError(f"The folder '{out}' holds another adaptation; give another, or overwrite it.")
+        raise UserError(f"The folder '{out}' holds another adaptation; give another, or replace it with --overwrite.")
     measured = card["result"]
     files = [name for name in measured.get("accounts", []) if Path(name).name == name and (out / name).is_file()]
     accounts = {name: read_json(out / name) for name in files}

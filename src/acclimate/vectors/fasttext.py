@@ -124,7 +124,10 @@ def load_fasttext(path: str | Path) -> Any:
     """
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"There are no fastText vectors '{path}'.")
+        raise UserError(
+            f"There are no fastText vectors '{path}'. Public ones are at fasttext.cc (.bin, not .vec); without "
+            "'vectors' they are learnt from the text, after a 'general' one if you name it."
+        )
     try:
         return _gensim().models.fasttext.load_facebook_model(str(path))
     except (ValueError, NotImplementedError, EOFError, OSError, KeyError, AssertionError, struct.error) as error:

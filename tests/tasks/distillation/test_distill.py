@@ -235,7 +235,7 @@ def test_a_classifier_of_other_labels_does_not_know_the_task(teacher, tiny_bert,
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, "problem_type": "multi_label_classification"}))
     assert not knows_task(copy, task)
-    with pytest.raises(UserError, match="No model could be read from"):
+    with pytest.raises(UserError, match="There is no model folder"):
         knows_task(tmp_path / "nothing", task)
 
 
