@@ -8,6 +8,8 @@ import tracemalloc
 from itertools import islice
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 from acclimate.corpus import readers
 from acclimate.corpus.readers import format_of, read, txt_layout
 from acclimate.errors import UserError
+from acclimate.tasks.rows import read_rows
 from tests.corpus.writing import SUFFIXES, write
 
 # Any text that UTF-8 can carry.
@@ -74,6 +77,16 @@ def test_damage_anywhere_never_ends_in_a_traceback(suffix, data):
             assert "\n" not in str(error)
         else:
             assert all(line >= 1 and "\n" not in problem for line, _, problem in records)
+
+
+def test_a_parquet_file_with_a_broken_name_of_a_column(tmp_path):
+    path = tmp_path / "a.parquet"
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["one", "two"]}), path)
+    path.write_bytes(path.read_bytes().replace(b"text", b"t\x80xt"))
+    ((line, text, problem),) = read(path)
+    assert (line, text) == (1, "") and "damaged" in problem
+    with pytest.raises(UserError, match="cannot be read"):
+        list(read_rows(path))
 
 
 def test_layout_of_txt(tmp_path):

@@ -141,7 +141,7 @@ def test_choice_of_texts_does_not_depend_on_their_order():
 
 
 def test_a_model_that_is_not_there(tmp_path):
-    with pytest.raises(UserError, match="No model"):
+    with pytest.raises(UserError, match="There is no model folder"):
         model_identity(str(tmp_path / "nothing"))
     with pytest.raises(UserError, match=r"no config\.json"):
         model_identity(str(tmp_path))

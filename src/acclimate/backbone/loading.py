@@ -18,7 +18,7 @@ from transformers import (
 from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
 from acclimate.backbone.device import fast_fp32_matmul
 from acclimate.backbone.dropout import dropout_names
-from acclimate.backbone.identity import check_folder, not_here
+from acclimate.backbone.identity import check_folder, local_folder, not_here
 from acclimate.backbone.language_head import head_parameters, language_head, start_head
 from acclimate.errors import UserError
 
@@ -39,7 +39,9 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     Raises:
         UserError: If there is none.
     """
-    check_folder(path)
+    folder = local_folder(path)
+    if folder and not folder.exists():
+        raise UserError(f"No tokenizer could be loaded from '{path}': there is no such folder.")
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trusted())
     except UNREADABLE as error:

@@ -211,5 +211,5 @@ def _read_parquet(path: Path, text_column: str) -> Iterator[Record]:
                         yield row, *text_of(value.as_py())
                     except UnicodeDecodeError:
                         yield row, "", "not UTF-8"
-    except (pyarrow.ArrowException, OSError) as error:
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last for the name of a column
         raise Damaged(row + 1, f"the file is damaged or not parquet ({str(error).splitlines()[0]})") from error

@@ -37,7 +37,7 @@ def read_rows(path: Path) -> Iterator[Row]:
         with _open(path) as file:
             kind = path.name.removesuffix(".gz").rpartition(".")[2]
             yield from _json_lines(path, file) if kind == "jsonl" else _table(path, file, kind)
-    except (OSError, EOFError, zlib.error, pyarrow.ArrowException) as error:
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError, pyarrow.ArrowException) as error:
         raise UserError(f"'{path}' cannot be read: {first_line(error)}.") from error
 
 
