@@ -13,6 +13,15 @@ from acclimate.errors import UserError, unknown
 T = TypeVar("T")
 
 
+def number(value: Any) -> Any:
+    """Let ``1e-5`` stand for a number and ``1e6`` for a whole one: YAML reads both as text. The rest stays."""
+    try:
+        made = float(value) if isinstance(value, str) else value
+    except ValueError:
+        return value
+    return int(made) if isinstance(made, float) and made.is_integer() else made
+
+
 def build(cls: type[T], kind: str, name: str, settings: Mapping[str, Any], hidden: Collection[str] = ()) -> T:
     """Make a dataclass from values; strings are converted to the types of its fields.
 

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
-from pydantic import TypeAdapter, ValidationError
 
 from acclimate.cli.app import named_values, read_options
 from acclimate.errors import UserError
@@ -70,11 +69,12 @@ def gather(
     Raises:
         UserError: If the file is missing or says something that is not known, or an option is malformed.
     """
-    also = {option.lstrip("-").replace("-", "_"): name for name, (option, _) in pairs.items()}
-    values = read_options(config, {*given, *pairs}, also) if config else {}
-    for name, kind in get_type_hints(command).items():
-        if name in values:
-            values[name] = _of_kind(values[name], kind, f"'{config}': '{name}'")
+    values: dict[str, Any] = {}
+    if config:
+        also = {option.lstrip("-").replace("-", "_"): name for name, (option, _) in pairs.items()}
+        kinds = get_type_hints(command)
+        for name, value in read_options(config, {*given, *pairs}, also).items():
+            values[name] = _of_kind(value, kinds.get(name), f"'{config}': '{name}'")
     values.update({key: value for key, value in given.items() if value is not None})
     if given.get("keep_steps"):
         values["keep_steps"] = step_numbers(given["keep_steps"])
@@ -86,13 +86,15 @@ def gather(
 
 def _of_kind(value: Any, kind: Any, where: str) -> Any:
     """Convert a value of a file to the type of its option, as YAML reads 1e-4 as text; what is no number stays."""
+    from pydantic import TypeAdapter, ValidationError
+
+    from acclimate.parameters import number
+
     wanted = next((each for each in KINDS if each in (kind, *get_args(kind))), None)
     if value is None or wanted is None:
         return value
     try:
-        if wanted is int:  # 1e6 is a whole number, too
-            value = TypeAdapter(float).validate_python(value)
-        return TypeAdapter(wanted).validate_python(value)
+        return TypeAdapter(wanted).validate_python(number(value))
     except ValidationError as error:
         raise UserError(f"{where} wants {KINDS[wanted]}, not {value!r}.") from error
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from acclimate.backbone import attach, encode, language_head, load_masked_lm
 from acclimate.backbone.device import micro_batch_tokens, to_device
 from acclimate.errors import UserError
-from acclimate.masking import IGNORED
+from acclimate.masking import IGNORED, MASK_RATE
 from acclimate.modules import virtual_ids
 
 
@@ -26,7 +26,7 @@ def masked_lm_loss(
     *,
     tokenizer: PreTrainedTokenizerBase | None = None,
     max_length: int = 128,
-    rate: float = 0.15,
+    rate: float = MASK_RATE,
     seed: int = 13,
 ) -> dict[str, Any]:
     """Measure how well a model fills in masked tokens of held-out text.

@@ -59,8 +59,7 @@ class DAPTThenTAPT(Method):
 
     def __post_init__(self) -> None:
         """Check the second stage now instead of when the first is done."""
-        own = ("task_epochs", "task_steps", "task_tokens", "task_minutes", "task_learning_rate")
-        given = {name: value for name in own if (value := getattr(self, name)) is not None}
+        given = {name: value for name, value in self.settings().items() if value is not None}
         check_positive(**given)
         if len(given.keys() - {"task_learning_rate"}) > 1:
             raise UserError("Give one of task_epochs, task_steps, task_tokens and task_minutes.")

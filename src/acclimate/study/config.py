@@ -218,8 +218,8 @@ class StudyConfig(Strict):
             domain.corpus = [_located(source, folder) for source in domain.corpus]
             domain.heldout = domain.heldout and [_located(source, folder) for source in domain.heldout]
         for task in (*copy.other_tasks, *(task for domain in copy.domains for task in domain.tasks)):
-            task.path = str((folder / Path(task.path).expanduser()).resolve())
-            task.first = task.first and str((folder / Path(task.first).expanduser()).resolve())
+            task.path = _inside(task.path, folder)
+            task.first = task.first and _inside(task.first, folder)
         for row in copy.distill:
             row.teacher.path = row.teacher.path and _located(row.teacher.path, folder)
         copy.general = copy.general and [_located(source, folder) for source in copy.general]
@@ -247,6 +247,10 @@ def _locate(given: Any, names: Collection[str], folder: Path) -> None:
         value = given[name]
         several = isinstance(value, list)
         given[name] = [_located(str(one), folder) for one in value] if several else _located(str(value), folder)
+
+
+def _inside(path: str, folder: Path) -> str:
+    return str((folder / Path(path).expanduser()).resolve())
 
 
 def _located(source: str, folder: Path) -> str:

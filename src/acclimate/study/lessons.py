@@ -8,7 +8,8 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from acclimate.study.settings import Lists, Strict, number, several
+from acclimate.parameters import number
+from acclimate.study.settings import Lists, Strict, several
 
 
 class TeacherSpec(Strict):

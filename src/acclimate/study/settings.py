@@ -17,18 +17,9 @@ from pydantic import (
 )
 
 from acclimate.errors import did_you_mean
+from acclimate.parameters import number
 
 Paths = list[str]
-
-
-def _whole(value: Any) -> Any:
-    """Let ``1e6`` stand for an integer; YAML reads it as text or as a fraction."""
-    if isinstance(value, str):
-        try:
-            value = float(value.replace("_", ""))
-        except ValueError:
-            return value
-    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def several(value: Any) -> Any:
@@ -40,15 +31,6 @@ def _labels(value: Any) -> Any:
     """Let one label stand for a list of one, and write truth values as labels are written."""
     values = value if isinstance(value, list | None) else [value]
     return values and [str(entry).lower() if isinstance(entry, bool) else entry for entry in values]
-
-
-def number(value: Any) -> Any:
-    """Let ``1e-5`` stand for a number; YAML reads it as text."""
-    try:
-        made = float(value) if isinstance(value, str) else value
-    except ValueError:
-        return value
-    return int(made) if isinstance(made, float) and made.is_integer() else made
 
 
 def lists(value: Any) -> Any:
@@ -78,8 +60,8 @@ def _of_finetuning(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
 Lists = Annotated[dict[str, list[Any]], BeforeValidator(lists)]
 FinetuneLists = Annotated[Lists, AfterValidator(_of_finetuning)]
 """Values to try, by name of the setting."""
-Whole = Annotated[int, BeforeValidator(_whole)]
-Count = Annotated[int, BeforeValidator(_whole), Field(ge=1)]
+Whole = Annotated[int, BeforeValidator(number)]
+Count = Annotated[int, BeforeValidator(number), Field(ge=1)]
 
 
 class Strict(BaseModel):
@@ -191,4 +173,4 @@ class EvaluateSettings(Strict):
     documents: Count = 200
     max_length: Count = 128
     moved: bool = False
-    masked_texts: Annotated[int, BeforeValidator(_whole), Field(ge=0)] = 3
+    masked_texts: Annotated[int, BeforeValidator(number), Field(ge=0)] = 3

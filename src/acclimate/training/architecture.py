@@ -10,6 +10,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from acclimate.backbone.identity import local_folder
 from acclimate.errors import UserError, did_you_mean, first_line, unknown
 
 FAMILIES = ("albert", "bert", "camembert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta")
@@ -58,7 +59,9 @@ def _start(architecture: str) -> Any:
     if architecture in FAMILIES:
         positions = {"max_position_embeddings": 514} if architecture in BEHIND_PADDING else {}
         return AutoConfig.for_model(architecture, **positions)
-    if not Path(architecture).exists() and (architecture.count("/") != 1 or architecture.startswith((".", "/"))):
+    folder = local_folder(architecture)
+    known = folder.exists() if folder else "/" in architecture  # with a slash, it may be a name of the hub
+    if not known:
         raise UserError(
             f"Unknown architecture '{architecture}'.{did_you_mean(architecture, FAMILIES)} Give one of "
             f"{', '.join(FAMILIES)}, or a folder or JSON file with a configuration."

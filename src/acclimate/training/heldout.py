@@ -64,7 +64,8 @@ def measure(engine: Engine, steps: Sequence[Sequence[Batch]], seed: int = 0) -> 
         engine.group = group
         student.train(training)
     means = {name: total / max(1, counts[name]) for name, total in totals.items()}
-    return {**means, "loss": sum(engine.weights[name] * value for name, value in means.items())}
+    weights = engine.weights
+    return {**means, "loss": sum(weights[name] * value for name, value in means.items())}
 
 
 @dataclass(frozen=True)

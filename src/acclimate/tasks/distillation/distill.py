@@ -154,14 +154,14 @@ def distill(
         confidence_penalty=confidence_penalty,
     )
     chosen_by = data.scoring("dev", none) if select == "dev" and data.dev else scoring
-    options.check(data.name, chosen_by.metrics, has_dev=bool(data.dev))
-    # The stages before, too: a slip in the student's would show when the teacher is done.
-    stages_before: tuple[dict[str, Any], ...] = (
+    # All three stages now: a slip in the student's fine-tuning would show when the teacher is done.
+    stages_options: tuple[dict[str, Any], ...] = (
+        {},
         {"epochs": teacher_epochs, "learning_rate": teacher_learning_rate, "confidence_penalty": teacher_penalty},
         {"epochs": student_epochs, "learning_rate": student_learning_rate},
     )
-    for changes in stages_before:
-        replace(options, **changes).check(data.name, chosen_by.metrics, has_dev=bool(data.dev))
+    for own in stages_options:
+        replace(options, **own).check(data.name, chosen_by.metrics, has_dev=bool(data.dev))
     check_choices(
         objective,
         connector,
