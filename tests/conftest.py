@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 from pathlib import Path
@@ -13,9 +14,17 @@ import pytest
 import torch
 import transformers
 
+from tests.accelerator import emulated
 from tests.tiny import ENCODERS, save_tiny
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _accelerator():
+    """With ``ACCLIMATE_EMULATE=1`` all tests see an accelerator; tests/devices says what that means."""
+    with emulated() if os.environ.get("ACCLIMATE_EMULATE") == "1" else contextlib.nullcontext():
+        yield
 
 
 @pytest.fixture(scope="session", params=sorted(ENCODERS))

@@ -1,0 +1,176 @@
+"""An accelerator for machines without one: tensors say that they are on ``cuda:0``, and may not meet those elsewhere.
+
+What is computed is computed on the CPU. What is emulated is where tensors are: moving a tensor makes another one, the
+results of what is there are there, tensors of both places in one operation are an error, and so are ``numpy`` and
+generators of the other place. That finds what would end in "Expected all tensors to be on the same device". Kernels,
+memory and speed of a real device it knows nothing about.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import accelerate
+import pytest
+import torch
+import transformers
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.overrides import TorchFunctionMode
+
+from acclimate.backbone import device as choices
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
+MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.type_as)
+LENIENT = ("copy_", "__set__", "set_", "_has_compatible_shallow_copy_type")
+"""May read from one place and write to the other."""
+INDEXED = ("__getitem__", "__setitem__", "index_put_", "index_put")
+"""May be indexed with a tensor on the CPU, wherever they are."""
+
+
+class Accelerator(TorchFunctionMode):
+    """While it is entered, tensors that were moved to ``cuda`` stay apart from the others.
+
+    Attributes:
+        used: How many tensors were made on it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._there: dict[int, StorageWeakRef] = {}
+        self.used = 0
+
+    def holds(self, tensor: Tensor) -> bool:
+        """Say whether a tensor is on the accelerator."""
+        with torch._C.DisableTorchFunction():
+            reference = self._there.get(tensor.untyped_storage()._cdata)
+        return reference is not None and not reference.expired()
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = dict(kwargs or {})
+        name = getattr(func, "__name__", "")
+        if func in (Tensor.device.__get__, Tensor.is_cuda.__get__, Tensor.is_cpu.__get__):  # type: ignore[attr-defined]
+            return self._where(func, args[0])
+        if func in MOVES:
+            return self._move(func, args, kwargs)
+        tensors = list(_tensors((args, kwargs)))
+        there = [tensor for tensor in tensors if self.holds(tensor)]
+        here = [tensor for tensor in tensors if not self.holds(tensor) and tensor.dim() > 0]
+        if there and name in ("numpy", "__array__"):
+            raise TypeError("can't convert cuda:0 device type tensor to numpy: copy it to the CPU first")
+        if there and here and name not in LENIENT and not (name in INDEXED and self.holds(args[0])):
+            raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got cuda:0 and cpu")
+        made_there = bool(there)
+        if kwargs.get("device") is not None:
+            made_there = torch.device(kwargs["device"]).type == "cuda"
+            kwargs["device"] = CPU if made_there else kwargs["device"]
+        if made_there and kwargs.get("generator") is not None:
+            raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
+        result = func(*args, **kwargs)
+        if made_there and name not in LENIENT:
+            self._put(result)
+        return result
+
+    def _where(self, func: Any, tensor: Tensor) -> Any:
+        if not self.holds(tensor):
+            return func(tensor)
+        return {"device": CUDA, "is_cuda": True, "is_cpu": False}[func.__self__.__name__]
+
+    def _move(self, func: Any, args: Any, kwargs: Any) -> Any:
+        tensor, *rest = args
+        before = self.holds(tensor)
+        after = {Tensor.cpu: False, Tensor.cuda: True}.get(func, before)
+        for place, value in enumerate(rest):
+            if isinstance(value, Tensor):
+                after = self.holds(value)
+            elif isinstance(value, (torch.device, str)) and func is Tensor.to:
+                after = torch.device(value).type == "cuda"
+                rest[place] = CPU if after else value
+        if kwargs.get("device") is not None:
+            after = torch.device(kwargs["device"]).type == "cuda"
+            kwargs["device"] = CPU if after else kwargs["device"]
+        moved = tensor if func in (Tensor.cpu, Tensor.cuda) else func(tensor, *rest, **kwargs)
+        if before != after and moved.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
+            moved = moved.clone()
+        if after:
+            self._put(moved)
+        return moved
+
+    def _put(self, result: Any) -> None:
+        for tensor in _tensors(result):
+            self.used += 1
+            storage = tensor.untyped_storage()
+            self._there[storage._cdata] = StorageWeakRef(storage)
+        if len(self._there) > 20_000:
+            self._there = {key: value for key, value in self._there.items() if not value.expired()}
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for one in value:
+            yield from _tensors(one)
+    elif isinstance(value, dict):
+        yield from _tensors(list(value.values()))
+
+
+@contextlib.contextmanager
+def emulated(bf16: bool = False) -> Iterator[Accelerator]:
+    """Make torch, ``accelerate`` and this package believe in one accelerator, until the end of the block.
+
+    Args:
+        bf16: Whether it says that it multiplies bfloat16; autocast is then that of the CPU.
+    """
+    load, autocast = torch.load, torch.autocast
+
+    def load_here(*args: Any, **kwargs: Any) -> Any:
+        return load(*args, **{**kwargs, "map_location": "cpu"})
+
+    def autocast_here(device_type: str, *args: Any, **kwargs: Any) -> torch.autocast:
+        return autocast("cpu", *args, **kwargs)
+
+    fakes = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_capability": lambda *_: (9, 0),
+        "get_device_name": lambda *_: "emulated",
+        "get_device_properties": lambda *_: SimpleNamespace(total_memory=8 * 2**30, name="emulated", major=9, minor=0),
+        "is_bf16_supported": lambda *_, **__: bf16,
+        "get_rng_state": lambda *_: torch.get_rng_state(),
+        "get_rng_state_all": lambda: [torch.get_rng_state()],
+        "set_rng_state": lambda state, *_: torch.set_rng_state(state),
+        "set_rng_state_all": lambda states: torch.set_rng_state(states[0]),
+        **dict.fromkeys(("set_device", "synchronize", "empty_cache", "manual_seed", "manual_seed_all"), _nothing),
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, fake in fakes.items():
+            patch.setattr(torch.cuda, name, fake)
+        for name in ("get_rng_state", "get_rng_state_all", "set_rng_state", "set_rng_state_all"):
+            patch.setattr(torch.cuda.random, name, fakes[name])
+        patch.setattr(torch, "load", load_here)
+        patch.setattr(torch, "autocast", autocast_here)
+        _forget()
+        try:
+            with Accelerator() as accelerator:
+                yield accelerator
+        finally:
+            patch.undo()
+            _forget()
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Do nothing."""
+
+
+def _forget() -> None:
+    """Let nobody remember what devices there were."""
+    accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
+    choices.has_fast_bf16.cache_clear()
+    for name in ("is_torch_bf16_gpu_available", "is_torch_tf32_available"):
+        clear = getattr(getattr(transformers.utils.import_utils, name, None), "cache_clear", _nothing)
+        clear()
