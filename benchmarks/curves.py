@@ -108,7 +108,7 @@ def plain(data: Steps, precision: Precision, dropout: bool) -> list[float]:
         optimiser.step()
         schedule.step()
         optimiser.zero_grad()
-        losses.append(float(loss))
+        losses.append(loss.item())
     return losses
 
 
