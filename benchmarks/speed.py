@@ -71,7 +71,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--quick", action="store_true", help="three short rounds, small steps, no search for batch sizes")
-    add("--rows", action="append", metavar="TEXT", help="only rows whose name contains this; may be repeated")
+    add("--rows", action="append", metavar="TEXT", help="only the row of that name, else all that contain it")
     add("--precision", choices=["fp32", "bf16"], help="only this column")
     add("--threads", type=int, help="threads of every contender (default: what torch chooses)")
     add("--rounds", type=int, help="interleaved rounds (default 5, quick 3)")
@@ -129,7 +129,9 @@ def chosen_rows(options: argparse.Namespace) -> list[Row]:
     """
     rows = [row for row in ROWS if row.quick or not options.quick or options.rows]
     if options.rows:
-        rows = [row for row in rows if any(part in row.key for part in options.rows)]
+        exact = {row.key for row in ROWS} & set(options.rows)
+        rest = set(options.rows) - exact
+        rows = [row for row in rows if row.key in exact or any(part in row.key for part in rest)]
     if not rows:
         raise UserError(f"No row has such a name. There are: {', '.join(row.key for row in ROWS)}.")
     return rows
@@ -175,7 +177,26 @@ class Bench:
             sides = [self._memory(name, specs[name], shape, precision) for name in (row.ours, row.theirs)]
             self.rows.append(judge(row, precision, [sides[0]], [sides[1]]))
         timed = [row for row in rows if row.kind != "memory"]
-        needed = {name: specs[name] for name in specs if any(name in (row.ours, row.theirs) for row in timed)}
+        try:
+            self._timed(shape, precision, timed, specs, deadline)
+        except ContenderFailed as error:
+            if len(timed) < 2:
+                raise
+            say(f"{error}\nSo row by row: all at once are perhaps too much for the memory of this machine.")
+            for row in timed:
+                self._timed(shape, precision, [row], specs, deadline, f"/{row.key}")
+
+    def _timed(
+        self,
+        shape: str,
+        precision: str,
+        rows: Sequence[Row],
+        specs: dict[str, Spec],
+        deadline: float | None,
+        mark: str = "",
+    ) -> None:
+        """Measure rows in the same rounds; ``mark`` tells their rates from those of other rounds."""
+        needed = {name: specs[name] for row in rows for name in (row.ours, row.theirs)}
         if not needed:
             return
         rates = interleave(
@@ -186,8 +207,8 @@ class Bench:
             deadline=deadline,
         )
         for name, values in rates.items():
-            self._entry(name, shape, precision)["tokens_per_second"] = values
-        self.rows += [judge(row, precision, rates[row.ours], rates[row.theirs]) for row in timed]
+            self._entry(name + mark, shape, precision)["tokens_per_second"] = values
+        self.rows += [judge(row, precision, rates[row.ours], rates[row.theirs]) for row in rows]
 
     def _entry(self, name: str, shape: str, precision: str) -> dict[str, Any]:
         return self.contenders.setdefault(f"{shape}/{precision}/{name}", {})

@@ -195,3 +195,23 @@ def test_a_contender_that_fails_is_named(tmp_path, capsys):
     result = json.loads(file.read_text(encoding="utf-8"))
     assert result["rows"] == []
     assert "Unknown shape 'absent'" in result["failed"]["minilm fp32"]
+
+
+def test_what_does_not_fit_together_is_measured_row_by_row(tmp_path, monkeypatch, capsys):
+    together = []
+
+    def interleave(specs, **_):
+        together.append(set(specs))
+        if len(specs) > 2:
+            raise speed.ContenderFailed("out of memory")
+        return {name: [1.0, 2.0] for name in specs}
+
+    monkeypatch.setattr(speed, "interleave", interleave)
+    file = tmp_path / "speed.json"
+    rows = ["--rows", "mlm-minilm", "--rows", "dga-minilm-cost", "--precision", "fp32", "--quick", "--json", str(file)]
+    assert speed.main(rows) == 0
+    result = json.loads(file.read_text(encoding="utf-8"))
+    assert [row["key"] for row in result["rows"]] == ["mlm-minilm", "dga-minilm-cost"]
+    assert together[1:] == [{"ours-mlm", "trainer-lines"}, {"ours-dga", "ours-mlm"}]
+    assert result["contenders"]["minilm/fp32/ours-mlm/mlm-minilm"]["tokens_per_second"] == [1.0, 2.0]
+    assert "row by row" in capsys.readouterr().err
