@@ -8,9 +8,9 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from acclimate.backbone.freed import return_freed_memory
 from acclimate.locks import Claim
 from acclimate.study.cells import Cell, CellStore
-from acclimate.study.freed import return_freed_memory
 from acclimate.study.parts import Parts
 from acclimate.study.plan import Plan
 from acclimate.study.shards import with_needs

@@ -25,6 +25,7 @@ from transformers import (
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from acclimate.backbone.device import Precision, default_device, one_device
+from acclimate.backbone.freed import ReturnFreedMemory
 from acclimate.backbone.lowered import weights_for_a_step
 from acclimate.errors import UserError
 from acclimate.objectives.confidence import confidence_penalty
@@ -152,7 +153,7 @@ def train(
             args=arguments,
             data_collator=collate,
             train_dataset=rows,
-            callbacks=[*(course.callbacks if course else ()), *([best] if best else ())],
+            callbacks=[ReturnFreedMemory(), *(course.callbacks if course else ()), *([best] if best else ())],
         )
         trainer.course, trainer.penalty = course, options.confidence_penalty
         trainer.tokenizer_of_errors, trainer.unseen, trainer.lines = tokenizer, [], []

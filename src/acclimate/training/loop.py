@@ -8,6 +8,7 @@ from pathlib import Path
 from transformers import TrainerCallback, TrainingArguments, set_seed
 
 from acclimate.backbone.device import default_device, one_device
+from acclimate.backbone.freed import ReturnFreedMemory
 from acclimate.training.batches import Steps
 from acclimate.training.engine import Engine
 from acclimate.training.progress import TrainingBar
@@ -73,6 +74,7 @@ def train(
             save_every=save_every,
             appended=appended,
         )
+        trainer.add_callback(ReturnFreedMemory())
         for callback in callbacks:
             trainer.add_callback(callback(trainer))
         checkpoint = newest(work)

@@ -1,4 +1,4 @@
-"""What a finished cell has freed goes back to the system."""
+"""What a finished cell, or a step of a training, has freed goes back to the system."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from acclimate.study import freed
+from acclimate.backbone import freed
 
 
 def resident() -> int:
@@ -32,3 +32,14 @@ def test_where_the_system_cannot_nothing_happens(monkeypatch):
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
     freed.return_freed_memory()
+
+
+def test_while_training_only_every_few_seconds(monkeypatch):
+    times, clock = [], [0.0]
+    monkeypatch.setattr(freed, "_trim", lambda: times.append(clock[0]))
+    monkeypatch.setattr(freed.time, "monotonic", lambda: clock[0])
+    callback = freed.ReturnFreedMemory()
+    for second in range(12):
+        clock[0] = float(second)
+        callback.on_step_end()
+    assert times == [5.0, 10.0]
