@@ -57,16 +57,14 @@ class Accelerator(TorchFunctionMode):
         if func in MOVES:
             return self._move(func, args, kwargs)
         tensors = list(_tensors((args, kwargs)))
-        there = [tensor for tensor in tensors if self.holds(tensor)]
-        here = [tensor for tensor in tensors if not self.holds(tensor) and tensor.dim() > 0]
+        held = [self.holds(tensor) for tensor in tensors]
+        there = any(held)
+        here = any(not on and tensor.dim() > 0 for on, tensor in zip(held, tensors, strict=True))
         if there and name in ("numpy", "__array__"):
             raise TypeError("can't convert cuda:0 device type tensor to numpy: copy it to the CPU first")
         if there and here and name not in LENIENT and not (name in INDEXED and self.holds(args[0])):
             raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got cuda:0 and cpu")
-        made_there = bool(there)
-        if kwargs.get("device") is not None:
-            made_there = torch.device(kwargs["device"]).type == "cuda"
-            kwargs["device"] = CPU if made_there else kwargs["device"]
+        made_there = _asked(kwargs, there)
         if made_there and kwargs.get("generator") is not None:
             raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
         result = func(*args, **kwargs)
@@ -89,9 +87,7 @@ class Accelerator(TorchFunctionMode):
             elif isinstance(value, (torch.device, str)) and func is Tensor.to:
                 after = torch.device(value).type == "cuda"
                 rest[place] = CPU if after else value
-        if kwargs.get("device") is not None:
-            after = torch.device(kwargs["device"]).type == "cuda"
-            kwargs["device"] = CPU if after else kwargs["device"]
+        after = _asked(kwargs, after)
         moved = tensor if func in (Tensor.cpu, Tensor.cuda) else func(tensor, *rest, **kwargs)
         if before != after and moved.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
             moved = moved.clone()
@@ -106,6 +102,15 @@ class Accelerator(TorchFunctionMode):
             self._there[storage._cdata] = StorageWeakRef(storage)
         if len(self._there) > 20_000:
             self._there = {key: value for key, value in self._there.items() if not value.expired()}
+
+
+def _asked(kwargs: dict[str, Any], otherwise: bool) -> bool:
+    """Say whether ``kwargs`` ask for the accelerator, and put the CPU there; without a device, ``otherwise``."""
+    if kwargs.get("device") is None:
+        return otherwise
+    there = torch.device(kwargs["device"]).type == "cuda"
+    kwargs["device"] = CPU if there else kwargs["device"]
+    return there
 
 
 def _tensors(value: Any) -> Iterator[Tensor]:

@@ -23,6 +23,7 @@ from transformers.utils import logging
 from acclimate.backbone.adapters import ADAPTER_SIZE, add_adapters
 from acclimate.backbone.ensembles import ENSEMBLE, ORIGINAL, average_with_original
 from acclimate.backbone.heads import attach
+from acclimate.backbone.identity import local_folder
 from acclimate.errors import UserError, first_line
 from acclimate.files import write_text
 
@@ -65,13 +66,18 @@ def trusted() -> bool:
     return os.environ.get(TRUST, "") == "1"
 
 
-def why(error: Exception) -> str:
-    """Return in a line why a model could not be loaded; what to do if it wants to run code of its own."""
+def why(error: Exception, path: str | Path) -> str:
+    """Return in a line why a model could not be loaded; what to do if it wants to run code of its own.
+
+    Where ``path`` is read as a name of the hub, it adds that there is no such folder: a path may have been meant.
+    """
+    here = "" if local_folder(path) else f" There is no folder '{path}' here, either."
     if "custom code" in str(error) or "trust_remote_code" in str(error):
         return (
             f"it comes with Python code of its own, which is not run. Set {TRUST}=1 if you have read it and trust it."
+            + here
         )
-    return first_line(error)
+    return first_line(error) + here
 
 
 def parts_beyond(config: Any) -> str:

@@ -27,11 +27,6 @@ def local_folder(path: str | Path) -> Path | None:
     return None
 
 
-def not_here(path: str | Path) -> str:
-    """Return what an error about the name of a model on the hub should add: a path may have been meant."""
-    return "" if local_folder(path) else f" There is no folder '{path}' here, either."
-
-
 def check_folder(path: str | Path) -> None:
     """Check that a model folder is there and is one; a name of the hub is not looked at.
 

@@ -18,7 +18,7 @@ from transformers import (
 from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
 from acclimate.backbone.device import fast_fp32_matmul
 from acclimate.backbone.dropout import dropout_names
-from acclimate.backbone.identity import check_folder, local_folder, not_here
+from acclimate.backbone.identity import check_folder, local_folder
 from acclimate.backbone.language_head import head_parameters, language_head, start_head
 from acclimate.errors import UserError
 
@@ -45,7 +45,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trusted())
     except UNREADABLE as error:
-        raise UserError(f"No tokenizer could be loaded from '{path}': {why(error)}{not_here(path)}") from error
+        raise UserError(f"No tokenizer could be loaded from '{path}': {why(error, path)}") from error
     return tokenizer
 
 
@@ -73,9 +73,7 @@ def load_masked_lm(path: str | Path, dropout: float | None = None) -> LoadedMode
             for name, value in before.items():
                 setattr(model.config, name, value)
     except UNREADABLE as error:
-        raise UserError(
-            f"No masked language model could be loaded from '{path}': {why(error)}{not_here(path)}"
-        ) from error
+        raise UserError(f"No masked language model could be loaded from '{path}': {why(error, path)}") from error
     tokenizer = load_tokenizer(path)
     if tokenizer.mask_token_id is None:
         raise UserError(f"The tokenizer of '{path}' has no mask token, so the model cannot be trained by masking.")

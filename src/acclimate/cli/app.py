@@ -43,7 +43,8 @@ def read_options(path: Path, known: set[str], also: Mapping[str, str]) -> dict[s
     values = read_settings(path, "configuration file")
     if not isinstance(values, dict):
         raise UserError(f"The configuration file '{path}' must hold names and values.")
-    values = {(name := str(key).replace("-", "_")) and also.get(name, name): value for key, value in values.items()}
+    values = {str(key).replace("-", "_"): value for key, value in values.items()}
+    values = {also.get(key, key): value for key, value in values.items()}
     for key in values:
         if key not in known:
             raise unknown(f"option in '{path}':", key, known)

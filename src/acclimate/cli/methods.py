@@ -34,11 +34,11 @@ def _explained(method: Any) -> str:
     import inspect
 
     about, _, parameters = (inspect.getdoc(method) or "").partition(SECTION)
-    text = "\n" + about.strip() + "\n\n"
+    text, defaults = f"\n{about.strip()}\n\n", _defaults(method)
     for line in inspect.cleandoc("\n" + parameters).splitlines():
         parameter, colon, rest = line.partition(":")
-        if colon and (known := _defaults(method)) and parameter in known:
-            line = f"{parameter} = {known[parameter]!r}:{rest}"
+        if colon and parameter in defaults:
+            line = f"{parameter} = {defaults[parameter]!r}:{rest}"
         text += f"    {line}\n"
     return text.rstrip() + "\n"
 

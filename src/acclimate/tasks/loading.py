@@ -15,7 +15,7 @@ from acclimate.backbone import longest_text
 from acclimate.backbone.attention import NAME as ATTENTION
 from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
 from acclimate.backbone.device import fast_fp32_matmul, writes_attention_out
-from acclimate.backbone.identity import check_folder, not_here
+from acclimate.backbone.identity import check_folder
 from acclimate.backbone.loading import load_tokenizer
 from acclimate.backbone.thrift import make_thrifty
 from acclimate.errors import UserError
@@ -60,7 +60,7 @@ def load_with_head(
                 ignore_mismatched_sizes=True,  # of the head of another task; the encoder is checked below
             )
     except UNREADABLE as error:
-        raise UserError(f"No {what} could be made of '{path}': {why(error)}{not_here(path)}") from error
+        raise UserError(f"No {what} could be made of '{path}': {why(error, path)}") from error
     make_thrifty(model)
     if writes_attention_out(device):
         _write_attention_out(model)
@@ -98,7 +98,7 @@ def knows_task(path: str | Path, task: Task) -> bool:
     try:
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusted())
     except UNREADABLE as error:
-        raise UserError(f"No model could be read from '{path}': {why(error)}{not_here(path)}") from error
+        raise UserError(f"No model could be read from '{path}': {why(error, path)}") from error
     names = getattr(config, "id2label", None) or {}
     return (
         any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
