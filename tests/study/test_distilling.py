@@ -107,6 +107,12 @@ def test_rows_that_differ_after_the_teacher_share_it(two_models):
     assert cells(plan, "distill")[0].identity["settings"]["learning_rate"] == 1e-4
 
 
+def test_rows_of_one_seed_follow_each_other_and_find_what_the_first_one_learnt(two_models):
+    rows = [{**ROW, "label": "DoKTra"}, {**ROW, "label": "KL", "objective": "kl"}]
+    students = [(cell.labels["seed"], cell.labels["method"]) for cell in cells(two_models(rows), "distill")]
+    assert students == [(seed, label) for seed in (0, 1, 2) for label in ("DoKTra", "KL")]
+
+
 def test_a_classifier_from_elsewhere_teaches_as_it_is(two_models):
     plan = two_models([{"teacher": {"path": str(two_models.folder / "ready")}}])
     assert not cells(plan, "teacher")

@@ -99,7 +99,7 @@ def test_a_study_in_two_stages_runs(folder):
     config = study(folder, {"path": "food", "first": "before", "first_learning_rate": 1e-3}, methods=["none"], seeds=1)
     results = compare(config, folder / "out", progress=False)
     assert results["cells"]["failed"] == 0
-    assert len(list((folder / "cache" / "first-stage").iterdir())) == 1
+    assert len(list((folder / "cache" / "trained").iterdir())) == 1
 
 
 def test_a_first_task_that_does_not_fit_is_found_before_any_work(folder):

@@ -11,7 +11,7 @@ from acclimate.study.choices import Choices, chosen
 from acclimate.study.config import DomainSpec, StudyConfig
 from acclimate.study.finetuning import task_settings
 from acclimate.study.identity import model_identity
-from acclimate.study.lessons import DistillSpec
+from acclimate.study.lessons import DistillSpec, TeacherSpec
 from acclimate.study.parts import Parts, check_keywords
 from acclimate.study.reading import UNADAPTED
 from acclimate.study.settings import TaskSpec
@@ -71,25 +71,32 @@ def add_distillations(
         UserError: If a row names a model, method or setting that does not exist, or a task that is no classification.
     """
     defaults = parts.distill_defaults() if config.distill else None
+    outside = {}
     for row in config.distill:
         _check(row, config)
         if defaults is not None:
             known = [name for name in defaults if name not in OWN]
             check_keywords(row.settings, known, f"distill.{row.label}")
-        path = row.teacher.path
-        outside = None
-        if path:
-            if (known_as := f"at {path}") not in identities:
-                identities[known_as] = model_identity(path)
-            labels = {"model": row.teacher.name}
-            outside = Source(identities[known_as], None, path, labels, config.adapt.seed)
-        students = row.taught([model.name for model in config.models])
-        for domain in config.domains:
-            for task in domain.tasks if row.is_for(domain.name) else ():
-                for seed in config.seeds:
-                    source = outside or _find(plan, row, domain, task, seed, config.adapt.seed)
-                    ways = _ways(plan, config, row, (domain, task), students, defaults or {}, choices or {})
-                    _add(plan, parts, row, (domain, task), source, ways, identities, seed)
+        if row.teacher.path:
+            outside[row.label] = _from_outside(row.teacher, config, identities)
+    models = [model.name for model in config.models]
+    places = [(domain, task, seed) for domain in config.domains for task in domain.tasks for seed in config.seeds]
+    for domain, task, seed in places:
+        # The rows come last: those with the same teacher and student find in the cache what the first one learnt.
+        for row in config.distill:
+            if row.is_for(domain.name):
+                source = outside.get(row.label) or _find(plan, row, domain, task, seed, config.adapt.seed)
+                students = row.taught(models)
+                ways = _ways(plan, config, row, (domain, task), students, defaults or {}, choices or {})
+                _add(plan, parts, row, (domain, task), source, ways, identities, seed)
+
+
+def _from_outside(teacher: TeacherSpec, config: StudyConfig, identities: dict[str, str]) -> Source:
+    """Return a teacher that is no model of the study, and note its hash."""
+    known_as, path = f"at {teacher.path}", str(teacher.path)
+    if known_as not in identities:
+        identities[known_as] = model_identity(path)
+    return Source(identities[known_as], None, path, {"model": teacher.name}, config.adapt.seed)
 
 
 def _check(row: DistillSpec, config: StudyConfig) -> None:

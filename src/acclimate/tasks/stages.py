@@ -5,34 +5,14 @@ TAPTER's results on BioASQ are made so (Nishida et al., 2021, after Wiese et al.
 
 from __future__ import annotations
 
-import hashlib
-import json
-import logging
-import os
-import shutil
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import numpy as np
-import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor
-
-from acclimate.backbone.device import Precision, default_device
-from acclimate.errors import UserError, first_line
-from acclimate.files import new_folder
+from acclimate.backbone.device import Precision
+from acclimate.errors import UserError
+from acclimate.tasks.cached import train_once
 from acclimate.tasks.kinds import LabelledTask, Learner, load_task
-from acclimate.tasks.loop import train
 from acclimate.tasks.options import Options
-from acclimate.training.run import cache_folder, fingerprint_weights
-
-KEPT = 8
-"""First stages in the cache, each of the size of a model; of more, those that were not used for longest go."""
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -94,10 +74,7 @@ def check_first(first: LabelledTask, task: LabelledTask) -> None:
 
 
 def learn_first(learner: Learner, task: LabelledTask, options: Options, precision: Precision) -> None:
-    """Train a learner on the train split of a task, or give it the weights that an equal training left in the cache.
-
-    Equal are trainings with the same weights, rows and options. Files appear whole or not at all, so several
-    processes may share the cache; two that start at once both train.
+    """Train a learner on the train split of a task, or take what an equal training left in the cache.
 
     Args:
         learner: For the task of the second stage; trained in place.
@@ -108,59 +85,4 @@ def learn_first(learner: Learner, task: LabelledTask, options: Options, precisio
     Raises:
         UserError: If the loss is not a number.
     """
-    rows = learner.rows(task.train)
-    folder = cache_folder() / "first-stage" / _key(learner, rows, options, precision)
-    weights = _found(folder)
-    if weights is not None:
-        learner.model.load_state_dict(weights)
-        return
-    train(learner.model, rows, learner.collate, options, precision, tokenizer=learner.tokenizer)
-    try:
-        with new_folder(folder) as temporary:
-            state = learner.model.state_dict()
-            copies = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
-            save_file(copies, temporary / "model.safetensors")
-        _tidy(folder.parent)
-    except OSError as error:  # a full or read-only disk costs time later, not this run
-        log.warning("The first stage of fine-tuning could not be kept in '%s': %s.", folder.parent, first_line(error))
-
-
-def _key(learner: Learner, rows: Sequence[dict[str, Any]], options: Options, precision: Precision) -> str:
-    """Hash all that decides what the training leaves."""
-    names = ("seed", "epochs", "learning_rate", "batch_size", "warmup", "weight_decay", "confidence_penalty")
-    decides = [
-        *(getattr(options, name) for name in names),
-        precision,
-        default_device().type,
-        torch.__version__,
-        fingerprint_weights(learner.model),
-    ]
-    digest = hashlib.sha256(json.dumps(decides).encode())
-    for row in rows:
-        for name, value in sorted(row.items()):
-            array = np.asarray(value)
-            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
-    return digest.hexdigest()[:24]
-
-
-def _found(folder: Path) -> dict[str, Tensor] | None:
-    try:
-        weights = load_file(folder / "model.safetensors")
-        os.utime(folder)
-    except (OSError, SafetensorError):  # absent, or another process is just tidying up
-        return None
-    return weights
-
-
-def _tidy(place: Path) -> None:
-    """Remove the first stages that were not used for longest."""
-
-    def used(folder: Path) -> float:
-        try:
-            return folder.stat().st_mtime
-        except OSError:  # another process was quicker
-            return 0.0
-
-    folders = [entry for entry in place.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
-    for folder in sorted(folders, key=used, reverse=True)[KEPT:]:
-        shutil.rmtree(folder, ignore_errors=True)
+    train_once(learner, learner.rows(task.train), options, precision)

@@ -13,9 +13,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from acclimate.errors import UserError
-from acclimate.tasks import Task, distill, finetune
+from acclimate.tasks import Task, cached, distill, finetune
+from acclimate.tasks.classification import ClassificationLearner
 from acclimate.tasks.classifier import load_classifier
 from acclimate.tasks.distillation.phases import Lesson
+from acclimate.tasks.distillation.scores import scores
 from acclimate.tasks.distillation.signs import teacher_signs
 from acclimate.tasks.loading import knows_task
 from tests.tasks.distillation.conftest import CPU
@@ -52,7 +54,7 @@ def test_the_student_learns_to_be_active_where_the_teacher_is(run):
     assert not result.teacher_trained
     assert (result.epoch, result.steps, result.train_size) == (16, 128, 64)
     assert set(result.stage_seconds) == {"teacher", "student", "signs", "distillation"}
-    assert sum(result.stage_seconds.values()) <= result.seconds
+    assert result.stage_seconds["distillation"] <= result.seconds
     json.dumps(dataclasses.asdict(result))
 
 
@@ -207,11 +209,56 @@ def test_models_that_do_not_know_the_task_learn_it_first(tiny_bert, student, tmp
     assert direct.metrics == result.teacher_metrics
 
 
+def test_what_distillations_share_is_done_once(tiny_bert, student, monkeypatch, tmp_path):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    options = {"teacher_epochs": 2, "teacher_learning_rate": 1e-3, "epochs": 2, "distill_share": 0.5, **FAST}
+    first = distill(tiny_bert, student, keyword_task(), **options)
+    alone = distill(tiny_bert, student, keyword_task(), objective="kl", **options)
+    assert alone.teacher_trained
+    for name in ("teacher", "student", "signs"):  # the time is that of the training, not of finding it
+        assert alone.stage_seconds[name] == first.stage_seconds[name] > 0
+    assert (alone.teacher_metrics, alone.student_metrics) == (first.teacher_metrics, first.student_metrics)
+
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "another"))
+    anew = distill(tiny_bert, student, keyword_task(), objective="kl", **options)
+    assert anew.probabilities == alone.probabilities and anew.train_loss == alone.train_loss
+
+    trained, measured = [], []
+    train, measure = cached.train, ClassificationLearner.measure
+    monkeypatch.setattr(cached, "train", lambda *args, **kw: trained.append(args) or train(*args, **kw))
+    monkeypatch.setattr(
+        ClassificationLearner, "measure", lambda self, *args: measured.append(args) or measure(self, *args)
+    )
+    distill(tiny_bert, student, keyword_task(), confidence_penalty=0.1, **options)
+    assert (len(trained), len(measured)) == (0, 2)  # dev and test of the student when it is done
+    other = distill(tiny_bert, student, keyword_task(train=40, test=30), **options)  # another task: all anew
+    assert (len(trained), len(measured)) == (2, 2 + 6)
+    assert other.teacher_metrics != first.teacher_metrics
+    distill(tiny_bert, student, keyword_task(), seed=1, teacher_seed=0, **options)  # another student
+    assert len(trained) == 3
+
+
+def test_scores_are_measured_again_where_the_cache_is_of_no_use(teacher, monkeypatch, tmp_path):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    learner = ClassificationLearner(load_classifier(teacher, keyword_task().labels, 64, CPU), keyword_task())
+    first = scores(learner, "fp32")
+    (file,) = (tmp_path / "cache" / "scores").iterdir()
+    file.write_text("{")
+    assert scores(learner, "fp32") == first
+    file.write_text(json.dumps({"test": {}, "dev": {}}))
+    assert scores(learner, "fp32")["test"] == {}  # found, not measured
+    assert scores(ClassificationLearner(learner.classifier, keyword_task(), ["bad"]), "fp32")["test"] != {}
+    with torch.no_grad():
+        learner.model.classifier.bias += 10
+    assert scores(learner, "fp32")["test"] not in ({}, first["test"])
+
+
 @pytest.mark.parametrize(
     "slip", [{"student_epochs": 0}, {"student_learning_rate": -1.0}, {"teacher_epochs": 0}, {"teacher_penalty": -0.1}]
 )
 def test_a_slip_in_a_stage_before_is_found_before_any(tiny_bert, student, slip, monkeypatch):
-    monkeypatch.setattr("acclimate.tasks.distillation.stages.finetune", None)
+    for name in ("finetune", "train_once"):
+        monkeypatch.setattr(f"acclimate.tasks.distillation.stages.{name}", None)
     with pytest.raises(UserError, match="must be"):
         distill(tiny_bert, student, keyword_task(), **{**FAST, **slip})
 

@@ -12,8 +12,7 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
 from acclimate.backbone.device import default_device
 from acclimate.errors import UserError
-from acclimate.tasks import Task, finetune, load_task
-from acclimate.tasks import stages as two_stages
+from acclimate.tasks import Task, cached, finetune, load_task
 from acclimate.tasks.qa import QATask
 from acclimate.tasks.qa.reader import load_reader
 from acclimate.tasks.qa.windows import Reading
@@ -148,13 +147,13 @@ def trainings(monkeypatch, tmp_path):
     """The options of every first stage that is really trained, with a cache of its own."""
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     seen = []
-    real = two_stages.train
+    real = cached.train
 
     def train(model, rows, collate, options, *others, **more):
         seen.append(options)
         return real(model, rows, collate, options, *others, **more)
 
-    monkeypatch.setattr(two_stages, "train", train)
+    monkeypatch.setattr(cached, "train", train)
     return seen
 
 
@@ -185,15 +184,33 @@ def test_the_first_stage_is_trained_once_and_reused_exactly(tiny_bert, trainings
 
 
 def test_a_damaged_or_full_cache_costs_time_only(tiny_bert, trainings, tmp_path, monkeypatch):
-    monkeypatch.setattr(two_stages, "KEPT", 1)
+    monkeypatch.setattr(cached, "KEPT", 1)
     task, options = food_task(train=8, test=4), {"epochs": 1, **QUICK}
     one = finetune(tiny_bert, task, first=food_task(train=9), **options)
-    (kept,) = (tmp_path / "cache" / "first-stage").iterdir()
+    (kept,) = (tmp_path / "cache" / "trained").iterdir()
     (kept / "model.safetensors").write_bytes(b"broken")
     assert finetune(tiny_bert, task, first=food_task(train=9), **options).probabilities == one.probabilities
     finetune(tiny_bert, task, first=food_task(train=10), **options)
-    (left,) = (tmp_path / "cache" / "first-stage").iterdir()
+    (left,) = (tmp_path / "cache" / "trained").iterdir()
     assert left.name != kept.name
+
+
+def test_an_equal_training_of_another_process_is_waited_for(tiny_bert, trainings, tmp_path, monkeypatch):
+    task, first, options = food_task(train=8, test=4), food_task(train=9), {"epochs": 1, **QUICK}
+    one = finetune(tiny_bert, task, first=first, **options)
+    (made,) = (tmp_path / "cache" / "trained").iterdir()
+    made.rename(hidden := tmp_path / "hidden")
+    other = cached.Claim(made.parent / f".{made.name}.claim")
+    assert other.take()
+
+    def sleep(seconds):  # meanwhile the other process is done
+        hidden.rename(made)
+        other.release()
+
+    monkeypatch.setattr(cached.time, "sleep", sleep)
+    assert finetune(tiny_bert, task, first=first, **options).probabilities == one.probabilities
+    assert len(trainings) == 1
+    assert [entry.name for entry in made.parent.iterdir()] == [made.name]
 
 
 def test_a_first_task_of_classes_needs_the_same_labels(tiny_bert, trainings):

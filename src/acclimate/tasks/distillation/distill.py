@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -12,18 +10,18 @@ from typing import Any, Literal
 
 from transformers import set_seed
 
-from acclimate.backbone.device import Precision, choose_precision, default_device
+from acclimate.backbone.device import choose_precision, default_device
 from acclimate.errors import UserError
 from acclimate.files import check_replaceable, check_writable
 from acclimate.locks import one_writer
 from acclimate.modules.connectors import Connector, Connectors
-from acclimate.tasks.classification import Classification, ClassificationLearner
 from acclimate.tasks.data import Task
 from acclimate.tasks.distillation.choices import check_choices
 from acclimate.tasks.distillation.phases import Lesson, switch_epoch, two_phases
 from acclimate.tasks.distillation.result import DistillResult
+from acclimate.tasks.distillation.scores import scores
 from acclimate.tasks.distillation.signs import teacher_signs, width
-from acclimate.tasks.distillation.stages import Stages, learnt
+from acclimate.tasks.distillation.stages import learnt, move
 from acclimate.tasks.finished import decided_by, found
 from acclimate.tasks.kinds import load_task
 from acclimate.tasks.loop import train
@@ -154,14 +152,18 @@ def distill(
         confidence_penalty=confidence_penalty,
     )
     chosen_by = data.scoring("dev", none) if select == "dev" and data.dev else scoring
-    # All three stages now: a slip in the student's fine-tuning would show when the teacher is done.
-    stages_options: tuple[dict[str, Any], ...] = (
-        {},
-        {"epochs": teacher_epochs, "learning_rate": teacher_learning_rate, "confidence_penalty": teacher_penalty},
-        {"epochs": student_epochs, "learning_rate": student_learning_rate},
+    # All stages now: a slip in the student's fine-tuning would show when the teacher is done.
+    before = replace(options, few_shot=None, select="last", confidence_penalty=0.0)
+    teaching = replace(
+        before,
+        seed=seed if teacher_seed is None else teacher_seed,
+        epochs=teacher_epochs,
+        learning_rate=teacher_learning_rate,
+        confidence_penalty=teacher_penalty,
     )
-    for own in stages_options:
-        replace(options, **own).check(data.name, chosen_by.metrics, has_dev=bool(data.dev))
+    studying = replace(before, epochs=student_epochs, learning_rate=student_learning_rate)
+    for own in (options, teaching, studying):
+        own.check(data.name, chosen_by.metrics, has_dev=bool(data.dev))
     check_choices(
         objective,
         connector,
@@ -177,66 +179,23 @@ def distill(
     device = default_device()
     kind = choose_precision(precision, device)
     decided: dict[str, Any] = {}
-    work = None if out is None else Path(out).parent / f".{Path(out).name}.work"
-    if work is not None:
+    if out is not None:
         used = {name: value for name, value in asked.items() if name not in NOT_DECIDING}
         decided = decided_by("distill", {"teacher": teacher, "student": student}, {"task": data}, kind, used)
         done = found(out, decided, DistillResult)
         if done and (teacher_out is None or not done.teacher_trained or (Path(teacher_out) / "config.json").is_file()):
-            shutil.rmtree(work, ignore_errors=True)  # a kill came before that was done
             return done
         check_writable(out)
     if few_shot is not None:  # one draw for both models
         data = replace(data, train=data.few_shot(few_shot, seed))
-    stages = Stages()
-    shared = {
-        "batch_size": batch_size,
-        "max_length": max_length,
-        "warmup": warmup,
-        "weight_decay": weight_decay,
-        "precision": precision,
-        "progress": progress,
-        "negative": negative,
-    }
-
-    def load(path: str | Path) -> ClassificationLearner:
-        learner = Classification().learner(path, data, options, device)
-        model: Any = learner.model
-        model.to(device)
-        return learner
-
-    with tempfile.TemporaryDirectory(prefix="acclimate-") as scratch:
-        # Beside the folder that is to be made, what was fine-tuned before a kill is found again.
-        place = work or Path(scratch)
-        with stages("teacher"):
-            teacher_path = learnt(
-                teacher,
-                data,
-                place / "teacher" if teacher_out is None else Path(teacher_out),
-                seed=seed if teacher_seed is None else teacher_seed,
-                epochs=teacher_epochs,
-                learning_rate=teacher_learning_rate,
-                confidence_penalty=teacher_penalty,
-                **shared,
-            )
-        with stages("student"):
-            student_path = learnt(
-                student,
-                data,
-                place / "student",
-                seed=seed,
-                epochs=student_epochs,
-                learning_rate=student_learning_rate,
-                **shared,
-            )
-        master = load(teacher_path)
-        set_seed(seed)
-        learner = load(student_path)
+    master, taught, teacher_trained = learnt(teacher, data, teaching, kind, device, teacher_out)
+    move(master, "cpu")  # out of the way until the student has learnt, too
+    learner, studied, _ = learnt(student, data, studying, kind, device)
+    move(master, device)
+    set_seed(seed)
     connectors = Connectors(connector, width(master.classifier), width(learner.classifier), seed).to(device)
-    with stages("signs"):
-        signs = teacher_signs(master.classifier, master.rows(data.train), connectors, kind)
-    teacher_scores, teacher_dev = _metrics(master, kind)
-    student_scores, student_dev = _metrics(learner, kind)
+    signs = teacher_signs(master.classifier, master.rows(data.train), connectors, kind)
+    teacher_scores, student_scores = scores(master, kind), scores(learner, kind)
     del master  # its signs are all that is needed
 
     lesson = Lesson(signs, connectors, objective, margin, scale, temperature, data.multi_label, kind)
@@ -247,7 +206,8 @@ def distill(
     def score() -> float:
         return float(learner.measure("dev", kind).metrics[options.metric])
 
-    with stages("distillation"), tracked(trackers, None if out is None else Path(out)):
+    begin = time.perf_counter()
+    with tracked(trackers, None if out is None else Path(out)):
         trained = train(
             learner.model,
             rows,
@@ -260,6 +220,12 @@ def distill(
             report_to=trackers,
             run_name=data.name if out is None else Path(out).name,
         )
+    spent = {
+        "teacher": taught,
+        "student": studied,
+        "signs": signs.seconds,
+        "distillation": time.perf_counter() - begin,
+    }
     fields = measured(
         learner, data, trained, precision=kind, scoring=scoring, seed=seed, train_size=len(rows), started=started
     )
@@ -270,12 +236,12 @@ def distill(
         distilled_epochs=switch,
         disagreement=watch.curve,
         units=connectors.units,
-        teacher_metrics=teacher_scores,
-        teacher_dev_metrics=teacher_dev,
-        teacher_trained=teacher_path != teacher,
-        student_metrics=student_scores,
-        student_dev_metrics=student_dev,
-        stage_seconds=stages.seconds,
+        teacher_metrics=teacher_scores["test"],
+        teacher_dev_metrics=teacher_scores.get("dev"),
+        teacher_trained=teacher_trained,
+        student_metrics=student_scores["test"],
+        student_dev_metrics=student_scores.get("dev"),
+        stage_seconds={name: round(seconds, 3) for name, seconds in spent.items()},
     )
     if out is not None:
         used = {name: value for name, value in asked.items() if name not in (*NOT_DECIDING, "metric")}
@@ -290,12 +256,4 @@ def distill(
             options={**used, "precision": kind},
             decided=decided,
         )
-    if work is not None:
-        shutil.rmtree(work, ignore_errors=True)
     return result
-
-
-def _metrics(learner: ClassificationLearner, precision: Precision) -> tuple[dict[str, Any], dict[str, Any] | None]:
-    """Return what a model scores on test and, if there is one, on dev."""
-    dev = learner.measure("dev", precision).metrics if learner.task.dev else None
-    return learner.measure("test", precision).metrics, dev

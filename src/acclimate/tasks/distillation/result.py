@@ -34,5 +34,6 @@ class DistillResult(FinetuneResult):
     """Of the student on the test split, before distillation."""
     student_dev_metrics: dict[str, Any] | None
     stage_seconds: dict[str, float]
-    """Seconds of ``teacher`` and ``student`` (their fine-tuning, near zero if they knew the task), ``signs`` (reading
-    the train split with the teacher, once) and ``distillation`` (both phases)."""
+    """Seconds of ``teacher`` and ``student`` (their fine-tuning, zero if they knew the task), ``signs`` (reading the
+    train split with the teacher, once) and ``distillation`` (both phases). What came from the cache has the seconds of
+    when it was made, so their sum may be more than ``seconds``."""

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor
 
 from acclimate.backbone.device import Precision, autocast, micro_batch_tokens
@@ -33,6 +35,8 @@ class Signs:
     logits: Tensor
     """(examples, classes), fp32."""
     units: int
+    seconds: float = 0.0
+    """What it took to read them, when they were read."""
 
     def active(self, places: Sequence[int]) -> Tensor:
         """Return which units are above zero: booleans (places, units), on the CPU."""
@@ -92,10 +96,12 @@ def teacher_signs(
         return _read(classifier, rows, connectors, precision)
     folder = cache_folder() / "signs" / _key(classifier, rows, connectors, precision)
     if (folder / FILE).is_file():
-        return Signs(units=connectors.units, **load_file(folder / FILE))
+        with safe_open(folder / FILE, "pt") as file:
+            seconds = float((file.metadata() or {}).get("seconds", 0))
+            return Signs(file.get_tensor("bits"), file.get_tensor("logits"), connectors.units, seconds)
     signs = _read(classifier, rows, connectors, precision)
     with new_folder(folder) as temporary:
-        save_file({"bits": signs.bits, "logits": signs.logits}, temporary / FILE)
+        save_file({"bits": signs.bits, "logits": signs.logits}, temporary / FILE, {"seconds": f"{signs.seconds:.3f}"})
     return signs
 
 
@@ -119,6 +125,7 @@ def _read(
     bits = torch.empty(len(rows), -(-connectors.units // 8), dtype=torch.uint8)
     logits = torch.empty(len(rows), int(model.config.num_labels or 0))
     seen: list[Tensor] = []
+    started = time.perf_counter()
     # One pass gives both: the hook reads what enters the head, also where an encoder is an ensemble.
     hook = model.base_model.register_forward_hook(lambda module, inputs, output: seen.append(output[0][:, 0]))
     try:
@@ -135,4 +142,4 @@ def _read(
         hook.remove()
     if not bool(logits.isfinite().all()):
         raise diverged()
-    return Signs(bits, logits, connectors.units)
+    return Signs(bits, logits, connectors.units, time.perf_counter() - started)

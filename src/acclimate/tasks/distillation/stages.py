@@ -2,44 +2,63 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import torch
+from transformers import set_seed
+
+from acclimate.backbone.device import Precision
+from acclimate.tasks.cached import train_once
+from acclimate.tasks.classification import Classification, ClassificationLearner
 from acclimate.tasks.data import Task
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.loading import knows_task
+from acclimate.tasks.options import Options
 
 
-def learnt(path: str | Path, task: Task, folder: Path, **options: Any) -> Path | str:
-    """Return a checkpoint that knows the task: this one if it does, else this one fine-tuned.
+def learnt(
+    path: str | Path,
+    task: Task,
+    options: Options,
+    precision: Precision,
+    device: torch.device,
+    out: str | Path | None = None,
+) -> tuple[ClassificationLearner, float, bool]:
+    """Return a model that knows the task: this one if it does, else this one fine-tuned.
+
+    What fine-tuning gives stays in the cache. So a distillation that was killed does not learn it again, and neither
+    do others of the same teacher or student.
 
     Args:
         path: A model folder, or a name on the hub.
         task: The task.
-        folder: Where the fine-tuned model goes.
-        options: Of :func:`acclimate.tasks.finetune`.
+        options: Of fine-tuning.
+        precision: The resolved one.
+        device: Where the model goes.
+        out: Where to save what was fine-tuned; then that folder is where it is found again.
+
+    Returns:
+        The model; the seconds that fine-tuning took, now or when it was done; and whether there was any.
 
     Raises:
         UserError: As fine-tuning does.
     """
-    if knows_task(path, task):
-        return path
-    finetune(path, task, out=folder, **options)
-    return folder
+    seconds, known = 0.0, knows_task(path, task)
+    if not known and out is not None:
+        asked = {name: value for name, value in asdict(options).items() if name != "precision"}
+        seconds = finetune(path, task, out=out, precision=precision, **asked).seconds
+        path = out
+    set_seed(options.seed)  # before the new weights are drawn
+    learner = Classification().learner(path, task, options, device)
+    move(learner, device)
+    if not known and out is None:
+        seconds = train_once(learner, learner.rows(task.train), options, precision)
+    return learner, seconds, not known
 
 
-class Stages:
-    """Measures how long each stage takes."""
-
-    def __init__(self) -> None:
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, name: str) -> Iterator[None]:
-        """Measure the block as the stage ``name``."""
-        started = time.perf_counter()
-        yield
-        self.seconds[name] = round(time.perf_counter() - started, 3)
+def move(learner: ClassificationLearner, device: torch.device | str) -> None:
+    """Move a model to a device."""
+    model: Any = learner.model
+    model.to(device)

@@ -1,0 +1,139 @@
+"""Trainings that later runs start from, done once: what one leaves stays in the cache, under all that decided it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from acclimate.backbone.device import Precision, default_device
+from acclimate.errors import first_line
+from acclimate.files import new_folder
+from acclimate.locks import POLL, Claim
+from acclimate.tasks.kinds import Learner
+from acclimate.tasks.loop import train
+from acclimate.tasks.options import Options
+from acclimate.training.run import cache_folder, fingerprint_weights
+
+KEPT = 8
+"""Trainings in the cache, each of the size of a model; of more, those that were not used for longest go."""
+DECIDE = ("seed", "epochs", "learning_rate", "batch_size", "warmup", "weight_decay", "confidence_penalty")
+"""Options on which the outcome depends, besides the weights, the rows and the precision."""
+
+log = logging.getLogger(__name__)
+
+
+def train_once(learner: Learner, rows: list[dict[str, Any]], options: Options, precision: Precision) -> float:
+    """Train a learner on rows, or give it the weights that an equal training left in the cache.
+
+    Equal are trainings with the same weights, rows and options. Several processes may share the cache: one that finds
+    another at the same training waits for it. The weights of the last epoch are kept, and torch's generator is left
+    anywhere: seed it before what comes next.
+
+    Args:
+        learner: Trained in place.
+        rows: Of the learner.
+        options: Of the training; ``select`` is not heeded.
+        precision: The resolved one.
+
+    Returns:
+        Seconds that the training took, now or when it was done.
+
+    Raises:
+        UserError: If the loss is not a number.
+    """
+    folder = cache_folder() / "trained" / _key(learner, rows, options, precision)
+    with _alone(folder):
+        found = _found(folder)
+        if found is not None:
+            weights, seconds = found
+            learner.model.load_state_dict(weights)
+            return seconds
+        started = time.perf_counter()
+        train(learner.model, rows, learner.collate, options, precision, tokenizer=learner.tokenizer)
+        seconds = time.perf_counter() - started
+        try:
+            with new_folder(folder) as temporary:
+                state = learner.model.state_dict()
+                copies = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
+                save_file(copies, temporary / "model.safetensors", {"seconds": f"{seconds:.3f}"})
+            _tidy(folder.parent)
+        except OSError as error:  # a full or read-only disk costs time later, not this run
+            log.warning("What was trained could not be kept in '%s': %s.", folder.parent, first_line(error))
+    return seconds
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process is about to make a folder."""
+    claim = Claim(folder.parent / f".{folder.name}.claim")
+    try:
+        while not claim.take():
+            time.sleep(POLL)
+    except OSError:  # where nothing can be written, nothing can be shared
+        yield
+        return
+    try:
+        yield
+    finally:
+        claim.release()
+
+
+def hash_rows(rows: Sequence[dict[str, Any]]) -> str:
+    """Hash model inputs and targets."""
+    digest = hashlib.sha256()
+    for row in rows:
+        for name, value in sorted(row.items()):
+            array = np.asarray(value)
+            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def _key(learner: Learner, rows: Sequence[dict[str, Any]], options: Options, precision: Precision) -> str:
+    decides = [
+        *(getattr(options, name) for name in DECIDE),
+        precision,
+        default_device().type,
+        torch.__version__,
+        fingerprint_weights(learner.model),
+        hash_rows(rows),
+    ]
+    return hashlib.sha256(json.dumps(decides).encode()).hexdigest()[:24]
+
+
+def _found(folder: Path) -> tuple[dict[str, Tensor], float] | None:
+    try:
+        with safe_open(folder / "model.safetensors", "pt") as file:
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+            seconds = float((file.metadata() or {})["seconds"])
+        os.utime(folder)
+    except (OSError, SafetensorError, KeyError, ValueError):  # absent, or another process is just tidying up
+        return None
+    return weights, seconds
+
+
+def _tidy(place: Path) -> None:
+    """Remove the trainings that were not used for longest."""
+
+    def used(folder: Path) -> float:
+        try:
+            return folder.stat().st_mtime
+        except OSError:  # another process was quicker
+            return 0.0
+
+    folders = [entry for entry in place.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    for folder in sorted(folders, key=used, reverse=True)[KEPT:]:
+        shutil.rmtree(folder, ignore_errors=True)
