@@ -94,6 +94,18 @@ def test_the_answer_in_words(results):
     assert len(said["details"]) == 4
 
 
+def test_models_that_have_one_answer_are_named(results):
+    assert {row["one_answer"] for row in results["scores"]} == {0}
+    assert not any("one and the same answer" in caveat for caveat in answer(results)["caveats"])
+    counts = {("intent", "none"): 5, ("intent", "mlm"): 2}
+    scores = [{**row, "one_answer": counts.get((row["task"], row["method"]), 0)} for row in results["scores"]]
+    (said,) = [text for text in answer({**results, "scores": scores})["caveats"] if "one and the same" in text]
+    model = results["models"][0]
+    assert f"answer: {model} on intent (none and mlm in 2 of 5 seeds)." in said
+    older = [{key: value for key, value in row.items() if key != "one_answer"} for row in results["scores"]]
+    assert answer({**results, "scores": older})["caveats"] == answer(results)["caveats"]
+
+
 def test_everything_from_outside_is_escaped(results, tmp_path):
     evil = {
         **results,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 import random
 
 import pytest
@@ -274,3 +275,14 @@ def test_models_that_cannot_be_used(tmp_path):
     tiny_tokenizer().save_pretrained(torn)
     with pytest.raises(UserError, match=r"incomplete: .* missing, such as bert\.encoder\.layer\.1"):
         finetune(torn, task, **QUICK)
+
+
+def test_a_model_that_has_not_learnt_the_task_says_so(tiny_bert, caplog):
+    with caplog.at_level(logging.WARNING):
+        finetune(tiny_bert, keyword_task(test=40), epochs=8, learning_rate=3e-3, **QUICK)
+    assert "the same answer" not in caplog.text
+    with caplog.at_level(logging.WARNING):
+        result = finetune(tiny_bert, keyword_task(test=40), epochs=1, learning_rate=1e-9, **QUICK)
+    assert len(set(result.predicted)) == 1  # a random head prefers one class
+    word = result.labels[result.predicted[0]]
+    assert f"gives 40 of the 40 test items of 'keyword' the same answer ({word}): it has not learnt" in caplog.text

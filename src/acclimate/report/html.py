@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from acclimate.files import write_text
 from acclimate.report.agreement import agreement, agreement_numbers
+from acclimate.report.answer import answer
 from acclimate.report.cells import Table
 from acclimate.report.curves import curve_numbers, curves
 from acclimate.report.figures import colour_index
@@ -23,7 +24,7 @@ from acclimate.report.pages import fill
 from acclimate.report.reliability import reliability, reliability_numbers
 from acclimate.report.table import tables
 from acclimate.report.tradeoff import tradeoff
-from acclimate.report.words import VERDICTS, answer
+from acclimate.report.words import VERDICTS
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.files import write_text
+from acclimate.report.answer import answer
 from acclimate.report.cells import Table
 from acclimate.report.table import tables
-from acclimate.report.words import answer
 
 SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]"})
 

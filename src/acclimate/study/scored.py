@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.evaluation import calibration
+from acclimate.evaluation.one_answer import one_answer
 from acclimate.evaluation.scoring import Scoring, scoring_of
 from acclimate.evaluation.significance import holm, paired_bootstrap, permutation_test
 from acclimate.evaluation.ttest import paired_t
@@ -27,6 +28,7 @@ def describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
         "labels": list(first.get("labels", [])),
         "test_items": len(first["gold"]),
         "train_size": first.get("train_size"),
+        "one_answer": sum(one_answer(result["gold"], result["predicted"]) is not None for _, result in found),
         "seconds": round(float(np.mean([result.get("seconds") or 0.0 for _, result in found])), 2),
     }
     for metric in (*names, *calibration.NAMES):

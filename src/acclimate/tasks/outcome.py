@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,12 +11,15 @@ from typing import Any
 from acclimate.backbone import save_model
 from acclimate.backbone.device import Precision
 from acclimate.cards import write_learnt_card
+from acclimate.evaluation.one_answer import one_answer
 from acclimate.evaluation.scoring import Scoring
 from acclimate.files import new_folder
 from acclimate.tasks.finished import keep
 from acclimate.tasks.kinds import LabelledTask, Learner
 from acclimate.tasks.loop import Trained
 from acclimate.tasks.result import FinetuneResult, write_result
+
+log = logging.getLogger(__name__)
 
 
 def measured(
@@ -43,6 +47,15 @@ def measured(
     """
     dev_metrics = learner.measure("dev", precision).metrics if task.dev else None
     test = learner.measure("test", precision)
+    if (only := one_answer(test.gold, test.predicted)) is not None:
+        log.warning(
+            "The model gives %d of the %d test items of '%s' the same answer (%s): it has not learnt the task. Train "
+            "it longer (epochs), at another learning_rate or on more examples.",
+            only.items,
+            len(test.predicted),
+            task.name,
+            learner.readable(only.answer) or "none",
+        )
     return {
         "task": task.name,
         "seed": seed,

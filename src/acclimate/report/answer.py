@@ -1,0 +1,176 @@
+"""The answer in words: did adaptation help here, how sure is that, and what did it cost."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from acclimate.report.caveats import caveats
+from acclimate.report.words import (
+    VERDICTS,
+    interval_text,
+    joined,
+    method_name,
+    metric_name,
+    p_text,
+    place_name,
+    plain,
+    signed,
+)
+
+NO_DIFFERENCE = "made no difference that these data can show"
+
+
+def answer(results: dict[str, Any]) -> dict[str, Any]:
+    """Put the results into words.
+
+    Returns:
+        ``headline``, one sentence or a few; ``places``, for each task or domain a ``name`` and ``lines`` with a
+        ``verdict`` and a ``text``; ``details``, the same for what would be too long up there; and ``caveats``, what
+        the reader has to know before relying on it.
+    """
+    compared = [row for row in results["scores"] if row.get("difference")]
+    alone = len(results["models"]) == 1 and len(results["domains"]) == 1
+    tasks: dict[str, list[dict[str, str]]] = {}
+    texts: dict[str, list[dict[str, str]]] = {}
+    for model in results["models"]:
+        for domain in results["domains"]:
+            here = {"model": model, "domain": domain}
+            for row in compared:
+                if here.items() <= row.items():
+                    tasks.setdefault(place_name(results, row), []).append(_score_line(row, results["baseline"]))
+            for row in results["losses"]:
+                if here.items() <= row.items() and "difference" in row:
+                    texts.setdefault(_text_place(results, row), []).append(_loss_line(row))
+    return {
+        "headline": _headline(results, compared),
+        "places": _listed({**tasks, **texts} if alone or not tasks else tasks),
+        "details": [] if alone or not tasks else _listed(texts),
+        "caveats": caveats(results, compared),
+    }
+
+
+def _listed(places: dict[str, list[dict[str, str]]]) -> list[dict[str, Any]]:
+    return [{"name": name, "lines": lines} for name, lines in places.items()]
+
+
+def _text_place(results: dict[str, Any], row: dict[str, Any]) -> str:
+    name = "general text, what was forgotten" if row["text"] == "general" else "held-out text of the domain"
+    if len(results["models"]) == 1 and len(results["domains"]) == 1:
+        return name.capitalize()
+    return f"{place_name(results, {**row, 'task': None})} · {name}"
+
+
+def _score_line(row: dict[str, Any], baseline: str) -> dict[str, str]:
+    metric = row["metric"]
+    entry = row["difference"][metric]
+    points, after = 100 * entry["difference"], 100 * row[metric]["mean"]
+    before = after - points
+    name = metric_name(metric)
+    change = f"{name} {plain(before)} → {plain(after)}, {signed(points)} points against {baseline}"
+    span = f"95 % interval {interval_text(entry, 100)}, {p_text(entry['p'])}"
+    if entry["verdict"] == "tie":
+        return {"verdict": "tie", "method": row["method"], "text": f"{NO_DIFFERENCE}: {change} ({span})."}
+    word = "helped" if entry["verdict"] == "win" else "hurt"
+    adjusted = entry.get("p_holm", entry["p"])
+    doubt = f" Corrected for all comparisons of the study it is less certain ({p_text(adjusted)})."
+    return {
+        "verdict": entry["verdict"],
+        "method": row["method"],
+        "text": f"{word}: {change} ({span}).{doubt if _doubtful(entry) else ''}",
+    }
+
+
+def _loss_line(row: dict[str, Any]) -> dict[str, str]:
+    entry = row["difference"]
+    nats, percent = entry["difference"], row["percent"]
+    numbers = f"{plain(row['before'], 3)} → {plain(row['nats'], 3)} nats"
+    share = f", {signed(percent)} %" if percent is not None else ""
+    span = f"95 % interval {interval_text(entry, 1, 3)}"
+    change = f"masked-LM loss {numbers} ({signed(nats, 3)}{share}; {span})"
+    general = row["text"] == "general"
+    if entry["verdict"] == "tie":
+        verdict, word = "tie", "no change that these texts can show"
+    elif nats > 0:  # a loss that rises is bad news
+        verdict, word = "loss", "forgot" if general else "got worse at the domain"
+    else:
+        verdict, word = "win", "got better at general text too" if general else "learnt the domain"
+    return {"verdict": verdict, "method": row["method"], "name": method_name(row), "text": f"{word}: {change}."}
+
+
+def _headline(results: dict[str, Any], compared: list[dict[str, Any]]) -> str:
+    sentences = []
+    methods = [method["label"] for method in results["methods"]]
+    places = {place_name(results, row) for row in compared}
+    if compared:
+        words = []
+        for method in methods:
+            rows = [row for row in compared if row["method"] == method]
+            if rows:
+                words.append(f"{method} {_counted(rows, len(places))}")
+        where = f"On {next(iter(places))}, " if len(places) == 1 else ""
+        sentences.append(f"{where}{joined(words)}.")
+    elif results["scores"]:
+        sentences.append("There is nothing to compare: only one method has scores.")
+    general = [row for row in results["losses"] if row["text"] == "general" and "difference" in row]
+    if not compared:
+        domain = [row for row in results["losses"] if row["text"] == "domain" and "difference" in row]
+        sentences += _cost(domain, methods, "On held-out text of the domain the masked-LM loss changed by")
+    sentences += _cost(general, methods, "On general text the masked-LM loss changed by")
+    sentences += _kept(results, methods)
+    if results["losses"] and not general:
+        sentences.append("What was forgotten of general text was not measured.")
+    return " ".join(sentences) or "No cell of this study has a result."
+
+
+def _counted(rows: list[dict[str, Any]], places: int) -> str:
+    """Say for one method where it helped and where not."""
+    verdicts = [row["difference"][row["metric"]]["verdict"] for row in rows]
+    if places == 1 and len(rows) == 1:
+        entry = rows[0]["difference"][rows[0]["metric"]]
+        word = NO_DIFFERENCE if verdicts[0] == "tie" else VERDICTS[verdicts[0]]
+        metric = metric_name(rows[0]["metric"])
+        doubt = ", but not once corrected for all comparisons" if _doubtful(entry) else ""
+        points = f"{signed(100 * entry['difference'])} points of {metric}, {interval_text(entry, 100)}"
+        return f"{word}{doubt} ({points})"
+    said = []
+    for verdict, word in (("win", "helped"), ("loss", "hurt"), ("tie", NO_DIFFERENCE)):
+        count = verdicts.count(verdict)
+        if count:
+            unit = "comparisons" if len({row["model"] for row in rows}) > 1 else "tasks"
+            entries = [row["difference"][row["metric"]] for row in rows]
+            left = sum(entry["verdict"] == verdict and not _doubtful(entry) for entry in entries)
+            corrected = f" ({left or 'none'} once corrected for all comparisons)" if left < count else ""
+            said.append(f"{word} on {count} of {len(rows)} {unit}{corrected}")
+    mean = sum(100 * row["difference"][row["metric"]]["difference"] for row in rows) / len(rows)
+    return f"{joined(said)} (mean {signed(mean)} points)"
+
+
+def _doubtful(entry: dict[str, Any]) -> bool:
+    """Say whether Holm's correction takes away what the interval shows."""
+    return entry["verdict"] != "tie" and entry.get("p_holm", entry["p"]) >= 0.05
+
+
+def _cost(rows: list[dict[str, Any]], methods: list[str], start: str) -> list[str]:
+    """Say what the loss did, as the mean over the places of the study."""
+    words = []
+    for method in methods:
+        mine = [row for row in rows if row["method"] == method]
+        if mine:
+            nats = sum(row["difference"]["difference"] for row in mine) / len(mine)
+            percent = sum(row["percent"] or 0.0 for row in mine) / len(mine)
+            span = f"; {interval_text(mine[0]['difference'], 1, 3)}" if len(mine) == 1 else ""
+            words.append(f"{signed(nats, 3)} nats ({signed(percent)} %{span}) with {method}")
+    return [f"{start} {joined(words)}."] if words else []
+
+
+def _kept(results: dict[str, Any], methods: list[str]) -> list[str]:
+    """Say in one sentence what each method did to other tasks; nothing where that was not measured."""
+    words = []
+    for method in methods:
+        rows = [row for row in results.get("kept", []) if row["method"] == method and row.get("difference")]
+        if rows:
+            entries = [row["difference"][row["metric"]] for row in rows]
+            hurt = sum(entry["verdict"] == "loss" for entry in entries)
+            mean = sum(100 * entry["difference"] for entry in entries) / len(entries)
+            words.append(f"{method} lost on {hurt} of {len(rows)} (mean {signed(mean)} points)")
+    return [f"On tasks of other domains, {joined(words)}."] if words else []
