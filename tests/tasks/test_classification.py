@@ -285,4 +285,4 @@ def test_a_model_that_has_not_learnt_the_task_says_so(tiny_bert, caplog):
         result = finetune(tiny_bert, keyword_task(test=40), epochs=1, learning_rate=1e-9, **QUICK)
     assert len(set(result.predicted)) == 1  # a random head prefers one class
     word = result.labels[result.predicted[0]]
-    assert f"gives 40 of the 40 test items of 'keyword' the same answer ({word}): it has not learnt" in caplog.text
+    assert f"gives 40 of 40 items of 'keyword' the same answer ({word}): it has not learnt" in caplog.text

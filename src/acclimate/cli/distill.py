@@ -71,7 +71,6 @@ def distill(
     given = {key: value for key, value in locals().items() if key not in ("teacher", "task", "seeds", "out", "quiet")}
     given["negative"] = negative or None
     import statistics
-    import tempfile
 
     from acclimate.evaluation.scoring import scoring_of
     from acclimate.tasks import distill as run
@@ -83,19 +82,25 @@ def distill(
         raise UserError("Each seed draws other few_shot examples, and one teacher serves all seeds; give --seeds 1.")
     labelled = load_task(task)
     results = []
-    with tempfile.TemporaryDirectory(prefix="acclimate-") as scratch:
-        kept = (out or Path(scratch)) / "teacher"
-        for seed in range(seeds):
-            folder = None if out is None else out / f"seed-{seed}"
-            result = run(teacher, task=labelled, seed=seed, out=folder, teacher_out=kept, progress=not quiet, **given)
-            if result.teacher_trained:
-                teacher = str(kept)
-            results.append(result)
-            typer.echo(
-                f"seed {seed}: {result.disagreement[0]:.0f} of {result.units} units were active in only one of the "
-                f"models, {result.disagreement[result.distilled_epochs]:.0f} after distillation, "
-                f"{result.disagreement[-1]:.0f} at the end"
-            )
+    for seed in range(seeds):
+        result = run(
+            teacher,
+            task=labelled,
+            seed=seed,
+            out=None if out is None else out / f"seed-{seed}",
+            teacher_out=None if out is None else out / "teacher",
+            teacher_seed=0,
+            progress=not quiet,
+            **given,
+        )
+        if out is not None and result.teacher_trained:
+            teacher = str(out / "teacher")
+        results.append(result)
+        typer.echo(
+            f"seed {seed}: {result.disagreement[0]:.0f} of {result.units} units were active in only one of the "
+            f"models, {result.disagreement[result.distilled_epochs]:.0f} after distillation, "
+            f"{result.disagreement[-1]:.0f} at the end"
+        )
     names = scoring_of(results[0].kind, results[0].scoring).metrics
     for name in [*names, *(name for name in ("ece",) if name in results[0].metrics)]:
         values = [result.metrics[name] for result in results]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from acclimate.report.words import joined
+from acclimate.report.words import joined, place_name
 
 
 def caveats(results: dict[str, Any], compared: list[dict[str, Any]]) -> list[str]:
@@ -18,7 +18,7 @@ def caveats(results: dict[str, Any], compared: list[dict[str, Any]]) -> list[str
     if results["failures"]:
         count = len(results["failures"])
         said.append(f"{count} {'cell has' if count == 1 else 'cells have'} no result; see the end of this page.")
-    said += _unlearnt(results["scores"]) + _leaked(results) + _repeated(results)
+    said += _unlearnt(results) + _leaked(results) + _repeated(results)
     if compared:
         seeds = min(len(row["difference"]["seeds"]) for row in compared)
         if seeds == 1:
@@ -74,17 +74,17 @@ def _repeated(results: dict[str, Any]) -> list[str]:
     ]
 
 
-def _unlearnt(scores: list[dict[str, Any]]) -> list[str]:
+def _unlearnt(results: dict[str, Any]) -> list[str]:
     """Warn of models that give nearly all test items of a task one answer."""
-    found: dict[tuple[str, str], list[str]] = {}
-    for row in scores:
+    found: dict[str, list[str]] = {}
+    for row in [*results["scores"], *results.get("kept", [])]:
         if count := row.get("one_answer"):
             seeds = len(row["seeds"])
             where = "" if count == seeds else f" in {count} of {seeds} seeds"
-            found.setdefault((row["model"], row["task"]), []).append(row["method"] + where)
+            found.setdefault(place_name(results, row), []).append(row["method"] + where)
     if not found:
         return []
-    places = "; ".join(f"{model} on {task} ({joined(methods)})" for (model, task), methods in found.items())
+    places = "; ".join(f"{place} ({joined(methods)})" for place, methods in found.items())
     return [
         f"Nearly all test items got one and the same answer: {places}. These models have not learnt the task, so that "
         "what they score says nothing of their adaptation. Train them longer, at another learning rate or on more "

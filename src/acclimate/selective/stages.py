@@ -21,7 +21,7 @@ from acclimate.selective.fine_tuning import FineTuning
 from acclimate.selective.marking import mark_rows
 from acclimate.selective.options import AnnotationOptions, TokenTraining, annotation_options
 from acclimate.selective.token_classifier import check_training, load_token_classifier, train_token_classifier
-from acclimate.training.run import Run, cache_folder, cache_key, fingerprint_weights
+from acclimate.training.run import Run, cache_folder, cache_key, fingerprint_model
 from acclimate.vectors.stop_words import read_stop_words
 
 log = logging.getLogger(__name__)
@@ -94,7 +94,7 @@ class _Stages:
         run, recipe, task = self._run, self._recipe, self._task
         stop_words = sorted(read_stop_words(recipe.annotation.stop_words))
         encoder: Any = run.model.base_model  # no stage reads the masked-LM head
-        start = {"model": fingerprint_weights(encoder), "seed": recipe.seed, "precision": run.precision}
+        start = {"model": fingerprint_model(encoder), "seed": recipe.seed, "precision": run.precision}
         tuned_by = {**start, "task": task.fingerprint(), "finetune": asdict(recipe.fine_tuning)}
         annotated_by = {**tuned_by, "annotation": asdict(recipe.annotation), "stop_words": stop_words}
         trained_by = {**annotated_by, "train": asdict(recipe.token_training)}

@@ -45,5 +45,5 @@ def _row(results: Sequence[dict[str, Any]], plan: Plan, place: tuple[str, ...]) 
         "distilled_epochs": results[0]["distilled_epochs"],
         "disagreement": [mean(values) for values in zip(*(result["disagreement"] for result in results), strict=True)],
         "teacher_seconds": mean([result["taught_seconds"] for result in results]),
-        "seconds": mean([result["seconds"] for result in results]),
+        "seconds": mean([sum(result["stage_seconds"].values()) for result in results]),
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,14 +48,7 @@ def measured(
     dev_metrics = learner.measure("dev", precision).metrics if task.dev else None
     test = learner.measure("test", precision)
     if (only := one_answer(test.gold, test.predicted)) is not None:
-        log.warning(
-            "The model gives %d of the %d test items of '%s' the same answer (%s): it has not learnt the task. Train "
-            "it longer (epochs), at another learning_rate or on more examples.",
-            only.items,
-            len(test.predicted),
-            task.name,
-            learner.readable(only.answer) or "none",
-        )
+        warn_of_one_answer(only.answer, only.items, len(test.predicted), task.name, learner.readable)
     return {
         "task": task.name,
         "seed": seed,
@@ -74,6 +67,18 @@ def measured(
         "kind": task.kind,
         "scoring": scoring.details(),
     }
+
+
+def warn_of_one_answer(answer: Any, items: int, total: int, task: str, readable: Callable[[Any], Any]) -> None:
+    """Say that a model gives ``items`` of ``total`` items of a task the same answer."""
+    log.warning(
+        "A model gives %d of %d items of '%s' the same answer (%s): it has not learnt the task. Train it longer "
+        "(epochs), at another learning_rate or on more examples.",
+        items,
+        total,
+        task,
+        readable(answer) or "none",
+    )
 
 
 def write_learnt(

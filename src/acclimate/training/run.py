@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.backbone import Gated, HeadLayer, gate_units
@@ -28,14 +28,14 @@ from acclimate.training.processes import Processes
 from acclimate.training.progress import TrainingBar
 
 T = TypeVar("T")
-SAYS_NOTHING = ("_name_or_path", "architectures", "dtype", "transformers_version")
+SAYS_NOTHING = ("_name_or_path", "architectures", "dtype", "transformers_version", "use_cache")
 """Entries of a model's configuration on which no number depends."""
 SAMPLED_AT_ONCE = 40_000
 """Tokens of a sample, for each process, that are cut into micro-batches together, so that rows of like length meet."""
 
 
 def cache_folder() -> Path:
-    """Return where tokenised corpora and importances are kept: ``$ACCLIMATE_CACHE`` or ``~/.cache/acclimate``."""
+    """Return where is kept what took long and is needed again: ``$ACCLIMATE_CACHE`` or ``~/.cache/acclimate``."""
     return Path(os.environ.get("ACCLIMATE_CACHE") or Path.home() / ".cache" / "acclimate")
 
 
@@ -44,13 +44,19 @@ def cache_key(decides: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
-def fingerprint_weights(model: PreTrainedModel) -> str:
-    """Hash the weights of a model: the same for the same numbers, wherever they came from."""
+def fingerprint_weights(model: nn.Module) -> str:
+    """Hash the weights of a module: the same for the same numbers, wherever they came from."""
     digest = hashlib.sha256()
     for name, value in sorted(model.state_dict().items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
+
+
+def fingerprint_model(model: PreTrainedModel) -> str:
+    """Hash all of a model that decides what it computes: weights, configuration, and dropout as it is now."""
+    shape = {name: value for name, value in model.config.to_dict().items() if name not in SAYS_NOTHING}
+    return cache_key({"weights": fingerprint_weights(model), "shape": shape, "dropout": dropout_rates(model)})
 
 
 @dataclass
@@ -135,14 +141,12 @@ class Run:
 
         The key is the model's weights and configuration, the text, the seed and ``options``.
         """
-        shape = {name: value for name, value in self.model.config.to_dict().items() if name not in SAYS_NOTHING}
         parts = {
             "name": name,
             "options": options,
             "seed": self.seed,
             "precision": self.precision,
-            "model": fingerprint_weights(self.model),
-            "configuration": {**shape, "dropout": dropout_rates(self.model)},
+            "model": fingerprint_model(self.model),
             "text": getattr(self.rows, "fingerprint", None),
         }
         folder = cache_folder() / name / cache_key(parts)

@@ -245,12 +245,56 @@ def test_scores_are_measured_again_where_the_cache_is_of_no_use(teacher, monkeyp
     (file,) = (tmp_path / "cache" / "scores").iterdir()
     file.write_text("{")
     assert scores(learner, "fp32") == first
-    file.write_text(json.dumps({"test": {}, "dev": {}}))
+    file.write_text(json.dumps([{"test": {}, "dev": {}}, None]))
     assert scores(learner, "fp32")["test"] == {}  # found, not measured
     assert scores(ClassificationLearner(learner.classifier, keyword_task(), ["bad"]), "fp32")["test"] != {}
     with torch.no_grad():
         learner.model.classifier.bias += 10
     assert scores(learner, "fp32")["test"] not in ({}, first["test"])
+
+
+@pytest.mark.parametrize("change", [{"hidden_dropout_prob": 0.5}, {"num_attention_heads": 2}, {"layer_norm_eps": 0.1}])
+def test_the_same_weights_in_another_shape_are_another_model(tiny_bert, student, monkeypatch, tmp_path, change):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    options = {"epochs": 2, "distill_share": 0.5, "teacher_epochs": 1, **FAST}
+    distill(student, tiny_bert, keyword_task(), **options)
+    copy = shutil.copytree(tiny_bert, tmp_path / "copy")
+    config = json.loads((copy / "config.json").read_text())
+    assert config.keys() >= change.keys()
+    (copy / "config.json").write_text(json.dumps({**config, **change}))
+    after = distill(student, copy, keyword_task(), **options)
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "empty"))
+    anew = distill(student, copy, keyword_task(), **options)
+    assert (after.student_metrics, after.probabilities) == (anew.student_metrics, anew.probabilities)
+
+
+def test_a_cache_that_cannot_be_used_costs_time_only(tiny_bert, student, monkeypatch, tmp_path, caplog):
+    options = {"epochs": 2, "distill_share": 0.5, "teacher_epochs": 1, **FAST}
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    first = distill(tiny_bert, student, keyword_task(), **options)
+    files = [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
+    assert {file.parent.parent.name for file in files} >= {"trained", "signs"}
+    for file in files:
+        file.write_bytes(b"broken")
+    left = next((tmp_path / "cache" / "trained").iterdir())
+    left = left.with_name(f".{left.name}.new-1")  # of a process that was killed
+    left.mkdir()
+    assert distill(tiny_bert, student, keyword_task(), **options).probabilities == first.probabilities
+    assert not left.exists()
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "file"))
+    assert distill(tiny_bert, student, keyword_task(), **options).probabilities == first.probabilities
+    for what in ("What was trained", "What the teacher says", "Scores"):
+        assert f"{what} could not be kept" in caplog.text
+
+
+def test_a_metric_of_dev_alone_and_a_teacher_that_is_kept(tiny_bert, student, tmp_path):
+    rows = [{"text": f"{word} food", "label": [word], "id": f"{n}_s0"} for n in range(4) for word in ("good", "bad")]
+    plain = [{**row, "id": ""} for row in rows]
+    task = Task.of("several", plain, plain, rows)
+    options = {"select": "dev", "metric": "document_f1", "teacher_out": tmp_path / "teacher", "teacher_epochs": 1}
+    result = distill(tiny_bert, student, task, epochs=2, distill_share=0.5, student_epochs=1, **options, **QUICK)
+    assert "document_f1" in result.dev_metrics
 
 
 @pytest.mark.parametrize(

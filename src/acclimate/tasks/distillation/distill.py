@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -189,7 +190,7 @@ def distill(
     if few_shot is not None:  # one draw for both models
         data = replace(data, train=data.few_shot(few_shot, seed))
     master, taught, teacher_trained = learnt(teacher, data, teaching, kind, device, teacher_out)
-    move(master, "cpu")  # out of the way until the student has learnt, too
+    move(master, "cpu")  # out of the way of an accelerator until the student has learnt, too
     learner, studied, _ = learnt(student, data, studying, kind, device)
     move(master, device)
     set_seed(seed)
@@ -197,6 +198,7 @@ def distill(
     signs = teacher_signs(master.classifier, master.rows(data.train), connectors, kind)
     teacher_scores, student_scores = scores(master, kind), scores(learner, kind)
     del master  # its signs are all that is needed
+    gc.collect()  # mixed precision has tied it to itself
 
     lesson = Lesson(signs, connectors, objective, margin, scale, temperature, data.multi_label, kind)
     rows = [{**row, "place": place} for place, row in enumerate(learner.rows(data.train))]

@@ -12,7 +12,8 @@ from acclimate.tasks.result import FinetuneResult
 class DistillResult(FinetuneResult):
     """What a distillation measured.
 
-    ``seconds`` is that of all stages; ``epoch``, ``steps`` and ``train_loss`` count both phases.
+    ``seconds`` is by the clock of the call, without what the cache held; ``epoch``, ``steps`` and ``train_loss`` count
+    both phases.
     """
 
     objective: str

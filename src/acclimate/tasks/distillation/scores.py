@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
-import torch
-
 from acclimate.backbone.device import Precision
-from acclimate.errors import first_line
+from acclimate.evaluation.one_answer import one_answer
 from acclimate.files import read_json, write_json
-from acclimate.tasks.cached import hash_rows
+from acclimate.tasks.cached import hash_rows, kept_if_possible, what_computes
 from acclimate.tasks.classification import ClassificationLearner
-from acclimate.training.run import cache_folder, cache_key, fingerprint_weights
-from acclimate.version import __version__
-
-log = logging.getLogger(__name__)
+from acclimate.tasks.outcome import warn_of_one_answer
+from acclimate.training.run import cache_folder, cache_key
 
 
 def scores(learner: ClassificationLearner, precision: Precision) -> dict[str, dict[str, Any]]:
     """Return the metrics on ``"test"`` and, if there is one, on ``"dev"``: from the cache, or measured and left there.
+
+    It warns of a model that gives nearly all test items the same answer.
 
     Args:
         learner: A model that knows its task.
@@ -28,19 +25,21 @@ def scores(learner: ClassificationLearner, precision: Precision) -> dict[str, di
     task = learner.task
     splits = ["test", *(["dev"] if task.dev else [])]
     decides = {
-        "weights": fingerprint_weights(learner.model),
+        **what_computes(learner.model, learner.tokenizer, precision),
         "rows": [hash_rows(learner.rows(getattr(task, split))) for split in splits],
         "scoring": [[task.kind, task.scoring(split, learner.negative).details()] for split in splits],
         "labels": task.labels,
-        "how": [learner.classifier.device.type, precision, torch.__version__, __version__],
     }
     file = cache_folder() / "scores" / f"{cache_key(decides)}.json"
     try:
-        return dict(read_json(file))
-    except (OSError, ValueError):  # absent, or damaged
-        found = {split: learner.measure(split, precision).metrics for split in splits}
-    try:
-        write_json(file, found)
-    except OSError as error:  # a full or read-only disk costs time later, not this run
-        log.warning("Scores could not be kept in '%s': %s.", file.parent, first_line(error))
+        found, only = read_json(file)
+    except (OSError, ValueError, TypeError):  # absent, or damaged
+        measured = {split: learner.measure(split, precision) for split in splits}
+        found = {split: what.metrics for split, what in measured.items()}
+        only = one_answer(measured["test"].gold, measured["test"].predicted)
+        with kept_if_possible("Scores", file):
+            write_json(file, [found, only])
+    if only is not None:
+        answer, items = only
+        warn_of_one_answer(answer, items, len(task.test), task.name, learner.readable)
     return found

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -20,8 +17,9 @@ from acclimate.errors import UserError
 from acclimate.files import new_folder
 from acclimate.modules.connectors import Connectors
 from acclimate.tasks.batching import token_budget_batches
+from acclimate.tasks.cached import hash_rows, kept_if_possible, load_tensors, what_computes
 from acclimate.tasks.classifier import Classifier, diverged
-from acclimate.training.run import cache_folder, fingerprint_weights
+from acclimate.training.run import cache_folder, cache_key, fingerprint_weights
 
 FILE = "signs.safetensors"
 
@@ -95,25 +93,23 @@ def teacher_signs(
     if not cache:
         return _read(classifier, rows, connectors, precision)
     folder = cache_folder() / "signs" / _key(classifier, rows, connectors, precision)
-    if (folder / FILE).is_file():
-        with safe_open(folder / FILE, "pt") as file:
-            seconds = float((file.metadata() or {}).get("seconds", 0))
-            return Signs(file.get_tensor("bits"), file.get_tensor("logits"), connectors.units, seconds)
+    if (found := load_tensors(folder / FILE)) is not None:
+        tensors, seconds = found
+        return Signs(tensors["bits"], tensors["logits"], connectors.units, seconds)
     signs = _read(classifier, rows, connectors, precision)
-    with new_folder(folder) as temporary:
+    with kept_if_possible("What the teacher says", folder), new_folder(folder) as temporary:
         save_file({"bits": signs.bits, "logits": signs.logits}, temporary / FILE, {"seconds": f"{signs.seconds:.3f}"})
     return signs
 
 
 def _key(classifier: Classifier, rows: Sequence[dict[str, Any]], connectors: Connectors, precision: Precision) -> str:
-    projection: Any = connectors.teacher
-    parts = {
-        "teacher": fingerprint_weights(classifier.model),
-        "connector": [connectors.units, fingerprint_weights(projection)],
-        "device": [classifier.device.type, precision],
-        "rows": [[row[name] for name in sorted(row) if name != "labels"] for row in rows],
-    }
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:24]
+    return cache_key(
+        {
+            **what_computes(classifier.model, classifier.tokenizer, precision),
+            "connector": [connectors.units, fingerprint_weights(connectors.teacher)],
+            "rows": hash_rows([{name: row[name] for name in row if name != "labels"} for row in rows]),
+        }
+    )
 
 
 @torch.inference_mode()

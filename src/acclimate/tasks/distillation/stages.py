@@ -47,7 +47,8 @@ def learnt(
     """
     seconds, known = 0.0, knows_task(path, task)
     if not known and out is not None:
-        asked = {name: value for name, value in asdict(options).items() if name != "precision"}
+        # The metric chooses between epochs, and here there is no choice: it may be one that only dev has.
+        asked = {name: value for name, value in asdict(options).items() if name not in ("precision", "metric")}
         seconds = finetune(path, task, out=out, precision=precision, **asked).seconds
         path = out
     set_seed(options.seed)  # before the new weights are drawn
