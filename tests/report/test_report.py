@@ -250,7 +250,7 @@ def test_brackets_in_a_name_are_no_markup_in_the_terminal(results):
 
 def test_numbers():
     assert signed(-1.25) == "−1.2" and signed(0.04) == "0.0" and signed(-0.04) == "0.0" and signed(2) == "+2.0"
-    assert plain(-0.5) == "−0.5" and plain(-0.01) == "0.0"
+    assert plain(-0.5) == "−0.5" and plain(-0.01) == plain(0.0) == "0.0" and plain(0.0, 0) == plain(-0.2, 0) == "0"
     assert p_text(0.0004) == "p < 0.001" and p_text(0.04321) == "p = 0.043" and p_text(0.5) == "p = 0.50"
 
 

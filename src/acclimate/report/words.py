@@ -33,9 +33,9 @@ def signed(value: float, digits: int = 1) -> str:
 
 
 def plain(value: float, digits: int = 1) -> str:
-    """Format with a true minus."""
+    """Format with a true minus; what rounds to zero has none."""
     text = f"{value:.{digits}f}".replace("-", "−")
-    return text[1:] if not text.strip("−0.") else text
+    return text.lstrip("−") if not text.strip("−0.") else text
 
 
 def p_text(p: float) -> str:
