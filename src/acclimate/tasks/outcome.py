@@ -11,7 +11,7 @@ from typing import Any
 from acclimate.backbone import save_model
 from acclimate.backbone.device import Precision
 from acclimate.cards import write_learnt_card
-from acclimate.evaluation.one_answer import one_answer
+from acclimate.evaluation.one_answer import OneAnswer, one_answer
 from acclimate.evaluation.scoring import Scoring
 from acclimate.files import new_folder
 from acclimate.tasks.finished import keep
@@ -48,7 +48,7 @@ def measured(
     dev_metrics = learner.measure("dev", precision).metrics if task.dev else None
     test = learner.measure("test", precision)
     if (only := one_answer(test.gold, test.predicted)) is not None:
-        warn_of_one_answer(only.answer, only.items, len(test.predicted), task.name, learner.readable)
+        warn_of_one_answer(only, len(test.predicted), task.name, learner.readable)
     return {
         "task": task.name,
         "seed": seed,
@@ -69,15 +69,15 @@ def measured(
     }
 
 
-def warn_of_one_answer(answer: Any, items: int, total: int, task: str, readable: Callable[[Any], Any]) -> None:
-    """Say that a model gives ``items`` of ``total`` items of a task the same answer."""
+def warn_of_one_answer(only: OneAnswer, total: int, task: str, readable: Callable[[Any], Any]) -> None:
+    """Say that a model gives nearly all of ``total`` items of a task the same answer."""
     log.warning(
         "A model gives %d of %d items of '%s' the same answer (%s): it has not learnt the task. Train it longer "
         "(epochs), at another learning_rate or on more examples.",
-        items,
+        only.items,
         total,
         task,
-        readable(answer) or "none",
+        readable(only.answer) or "none",
     )
 
 

@@ -9,9 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from torch import nn
 from transformers import set_seed
 
-from acclimate.backbone.device import choose_precision, default_device
+from acclimate.backbone.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError
 from acclimate.files import check_replaceable, check_writable
 from acclimate.locks import one_writer
@@ -22,7 +23,7 @@ from acclimate.tasks.distillation.phases import Lesson, switch_epoch, two_phases
 from acclimate.tasks.distillation.result import DistillResult
 from acclimate.tasks.distillation.scores import scores
 from acclimate.tasks.distillation.signs import teacher_signs, width
-from acclimate.tasks.distillation.stages import learnt, move
+from acclimate.tasks.distillation.stages import learnt
 from acclimate.tasks.finished import decided_by, found
 from acclimate.tasks.kinds import load_task
 from acclimate.tasks.loop import train
@@ -190,9 +191,9 @@ def distill(
     if few_shot is not None:  # one draw for both models
         data = replace(data, train=data.few_shot(few_shot, seed))
     master, taught, teacher_trained = learnt(teacher, data, teaching, kind, device, teacher_out)
-    move(master, "cpu")  # out of the way of an accelerator until the student has learnt, too
+    nn.Module.to(master.model, "cpu")  # out of the way of an accelerator until the student has learnt, too
     learner, studied, _ = learnt(student, data, studying, kind, device)
-    move(master, device)
+    to_device(master.model)
     set_seed(seed)
     connectors = Connectors(connector, width(master.classifier), width(learner.classifier), seed).to(device)
     signs = teacher_signs(master.classifier, master.rows(data.train), connectors, kind)

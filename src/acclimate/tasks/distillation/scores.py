@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from acclimate.backbone.device import Precision
-from acclimate.evaluation.one_answer import one_answer
+from acclimate.evaluation.one_answer import OneAnswer, one_answer
 from acclimate.files import read_json, write_json
 from acclimate.tasks.cached import hash_rows, kept_if_possible, what_computes
 from acclimate.tasks.classification import ClassificationLearner
@@ -40,6 +40,5 @@ def scores(learner: ClassificationLearner, precision: Precision) -> dict[str, di
         with kept_if_possible("Scores", file):
             write_json(file, [found, only])
     if only is not None:
-        answer, items = only
-        warn_of_one_answer(answer, items, len(task.test), task.name, learner.readable)
+        warn_of_one_answer(OneAnswer(*only), len(task.test), task.name, learner.readable)
     return found

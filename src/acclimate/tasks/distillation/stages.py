@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import torch
 from transformers import set_seed
 
-from acclimate.backbone.device import Precision
+from acclimate.backbone.device import Precision, to_device
 from acclimate.tasks.cached import train_once
 from acclimate.tasks.classification import Classification, ClassificationLearner
 from acclimate.tasks.data import Task
@@ -36,7 +35,7 @@ def learnt(
         task: The task.
         options: Of fine-tuning.
         precision: The resolved one.
-        device: Where the model goes.
+        device: The default one.
         out: Where to save what was fine-tuned; then that folder is where it is found again.
 
     Returns:
@@ -53,13 +52,7 @@ def learnt(
         path = out
     set_seed(options.seed)  # before the new weights are drawn
     learner = Classification().learner(path, task, options, device)
-    move(learner, device)
+    to_device(learner.model)
     if not known and out is None:
         seconds = train_once(learner, learner.rows(task.train), options, precision)
     return learner, seconds, not known
-
-
-def move(learner: ClassificationLearner, device: torch.device | str) -> None:
-    """Move a model to a device."""
-    model: Any = learner.model
-    model.to(device)
