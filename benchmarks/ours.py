@@ -6,8 +6,9 @@ from collections import deque
 from typing import Any
 
 from acclimate.backbone import LoadedModel, attach
-from acclimate.backbone.device import fast_fp32_matmul, to_device
+from acclimate.backbone.device import fast_fp32_matmul, keep_kernels, to_device
 from acclimate.backbone.memory import training_tokens
+from acclimate.backbone.shapes import grain_of
 from acclimate.corpus import TokenRows
 from acclimate.masking import RandomMasking
 from acclimate.methods import Method, get
@@ -61,6 +62,7 @@ class StepEnds(UpdateRule):
 
 def start(job: Job, method: Method | None = None) -> Run:
     """Build what ``adapt`` builds before it trains."""
+    keep_kernels()
     fast_fp32_matmul()
     loaded = LoadedModel(make_model(job.shape, job.seed).eval(), make_tokenizer(job.shape), absent_head=False)
     layers = attach(loaded.model)
@@ -102,7 +104,7 @@ def _train(job: Job, gate: Gate, method: Method) -> None:
     objectives = method.objectives()
     engine = Engine(run.model, objectives, run.precision, reference=reference_for(objectives, run.model))
     room = training_tokens(run.model, engine.student_views)
-    collator = Collator.of(run.tokenizer, run.masking, room, rewritings=engine.rewritings)
+    collator = Collator.of(run.tokenizer, run.masking, room, rewritings=engine.rewritings, grain=grain_of(run.model))
     data = CountedSteps(run.rows, collator, batch_size=job.batch, steps=ENDLESS, seed=job.seed)
     data.appended = len(virtual_ids(run.tokenizer))
     rule = StepEnds(gate, data.read, method.update_rule())

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from tests.tiny import tiny_tokenizer
 from tests.training.helpers import rows
 
+from acclimate.backbone.shapes import Grain
 from acclimate.masking import RandomMasking, resolve
-from acclimate.training.batches import WORTH, Collator, Steps
+from acclimate.training.batches import Collator, Steps
 
 TOKENIZER = tiny_tokenizer()
 
@@ -63,15 +64,26 @@ def test_the_same_tokens_are_hidden_however_the_texts_are_cut(lengths, strategy,
     assert all(one == seen[0] for one in seen)
 
 
-def test_a_large_micro_batch_ends_where_it_would_be_mostly_padding():
-    chance = np.random.default_rng(0)
-    lengths = np.clip(np.round(chance.lognormal(np.log(64), 0.65, 256)), 10, 164).astype(int)
-    texts = [chance.integers(10, 60, length) for length in lengths]
-    batches = Collator.of(TOKENIZER, RandomMasking(), 65_536)(texts, chance)
-    real, padded = sum(batch.tokens for batch in batches), sum(batch.text.numel() for batch in batches)
-    assert real == lengths.sum()
-    assert real > 0.85 * padded
-    assert all(batch.text.numel() > 0.9 * WORTH for batch in batches[:-1])
+@settings(deadline=None, max_examples=40)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=30),
+    st.integers(1, 200),
+    st.sampled_from(["padded", "packed"]),
+    st.integers(0, 99),
+)
+def test_a_grain_adds_padding_and_nothing_else(lengths, tokens, layout, seed):
+    texts = [np.array([2, *[5 + (i + k) % 90 for k in range(n)], 3]) for i, n in enumerate(lengths)]
+    collator = Collator.of(TOKENIZER, RandomMasking(0.3), tokens, layout, grain=Grain(8, 16, widest=42))
+    found = []
+    for batch in collator(texts, np.random.default_rng(seed)):
+        rows, width = batch.text.shape
+        assert width % 8 == 0 or width == 42
+        assert rows == 1 or batch.text.numel() <= tokens
+        assert layout == "packed" or rows == batch.texts
+        padding = batch.text < 0
+        assert (batch.labels[padding] == -100).all() and (batch.masked[padding] == TOKENIZER.pad_token_id).all()
+        found += [tuple(batch.original[batch.text == number].tolist()) for number in range(batch.texts)]
+    assert sorted(found) == sorted(tuple(text.tolist()) for text in texts)
 
 
 def steps(seed=0, **options):

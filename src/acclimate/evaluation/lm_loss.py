@@ -15,6 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.backbone import attach, encode, language_head, load_masked_lm
 from acclimate.backbone.device import micro_batch_tokens, to_device
+from acclimate.backbone.shapes import chosen_positions, grain_of
 from acclimate.errors import UserError
 from acclimate.masking import IGNORED, MASK_RATE
 from acclimate.modules import virtual_ids
@@ -90,13 +91,14 @@ def _measure(
         raise UserError("The text to measure the masked-LM loss on has no token that could be masked.")
     losses, counts = [0.0] * len(encoded), [0] * len(encoded)
     device = next(model.parameters()).device
+    grain = grain_of(model)
     budget = 2 * micro_batch_tokens(device)
     training = model.training
     model.eval()
     start = 0
     with torch.no_grad():
         while start < len(order):
-            width = len(encoded[order[start]])
+            width = grain.wide(len(encoded[order[start]]))
             group = order[start : start + max(1, budget // width)]
             start += len(group)
             for index, loss, count in _group_losses(model, tokenizer, encoded, questions, group, width, device):
@@ -169,7 +171,8 @@ def _group_losses(
     targets = torch.from_numpy(labels).to(device)
     hidden = encode(model, torch.from_numpy(ids).to(device), torch.from_numpy(text).to(device))
     chosen = targets >= 0
-    loss = nn.functional.cross_entropy(language_head(model)(hidden[chosen]).float(), targets[chosen], reduction="none")
+    logits = language_head(model)(hidden.flatten(0, 1)[chosen_positions(chosen)])[: int(chosen.sum())]
+    loss = nn.functional.cross_entropy(logits.float(), targets[chosen], reduction="none")
     counts = chosen.sum(1).tolist()
     return [
         (index, float(part.double().sum()), count)

@@ -14,6 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from acclimate.backbone.shapes import chosen_positions
 from acclimate.masking import Rewriting
 
 
@@ -154,7 +155,9 @@ class Outputs:
     def masked_logits(self, view: View) -> Tensor:
         """Vocabulary logits at the chosen positions only, in row order: (chosen, vocabulary)."""
         if view not in self._logits:
-            self._logits[view] = self._heads[view.reader](self._hidden[view][self.batch.labels >= 0])
+            chosen = self.batch.labels >= 0
+            read = self._hidden[view].flatten(0, 1)[chosen_positions(chosen)]
+            self._logits[view] = self._heads[view.reader](read)[: int(chosen.sum())]
         return self._logits[view]
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
 from acclimate.backbone.device import Precision, autocast, default_device, micro_batch_tokens, to_device
+from acclimate.backbone.shapes import grain_of
 from acclimate.errors import UserError
 from acclimate.masking import IGNORED
 from acclimate.selective.options import TokenTraining
@@ -41,8 +42,8 @@ class TokenClassifier:
         return next(self.model.parameters()).device
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """Pad rows to the longest of them; tensors (rows, tokens) on the CPU."""
-        width = max(len(row["input_ids"]) for row in rows)
+        """Pad rows to the longest of them, or a little more; tensors (rows, tokens) on the CPU."""
+        width = grain_of(self.model).wide(max(len(row["input_ids"]) for row in rows))
         empty = {"input_ids": int(self.tokenizer.pad_token_id or 0), "labels": IGNORED}
         made = {
             name: torch.tensor([[*row[name], *[empty[name]] * (width - len(row[name]))] for row in rows])
@@ -61,7 +62,7 @@ class TokenClassifier:
         """
         self.model.eval()
         result: list[np.ndarray] = [np.zeros((0, 2), np.float32)] * len(rows)
-        for batch in token_budget_batches(rows, micro_batch_tokens(self.device)):
+        for batch in token_budget_batches(rows, micro_batch_tokens(self.device), grain_of(self.model).width):
             inputs = self.collate([{"input_ids": list(rows[place])} for place in batch])
             with autocast(precision, self.device):
                 found = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from torch.utils.data import Sampler
 
+from acclimate.backbone.shapes import round_up
+
 
 class LengthGroupedBatches(Sampler[list[int]]):
     """Random batches of items of similar length; every item once an epoch.
@@ -47,7 +49,7 @@ class LengthGroupedBatches(Sampler[list[int]]):
         return iter(batches)
 
 
-def token_budget_batches(rows: Sequence[Sequence[int]], tokens: int) -> list[list[int]]:
+def token_budget_batches(rows: Sequence[Sequence[int]], tokens: int, multiple: int = 1) -> list[list[int]]:
     """Cut rows into batches of at most ``tokens`` tokens, padding included; a longer row stands alone.
 
     The rows are taken by length and then by content, so that the same rows meet in the same batch in whatever order
@@ -56,6 +58,7 @@ def token_budget_batches(rows: Sequence[Sequence[int]], tokens: int) -> list[lis
     Args:
         rows: The token ids of each row.
         tokens: The budget.
+        multiple: Rows are padded to multiples of so many tokens.
 
     Returns:
         Row numbers, each once, the longest rows first: what does not fit into memory fails at once.
@@ -66,7 +69,7 @@ def token_budget_batches(rows: Sequence[Sequence[int]], tokens: int) -> list[lis
     for place in order:
         if room < 1:
             batches.append([])
-            room = max(1, tokens // max(1, len(rows[place])))
+            room = max(1, tokens // max(1, round_up(len(rows[place]), multiple)))
         batches[-1].append(place)
         room -= 1
     return batches

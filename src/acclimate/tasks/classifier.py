@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from acclimate.backbone.device import Precision, autocast, micro_batch_tokens
+from acclimate.backbone.shapes import padding_multiple
 from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.data import Example
 from acclimate.tasks.loading import exact_last_layer, load_with_head
@@ -37,7 +38,6 @@ class Classifier:
         # The model decides, not the tokenizer: that may give segment numbers to a model with one segment or none, or,
         # saved without its class, keep them from a model that was trained with them.
         self._segments = getattr(self.model.config, "type_vocab_size", 0) > 1
-        self._collate = DataCollatorWithPadding(self.tokenizer)
 
     @property
     def multi_label(self) -> bool:
@@ -75,8 +75,12 @@ class Classifier:
         return [float(number in example.places) for number in range(self.model.config.num_labels or 0)]
 
     def collate(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """Pad rows to the longest of them and make tensors of them."""
-        return self._collate(rows)
+        """Pad rows to the longest of them, or a little more, and make tensors of them."""
+        return DataCollatorWithPadding(self.tokenizer, pad_to_multiple_of=padding_multiple(self.model))(rows)
+
+    def batches(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Cut rows of token ids into batches to read without a graph; see :func:`token_budget_batches`."""
+        return token_budget_batches(rows, micro_batch_tokens(self.device), padding_multiple(self.model))
 
     @torch.inference_mode()
     def probabilities(self, examples: Sequence[Example], precision: Precision) -> Tensor:
@@ -94,7 +98,7 @@ class Classifier:
         result = torch.empty(len(rows), int(self.model.config.num_labels or 0))
         self.model.eval()
         with exact_last_layer(self.model):
-            for batch in token_budget_batches([row["input_ids"] for row in rows], micro_batch_tokens(self.device)):
+            for batch in self.batches([row["input_ids"] for row in rows]):
                 inputs = self.collate([rows[place] for place in batch])
                 inputs.pop("labels")
                 with autocast(precision, self.device):

@@ -13,6 +13,7 @@ from acclimate.backbone import LoadedModel, attach, load_masked_lm, save_model
 from acclimate.backbone.device import choose_precision, default_device, to_device
 from acclimate.backbone.identity import model_identity
 from acclimate.backbone.memory import kept_graph_tokens, training_tokens
+from acclimate.backbone.shapes import grain_of
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive
@@ -218,7 +219,7 @@ def adapt(
         engine = Engine(loaded.model, objectives, chosen, reference=reference, graph_tokens=kept, group=group)
         at_once = training_tokens(loaded.model, engine.student_views, length)
         chosen_by = method.masking(mask_rate) or hidden
-        collator = Collator.of(loaded.tokenizer, chosen_by, at_once, layout, engine.rewritings)
+        collator = Collator.of(loaded.tokenizer, chosen_by, at_once, layout, engine.rewritings, grain_of(loaded.model))
         result.masked = as_account(masked_texts(rows, collator), collator.masking)
         total = budget.resolve(rows, batch_size, appended)
         check_steps(keep_steps, method, total)

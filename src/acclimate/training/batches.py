@@ -16,14 +16,14 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from acclimate.backbone.shapes import EXACT, FEWEST, Grain
 from acclimate.errors import UserError
 from acclimate.masking import IGNORED, Masking, Rewriting, Vocabulary
 from acclimate.objectives import Batch, Reading
+from acclimate.training.cutting import cut
 from acclimate.training.processes import Processes
 
 Layout = Literal["padded", "packed"]
-WASTE, WORTH = 0.1, 4_096
-"""A micro-batch of so many tokens ends where more than this share of it would be padding."""
 
 
 def vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
@@ -46,6 +46,7 @@ class Collator:
         layout: ``"padded"`` gives each text a row, texts of like length together; ``"packed"`` puts several texts in
             a row without letting them see each other.
         rewritings: Other ways to write the texts that views ask for.
+        grain: What the widths of micro-batches are rounded up to, and how many of these there should be.
     """
 
     vocabulary: Vocabulary
@@ -55,6 +56,7 @@ class Collator:
     tokens: int
     layout: Layout = "padded"
     rewritings: tuple[Rewriting, ...] = ()
+    grain: Grain = EXACT
 
     @classmethod
     def of(
@@ -64,12 +66,13 @@ class Collator:
         tokens: int,
         layout: Layout = "padded",
         rewritings: Sequence[Rewriting] = (),
+        grain: Grain = EXACT,
     ) -> Collator:
         """Make a collator for a tokenizer."""
         padding = tokenizer.pad_token_id
         special = np.array(sorted(tokenizer.all_special_ids))
         padding = padding if isinstance(padding, int) else 0
-        return cls(vocabulary_of(tokenizer), special, padding, masking, tokens, layout, tuple(rewritings))
+        return cls(vocabulary_of(tokenizer), special, padding, masking, tokens, layout, tuple(rewritings), grain)
 
     def __call__(self, texts: Sequence[np.ndarray], rng: np.random.Generator) -> list[Batch]:
         """Cut texts (token ids with special tokens) into micro-batches and corrupt them.
@@ -97,9 +100,10 @@ class Collator:
         """
         lengths = sorted(map(len, texts), reverse=True)
         rows = self._rows(lengths)
+        fewest = replace(self, grain=self.grain._replace(piece=FEWEST))
 
         def count(limit: int) -> int:
-            return sum(1 for _ in self._cut(rows, lengths, limit))
+            return sum(1 for _ in fewest._cut(rows, lengths, limit))
 
         high = max(1, min(self.tokens, sum(lengths)))
         most = -(-count(high) // size) * size
@@ -110,7 +114,7 @@ class Collator:
                 high = middle
             else:
                 low = middle + 1
-        return replace(self, tokens=high)
+        return replace(fewest, tokens=high)
 
     def _rows(self, lengths: list[int]) -> list[list[int]]:
         """Put texts, by their places, longest first, into rows: one each, or first-fit into rows of the longest."""
@@ -129,19 +133,9 @@ class Collator:
         return rows
 
     def _cut(self, rows: list[list[int]], lengths: list[int], limit: int) -> Iterator[list[list[int]]]:
-        part: list[list[int]] = []
-        width = real = 0
-        for row in rows:
-            length = sum(lengths[place] for place in row)
-            padded = max(width, length) * (len(part) + 1)
-            wasteful = padded >= WORTH and padded - real - length > WASTE * padded
-            if part and (padded > limit or wasteful):
-                yield part
-                part, width, real = [], 0, 0
-            part.append(row)
-            width, real = max(width, length), real + length
-        if part:
-            yield part
+        """Yield the rows of each micro-batch."""
+        for part in cut([sum(lengths[place] for place in row) for row in rows], limit, self.grain):
+            yield rows[part]
 
     def _corrupt(self, texts: list[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return corrupted ids and labels, a text a row: both (texts, tokens of the longest)."""
@@ -170,7 +164,7 @@ class Collator:
         labels: np.ndarray,
         seeds: np.ndarray,
     ) -> Batch:
-        width = max(sum(len(texts[place]) for place in row) for row in rows)
+        width = self.grain.wide(max(sum(len(texts[place]) for place in row) for row in rows))
         ids, text = self._filled(rows, texts, width)
         hidden, wanted = ids.copy(), np.full_like(ids, IGNORED)
         here = []

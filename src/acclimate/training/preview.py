@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.backbone.shapes import EXACT
 from acclimate.errors import UserError
 from acclimate.files import read_json, write_json
 from acclimate.masking.preview import Piece, marks_of, masked_pieces
@@ -37,7 +38,7 @@ def masked_texts(rows: Sequence[np.ndarray], collator: Collator) -> list[list[Pi
     """
     order = np.random.default_rng(0).permutation(len(rows))[:LOOKED_AT].tolist()
     chosen = sorted(order, key=lambda index: not SHORT <= len(rows[index]) <= LONG)[:TEXTS]
-    collator = replace(collator, rewritings=())
+    collator = replace(collator, rewritings=(), grain=EXACT)  # no padding behind a text alone
     marks, special = marks_of(collator.masking), collator.special.tolist()
     shown: list[list[Piece]] = []
     try:

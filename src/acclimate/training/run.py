@@ -20,6 +20,7 @@ from acclimate.backbone import Gated, HeadLayer, gate_units
 from acclimate.backbone.device import Precision
 from acclimate.backbone.dropout import dropout_rates
 from acclimate.backbone.memory import training_tokens
+from acclimate.backbone.shapes import grain_of
 from acclimate.files import new_folder
 from acclimate.masking import Masking
 from acclimate.objectives import Batch
@@ -104,7 +105,8 @@ class Run:
             tokens: Real tokens to read; the whole corpus if it has fewer.
             readings: How many times one forward reads each row, for the size of the micro-batches.
         """
-        collator = Collator.of(self.tokenizer, self.masking, training_tokens(self.model, readings))
+        at_once = training_tokens(self.model, readings)
+        collator = Collator.of(self.tokenizer, self.masking, at_once, grain=grain_of(self.model))
         order = np.random.default_rng([self.seed, 3]).permutation(len(self.rows))
         rng = np.random.default_rng([self.seed, 4])
         chosen: list[np.ndarray] = []

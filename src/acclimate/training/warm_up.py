@@ -7,6 +7,7 @@ from pathlib import Path
 from acclimate.backbone import LoadedModel, head_parameters
 from acclimate.backbone.device import choose_precision, default_device
 from acclimate.backbone.memory import training_tokens
+from acclimate.backbone.shapes import grain_of
 from acclimate.corpus import TokenRows
 from acclimate.masking import RandomMasking
 from acclimate.objectives import MaskedLM
@@ -44,7 +45,7 @@ def warm_up_head(
         parameter.requires_grad_(id(parameter) not in frozen)
     device = default_device()
     batch_size = 64
-    collator = Collator.of(loaded.tokenizer, RandomMasking(), training_tokens(loaded.model))
+    collator = Collator.of(loaded.tokenizer, RandomMasking(), training_tokens(model), grain=grain_of(model))
     steps = Budget(tokens=tokens).resolve(rows, batch_size, appended)
     engine = Engine(model, [MaskedLM()], choose_precision(precision, device), group=group)
     data = Steps(rows, collator, batch_size=batch_size, steps=steps, seed=seed, group=group)

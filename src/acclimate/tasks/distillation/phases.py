@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 from transformers import TrainerCallback
 
-from acclimate.backbone.device import Precision, autocast, micro_batch_tokens
+from acclimate.backbone.device import Precision, autocast
 from acclimate.modules.connectors import Connectors
 from acclimate.objectives.activation_boundary import activation_boundary, disagreement
 from acclimate.objectives.confidence import soft_divergence
-from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.classifier import Classifier
 from acclimate.tasks.distillation.signs import Signs, first_token
 from acclimate.tasks.loop import Course
@@ -100,7 +99,7 @@ class Watch(TrainerCallback):
         """Return the mean number of units that differ, without dropout."""
         model, device = self.classifier.model.eval(), self.classifier.device
         total = 0
-        for batch in token_budget_batches([row["input_ids"] for row in self.rows], micro_batch_tokens(device)):
+        for batch in self.classifier.batches([row["input_ids"] for row in self.rows]):
             inputs = self.classifier.collate([self.rows[place] for place in batch])
             for name in set(inputs) - {"input_ids", "attention_mask", "token_type_ids"}:
                 inputs.pop(name)

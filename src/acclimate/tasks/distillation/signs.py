@@ -12,11 +12,10 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from acclimate.backbone.device import Precision, autocast, micro_batch_tokens
+from acclimate.backbone.device import Precision, autocast
 from acclimate.errors import UserError
 from acclimate.files import new_folder
 from acclimate.modules.connectors import Connectors
-from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.cached import hash_rows, kept_if_possible, load_tensors, what_computes
 from acclimate.tasks.classifier import Classifier, diverged
 from acclimate.training.run import cache_folder, cache_key, fingerprint_weights
@@ -125,7 +124,7 @@ def _read(
     # One pass gives both: the hook reads what enters the head, also where an encoder is an ensemble.
     hook = model.base_model.register_forward_hook(lambda module, inputs, output: seen.append(output[0][:, 0]))
     try:
-        for batch in token_budget_batches([row["input_ids"] for row in rows], micro_batch_tokens(device)):
+        for batch in classifier.batches([row["input_ids"] for row in rows]):
             inputs = classifier.collate([rows[place] for place in batch])
             inputs.pop("labels")
             with autocast(precision, device):

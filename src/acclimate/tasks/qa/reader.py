@@ -18,6 +18,7 @@ from transformers import (
 )
 
 from acclimate.backbone.device import Precision, autocast, micro_batch_tokens
+from acclimate.backbone.shapes import padding_multiple
 from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.loading import exact_last_layer, load_with_head
 from acclimate.tasks.loop import diverged
@@ -46,7 +47,6 @@ class Reader:
     def __post_init__(self) -> None:
         """Find out what inputs the model takes."""
         self._segments = getattr(self.model.config, "type_vocab_size", 0) > 1
-        self._collate = DataCollatorWithPadding(self.tokenizer)
 
     @property
     def device(self) -> torch.device:
@@ -69,8 +69,8 @@ class Reader:
         return Windows(questions, self.tokenizer, self.reading, self._segments)
 
     def collate(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """Pad rows to the longest of them and make tensors of them."""
-        return self._collate(rows)
+        """Pad rows to the longest of them, or a little more, and make tensors of them."""
+        return DataCollatorWithPadding(self.tokenizer, pad_to_multiple_of=padding_multiple(self.model))(rows)
 
     def answers(self, questions: Sequence[Question], precision: Precision) -> list[Ranked]:
         """Return the best five answers to each item (see :func:`acclimate.tasks.qa.data.items`), in their order.
@@ -101,7 +101,7 @@ class Reader:
         self.model.eval()
         rows = [windows[place]["input_ids"] for place in range(len(windows))]
         with exact_last_layer(self.model):
-            for batch in token_budget_batches(rows, micro_batch_tokens(self.device)):
+            for batch in token_budget_batches(rows, micro_batch_tokens(self.device), padding_multiple(self.model)):
                 inputs = self.collate([windows[place] for place in batch])
                 del inputs["start_positions"], inputs["end_positions"]
                 with autocast(precision, self.device):

@@ -1,0 +1,43 @@
+"""Where a step is cut into micro-batches: as little padding as can be had for the number of pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from acclimate.backbone.shapes import Grain
+
+
+def cut(lengths: Sequence[int], limit: int, grain: Grain) -> list[slice]:
+    """Cut rows, in their order, into micro-batches so that padding and the price of each piece add up to the least.
+
+    Of all ways to cut it is the cheapest (dynamic programming over the places to cut at).
+
+    Args:
+        lengths: Tokens of each row.
+        limit: Tokens of a micro-batch at most, padding included; a row that is longer stands alone.
+        grain: What widths are rounded up to, and the price of a micro-batch in tokens.
+
+    Returns:
+        The rows of each micro-batch.
+    """
+    total = len(lengths)
+    widths = np.array([grain.wide(length) for length in lengths], dtype=np.int64)
+    cheapest = np.full(total + 1, np.inf)
+    cheapest[0] = 0
+    begin = np.zeros(total + 1, dtype=np.int64)
+    for end in range(1, total + 1):
+        first = max(0, end - max(1, limit // max(1, int(widths[end - 1]))))
+        width = np.maximum.accumulate(widths[first:end][::-1])  # of the pieces that begin one, two, ... rows before
+        rows = np.arange(1, len(width) + 1)
+        read = rows * width
+        price = np.where((read <= limit) | (rows == 1), read + grain.piece + cheapest[end - rows], np.inf)
+        best = int(price.argmin())
+        cheapest[end], begin[end] = price[best], end - 1 - best
+    cuts = []
+    end = total
+    while end:
+        cuts.append(slice(int(begin[end]), end))
+        end = int(begin[end])
+    return cuts[::-1]

@@ -1,0 +1,69 @@
+"""The cut is the cheapest of all, and of a batch with usual lengths it leaves few shapes."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acclimate.backbone.shapes import EXACT, GRAINS, Grain
+from acclimate.training.cutting import cut
+
+
+def price(lengths, ends, limit, grain):
+    """What a cut costs, in the slow and obvious way; None if a piece does not fit."""
+    total, begin = 0, 0
+    for end in ends:
+        part = lengths[begin:end]
+        width = max(-(-length // grain.width) * grain.width for length in part)
+        rows = len(part)
+        if rows > 1 and rows * width > limit:
+            return None
+        total += rows * width + grain.piece
+        begin = end
+    return total
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.integers(1, 40), min_size=1, max_size=9),
+    st.integers(1, 150),
+    st.sampled_from([EXACT, Grain(8, 20), Grain(4, 1), Grain(1, 0)]),
+    st.booleans(),
+)
+def test_no_other_cut_is_cheaper(lengths, limit, grain, longest_first):
+    lengths = sorted(lengths, reverse=True) if longest_first else lengths
+    found = [part.stop for part in cut(lengths, limit, grain)]
+    inner = range(1, len(lengths))
+    every = [[*ends, len(lengths)] for size in range(len(lengths)) for ends in combinations(inner, size)]
+    prices = [price(lengths, ends, limit, grain) for ends in every]
+    assert price(lengths, found, limit, grain) == min(value for value in prices if value is not None)
+
+
+def lognormal(seed, count=64):
+    chance = np.random.default_rng(seed)
+    lengths = np.clip(np.round(chance.lognormal(np.log(64), 0.65, count)), 10, 164).astype(int)
+    return sorted(lengths.tolist(), reverse=True)
+
+
+def test_usual_steps_are_cut_into_few_shapes_with_little_padding():
+    grain = GRAINS["cpu"]
+    shapes, real, read = set(), 0, 0
+    for seed in range(100):
+        lengths = lognormal(seed)
+        for part in cut(lengths, 1_024, grain):
+            rows, width = part.stop - part.start, grain.wide(lengths[part.start])
+            shapes.add((rows, width))
+            real, read = real + sum(lengths[part]), read + rows * width
+    assert real > 0.85 * read
+    assert len(shapes) < 180
+
+
+def test_a_large_micro_batch_ends_where_it_would_be_mostly_padding():
+    lengths = lognormal(0, 256)
+    parts = cut(lengths, 65_536, GRAINS["cuda"])
+    read = sum((part.stop - part.start) * lengths[part.start] for part in parts)
+    assert sum(lengths) > 0.85 * read
+    assert len(parts) <= 8
