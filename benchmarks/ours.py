@@ -6,7 +6,7 @@ from collections import deque
 from typing import Any
 
 from acclimate.backbone import LoadedModel, attach
-from acclimate.backbone.device import fast_fp32_matmul, keep_kernels, to_device
+from acclimate.backbone.device import fast_fp32_matmul, to_device
 from acclimate.backbone.memory import training_tokens
 from acclimate.backbone.shapes import grain_of
 from acclimate.corpus import TokenRows
@@ -62,7 +62,6 @@ class StepEnds(UpdateRule):
 
 def start(job: Job, method: Method | None = None) -> Run:
     """Build what ``adapt`` builds before it trains."""
-    keep_kernels()
     fast_fp32_matmul()
     loaded = LoadedModel(make_model(job.shape, job.seed).eval(), make_tokenizer(job.shape), absent_head=False)
     layers = attach(loaded.model)

@@ -8,23 +8,24 @@ from hypothesis import strategies as st
 from tests.tiny import tiny_tokenizer
 from tests.training.helpers import rows
 
-from acclimate.backbone.shapes import Grain
+from acclimate.backbone.shapes import EXACT, Grain
 from acclimate.masking import RandomMasking, resolve
 from acclimate.training.batches import Collator, Steps
 
 TOKENIZER = tiny_tokenizer()
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=80)
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=30),
     st.integers(1, 200),
     st.sampled_from(["padded", "packed"]),
     st.integers(0, 99),
+    st.sampled_from([EXACT, Grain(8, 16, widest=42)]),
 )
-def test_every_text_is_there_once_and_whole(lengths, tokens, layout, seed):
+def test_every_text_is_there_once_and_whole(lengths, tokens, layout, seed, grain):
     texts = [np.array([2, *[5 + (i + k) % 90 for k in range(n)], 3]) for i, n in enumerate(lengths)]
-    collator = Collator.of(TOKENIZER, RandomMasking(0.3), tokens, layout)
+    collator = Collator.of(TOKENIZER, RandomMasking(0.3), tokens, layout, grain=grain)
     found = []
     for batch in collator(texts, np.random.default_rng(seed)):
         assert sorted(set(batch.text[batch.text >= 0].tolist())) == list(range(batch.texts))
@@ -32,6 +33,8 @@ def test_every_text_is_there_once_and_whole(lengths, tokens, layout, seed):
             assert batch.original.numel() <= tokens
         if layout == "padded":
             assert len(batch.text) == batch.texts
+        assert batch.text.shape[1] % grain.width == 0 or batch.text.shape[1] == grain.widest
+        assert (batch.masked[batch.text < 0] == TOKENIZER.pad_token_id).all()
         found += [tuple(batch.original[batch.text == number].tolist()) for number in range(batch.texts)]
         special = (batch.original == 2) | (batch.original == 3) | (batch.text < 0)
         assert (batch.labels[special] == -100).all()
@@ -62,28 +65,6 @@ def test_the_same_tokens_are_hidden_however_the_texts_are_cut(lengths, strategy,
             )
         )
     assert all(one == seen[0] for one in seen)
-
-
-@settings(deadline=None, max_examples=40)
-@given(
-    st.lists(st.integers(1, 40), min_size=1, max_size=30),
-    st.integers(1, 200),
-    st.sampled_from(["padded", "packed"]),
-    st.integers(0, 99),
-)
-def test_a_grain_adds_padding_and_nothing_else(lengths, tokens, layout, seed):
-    texts = [np.array([2, *[5 + (i + k) % 90 for k in range(n)], 3]) for i, n in enumerate(lengths)]
-    collator = Collator.of(TOKENIZER, RandomMasking(0.3), tokens, layout, grain=Grain(8, 16, widest=42))
-    found = []
-    for batch in collator(texts, np.random.default_rng(seed)):
-        rows, width = batch.text.shape
-        assert width % 8 == 0 or width == 42
-        assert rows == 1 or batch.text.numel() <= tokens
-        assert layout == "packed" or rows == batch.texts
-        padding = batch.text < 0
-        assert (batch.labels[padding] == -100).all() and (batch.masked[padding] == TOKENIZER.pad_token_id).all()
-        found += [tuple(batch.original[batch.text == number].tolist()) for number in range(batch.texts)]
-    assert sorted(found) == sorted(tuple(text.tolist()) for text in texts)
 
 
 def steps(seed=0, **options):

@@ -84,7 +84,7 @@ def one_device(arguments: TrainingArguments) -> TrainingArguments:
     return arguments
 
 
-def keep_kernels() -> None:
+def _keep_kernels() -> None:
     """Let oneDNN keep the kernels that it has compiled for :data:`KERNELS` products instead of 1,024.
 
     It compiles one for each shape of each product, which takes 5 to 10 ms on a processor with AMX, longer than most of
@@ -99,6 +99,7 @@ def fast_fp32_matmul() -> bool:
     The switch doubles the speed on some processors with AVX-512, changes nothing on others, and on some silently
     computes in bfloat16.
     """
+    _keep_kernels()  # before the first product, which may be the one that judges the switch
     if torch.cuda.is_available() or not _medium_is_fp32():
         return False
     torch.set_float32_matmul_precision("medium")  # at each call: another library may have set it back

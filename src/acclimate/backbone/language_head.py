@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
+from acclimate.backbone.shapes import chosen_positions
 from acclimate.errors import UserError
 
 
@@ -35,6 +36,17 @@ def language_head(model: Any) -> Callable[[Tensor], Tensor]:
     if hasattr(model, "lm_head"):  # roberta, xlm-roberta, camembert
         return model.lm_head
     raise UserError(f"{type(model).__name__} has no masked-language-model head that acclimate knows.")
+
+
+def score_chosen(head: Callable[[Tensor], Tensor], hidden: Tensor, chosen: Tensor) -> Tensor:
+    """Return the logits (chosen, vocabulary) of a head at the chosen positions only, in row order.
+
+    Args:
+        head: From :func:`language_head`.
+        hidden: (rows, tokens, width).
+        chosen: Boolean (rows, tokens).
+    """
+    return head(hidden.flatten(0, 1)[chosen_positions(chosen)])[: int(chosen.sum())]
 
 
 def head_parameters(model: PreTrainedModel) -> dict[str, nn.Parameter]:

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
-from acclimate.backbone.device import fast_fp32_matmul, keep_kernels
+from acclimate.backbone.device import fast_fp32_matmul
 from acclimate.backbone.dropout import dropout_names
 from acclimate.backbone.identity import check_folder, local_folder
 from acclimate.backbone.language_head import head_parameters, language_head, start_head
@@ -63,7 +63,6 @@ def load_masked_lm(path: str | Path, dropout: float | None = None) -> LoadedMode
     Raises:
         UserError: If there is no model there, it has no masked-LM form, or encoder weights are missing.
     """
-    keep_kernels()
     fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
     check_folder(path)
     try:

@@ -15,7 +15,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.backbone import attach, encode, language_head, load_masked_lm
 from acclimate.backbone.device import micro_batch_tokens, to_device
-from acclimate.backbone.shapes import chosen_positions, grain_of
+from acclimate.backbone.language_head import score_chosen
+from acclimate.backbone.shapes import grain_of
 from acclimate.errors import UserError
 from acclimate.masking import IGNORED, MASK_RATE
 from acclimate.modules import virtual_ids
@@ -171,7 +172,7 @@ def _group_losses(
     targets = torch.from_numpy(labels).to(device)
     hidden = encode(model, torch.from_numpy(ids).to(device), torch.from_numpy(text).to(device))
     chosen = targets >= 0
-    logits = language_head(model)(hidden.flatten(0, 1)[chosen_positions(chosen)])[: int(chosen.sum())]
+    logits = score_chosen(language_head(model), hidden, chosen)
     loss = nn.functional.cross_entropy(logits.float(), targets[chosen], reduction="none")
     counts = chosen.sum(1).tolist()
     return [

@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from acclimate.backbone.shapes import chosen_positions
+from acclimate.backbone.language_head import score_chosen
 from acclimate.masking import Rewriting
 
 
@@ -155,9 +155,7 @@ class Outputs:
     def masked_logits(self, view: View) -> Tensor:
         """Vocabulary logits at the chosen positions only, in row order: (chosen, vocabulary)."""
         if view not in self._logits:
-            chosen = self.batch.labels >= 0
-            read = self._hidden[view].flatten(0, 1)[chosen_positions(chosen)]
-            self._logits[view] = self._heads[view.reader](read)[: int(chosen.sum())]
+            self._logits[view] = score_chosen(self._heads[view.reader], self._hidden[view], self.batch.labels >= 0)
         return self._logits[view]
 
 

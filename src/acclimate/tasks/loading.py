@@ -14,7 +14,7 @@ from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
 from acclimate.backbone import longest_text
 from acclimate.backbone.attention import NAME as ATTENTION
 from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
-from acclimate.backbone.device import fast_fp32_matmul, keep_kernels, writes_attention_out
+from acclimate.backbone.device import fast_fp32_matmul, writes_attention_out
 from acclimate.backbone.identity import check_folder
 from acclimate.backbone.loading import load_tokenizer
 from acclimate.backbone.thrift import make_thrifty
@@ -46,7 +46,6 @@ def load_with_head(
     Raises:
         UserError: If there is no model, or its encoder is incomplete.
     """
-    keep_kernels()
     fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
     check_folder(path)
     tokenizer = load_tokenizer(path)
