@@ -6,6 +6,7 @@ import copy
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import replace
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -29,8 +30,8 @@ class Engine:
     """Runs the objectives of a method on the micro-batches of a step.
 
     Every mean goes over the whole step, however it is cut: token terms are summed and divided by the count of all
-    micro-batches; terms that need all texts at once keep the graphs of all micro-batches, or take two passes where
-    that would be too much memory (see :class:`BatchObjective`).
+    micro-batches; for terms that need all texts at once as many micro-batches as memory allows keep their graphs, the
+    others are read twice (see :class:`BatchObjective`).
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class Engine:
             precision: Of the forward.
             reference: A frozen model in evaluation mode for views that ask for it.
             graph_tokens: Up to how many tokens, over all views, the graphs of several micro-batches are kept at once
-                for terms that need all texts; beyond it they take two passes. By default what suits the device.
+                for terms that need all texts; those beyond are read twice. By default what suits the device.
             group: The processes that read the step together, each its own micro-batches; by default this one alone.
         """
         self.group = group or Processes()
@@ -116,7 +117,8 @@ class Engine:
         if backward:
             self.group.add_gradients(self.readers["student"].parameters())
         plain = [term.name for term in self.plain]
-        terms.update(zip(plain, self.group.add([terms[name] for name in plain]), strict=True))
+        summed = dict(zip(plain, self.group.add([terms[name] for name in plain]), strict=True))
+        terms = summed | {term.name: terms[term.name] for term in self.whole}
         weights = self.weights
         terms["loss"] = torch.stack([weights[name] * value for name, value in terms.items()]).sum()
         return terms
@@ -128,20 +130,26 @@ class Engine:
 
     def _run(self, batches: Sequence[Batch], counts: dict[str, int], terms: Terms, backward: bool) -> None:
         """Read the micro-batches, fill ``terms`` and, if told so, add gradients."""
-        groups = [batches] if self.whole and self._fits(batches) else [[batch] for batch in batches]
-        pending: dict[str, tuple[Tensor, ...]] = {}
+        kept = [self._read(batch, backward) for batch in batches[: self._kept(batches)]]
+        represented = [mine for _, mine in kept]
         seeds: list[_RandomState] = []
-        if self.whole and len(groups) > 1:
-            pending, seeds = self._first_pass(batches, terms)
-        for number, group in enumerate(groups):
-            if seeds:
-                seeds[number].restore()
-            gradients = {name: parts[number] for name, parts in pending.items()}
-            with torch.set_grad_enabled(backward):
-                losses = self._losses(group, counts, gradients, terms)
+        for batch in batches[len(kept) :] if self.whole else []:
+            seeds.append(_RandomState(batch.masked.device))
+            represented.append(self._read(batch, grad=False)[1])
+        slopes = self._slopes(represented, terms)
+        del represented  # with its graphs
+        for number in range(len(batches)):
+            if kept:
+                outputs, mine = kept.pop(0)
+            else:
+                if seeds:
+                    seeds.pop(0).restore()
+                outputs, mine = self._read(batches[number], backward)
+            here = {name: parts[number] for name, parts in slopes.items()}
+            with torch.set_grad_enabled(backward), autocast(self.precision, outputs.batch.masked.device):
+                loss = self._loss(outputs, mine, counts, here, terms)
             if backward:
-                for loss in losses:  # each by itself: lowered weights would add up gradients of several in bf16
-                    loss.backward()
+                loss.backward()  # each by itself: lowered weights would add up gradients of several in bf16
 
     def _counts(self, batches: Sequence[Batch]) -> dict[str, int]:
         """Return over how many items of the step each plain term is a mean."""
@@ -150,40 +158,48 @@ class Engine:
         every = self.group.add(mine)
         return {term.name: max(1, int(count)) for term, count in zip(self.plain, every, strict=True)}
 
-    def _fits(self, batches: Sequence[Batch]) -> bool:
-        """Say whether the graphs of all micro-batches can be kept, which saves the first pass."""
-        read = sum(batch.text.numel() for batch in batches) * self.student_views
-        return len(batches) == 1 or read <= self.graph_tokens
+    def _kept(self, batches: Sequence[Batch]) -> int:
+        """Return how many micro-batches keep their graph while the terms over all texts are made."""
+        if not self.whole:
+            return 0
+        read = accumulate(batch.text.numel() * self.student_views for batch in batches)
+        return 1 if len(batches) == 1 else sum(tokens <= self.graph_tokens for tokens in read)
 
-    def _losses(
-        self, group: Sequence[Batch], counts: dict[str, int], gradients: dict[str, Tensor], terms: Terms
-    ) -> list[Tensor]:
-        """Return the part of the loss that each micro-batch of a group makes, and add its terms to ``terms``.
+    def _read(self, batch: Batch, grad: bool) -> tuple[Outputs, dict[str, Tensor]]:
+        """Read all views of a micro-batch; return also what the terms over all texts need of it, by name.
 
-        Args:
-            group: Micro-batches whose graphs are alive together.
-            counts: Over how many items each plain term is a mean.
-            gradients: Gradients of the whole-batch terms with respect to the representations of this group, where a
-                first pass computed them; else the group is all that this process reads.
-            terms: The terms so far.
+        All views are read, not only those of these terms: the draws must fall the same way in a second pass.
         """
-        parts: list[list[Tensor]] = [[] for _ in group]
-        with autocast(self.precision, group[0].masked.device):
-            outputs = [self.read(batch, self.views) for batch in group]
-            for term in self.plain:
-                for mine, output in zip(parts, outputs, strict=True):
-                    value = term.total(output) / counts[term.name]
-                    terms[term.name] = terms.get(term.name, 0) + value.detach()
-                    mine.append(term.weight * value)
-            for whole in self.whole:
-                represented = [whole.represent(output) for output in outputs]
-                if whole.name not in gradients:
-                    terms[whole.name], gradients[whole.name] = self._whole(whole, torch.cat(represented))
-                slopes = gradients[whole.name].split([len(one) for one in represented])
-                # Their product is not the loss, but its gradient is: the chain rule through the representations.
-                for mine, one, slope in zip(parts, represented, slopes, strict=True):
-                    mine.append((one * slope).sum())
-        return [torch.stack(mine).sum() for mine in parts]
+        with torch.set_grad_enabled(grad), autocast(self.precision, batch.masked.device):
+            outputs = self.read(batch, self.views)
+            return outputs, {term.name: term.represent(outputs) for term in self.whole}
+
+    def _slopes(self, represented: Sequence[dict[str, Tensor]], terms: Terms) -> dict[str, tuple[Tensor, ...]]:
+        """Add the terms over all texts to ``terms``; return their gradients for the representations of each batch."""
+        slopes = {}
+        for term in self.whole:
+            parts = [mine[term.name] for mine in represented]
+            terms[term.name], gradient = self._whole(term, torch.cat(parts))
+            slopes[term.name] = gradient.split([len(part) for part in parts])
+        return slopes
+
+    def _loss(
+        self,
+        outputs: Outputs,
+        represented: dict[str, Tensor],
+        counts: dict[str, int],
+        slopes: dict[str, Tensor],
+        terms: Terms,
+    ) -> Tensor:
+        """Return the part of the loss that a micro-batch makes, and add its plain terms to ``terms``."""
+        parts = []
+        for term in self.plain:
+            value = term.total(outputs) / counts[term.name]
+            terms[term.name] = terms.get(term.name, 0) + value.detach()
+            parts.append(term.weight * value)
+        # Their product is not the loss, but its gradient is: the chain rule through the representations.
+        parts += [(represented[name] * slope).sum() for name, slope in slopes.items()]
+        return torch.stack(parts).sum()
 
     def _whole(self, term: BatchObjective, representations: Tensor) -> tuple[Tensor, Tensor]:
         """Return a term over the representations of all processes, and its gradient for those of this one."""
@@ -195,29 +211,6 @@ class Engine:
             value = term.loss(everything.requires_grad_())
             (gradient,) = torch.autograd.grad(term.weight * value, everything)
         return value.detach(), gradient[mine]
-
-    def _first_pass(
-        self, batches: Sequence[Batch], terms: Terms
-    ) -> tuple[dict[str, tuple[Tensor, ...]], list[_RandomState]]:
-        """Collect the representations of all texts; return their gradients, and the dropout draws to repeat.
-
-        All views are read, not only those needed here: the draws must fall the same way in the second pass.
-        """
-        collected: dict[str, list[Tensor]] = {term.name: [] for term in self.whole}
-        seeds: list[_RandomState] = []
-        device = batches[0].masked.device
-        with torch.no_grad(), autocast(self.precision, device):
-            for batch in batches:
-                seeds.append(_RandomState(device))
-                outputs = self.read(batch, self.views)
-                for term in self.whole:
-                    collected[term.name].append(term.represent(outputs))
-        pending = {}
-        for term in self.whole:
-            parts = collected[term.name]
-            terms[term.name], gradient = self._whole(term, torch.cat(parts))
-            pending[term.name] = gradient.split([len(part) for part in parts])
-        return pending, seeds
 
 
 def check_draws(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> None:
