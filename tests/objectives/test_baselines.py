@@ -70,8 +70,10 @@ def test_two_passes_repeat_the_dropout_and_the_draws_of_one(name):
     model, engine = engine_for(name, training=True, graph_tokens=100_000)
     pieces = cut(padded(rewritings=engine.rewritings), 3)
     kept = run(model, engine, pieces)
+    after = torch.get_rng_state()
     engine.graph_tokens = 0
     assert_same(kept, run(model, engine, pieces))
+    assert torch.equal(torch.get_rng_state(), after)  # or the next step would draw the same again
 
 
 @pytest.mark.parametrize("texts", [[[2]], [[2, 3]], [[2, 10, 3], [2]], [[2, 10, 11, 12, 3]], [[2, 10, 11, 3]] * 3])

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.backbone.shapes import EXACT, GRAINS, Grain
-from acclimate.training.cutting import cut
+from acclimate.backbone.shapes import EXACT, FEWEST, GRAINS, Grain
+from acclimate.training.cutting import cut, fewest
 
 
 def price(lengths, ends, limit, grain):
@@ -40,6 +40,8 @@ def test_no_other_cut_is_cheaper(lengths, limit, grain, longest_first):
     every = [[*ends, len(lengths)] for size in range(len(lengths)) for ends in combinations(inner, size)]
     prices = [price(lengths, ends, limit, grain) for ends in every]
     assert price(lengths, found, limit, grain) == min(value for value in prices if value is not None)
+    possible = [len(ends) for ends, value in zip(every, prices, strict=True) if value is not None]
+    assert fewest(lengths, limit, grain) == min(possible) == len(cut(lengths, limit, grain._replace(piece=FEWEST)))
 
 
 def lognormal(seed, count=64):

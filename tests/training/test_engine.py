@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 
 import pytest
 import torch
@@ -118,6 +119,41 @@ def test_micro_batches_add_up_to_one_batch(training, kept, monkeypatch):
     torch.testing.assert_close(terms["contrast"], contrast.detach())
     for name, value in gradients(model).items():
         torch.testing.assert_close(found[name], value, atol=1e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("kept", [0, 100_000])
+def test_nothing_but_graphs_is_left_when_the_gradient_is_taken(kept, monkeypatch):
+    """Logits of a whole micro-batch are the largest of all that is made, and are only needed before."""
+    model = tiny_model("bert")
+    attach(model)
+    engine = Engine(model, dga({"H": torch.rand(2, 4)}), graph_tokens=kept)
+    made, backward, left = [], torch.Tensor.backward, []
+
+    def read(batch, views):
+        outputs = Engine.read(engine, batch, views)
+        made.append(weakref.ref(outputs))
+        return outputs
+
+    def watched(loss):
+        left.append(sum(outputs() is not None for outputs in made))
+        backward(loss)
+
+    monkeypatch.setattr(engine, "read", read)
+    monkeypatch.setattr(torch.Tensor, "backward", watched)
+    many = micro_batches(60)
+    engine.step(many)
+    assert left == ([0] * len(many) if not kept else list(range(len(many)))[::-1])
+
+
+def test_without_gradients_nothing_is_read_twice(monkeypatch):
+    model = tiny_model("bert")
+    attach(model)
+    engine = Engine(model, dga({"H": torch.rand(2, 4)}), graph_tokens=0)
+    reads = []
+    monkeypatch.setattr(engine, "read", lambda batch, views: reads.append(batch) or Engine.read(engine, batch, views))
+    many = micro_batches(60)
+    engine.step(many, backward=False)
+    assert len(reads) == len(many)
 
 
 def test_equal_views_are_read_once():

@@ -60,9 +60,9 @@ def _take_part(rank: int, port: int, out: Path, log: Path) -> None:
     main(out)
 
 
-@pytest.mark.parametrize(("name", "graph_tokens"), [("kept", 10**6), ("twice", 0)])
+@pytest.mark.parametrize(("name", "graph_tokens"), [("kept", 10**6), ("twice", 0), ("mixed", 0)])
 def test_loss_and_gradients_are_those_of_one_process(together, name, graph_tokens):
-    """MLM, and contrasts whose negatives are the texts of both."""
+    """MLM, and contrasts whose negatives are the texts of both; mixed: only one of them keeps its graphs."""
     alone = one_step(Processes(), graph_tokens)
     for rank in range(2):
         shared = load_file(together / f"{name}-{rank}.safetensors")

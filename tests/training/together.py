@@ -41,7 +41,7 @@ def main(out: Path) -> None:
     from acclimate.training import adapt
 
     group = processes()
-    for name, graph_tokens in (("kept", 10**6), ("twice", 0)):
+    for name, graph_tokens in (("kept", 10**6), ("twice", 0), ("mixed", 10**6 * group.rank)):
         save_file(one_step(group, graph_tokens), out / f"{name}-{group.rank}.safetensors")
     options = {**SHORT, "steps": 4, "batch_size": 8}
     adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "mlm", **options)

@@ -97,7 +97,7 @@ def fast_fp32_matmul() -> bool:
     """Let oneDNN multiply fp32 matrices on a CPU where that is still fp32, and say whether it does.
 
     The switch doubles the speed on some processors with AVX-512, changes nothing on others, and on some silently
-    computes in bfloat16.
+    computes in bfloat16. Also has oneDNN keep more of the kernels that it compiles.
     """
     _keep_kernels()  # before the first product, which may be the one that judges the switch
     if torch.cuda.is_available() or not _medium_is_fp32():

@@ -186,10 +186,10 @@ class Objective(ABC):
 class BatchObjective(ABC):
     """A loss term that needs all texts of the effective batch at once, for example for their negatives.
 
-    When the batch is cut into more micro-batches than fit into memory together, the engine first collects the
-    representations of all of them without a graph, takes the gradient of the loss with respect to them, and then runs
-    each micro-batch again with the same dropout to carry that gradient on. Values and gradients are those of one large
-    batch.
+    The engine collects the representations of all micro-batches, takes the gradient of the loss with respect to them,
+    and carries it on through the graph of each micro-batch. Where memory does not hold all graphs at once, the others
+    are read without one, and once more, with the same dropout, when it is their turn. Values and gradients are those
+    of one large batch.
     """
 
     name: str

@@ -20,7 +20,7 @@ from acclimate.backbone.shapes import EXACT, FEWEST, Grain
 from acclimate.errors import UserError
 from acclimate.masking import IGNORED, Masking, Rewriting, Vocabulary
 from acclimate.objectives import Batch, Reading
-from acclimate.training.cutting import cut
+from acclimate.training.cutting import cut, fewest
 from acclimate.training.processes import Processes
 
 Layout = Literal["padded", "packed"]
@@ -99,22 +99,17 @@ class Collator:
         of ``size``: so they are of about the same size.
         """
         lengths = sorted(map(len, texts), reverse=True)
-        rows = self._rows(lengths)
-        fewest = replace(self, grain=self.grain._replace(piece=FEWEST))
-
-        def count(limit: int) -> int:
-            return sum(1 for _ in fewest._cut(rows, lengths, limit))
-
+        widths = [sum(lengths[place] for place in row) for row in self._rows(lengths)]
         high = max(1, min(self.tokens, sum(lengths)))
-        most = -(-count(high) // size) * size
+        most = -(-fewest(widths, high, self.grain) // size) * size
         low = 1
         while low < high:
             middle = (low + high) // 2
-            if count(middle) <= most:
+            if fewest(widths, middle, self.grain) <= most:
                 high = middle
             else:
                 low = middle + 1
-        return replace(fewest, tokens=high)
+        return replace(self, tokens=high, grain=self.grain._replace(piece=FEWEST))
 
     def _rows(self, lengths: list[int]) -> list[list[int]]:
         """Put texts, by their places, longest first, into rows: one each, or first-fit into rows of the longest."""

@@ -41,3 +41,16 @@ def cut(lengths: Sequence[int], limit: int, grain: Grain) -> list[slice]:
         cuts.append(slice(int(begin[end]), end))
         end = int(begin[end])
     return cuts[::-1]
+
+
+def fewest(lengths: Sequence[int], limit: int, grain: Grain) -> int:
+    """Return how many micro-batches rows need at least; the arguments are those of :func:`cut`.
+
+    Each takes what fits, which is the fewest in all, since a part of one that fits fits as well.
+    """
+    pieces = rows = width = 0
+    for length in lengths:
+        rows, width = rows + 1, max(width, grain.wide(length))
+        if rows == 1 or rows * width > limit:
+            pieces, rows, width = pieces + 1, 1, grain.wide(length)
+    return pieces

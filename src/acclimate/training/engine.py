@@ -130,26 +130,29 @@ class Engine:
 
     def _run(self, batches: Sequence[Batch], counts: dict[str, int], terms: Terms, backward: bool) -> None:
         """Read the micro-batches, fill ``terms`` and, if told so, add gradients."""
-        kept = [self._read(batch, backward) for batch in batches[: self._kept(batches)]]
+        device = batches[0].masked.device
+        with autocast(self.precision, device):  # one for all: their graphs share the weights that it casts
+            kept = [self._read(batch, backward) for batch in batches[: self._kept(batches, backward)]]
         represented = [mine for _, mine in kept]
         seeds: list[_RandomState] = []
         for batch in batches[len(kept) :] if self.whole else []:
-            seeds.append(_RandomState(batch.masked.device))
+            seeds.append(_RandomState(device))
             represented.append(self._read(batch, grad=False)[1])
         slopes = self._slopes(represented, terms)
+        rewind = bool(seeds)
+        after = _RandomState(device)
         del represented  # with its graphs
-        for number in range(len(batches)):
-            if kept:
-                outputs, mine = kept.pop(0)
-            else:
-                if seeds:
-                    seeds.pop(0).restore()
-                outputs, mine = self._read(batches[number], backward)
-            here = {name: parts[number] for name, parts in slopes.items()}
-            with torch.set_grad_enabled(backward), autocast(self.precision, outputs.batch.masked.device):
-                loss = self._loss(outputs, mine, counts, here, terms)
+        for number, batch in enumerate(batches):
+            if not kept and seeds:
+                seeds.pop(0).restore()
+            read = kept.pop(0) if kept else self._read(batch, backward)
+            with torch.set_grad_enabled(backward), autocast(self.precision, device):
+                loss = self._loss(read, counts, {name: parts[number] for name, parts in slopes.items()}, terms)
+            del read  # what is not in the graph is no longer needed, the logits above all
             if backward:
                 loss.backward()  # each by itself: lowered weights would add up gradients of several in bf16
+        if rewind:
+            after.restore()  # or the next step would draw once more what the terms over all texts drew
 
     def _counts(self, batches: Sequence[Batch]) -> dict[str, int]:
         """Return over how many items of the step each plain term is a mean."""
@@ -158,12 +161,14 @@ class Engine:
         every = self.group.add(mine)
         return {term.name: max(1, int(count)) for term, count in zip(self.plain, every, strict=True)}
 
-    def _kept(self, batches: Sequence[Batch]) -> int:
-        """Return how many micro-batches keep their graph while the terms over all texts are made."""
+    def _kept(self, batches: Sequence[Batch], backward: bool) -> int:
+        """Return how many micro-batches are kept, with their graphs, while the terms over all texts are made."""
         if not self.whole:
             return 0
+        if not backward or len(batches) == 1:
+            return len(batches)
         read = accumulate(batch.text.numel() * self.student_views for batch in batches)
-        return 1 if len(batches) == 1 else sum(tokens <= self.graph_tokens for tokens in read)
+        return sum(tokens <= self.graph_tokens for tokens in read)
 
     def _read(self, batch: Batch, grad: bool) -> tuple[Outputs, dict[str, Tensor]]:
         """Read all views of a micro-batch; return also what the terms over all texts need of it, by name.
@@ -185,13 +190,13 @@ class Engine:
 
     def _loss(
         self,
-        outputs: Outputs,
-        represented: dict[str, Tensor],
+        read: tuple[Outputs, dict[str, Tensor]],
         counts: dict[str, int],
         slopes: dict[str, Tensor],
         terms: Terms,
     ) -> Tensor:
         """Return the part of the loss that a micro-batch makes, and add its plain terms to ``terms``."""
+        outputs, represented = read
         parts = []
         for term in self.plain:
             value = term.total(outputs) / counts[term.name]
