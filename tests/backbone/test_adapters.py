@@ -102,3 +102,15 @@ def test_incomplete_adapters_are_refused(tiny_bert, tmp_path):
     file.unlink()
     with pytest.raises(UserError, match="missing"):
         load_masked_lm(tmp_path / "out")
+
+
+def test_adapters_upon_adapters_are_refused(tiny_bert, tmp_path):
+    """The new ones would take the place of those that learnt; with another method all of them go on."""
+    run(tiny_bert, tmp_path / "out")
+    for method in ("mlm-adapter", "ensemble"):
+        with pytest.raises(UserError, match="adapters"):
+            adapt(tmp_path / "out", Corpus.of(DOCUMENTS), method, tmp_path / method, **SHORT)
+    adapt(tmp_path / "out", Corpus.of(DOCUMENTS), "mlm", tmp_path / "mlm", **SHORT)
+    before, after = load_file(tmp_path / "out" / WEIGHTS), load_file(tmp_path / "mlm" / WEIGHTS)
+    assert before.keys() == after.keys()
+    assert all((before[name] != after[name]).any() for name in before if ".adapter.up.weight" in name)

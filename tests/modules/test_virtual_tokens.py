@@ -36,6 +36,21 @@ def test_every_text_and_pair_ends_with_them_also_after_saving(loaded, tmp_path):
         assert tokenizer.mask_token_id == loaded.tokenizer.mask_token_id
 
 
+def test_segments_of_a_pair_are_given_as_before(tiny_bert, tmp_path):
+    """Plain transformers must feed the folder what the model learnt with."""
+    loaded = load_masked_lm(tiny_bert)
+    with_segments = type(loaded.tokenizer)(
+        tokenizer_object=loaded.tokenizer.backend_tokenizer,
+        model_input_names=["input_ids", "token_type_ids", "attention_mask"],
+        **loaded.tokenizer.special_tokens_map,
+    )
+    before = with_segments(*TEXTS)
+    longer = add_virtual_tokens(loaded.model, with_segments, 2)
+    longer.save_pretrained(tmp_path)
+    for tokenizer in (longer, transformers.AutoTokenizer.from_pretrained(tmp_path)):
+        assert tokenizer(*TEXTS)["token_type_ids"] == [*before["token_type_ids"], 1, 1]
+
+
 def test_the_model_reads_them_never_predicts_them_and_loads_without_us(loaded, tmp_path):
     longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 3)
     loaded.model.save_pretrained(tmp_path)

@@ -73,8 +73,6 @@ def test_micro_batches_add_up(parts):
     engine, whole = make(TokenDistillation(token))
     _, cut = make(TokenDistillation(token), tokens=40)
     assert len(cut) > 1
-    for batch in (*whole, *cut):  # the masks depend on the cut, so compare readings without any
-        batch.masked.copy_(batch.original)
     torch.testing.assert_close(engine.step(whole)["loss"], engine.step(cut)["loss"])
 
 

@@ -140,6 +140,8 @@ def test_other_cells_keep_their_keys_and_shards_keep_chains_together(two_models)
         ({"teacher": {"model": "model", "method": "mln"}}, "Did you mean 'mlm'"),
         ({**ROW, "students": ["nobody"]}, "Unknown model in the row"),
         ({**ROW, "epochz": 3}, "Did you mean 'epochs'"),
+        ({**ROW, "objective": "kd"}, "of distill: Unknown objective 'kd'"),
+        ({**ROW, "epochs": 1}, "not one whole epoch"),
         ({"teacher": {"model": "model", "path": "model"}}, "give one"),
         ({**ROW, "label": "mlm"}, "'mlm' stands twice"),
     ],

@@ -139,6 +139,7 @@ def test_a_layer_of_equal_heads_gives_zeros_not_nan():
     scores = normalise(torch.stack([torch.full((4,), 1e-7), torch.rand(4)]))
     assert (scores[0] == 0).all()
     assert scores.isfinite().all()
+    assert (normalise(torch.rand(3, 1)) == 0).all()  # one head a layer
 
 
 def test_the_two_ways_to_drop_agree_on_average():

@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from acclimate.backbone.heads import HeadLayer
 from acclimate.backbone.units import gate_units
+from acclimate.errors import UserError
 
 ADAPTER_SIZE = "acclimate_adapter_size"
 """Entry of the configuration of a model with adapters: the width of their bottleneck."""
@@ -53,8 +54,13 @@ def add_adapters(model: PreTrainedModel, layers: Sequence[HeadLayer], size: int,
         The parameters of the adapters.
 
     Raises:
-        UserError: If the feed-forward of the model cannot be found.
+        UserError: If the feed-forward of the model cannot be found, or the model has adapters already.
     """
+    if adapter_size(model) and any(hasattr(layer.output, "adapter") for layer in layers):
+        raise UserError(
+            "The model has adapters already. Go on with another method, under which everything in it learns, or start "
+            "from the model without them."
+        )
     feed_forward: list[Any] = gate_units(model, layers, ["O"])["O"]
     linears = [layer.output for layer in layers] + [units.linear for units in feed_forward]
     parameters: list[nn.Parameter] = []

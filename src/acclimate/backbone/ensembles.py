@@ -9,6 +9,9 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel
 
+from acclimate.backbone.adapters import adapter_size
+from acclimate.errors import UserError
+
 ENSEMBLE = "acclimate_ensemble"
 """Entry of the configuration of a model that has its original beside it."""
 ORIGINAL = "original"
@@ -20,7 +23,12 @@ def keep_original(model: PreTrainedModel) -> nn.Module:
 
     Returns:
         The copy.
+
+    Raises:
+        UserError: If the model has adapters.
     """
+    if adapter_size(model):
+        raise UserError("An ensemble of models with adapters cannot be saved; start from a model without them.")
     original = copy.deepcopy(model.base_model)
     original.requires_grad_(False)
     model.add_module(ORIGINAL, original)

@@ -23,7 +23,7 @@ class MLMWithDistillationToken(Method):
     does for every model: what the distillation token is for there, the paper does not say.
 
     Attributes:
-        weight: Of the distillation (released code of DGA: 1).
+        weight: Of the distillation.
         distance: D; see :class:`acclimate.objectives.TokenDistillation`.
     """
 

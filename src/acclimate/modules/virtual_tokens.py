@@ -97,6 +97,7 @@ def _appending(tokenizer: PreTrainedTokenizerBase, names: list[str]) -> PreTrain
         padding_side=tokenizer.padding_side,
         truncation_side=tokenizer.truncation_side,
         clean_up_tokenization_spaces=False,
+        model_input_names=list(tokenizer.model_input_names),
         **roles,
     )
     longer.add_special_tokens({"additional_special_tokens": names})

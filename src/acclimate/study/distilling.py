@@ -77,6 +77,8 @@ def add_distillations(
         if defaults is not None:
             known = [name for name in defaults if name not in OWN]
             check_keywords(row.settings, known, f"distill.{row.label}")
+            if config.search is None:  # which gives some of them other values
+                _check_values(row, parts)
         if row.teacher.path:
             outside[row.label] = _from_outside(row.teacher, config, identities)
     models = [model.name for model in config.models]
@@ -97,6 +99,13 @@ def _from_outside(teacher: TeacherSpec, config: StudyConfig, identities: dict[st
     if known_as not in identities:
         identities[known_as] = model_identity(path)
     return Source(identities[known_as], None, path, {"model": teacher.name}, config.adapt.seed)
+
+
+def _check_values(row: DistillSpec, parts: Parts) -> None:
+    try:
+        parts.check_lesson(row.settings)
+    except UserError as error:
+        raise UserError(f"study: the row '{row.label}' of distill: {error}") from error
 
 
 def _check(row: DistillSpec, config: StudyConfig) -> None:

@@ -163,6 +163,17 @@ def _distill_defaults() -> dict[str, Any] | None:
     return _defaults(distill)
 
 
+def _check_lesson(settings: dict[str, Any]) -> None:
+    from acclimate.tasks import distill
+    from acclimate.tasks.distillation.choices import check_choices
+
+    names = inspect.signature(check_choices).parameters
+    numbers = ("margin", "scale", "temperature", "connector_learning_rate")
+    values = _defaults(distill) | settings
+    values["share"] = values["distill_share"]
+    check_choices(**{name: values[name] for name in (*names, *numbers) if name in values})
+
+
 @dataclass(frozen=True)
 class Parts:
     """What a study is made of. Everything heavy is imported when it is first called.
@@ -190,6 +201,7 @@ class Parts:
         adapt_defaults: Keywords of ``adapt`` with their defaults; None if any keyword will do.
         finetune_defaults: The same of ``finetune``.
         distill_defaults: The same of ``distill``.
+        check_lesson: Raises UserError if keywords of ``distill`` have no sense, before any model is trained.
     """
 
     adapt: Callable[..., Any] = _adapt
@@ -212,6 +224,7 @@ class Parts:
     adapt_defaults: Callable[[], dict[str, Any] | None] = _adapt_defaults
     finetune_defaults: Callable[[], dict[str, Any] | None] = _finetune_defaults
     distill_defaults: Callable[[], dict[str, Any] | None] = _distill_defaults
+    check_lesson: Callable[[dict[str, Any]], None] = _check_lesson
 
 
 # What a study gives to adapt() itself, and what cannot change the result.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.backbone import longest_text
 from acclimate.backbone.attention import NAME as ATTENTION
@@ -84,6 +84,19 @@ def load_with_head(
     return model, tokenizer, length
 
 
+def read_config(path: str | Path) -> PretrainedConfig:
+    """Read the configuration of a model.
+
+    Raises:
+        UserError: If there is no model.
+    """
+    check_folder(path)
+    try:
+        return AutoConfig.from_pretrained(str(path), trust_remote_code=trusted())
+    except UNREADABLE as error:
+        raise UserError(f"No model could be read from '{path}': {why(error, path)}") from error
+
+
 def knows_task(path: str | Path, task: Task) -> bool:
     """Say whether a checkpoint already is a classifier of a task's labels, in their order.
 
@@ -94,11 +107,7 @@ def knows_task(path: str | Path, task: Task) -> bool:
     Raises:
         UserError: If there is no model.
     """
-    check_folder(path)
-    try:
-        config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusted())
-    except UNREADABLE as error:
-        raise UserError(f"No model could be read from '{path}': {why(error, path)}") from error
+    config = read_config(path)
     names = getattr(config, "id2label", None) or {}
     return (
         any(name.endswith("ForSequenceClassification") for name in config.architectures or [])

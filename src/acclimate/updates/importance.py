@@ -128,12 +128,12 @@ def normalise(importance: Tensor, protect: Literal["unusual", "important"] = "un
             results are for it.
 
     Returns:
-        (layers, units). A layer whose units are all equally important gets zeros.
+        (layers, units). A layer whose units are all equally important gets zeros, also if there is only one.
     """
     if protect not in ("unusual", "important"):
         raise UserError(f"Importances protect 'unusual' or 'important' heads, not '{protect}'.")
     centred = importance - importance.mean(1, keepdim=True)
-    spread = importance.std(1, keepdim=True)
+    spread = importance.std(1, keepdim=True, correction=min(1, importance.shape[1] - 1))
     # Relative to the scores' size: the spread of equal scores is rounding noise, which must not be blown up.
     flat = spread <= 1e-6 * importance.abs().amax(1, keepdim=True)
     score = torch.tanh(torch.where(flat, 0.0, centred / spread.masked_fill(flat, 1.0)))

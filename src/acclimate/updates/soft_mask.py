@@ -21,7 +21,8 @@ class SoftMask(UpdateRule):
     With ``on="update"``, the default, what the optimiser does to a weight is scaled: the weight moves (1 - I) of the
     way. That is what "constrain the update" means. With ``on="gradient"`` the gradient is scaled, as the equation is
     written; under Adam this does almost nothing, since a constant factor cancels between the first moment and the root
-    of the second. The released code does the latter with AdamW.
+    of the second. The released code does the latter with AdamW. Weight decay, which is in no gradient, then moves a
+    protected unit as far as any other.
     """
 
     def __init__(

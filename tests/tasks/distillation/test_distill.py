@@ -6,6 +6,7 @@ import dataclasses
 import json
 import shutil
 import sys
+from itertools import chain, repeat
 
 import pytest
 import torch
@@ -175,11 +176,28 @@ def test_both_precisions_and_dev_choice(teacher, untaught):
     low = distill(teacher, untaught, keyword_task(), **{**options, "precision": "bf16"})
     assert low.precision == "bf16"
     assert low.disagreement[3] < low.disagreement[0]
-    best = distill(teacher, untaught, keyword_task(), select="dev", **options)
-    assert (
-        best.dev_metrics["macro_f1"] >= distill(teacher, untaught, keyword_task(), **options).dev_metrics["macro_f1"]
-    )
-    assert "ece" in best.dev_metrics
+    last = distill(teacher, untaught, keyword_task(), **options)
+    assert last.epoch == 4 and "ece" in last.dev_metrics
+
+
+def test_the_epoch_that_is_best_on_dev_is_kept(teacher, untaught, monkeypatch):
+    """Scores are given here, and the choice among epochs must follow them."""
+    given = chain([0.1, 0.7, 0.3, 0.2], repeat(0.7))
+    measure = ClassificationLearner.measure
+
+    def told(self, split, precision):
+        found = measure(self, split, precision)
+        return (
+            found
+            if split == "test"
+            else dataclasses.replace(found, metrics={**found.metrics, "macro_f1": next(given)})
+        )
+
+    options = {**FAST, "epochs": 4, "distill_share": 0.75, "batch_size": 8, "select": "dev"}
+    verb = sys.modules["acclimate.tasks.distillation.distill"]
+    monkeypatch.setattr(verb, "scores", lambda *_: {"test": {}, "dev": {}})
+    monkeypatch.setattr(ClassificationLearner, "measure", told)
+    assert distill(teacher, untaught, keyword_task(), **options).epoch == 2
 
 
 def test_equal_widths_need_no_connector(teacher, tiny_bert):
@@ -207,6 +225,20 @@ def test_models_that_do_not_know_the_task_learn_it_first(tiny_bert, student, tmp
         **QUICK,
     )
     assert direct.metrics == result.teacher_metrics
+
+
+def test_a_finished_result_does_not_vouch_for_a_teacher_that_another_put_there(tiny_bert, student, tmp_path):
+    """Further seeds learn from that folder."""
+    kept = tmp_path / "teacher"
+    options = {"teacher_epochs": 1, "epochs": 2, "distill_share": 0.5, "teacher_out": kept, **FAST}
+    first = distill(tiny_bert, student, keyword_task(), out=tmp_path / "a", **options)
+    before = load_file(kept / "model.safetensors")
+    distill(tiny_bert, student, keyword_task(), out=tmp_path / "b", teacher_penalty=0.0, **options)
+    assert not torch.equal(load_file(kept / "model.safetensors")["classifier.weight"], before["classifier.weight"])
+    again = distill(tiny_bert, student, keyword_task(), out=tmp_path / "a", **options)
+    assert again.seconds == first.seconds  # it was found
+    for name, value in load_file(kept / "model.safetensors").items():
+        assert torch.equal(value, before[name])
 
 
 def test_what_distillations_share_is_done_once(tiny_bert, student, monkeypatch, tmp_path):
@@ -297,13 +329,21 @@ def test_a_metric_of_dev_alone_and_a_teacher_that_is_kept(tiny_bert, student, tm
     assert "document_f1" in result.dev_metrics
 
 
-@pytest.mark.parametrize(
-    "slip", [{"student_epochs": 0}, {"student_learning_rate": -1.0}, {"teacher_epochs": 0}, {"teacher_penalty": -0.1}]
-)
-def test_a_slip_in_a_stage_before_is_found_before_any(tiny_bert, student, slip, monkeypatch):
+SLIPS = [
+    ({"student_epochs": 0}, "must be"),
+    ({"student_learning_rate": -1.0}, "must be"),
+    ({"teacher_epochs": 0}, "must be"),
+    ({"teacher_penalty": -0.1}, "must be"),
+    ({"connector": "techer"}, "Did you mean 'teacher'"),
+    ({"connector": "none"}, "32 units and the student 24"),
+]
+
+
+@pytest.mark.parametrize(("slip", "message"), SLIPS)
+def test_a_slip_in_a_stage_before_is_found_before_any(tiny_bert, student, slip, message, monkeypatch):
     for name in ("finetune", "train_once"):
         monkeypatch.setattr(f"acclimate.tasks.distillation.stages.{name}", None)
-    with pytest.raises(UserError, match="must be"):
+    with pytest.raises(UserError, match=message):
         distill(tiny_bert, student, keyword_task(), **{**FAST, **slip})
 
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import shutil
+
 import pytest
 import torch
 from tokenizers import processors
+from transformers import AutoTokenizer
 
 from acclimate.errors import UserError
 from acclimate.modules.connectors import Connectors
@@ -89,7 +93,7 @@ def test_every_architecture_shows_what_enters_its_head(any_encoder):
     torch.manual_seed(0)
     classifier = load_classifier(any_encoder, task.labels, 64, CPU)
     rows = classifier.features(task.train)
-    signs = teacher_signs(classifier, rows, Connectors("none", width(classifier), 32, 0), "fp32", cache=False)
+    signs = teacher_signs(classifier, rows, Connectors("none", width(any_encoder), 32, 0), "fp32", cache=False)
     inputs = classifier.collate(rows)
     labels = inputs.pop("labels")
     assert len(labels) == 6
@@ -101,22 +105,24 @@ def test_every_architecture_shows_what_enters_its_head(any_encoder):
     assert torch.equal((states > 0)[sure], signs.active(range(6))[sure])
 
 
-def test_a_model_without_a_token_for_the_text(loaded):
-    assert width(loaded) == 32
-    loaded.tokenizer.cls_token = None
-    with pytest.raises(UserError, match="choose an encoder"):
-        width(loaded)
-
-
-@pytest.mark.parametrize("change", ["last", "padded in front", "decoder"])
-def test_a_model_whose_first_token_is_another(loaded, change):
-    if change == "last":  # as XLNet
+@pytest.mark.parametrize("change", ["no token", "last", "padded in front", "decoder"])
+def test_a_model_whose_first_token_stands_for_nothing(teacher, tmp_path, change):
+    copy = shutil.copytree(teacher, tmp_path / "copy")
+    assert width(copy) == 32
+    tokenizer = AutoTokenizer.from_pretrained(copy)
+    if change == "no token":
+        tokenizer.cls_token = None
+    elif change == "last":  # as XLNet
         special = [("[CLS]", 2), ("[SEP]", 3)]
         last = processors.TemplateProcessing(single="$A [SEP] [CLS]", special_tokens=special)
-        loaded.tokenizer.backend_tokenizer.post_processor = last
+        tokenizer.backend_tokenizer.post_processor = last
     elif change == "padded in front":
-        loaded.tokenizer.padding_side = "left"
+        settings = json.loads((copy / "tokenizer_config.json").read_text())
+        (copy / "tokenizer_config.json").write_text(json.dumps({**settings, "padding_side": "left"}))
+        tokenizer = AutoTokenizer.from_pretrained(copy)
     else:
-        loaded.model.config.is_encoder_decoder = True
+        config = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps({**config, "is_encoder_decoder": True}))
+    tokenizer.save_pretrained(copy)
     with pytest.raises(UserError, match="choose an encoder"):
-        width(loaded)
+        width(copy)

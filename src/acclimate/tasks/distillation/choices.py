@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import get_args
 
 from acclimate.errors import UserError, unknown
+from acclimate.modules.connectors import Connector
 from acclimate.tasks.distillation.phases import switch_epoch
 
+CONNECTORS = get_args(Connector)
 OBJECTIVES = ("boundary", "kl")
 SCHEDULES = ("shared", "each")
 
@@ -16,7 +19,7 @@ def check_choices(objective: str, connector: str, schedule: str, share: float, e
 
     Args:
         objective: One of :data:`OBJECTIVES`.
-        connector: Checked where it is made, but for what does not go with the objective.
+        connector: One of ``Connector``; whether it suits both widths is checked where these are known.
         schedule: One of :data:`SCHEDULES`.
         share: Of the epochs, that distil.
         epochs: Of both phases.
@@ -25,7 +28,8 @@ def check_choices(objective: str, connector: str, schedule: str, share: float, e
     Raises:
         UserError: If a choice has no sense.
     """
-    for name, value, choices in (("objective", objective, OBJECTIVES), ("schedule", schedule, SCHEDULES)):
+    known = (("objective", objective, OBJECTIVES), ("connector", connector, CONNECTORS))
+    for name, value, choices in (*known, ("schedule", schedule, SCHEDULES)):
         if value not in choices:
             raise unknown(name, value, choices)
     if objective == "kl" and connector == "student":

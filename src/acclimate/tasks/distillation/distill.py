@@ -16,14 +16,14 @@ from acclimate.backbone.device import choose_precision, default_device, to_devic
 from acclimate.errors import UserError
 from acclimate.files import check_replaceable, check_writable
 from acclimate.locks import one_writer
-from acclimate.modules.connectors import Connector, Connectors
+from acclimate.modules.connectors import Connector, Connectors, resolve
 from acclimate.tasks.data import Task
 from acclimate.tasks.distillation.choices import check_choices
 from acclimate.tasks.distillation.phases import Lesson, switch_epoch, two_phases
 from acclimate.tasks.distillation.result import DistillResult
 from acclimate.tasks.distillation.scores import scores
 from acclimate.tasks.distillation.signs import teacher_signs, width
-from acclimate.tasks.distillation.stages import learnt
+from acclimate.tasks.distillation.stages import learnt, taught_into
 from acclimate.tasks.finished import decided_by, found
 from acclimate.tasks.kinds import load_task
 from acclimate.tasks.loop import train
@@ -177,25 +177,31 @@ def distill(
         temperature=temperature,
         connector_learning_rate=connector_learning_rate,
     )
+    widths = width(teacher), width(student)
+    resolve(connector, *widths)
     check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
     device = default_device()
     kind = choose_precision(precision, device)
     decided: dict[str, Any] = {}
+    done = None
     if out is not None:
         used = {name: value for name, value in asked.items() if name not in NOT_DECIDING}
         decided = decided_by("distill", {"teacher": teacher, "student": student}, {"task": data}, kind, used)
         done = found(out, decided, DistillResult)
-        if done and (teacher_out is None or not done.teacher_trained or (Path(teacher_out) / "config.json").is_file()):
+        if done and (teacher_out is None or not done.teacher_trained):
             return done
         check_writable(out)
     if few_shot is not None:  # one draw for both models
         data = replace(data, train=data.few_shot(few_shot, seed))
+    if done and teacher_out is not None:  # another call may have put its own teacher there
+        taught_into(teacher_out, teacher, data, teaching, kind)
+        return done
     master, taught, teacher_trained = learnt(teacher, data, teaching, kind, device, teacher_out)
     nn.Module.to(master.model, "cpu")  # out of the way of an accelerator until the student has learnt, too
     learner, studied, _ = learnt(student, data, studying, kind, device)
     to_device(master.model)
     set_seed(seed)
-    connectors = Connectors(connector, width(master.classifier), width(learner.classifier), seed).to(device)
+    connectors = Connectors(connector, *widths, seed).to(device)
     signs = teacher_signs(master.classifier, master.rows(data.train), connectors, kind)
     teacher_scores, student_scores = scores(master, kind), scores(learner, kind)
     del master  # its signs are all that is needed

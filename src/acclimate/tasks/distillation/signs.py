@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from acclimate.backbone.device import Precision, autocast
+from acclimate.backbone.loading import load_tokenizer
 from acclimate.errors import UserError
 from acclimate.files import new_folder
 from acclimate.modules.connectors import Connectors
 from acclimate.tasks.cached import hash_rows, kept_if_possible, load_tensors, what_computes
 from acclimate.tasks.classifier import Classifier, diverged
+from acclimate.tasks.loading import read_config
 from acclimate.training.run import cache_folder, cache_key, fingerprint_weights
 
 FILE = "signs.safetensors"
@@ -49,20 +52,22 @@ def first_token(model: Any, inputs: dict[str, Tensor]) -> Tensor:
     return model.base_model(**inputs)[0][:, 0]
 
 
-def width(classifier: Classifier) -> int:
-    """Return the width of what :func:`first_token` gives.
+def width(path: str | Path) -> int:
+    """Return the width of what :func:`first_token` gives for a model, without loading it.
+
+    Args:
+        path: A model folder, or a name on the hub.
 
     Raises:
-        UserError: If the first token of a text is not one that stands for the text.
+        UserError: If there is no model, or the first token of a text is not one that stands for the text.
     """
-    tokenizer, config = classifier.tokenizer, classifier.model.config
+    config, tokenizer = read_config(path), load_tokenizer(path)
     leads = tokenizer.cls_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.cls_token_id
     # XLNet puts it last and pads in front; of BART and its kin it is the decoder that gives the last states.
     if not leads or tokenizer.padding_side == "left" or getattr(config, "is_encoder_decoder", False):
-        name = type(classifier.model).__name__
         raise UserError(
-            f"{name} has no token in front of a text that stands for all of it, so its representation cannot be "
-            "distilled; choose an encoder such as BERT or RoBERTa."
+            f"'{path}' ({config.model_type}) has no token in front of a text that stands for all of it, so its "
+            "representation cannot be distilled, nor compared; choose an encoder such as BERT or RoBERTa."
         )
     return int(config.hidden_size)
 

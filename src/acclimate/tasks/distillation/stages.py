@@ -46,9 +46,7 @@ def learnt(
     """
     seconds, known = 0.0, knows_task(path, task)
     if not known and out is not None:
-        # The metric chooses between epochs, and here there is no choice: it may be one that only dev has.
-        asked = {name: value for name, value in asdict(options).items() if name not in ("precision", "metric")}
-        seconds = finetune(path, task, out=out, precision=precision, **asked).seconds
+        seconds = taught_into(out, path, task, options, precision)
         path = out
     set_seed(options.seed)  # before the new weights are drawn
     learner = Classification().learner(path, task, options, device)
@@ -56,3 +54,10 @@ def learnt(
     if not known and out is None:
         seconds = train_once(learner, learner.rows(task.train), options, precision)
     return learner, seconds, not known
+
+
+def taught_into(out: str | Path, path: str | Path, task: Task, options: Options, precision: Precision) -> float:
+    """Fine-tune a model into a folder, unless the folder holds just that, and return the seconds it took."""
+    # The metric chooses between epochs, and here there is no choice: it may be one that only dev has.
+    asked = {name: value for name, value in asdict(options).items() if name not in ("precision", "metric")}
+    return finetune(path, task, out=out, precision=precision, **asked).seconds
