@@ -53,7 +53,7 @@ def test_the_small_study_adapts_as_the_single_ones_but_for_its_budget(plan):
         for key, cell in plan(name)[1].cells.items():
             if cell.kind == "adapt":
                 ours, theirs = adapted[cell.identity["method"]]["settings"], cell.identity["settings"]
-                assert {key for key in theirs if theirs[key] != ours[key]} == {"tokens"}
+                assert {key for key in theirs if theirs[key] != ours[key]} == {"tokens", "precision"}
             elif cell.kind == "loss" and cell.needs is None:  # of the model as it is
                 assert key in small.cells
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from difflib import get_close_matches
 
@@ -15,25 +16,25 @@ class UserError(Exception):
 
 
 def check_positive(**values: float) -> None:
-    """Check that every value is more than zero.
+    """Check that every value is a finite number of more than zero.
 
     Raises:
         UserError: If one is not; the message names it as on the command line.
     """
     for name, value in values.items():
-        if value <= 0:
+        if not 0 < value < math.inf:
             raise UserError(f"{name.replace('_', '-')} must be more than zero, not {value:g}.")
 
 
 def check_not_negative(**values: float) -> None:
-    """Check that no value is less than zero.
+    """Check that every value is a finite number of zero or more.
 
     Raises:
-        UserError: If one is; the message names it as on the command line.
+        UserError: If one is not; the message names it as on the command line.
     """
     for name, value in values.items():
-        if not value >= 0:
-            raise UserError(f"{name.replace('_', '-')} must not be less than zero, not {value:g}.")
+        if not 0 <= value < math.inf:
+            raise UserError(f"{name.replace('_', '-')} must be zero or more, not {value:g}.")
 
 
 def first_line(error: Exception) -> str:

@@ -67,9 +67,33 @@ def read_settings(path: str | Path, what: str) -> Any:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text) if path.suffix == ".toml" else yaml.safe_load(text)
+        return tomllib.loads(text) if path.suffix == ".toml" else load_yaml(text)
     except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"Cannot parse {what} '{path}': {' '.join(str(error).split())}") from error
+
+
+def load_yaml(text: str) -> Any:
+    """Read YAML as ``yaml.safe_load`` does, but refuse a key that stands twice, of which that would take the last.
+
+    Raises:
+        yaml.YAMLError: If it cannot be parsed.
+    """
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key, _ in node.value:
+                # "<<" merges another mapping in, and its keys are meant to be overridden.
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    if key.value in seen:
+                        raise yaml.constructor.ConstructorError(
+                            None, None, f"the key '{key.value}' stands twice", key.start_mark
+                        )
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    return yaml.load(text, Loader)
 
 
 def check_replaceable(out: str | Path | None, mark: str, what: str) -> None:

@@ -13,7 +13,7 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.tasks import Task, finetune
 from acclimate.training import adapt
-from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
+from tests.tiny import TEXTS, save_tiny, tiny_model, tiny_tokenizer
 
 ROWS = [{"text": text, "label": "ab"[number % 2]} for number, text in enumerate(TEXTS)]
 TASK = Task.of("t", ROWS, ROWS[:4])
@@ -67,6 +67,15 @@ def test_a_tokenizer_without_padding_token(tmp_path):
     folder = save_without(tmp_path / "model", "pad_token")
     assert adapt(folder, Corpus.of(TEXTS), "mlm", tmp_path / "out", **SHORT).steps == 1
     refused(lambda: tune(folder), "neither a padding nor an end token")
+
+
+def test_a_tokenizer_that_was_made_up(tmp_path):
+    """transformers makes one of the special tokens alone where the config says which class, but there is no file."""
+    folder = tmp_path / "model"
+    tiny_model("bert").save_pretrained(folder)
+    (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    for use in (lambda: load_masked_lm(folder), lambda: tune(folder)):
+        refused(use, str(folder))
 
 
 @pytest.mark.parametrize("damage", ["empty", "half", "garbage", "folder", "gone"])

@@ -105,6 +105,9 @@ def test_files_of_methods_and_of_what_is_searched_start_at_the_file(tmp_path):
         ({"adapt": {"precision": "fp16"}}, "'adapt.precision'"),
         ({"finetune": {"precision": "half"}}, "'finetune.precision'"),
         ({"seeds": 0}, "'seeds'"),
+        ({"seeds": [0, -1]}, "'seeds"),
+        ({"adapt_seeds": [-1]}, "'adapt_seeds"),
+        ({"adapt": {"steps": 2, "epochs": 1}}, "give one of steps, epochs, tokens and max_minutes"),
         ({"seeds": 10**15}, "give a list"),
         ({"adapt": {"tokens": "lots"}}, "'adapt.tokens'"),
         ({"methods": ["mlm", "mlm"]}, "'mlm' stands twice under methods"),
@@ -119,7 +122,7 @@ def test_mistakes_are_one_clear_line(change, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["a: [", "just words", "", "- 1"])
+@pytest.mark.parametrize("text", ["a: [", "just words", "", "- 1", "seeds: 2\nseeds: 3", "adapt: {seed: 1, seed: 2}"])
 def test_a_file_that_is_no_study(tmp_path, text):
     path = tmp_path / "study.yaml"
     path.write_text(text)

@@ -47,6 +47,10 @@ def test_budgets(tiny_bert, tmp_path):
         ({"steps": 1, "warmup": 500}, "share of the training"),
         ({"steps": 1, "weight_decay": -0.1}, "weight-decay"),
         ({"steps": 1, "seed": -1}, "seed must be from 0"),
+        ({"max_minutes": float("nan")}, "max-minutes must be more than zero, not nan"),
+        ({"epochs": float("inf")}, "epochs must be more than zero, not inf"),
+        ({"steps": 1, "learning_rate": float("nan")}, "learning-rate must be more than zero, not nan"),
+        ({"steps": 1, "head_tokens": -1}, "head-tokens must be more than zero"),
     ],
 )
 def test_mistakes_are_explained(tiny_bert, tmp_path, options, message):

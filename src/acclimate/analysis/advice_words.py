@@ -120,8 +120,13 @@ def _pilot(pilot: dict[str, Any]) -> dict[str, str]:
     return {
         "about": "pilot",
         "says": said,
-        "does_not_say": "That the curve goes on: the intervals know the scatter of ten points around a curve and "
-        "nothing of a bend. The learning rate of the pilot falls to zero at its end, which flatters its last points. "
+        "does_not_say": (
+            "That the curve goes on: the intervals know the scatter of ten points around a curve and "
+            "nothing of a bend. "
+            if projection
+            else ""
+        )
+        + "The learning rate of the pilot falls to zero at its end, which flatters its last points. "
         + LAST,
     }
 

@@ -46,6 +46,8 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trusted())
     except UNREADABLE as error:
         raise UserError(f"No tokenizer could be loaded from '{path}': {why(error, path)}") from error
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up, since its files are missing
+        raise UserError(f"The tokenizer in '{path}' knows no word; add the files of its vocabulary to the folder.")
     return tokenizer
 
 

@@ -18,7 +18,7 @@ def caveats(results: dict[str, Any], compared: list[dict[str, Any]]) -> list[str
     if results["failures"]:
         count = len(results["failures"])
         said.append(f"{count} {'cell has' if count == 1 else 'cells have'} no result; see the end of this page.")
-    said += _unlearnt(results) + _leaked(results) + _repeated(results)
+    said += _unlearnt(results) + _unread(results) + _leaked(results) + _repeated(results)
     if compared:
         seeds = min(len(row["difference"]["seeds"]) for row in compared)
         if seeds == 1:
@@ -27,7 +27,9 @@ def caveats(results: dict[str, Any], compared: list[dict[str, Any]]) -> list[str
                 "too narrow. Run at least three seeds before believing them."
             )
         elif seeds == 2:
-            said.append("Two seeds say little about the luck of training; the intervals are wide and still uncertain.")
+            said.append(
+                "Two seeds say little about the luck of training, and their intervals are uncertain themselves."
+            )
         if results.get("shared_adaptation"):
             said.append(
                 "Each method was adapted once and shared by all seeds of fine-tuning, so the intervals do not include "
@@ -39,6 +41,19 @@ def caveats(results: dict[str, Any], compared: list[dict[str, Any]]) -> list[str
                 "chance alone; the column p (Holm) corrects for that."
             )
     return said
+
+
+def _unread(results: dict[str, Any]) -> list[str]:
+    """Warn of each text that models were adapted to of which records could not be read."""
+    lost = {}
+    for run in results.get("adaptations") or []:
+        if broken := run.get("broken"):
+            text = f"the text of {run['domain']}" if run["domain"] else "the text"
+            lost[broken["first"]] = (
+                f"Of {text} {broken['records']:,} records could not be read and were left out "
+                f"({broken['documents']:,} documents were read); the first: {broken['first']}."
+            )
+    return list(lost.values())
 
 
 def _leaked(results: dict[str, Any]) -> list[str]:

@@ -102,13 +102,12 @@ def _write(results: dict[str, Any], out: Path, progress: bool) -> None:
     from acclimate.report import results_table, write_markdown, write_report
 
     write_markdown(results, out / "results.md")
-    report = write_report(results, out / "report.html")
+    write_report(results, out / "report.html")
     write_model_cards(results, out)
     if progress:
         console = Console()
         for table in results_table(results):
             console.print(table)
-        console.print(f"Report: {report}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _tell_leaks(plan: Plan) -> None:

@@ -19,6 +19,7 @@ from acclimate.study.settings import (
     EvaluateSettings,
     FinetuneSettings,
     Paths,
+    Seed,
     Strict,
     TaskSpec,
     several,
@@ -129,9 +130,9 @@ class StudyConfig(Strict):
         "report"  # YAML reads a bare off as false
     )
     adapt: AdaptSettings = AdaptSettings()
-    adapt_seeds: list[int] | None = Field(default=None, min_length=1)
+    adapt_seeds: list[Seed] | None = Field(default=None, min_length=1)
     finetune: FinetuneSettings = FinetuneSettings()
-    seeds: Annotated[list[int], Field(min_length=1)] = [0, 1, 2, 3, 4]
+    seeds: Annotated[list[Seed], Field(min_length=1)] = [0, 1, 2, 3, 4]
     evaluate: EvaluateSettings = EvaluateSettings()
     distill: list[DistillSpec] = Field(default_factory=list)
     search: SearchSettings | None = None

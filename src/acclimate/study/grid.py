@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from acclimate.study.settings import Count, FinetuneLists, Lists, Strict, Whole, lists
+from acclimate.study.settings import Count, FinetuneLists, Lists, Seed, Strict, lists
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -44,7 +44,7 @@ class SearchSettings(Strict):
 
     seeds: Annotated[list[int] | None, BeforeValidator(_seeds), Field(min_length=1)] = None
     combinations: Literal["all", "one-factor"] | Count = "all"
-    seed: Whole = 0
+    seed: Seed = 0
     per: Literal["method", "task"] = "method"
     tolerance: float = Field(default=0.0, ge=0)
     teacher_tolerance: float = Field(default=0.01, ge=0)

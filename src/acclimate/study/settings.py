@@ -60,7 +60,7 @@ def _of_finetuning(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
 Lists = Annotated[dict[str, list[Any]], BeforeValidator(lists)]
 FinetuneLists = Annotated[Lists, AfterValidator(_of_finetuning)]
 """Values to try, by name of the setting."""
-Whole = Annotated[int, BeforeValidator(number)]
+Seed = Annotated[int, BeforeValidator(number), Field(ge=0)]
 Count = Annotated[int, BeforeValidator(number), Field(ge=1)]
 
 
@@ -143,7 +143,7 @@ class AdaptSettings(BaseModel):
     epochs: float | None = Field(default=None, gt=0)
     tokens: Count | None = None
     max_minutes: float | None = Field(default=None, gt=0)
-    seed: Whole = 0
+    seed: Seed = 0
     max_length: Count | None = None
     batch_size: Count | None = None
     learning_rate: float | None = Field(default=None, gt=0)
@@ -156,6 +156,13 @@ class AdaptSettings(BaseModel):
     head_tokens: Count | None = None
     heldout_every: Count | None = None
     save_every: Count | None = None
+
+    @model_validator(mode="after")
+    def _one_budget(self) -> AdaptSettings:
+        given = [name for name in ("steps", "epochs", "tokens", "max_minutes") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"give one of steps, epochs, tokens and max_minutes, not {' and '.join(given)}")
+        return self
 
     def given(self) -> dict[str, Any]:
         """The settings that were given."""

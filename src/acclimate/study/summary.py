@@ -184,7 +184,7 @@ class _View:
                         "head": method == HEAD,
                         "seed": cell.labels.get("adapt_seed"),
                         "folder": f"models/{cell.key}",
-                        **{name: result.get(name) for name in ("steps", "tokens", "seconds", "losses")},
+                        **{name: result.get(name) for name in ("steps", "tokens", "seconds", "losses", "broken")},
                         **found_before(result.get("accounts", {}), store.model_folder(cell.key)),
                         **read_curves(store.model_folder(cell.key) / "log.jsonl"),
                     }

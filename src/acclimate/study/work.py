@@ -6,9 +6,12 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import asdict, is_dataclass
+from pathlib import Path
 from typing import Any
 
+from acclimate.cards.adapted import ACCOUNT
 from acclimate.errors import UserError
+from acclimate.files import read_json
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.kept import home_of
 from acclimate.study.parts import Parts
@@ -70,7 +73,8 @@ class Worker:
         kept = {name: getattr(result, name) for name in ("method", "steps", "tokens", "seconds", "losses")}
         masked = getattr(result, "masked", None)
         accounts = getattr(result, "accounts", None)
-        return {**kept, **({"masked": masked} if masked else {}), **({"accounts": accounts} if accounts else {})}
+        more = {"masked": masked, "accounts": accounts, "broken": _broken(folder)}
+        return {**kept, **{name: value for name, value in more.items() if value}}
 
     def _loss(self, cell: Cell) -> dict[str, Any]:
         name = "general" if cell.labels["text"] == "general" else f"domain {cell.labels['domain']}"
@@ -107,3 +111,18 @@ class Worker:
         values = asdict(result) if is_dataclass(result) and not isinstance(result, type) else dict(vars(result))
         values.pop("probabilities", None)
         return values
+
+
+def _broken(model: Path) -> dict[str, Any] | None:
+    """Return how many records of its text an adaptation could not read, and the first; None if it read all."""
+    try:
+        text = read_json(model / ACCOUNT)["text"]
+        return {"records": text["broken"], "documents": text["documents"], "first": text["problems"][0]}
+    except (
+        OSError,
+        ValueError,
+        KeyError,
+        TypeError,
+        IndexError,
+    ):  # no problem; or a part of a user's own, with no card
+        return None

@@ -45,12 +45,13 @@ class Options:
             raise UserError(f"select='dev' needs a dev file, and the task '{task}' has none; use select='last'.")
         for name in ("epochs", "batch_size"):
             number = getattr(self, name)
-            if number < 1 or number != int(number):
+            if not (1 <= number < math.inf and number == int(number)):
                 raise UserError(f"{name}={number} must be a whole number of at least 1.")
         if not 0 < self.learning_rate < math.inf:
             raise UserError(f"learning_rate={self.learning_rate} must be above 0.")
-        if not 0 <= self.confidence_penalty < math.inf:
-            raise UserError(f"confidence_penalty={self.confidence_penalty} must be 0 or more.")
+        for name in ("confidence_penalty", "weight_decay", "seed"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UserError(f"{name}={getattr(self, name)} must be 0 or more.")
         if not 0 <= self.warmup <= 1:
             raise UserError(f"warmup={self.warmup} must lie between 0 and 1.")
 

@@ -102,7 +102,7 @@ def adapt(
         tokens: Tokens of text to read.
         max_minutes: Minutes of training; the learning rate decays with the time. Not repeatable to the bit.
         seed: From it comes every random choice: the same seed gives the same weights on the same machine.
-        max_length: Tokens of a text at most, without those that a method appends; longer documents are cut.
+        max_length: Tokens of a text at most, without those that a method appends; a longer document becomes several.
         batch_size: Texts a step, however many micro-batches they make.
         learning_rate: Peak, reached after the warm-up, then linear to zero; by default what the method says, mostly
             1e-4.
@@ -146,7 +146,7 @@ def adapt(
     budget = Budget.of(steps, epochs, tokens, max_minutes, usual)
     aside = HeldOutText.of(heldout, heldout_every, text_column)
     learning_rate = method.learning_rate if learning_rate is None else learning_rate
-    check_positive(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate)
+    check_positive(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate, head_tokens=head_tokens)
     check_course(seed, warmup, weight_decay, layout, save_every)
     hidden = resolve(masking, mask_rate, masking_settings)
     if (masking or masking_settings) and type(method).masking is not Method.masking:
@@ -199,7 +199,7 @@ def adapt(
         rows = tokenize(
             text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
         )
-    TrainingBar.say(f"Text: {text.report.summary()}.", enabled=progress)
+    TrainingBar.say(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
     open_work(work, config, group)
     to_device(loaded.model)
     if loaded.absent_head:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass
 
 from acclimate.corpus import TokenRows
-from acclimate.errors import UserError
+from acclimate.errors import UserError, check_positive
 
 
 @dataclass
@@ -27,18 +27,17 @@ class Budget:
         return cls(steps, usual if nothing else epochs, tokens, max_minutes)
 
     def __post_init__(self) -> None:
-        """Check that one of the four is given and positive.
+        """Check that at most one of the four is given, and positive.
 
         Raises:
-            UserError: If none or several are given, or one is not positive.
+            UserError: If several are given, or one is not a finite number of more than zero.
         """
         given = {name: value for name, value in asdict(self).items() if value is not None}
         if not given:
             self.epochs = 1
         elif len(given) > 1:
             raise UserError(f"Give one of steps, epochs, tokens and max-minutes, not {' and '.join(given)}.")
-        elif min(given.values()) <= 0:
-            raise UserError(f"{next(iter(given))} must be more than zero.")
+        check_positive(**given)
 
     def resolve(self, rows: TokenRows, batch_size: int, appended: int = 0) -> int:
         """Return the number of optimiser steps; under a time budget a number that will not be reached.

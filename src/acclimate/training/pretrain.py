@@ -100,7 +100,7 @@ def pretrain(
         tokenizer_characters: Size of the random sample of documents that a tokenizer is trained on, at most.
         keep_steps: Optimiser steps after which the model is kept; 0 is the start.
         seed: From it come the first weights and every later random choice.
-        max_length: Tokens of a text at most; longer documents are cut.
+        max_length: Tokens of a text at most; longer documents become several rows.
         batch_size: Texts a step, however many micro-batches they make.
         learning_rate: Peak, reached after the warm-up, then linear to zero, over steps or, with ``max_minutes``, time.
         weight_decay: Of AdamW, on matrices only.
