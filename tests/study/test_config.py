@@ -108,6 +108,8 @@ def test_files_of_methods_and_of_what_is_searched_start_at_the_file(tmp_path):
         ({"seeds": [0, -1]}, "'seeds"),
         ({"adapt_seeds": [-1]}, "'adapt_seeds"),
         ({"adapt": {"steps": 2, "epochs": 1}}, "give one of steps, epochs, tokens and max_minutes"),
+        ({"methods": ["none", {"name": "mlm", "adapt": {"learning_rate": -1}}]}, "'learning_rate': Input should be"),
+        ({"methods": ["none", {"name": "mlm", "adapt": {"steps": 2, "epochs": 1}}]}, "give one of steps, epochs"),
         ({"seeds": 10**15}, "give a list"),
         ({"adapt": {"tokens": "lots"}}, "'adapt.tokens'"),
         ({"methods": ["mlm", "mlm"]}, "'mlm' stands twice under methods"),

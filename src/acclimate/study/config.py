@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from acclimate.errors import UserError, unknown
 from acclimate.files import read_settings
@@ -46,6 +46,17 @@ class ModelSpec(Strict):
         return self
 
 
+def _of_adaptation(given: dict[str, Any]) -> dict[str, Any]:
+    """Check the settings that one method has of its own as those of the study are checked."""
+    try:
+        sound = AdaptSettings(**given).given()
+        return {name: sound[name] for name in given if name in sound}
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(str(part) for part in first["loc"])
+        raise ValueError(f"'{name}': {first['msg']}" if name else first["msg"]) from error
+
+
 class MethodSpec(BaseModel):
     """A method of adaptation: its name, or ``{name, label?, on?, adapt?, **parameters}``.
 
@@ -59,7 +70,7 @@ class MethodSpec(BaseModel):
     name: str
     label: str = ""
     on: Literal["domain", "task"] | None = None
-    adapt: dict[str, Any] = Field(default_factory=dict)
+    adapt: Annotated[dict[str, Any], AfterValidator(_of_adaptation)] = Field(default_factory=dict)
     search: MethodSearch | None = None
 
     @property
