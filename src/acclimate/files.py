@@ -93,7 +93,11 @@ def load_yaml(text: str) -> Any:
                     seen.add(key.value)
             return super().construct_mapping(node, deep)
 
-    return yaml.load(text, Loader)
+    loader = Loader(text)
+    try:
+        return loader.get_single_data()
+    finally:
+        loader.dispose()
 
 
 def check_replaceable(out: str | Path | None, mark: str, what: str) -> None:

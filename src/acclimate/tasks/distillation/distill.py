@@ -190,7 +190,8 @@ def distill(
         done = found(out, decided, DistillResult)
         if done and (teacher_out is None or not done.teacher_trained):
             return done
-        check_writable(out)
+        if done is None:
+            check_writable(out)
     if few_shot is not None:  # one draw for both models
         data = replace(data, train=data.few_shot(few_shot, seed))
     if done and teacher_out is not None:  # another call may have put its own teacher there
