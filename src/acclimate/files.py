@@ -67,12 +67,12 @@ def read_settings(path: str | Path, what: str) -> Any:
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text) if path.suffix == ".toml" else load_yaml(text)
+        return tomllib.loads(text) if path.suffix == ".toml" else _load_yaml(text)
     except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise UserError(f"Cannot parse {what} '{path}': {' '.join(str(error).split())}") from error
 
 
-def load_yaml(text: str) -> Any:
+def _load_yaml(text: str) -> Any:
     """Read YAML as ``yaml.safe_load`` does, but refuse a key that stands twice, of which that would take the last.
 
     Raises:

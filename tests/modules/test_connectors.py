@@ -40,3 +40,5 @@ def test_equal_widths_need_none():
 def test_what_cannot_be():
     with pytest.raises(UserError, match="6 units and the student 4"):
         Connectors("none", 6, 4, 0)
+    with pytest.raises(UserError, match=r"Unknown connector 'techer'\. Did you mean 'teacher'"):
+        Connectors("techer", 6, 4, 0)

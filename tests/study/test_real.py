@@ -74,12 +74,13 @@ def test_the_text_of_the_task_and_held_out_text(folder):
 
 def test_records_that_could_not_be_read_are_told_in_the_report(folder):
     save_tiny("bert", folder / "model")
-    path = write_study(folder, "[none, mlm]")
+    path = write_study(folder, "[none, mlm, {name: dapt+tapt, task_steps: 1}]")
     lines = (folder / "domain.txt").read_text().splitlines()
     rows = [json.dumps({"text": line}) for line in lines] + ['{"text": broken'] * 3
     (folder / "domain.jsonl").write_text("\n".join(rows))
     path.write_text(path.read_text().replace("domain.txt", "domain.jsonl").replace("seeds: 2", "seeds: 1"))
-    compare(path, folder / "out", progress=False)
+    results = compare(path, folder / "out", progress=False)
+    assert [run["broken"]["records"] for run in results["adaptations"]] == [3, 3]  # of two stages one reads this text
     told = (folder / "out" / "results.md").read_text()
     assert "Of the text of d 3 records could not be read and were left out" in told
     assert "domain.jsonl:" in told

@@ -104,7 +104,12 @@ def _pilot(pilot: dict[str, Any]) -> dict[str, str]:
     elif change["low"] > 0:
         said += " It got worse: lower the learning rate before you do more."
     projection = pilot.get("projection")
+    unsaid = ""
     if projection:
+        unsaid = (
+            "That the curve goes on: the intervals know the scatter of ten points around a curve and nothing of a "
+            "bend. "
+        )
         fits = [name for name in ("log-linear", "power law") if name in projection]
         ranges = "; ".join(
             f"{name} {_signed(projection[name]['value'])} nats, 95 % {_span(projection[name])}" for name in fits
@@ -120,12 +125,7 @@ def _pilot(pilot: dict[str, Any]) -> dict[str, str]:
     return {
         "about": "pilot",
         "says": said,
-        "does_not_say": (
-            "That the curve goes on: the intervals know the scatter of ten points around a curve and "
-            "nothing of a bend. "
-            if projection
-            else ""
-        )
+        "does_not_say": unsaid
         + "The learning rate of the pilot falls to zero at its end, which flatters its last points. "
         + LAST,
     }

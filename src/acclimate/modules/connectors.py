@@ -2,32 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import nn
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, unknown
 
 Connector = Literal["auto", "none", "teacher", "student"]
 BIAS = 0.01
 """Of the projection of the teacher, as in the released code of DoKTra."""
 
 
-def resolve(kind: Connector, teacher_width: int, student_width: int) -> Connector:
-    """Return what a connector, perhaps ``"auto"``, is between two widths.
-
-    Raises:
-        UserError: If it is ``"none"`` and the widths differ.
-    """
-    if kind == "none" and teacher_width != student_width:
-        raise UserError(
-            f"The teacher has {teacher_width} units and the student {student_width}: the connector cannot be 'none'; "
-            "use 'teacher' or 'student'."
-        )
-    if kind == "auto":
-        return "none" if teacher_width == student_width else "teacher"
-    return kind
+def check_connector(kind: str) -> None:
+    """Raise UserError for a kind of connector that is not known."""
+    if kind not in get_args(Connector):
+        raise unknown("connector", kind, get_args(Connector))
 
 
 class Connectors(nn.Module):
@@ -57,10 +47,18 @@ class Connectors(nn.Module):
             seed: Of the draw.
 
         Raises:
-            UserError: As :func:`resolve`.
+            UserError: If the kind is not known, or is ``"none"`` and the widths differ.
         """
         super().__init__()
-        self.kind = kind = resolve(kind, teacher_width, student_width)
+        check_connector(kind)
+        if kind == "auto":
+            kind = "none" if teacher_width == student_width else "teacher"
+        if kind == "none" and teacher_width != student_width:
+            raise UserError(
+                f"The teacher has {teacher_width} units and the student {student_width}: the connector cannot be "
+                "'none'; use 'teacher' or 'student'."
+            )
+        self.kind = kind
         self.teacher: nn.Module = nn.Identity()
         self.student: nn.Module = nn.Identity()
         self.units = teacher_width if kind == "student" else student_width

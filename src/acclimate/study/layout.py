@@ -13,6 +13,7 @@ from acclimate.study.kept import add_others
 from acclimate.study.moved import add_moved
 from acclimate.study.parts import FIRST_ADAPT_OPTIONS, HARMLESS, RESERVED
 from acclimate.study.reading import UNADAPTED
+from acclimate.study.settings import BUDGETS
 
 if TYPE_CHECKING:
     from acclimate.study.plan import Base, Plan
@@ -66,9 +67,8 @@ def _adaptation(
     defaults: dict[str, Any],
 ) -> Cell:
     given = {**config.adapt.given(), **method.adapt, "seed": seed}
-    budget = ("steps", "epochs", "tokens", "max_minutes")
-    if any(key in method.adapt for key in budget):  # a budget of its own takes the place of the shared one
-        given = {key: value for key, value in given.items() if key not in budget or key in method.adapt}
+    if any(key in method.adapt for key in BUDGETS):  # a budget of its own takes the place of the shared one
+        given = {key: value for key, value in given.items() if key not in BUDGETS or key in method.adapt}
     known = {key: value for key, value in defaults.items() if key not in RESERVED}
     decides = {
         key: value

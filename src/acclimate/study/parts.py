@@ -165,13 +165,10 @@ def _distill_defaults() -> dict[str, Any] | None:
 
 def _check_lesson(settings: dict[str, Any]) -> None:
     from acclimate.tasks import distill
-    from acclimate.tasks.distillation.choices import check_choices
+    from acclimate.tasks.distillation.choices import CHOICES, check_choices
 
-    names = inspect.signature(check_choices).parameters
-    numbers = ("margin", "scale", "temperature", "connector_learning_rate")
     values = _defaults(distill) | settings
-    values["share"] = values["distill_share"]
-    check_choices(**{name: values[name] for name in (*names, *numbers) if name in values})
+    check_choices(**{name: values[name] for name in CHOICES})
 
 
 @dataclass(frozen=True)

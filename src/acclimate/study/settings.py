@@ -135,6 +135,10 @@ class TaskSpec(FinetuneSettings):
         return self
 
 
+BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
+"""Settings that say how long to adapt, one of which is given at most."""
+
+
 class AdaptSettings(BaseModel):
     """Settings of adaptation: any keyword of ``acclimate.adapt``, checked against it before the study starts."""
 
@@ -159,9 +163,9 @@ class AdaptSettings(BaseModel):
 
     @model_validator(mode="after")
     def _one_budget(self) -> AdaptSettings:
-        given = [name for name in ("steps", "epochs", "tokens", "max_minutes") if getattr(self, name) is not None]
+        given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"give one of steps, epochs, tokens and max_minutes, not {' and '.join(given)}")
+            raise ValueError(f"give one of {', '.join(BUDGETS[:-1])} and {BUDGETS[-1]}, not {' and '.join(given)}")
         return self
 
     def given(self) -> dict[str, Any]:

@@ -115,14 +115,11 @@ class Worker:
 
 def _broken(model: Path) -> dict[str, Any] | None:
     """Return how many records of its text an adaptation could not read, and the first; None if it read all."""
-    try:
-        text = read_json(model / ACCOUNT)["text"]
-        return {"records": text["broken"], "documents": text["documents"], "first": text["problems"][0]}
-    except (
-        OSError,
-        ValueError,
-        KeyError,
-        TypeError,
-        IndexError,
-    ):  # no problem; or a part of a user's own, with no card
+    account = model / ACCOUNT
+    card = read_json(account) if account.is_file() else {}  # a part of a user's own may write none
+    texts = [part.get("text") or {} for part in card.get("stages") or [card]]
+    texts = list({tuple(text["problems"]): text for text in texts if text.get("broken")}.values())
+    if not texts:
         return None
+    broken, documents = (sum(text[name] for text in texts) for name in ("broken", "documents"))
+    return {"records": broken, "documents": documents, "first": texts[0]["problems"][0]}

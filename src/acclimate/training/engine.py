@@ -139,8 +139,7 @@ class Engine:
             seeds.append(_RandomState(device))
             represented.append(self._read(batch, grad=False)[1])
         slopes = self._slopes(represented, terms)
-        rewind = bool(seeds)
-        after = _RandomState(device)
+        after = _RandomState(device) if seeds else None
         del represented  # with its graphs
         for number, batch in enumerate(batches):
             if not kept and seeds:
@@ -151,7 +150,7 @@ class Engine:
             del read  # what is not in the graph is no longer needed, the logits above all
             if backward:
                 loss.backward()  # each by itself: lowered weights would add up gradients of several in bf16
-        if rewind:
+        if after:
             after.restore()  # or the next step would draw once more what the terms over all texts drew
 
     def _counts(self, batches: Sequence[Batch]) -> dict[str, int]:

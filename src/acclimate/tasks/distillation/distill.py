@@ -16,7 +16,7 @@ from acclimate.backbone.device import choose_precision, default_device, to_devic
 from acclimate.errors import UserError
 from acclimate.files import check_replaceable, check_writable
 from acclimate.locks import one_writer
-from acclimate.modules.connectors import Connector, Connectors, resolve
+from acclimate.modules.connectors import Connector, Connectors
 from acclimate.tasks.data import Task
 from acclimate.tasks.distillation.choices import check_choices
 from acclimate.tasks.distillation.phases import Lesson, switch_epoch, two_phases
@@ -177,32 +177,28 @@ def distill(
         temperature=temperature,
         connector_learning_rate=connector_learning_rate,
     )
-    widths = width(teacher), width(student)
-    resolve(connector, *widths)
     check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
     device = default_device()
     kind = choose_precision(precision, device)
-    decided: dict[str, Any] = {}
-    done = None
-    if out is not None:
-        used = {name: value for name, value in asked.items() if name not in NOT_DECIDING}
-        decided = decided_by("distill", {"teacher": teacher, "student": student}, {"task": data}, kind, used)
-        done = found(out, decided, DistillResult)
-        if done and (teacher_out is None or not done.teacher_trained):
-            return done
-        if done is None:
-            check_writable(out)
+    whole = data
     if few_shot is not None:  # one draw for both models
         data = replace(data, train=data.few_shot(few_shot, seed))
-    if done and teacher_out is not None:  # another call may have put its own teacher there
-        taught_into(teacher_out, teacher, data, teaching, kind)
-        return done
+    decided: dict[str, Any] = {}
+    if out is not None:
+        used = {name: value for name, value in asked.items() if name not in NOT_DECIDING}
+        decided = decided_by("distill", {"teacher": teacher, "student": student}, {"task": whole}, kind, used)
+        if done := found(out, decided, DistillResult):
+            if teacher_out is not None and done.teacher_trained:  # another call may have put its own teacher there
+                taught_into(teacher_out, teacher, data, teaching, kind)
+            return done
+        check_writable(out)
+    connectors = Connectors(connector, width(teacher), width(student), seed)  # now: they may not suit each other
     master, taught, teacher_trained = learnt(teacher, data, teaching, kind, device, teacher_out)
     nn.Module.to(master.model, "cpu")  # out of the way of an accelerator until the student has learnt, too
     learner, studied, _ = learnt(student, data, studying, kind, device)
     to_device(master.model)
     set_seed(seed)
-    connectors = Connectors(connector, *widths, seed).to(device)
+    connectors.to(device)
     signs = teacher_signs(master.classifier, master.rows(data.train), connectors, kind)
     teacher_scores, student_scores = scores(master, kind), scores(learner, kind)
     del master  # its signs are all that is needed
