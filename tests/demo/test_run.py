@@ -61,7 +61,7 @@ def test_what_holds_a_text_of_the_test_is_left_out(data, tmp_path, monkeypatch):
     model.mkdir()
     (model / "config.json").write_text("{}")
     config = StudyConfig.of(study(model, "mini", data, seeds=1))
-    plan = make_plan(config, Parts(has_head=lambda path: True))
+    plan = make_plan(config, Parts(has_head=lambda path, max_length: True))
     (corpus,) = plan.corpora.values()
     assert sorted(corpus) == texts
     (found,) = plan.leakage.values()

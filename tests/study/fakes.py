@@ -16,6 +16,7 @@ from acclimate.errors import UserError, unknown
 from acclimate.evaluation.calibration import calibration
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.study import Parts
+from acclimate.tasks.data import Example
 
 METHODS = {"none": {}, "mlm": {}, "dga": {"contrast_weight": 1.0, "temperature": 0.05}}
 
@@ -25,6 +26,7 @@ class FakeTask:
     path: Path
     name: str
     default_length = 128
+    dev = (Example("a text", None, 0),)
 
     def fingerprint(self) -> str:
         return sha256(self.path.read_bytes()).hexdigest()
@@ -156,7 +158,7 @@ class World:
             load_task=self.load_task,
             lm_loss=self.lm_loss,
             corpus=lambda sources, column: Corpus(sources, text_column=column),
-            has_head=lambda model: not self.headless,
+            has_head=lambda model, max_length: not self.headless,
             method=self.method,
             adapt_defaults=lambda: {
                 **{name: None for name in ("steps", "epochs", "tokens", "max_minutes", "save_every")},

@@ -8,6 +8,7 @@ import random
 import pytest
 import transformers
 
+from acclimate.errors import UserError
 from acclimate.study import compare
 from tests.tiny import WORDS, save_tiny, tiny_tokenizer
 
@@ -54,6 +55,30 @@ def test_from_files_to_a_report_and_nothing_twice(folder):
     assert results["losses"][0]["difference"]["difference"] != 0
     assert len(results["scores"][1]["difference"]["seeds"]) == 2
     assert compare(path, folder / "out", progress=False)["cells"]["reused"] == 7
+
+
+@pytest.mark.parametrize(
+    ("said", "instead", "why"),
+    [
+        (
+            "adapt: {steps: 2, batch_size: 8, max_length: 16",
+            "adapt: {steps: 2, max_length: 999",
+            "'model': .* 999 is more",
+        ),
+        ("documents: 10, max_length: 16", "documents: 10, max_length: 999", "'model': max-length 999 is more"),
+        ("finetune: {", "finetune: {select: dev, ", "the task 'task' has none; use last"),
+        ("corpus: domain.txt", "corpus: broken.jsonl", "no usable document.* 1 broken"),
+    ],
+)
+def test_what_cannot_be_is_said_before_anything_is_trained(folder, said, instead, why):
+    save_tiny("bert", folder / "model")
+    path = write_study(folder, "[none, mlm]")
+    (folder / "broken.jsonl").write_text("{no JSON\n")
+    assert said in path.read_text()
+    path.write_text(path.read_text().replace(said, instead))
+    with pytest.raises(UserError, match=why):
+        compare(path, folder / "out", progress=False)
+    assert not (folder / "out" / "cells").exists()
 
 
 def test_the_text_of_the_task_and_held_out_text(folder):

@@ -280,6 +280,13 @@ def test_models_that_cannot_be_used(tmp_path):
         finetune(torn, task, **QUICK)
 
 
+def test_a_length_that_the_model_cannot_read_is_told_once(tmp_path, caplog):
+    save_tiny("bert", tmp_path / "short")
+    for _ in range(2):
+        finetune(tmp_path / "short", keyword_task(), max_length=81, epochs=1, **QUICK)
+    assert caplog.text.count("reads 80 tokens at most: texts are cut there, not at 81") == 1
+
+
 def test_a_model_that_has_not_learnt_the_task_says_so(tiny_bert, caplog):
     with caplog.at_level(logging.WARNING):
         finetune(tiny_bert, keyword_task(test=40), epochs=8, learning_rate=3e-3, **QUICK)

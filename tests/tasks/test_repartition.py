@@ -151,7 +151,7 @@ def test_a_study_has_other_cells_only_where_it_is_set(tmp_path):
     assert {kinds[key] for key in set(plain.cells) ^ set(moved.cells)} == {"finetune"}
     assert not {key for key in set(plain.cells) & set(moved.cells) if kinds[key] == "finetune"}
     assert len(moved.tasks["cs", "intent"].test) == 8
-    with pytest.raises(UserError, match="no dev split"):
+    with pytest.raises(UserError, match="needs a dev split, and the task 'intent' has none, as repartition"):
         planned(folder, {"path": str(task), "repartition": 0.5, "select": "dev"})
 
 

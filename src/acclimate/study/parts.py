@@ -83,10 +83,13 @@ def _item_texts(task: Any) -> dict[str, list[str]]:
     return item_texts(task)
 
 
-def _has_head(model: str) -> bool:
+def _has_head(model: str, max_length: int) -> bool:
     from acclimate.backbone import load_masked_lm
+    from acclimate.training.lengths import check_length
 
-    return not load_masked_lm(model).absent_head
+    loaded = load_masked_lm(model)
+    check_length(loaded, max_length)
+    return not loaded.absent_head
 
 
 def _corpus(sources: list[str], text_column: str) -> Any:
@@ -191,7 +194,8 @@ class Parts:
         judged_texts: From a task to the texts of its dev and test splits, by split.
         item_texts: From a task to the texts of its items, by split, the pairs joined.
         corpus: From sources and a text column to an iterable of documents with ``fingerprint`` and ``split``.
-        has_head: Whether a model has a masked-LM head; one without is given one before anything else.
+        has_head: From a model, and how many tokens it will have to read at once, to whether it has a masked-LM head;
+            one without is given one before anything else. Raises UserError if it cannot read as many.
         method: From a method's name and parameters to its parameters with defaults.
         reads: From a method's name to what it reads.
         task_text: From a task to the text of its train split, as ``corpus`` gives one.
@@ -214,7 +218,7 @@ class Parts:
     judged_texts: Callable[[Any], dict[str, list[str]]] = _judged_texts
     item_texts: Callable[[Any], dict[str, list[str]]] = _item_texts
     corpus: Callable[[list[str], str], Any] = _corpus
-    has_head: Callable[[str], bool] = _has_head
+    has_head: Callable[[str, int], bool] = _has_head
     method: Callable[[str, dict[str, Any]], dict[str, Any]] = _method
     reads: Callable[[str], Reads] = _reads
     task_text: Callable[[Any], Any] = _task_text

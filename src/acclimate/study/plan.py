@@ -175,7 +175,7 @@ def survey(config: StudyConfig, parts: Parts, progress: bool = False) -> Ground:
     finetune_defaults = parts.finetune_defaults()
     column = str(config.adapt.given().get("text_column", "text"))
     identities = {model.name: model_identity(model.path) for model in config.models}
-    headless = {model.name for model in config.models if not parts.has_head(model.path)}
+    headless = {model.name for model in config.models if not _has_head(model, config, parts, defaults)}
     for domain in config.domains:
         _read_domain(plan, domain, config, parts, column)
     check_readings(plan, config)
@@ -194,6 +194,16 @@ def survey(config: StudyConfig, parts: Parts, progress: bool = False) -> Ground:
     return ground
 
 
+def _has_head(model: ModelSpec, config: StudyConfig, parts: Parts, defaults: dict[str, Any] | None) -> bool:
+    lengths = [
+        {**(defaults or {}), **config.adapt.given(), **method.adapt}.get("max_length") for method in config.methods
+    ]
+    try:
+        return parts.has_head(model.path, max(config.evaluate.max_length, *(length or 0 for length in lengths)))
+    except UserError as error:
+        raise UserError(f"study: the model '{model.name}': {error}") from error
+
+
 def _head(
     plan: Plan, config: StudyConfig, model: ModelSpec, identity: str, corpus: Any, defaults: dict[str, Any]
 ) -> Base:
@@ -209,6 +219,7 @@ def _head(
 
 def _read_domain(plan: Plan, domain: DomainSpec, config: StudyConfig, parts: Parts, column: str) -> None:
     corpus = parts.corpus(domain.corpus, column)
+    next(iter(corpus), None)  # a corpus without a document that can be read says so
     if domain.heldout:
         plan.corpora[domain.name] = corpus
         heldout = parts.corpus(domain.heldout, column)
@@ -224,9 +235,10 @@ def _read_domain(plan: Plan, domain: DomainSpec, config: StudyConfig, parts: Par
 def _read_task(plan: Plan, home: str, task: TaskSpec, config: StudyConfig, parts: Parts) -> Any:
     # The ratio is no part of any identity: the fingerprint of a loaded task tells its splits.
     ratio = () if task.repartition is None else (task.repartition,)
-    if ratio and task_settings(config, task).get("select") == "dev":
-        raise UserError(f"study: repartition leaves the task '{task.name}' no dev split; use select: last.")
     loaded = parts.load_task(task.path, task.name, *ratio)
+    if task_settings(config, task).get("select") == "dev" and not loaded.dev:
+        why = ", as repartition leaves none" if ratio else ""
+        raise UserError(f"study: select: dev needs a dev split, and the task '{task.name}' has none{why}; use last.")
     if task.limits:
         whole, loaded = loaded, parts.limited(loaded, **task.limits)
         sizes = {split: (len(getattr(loaded, split)), len(getattr(whole, split))) for split in task.limits}

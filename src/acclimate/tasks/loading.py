@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,8 @@ from acclimate.backbone.thrift import make_thrifty
 from acclimate.errors import UserError
 from acclimate.modules import virtual_ids
 from acclimate.tasks.data import Task
+
+log = logging.getLogger(__name__)
 
 
 def load_with_head(
@@ -81,7 +85,14 @@ def load_with_head(
     length = min(wanted, longest_text(model) or tokenizer.model_max_length, tokenizer.model_max_length)
     if length < 4:
         raise UserError(f"max_length={max_length} leaves no room for text; ask for at least 4 tokens.")
+    if length < wanted:
+        _warn_of_length(str(path), length, wanted)
     return model, tokenizer, length
+
+
+@cache  # once, not with each seed
+def _warn_of_length(path: str, length: int, wanted: int) -> None:
+    log.warning("'%s' reads %d tokens at most: texts are cut there, not at %d.", path, length, wanted)
 
 
 def read_config(path: str | Path) -> PretrainedConfig:
