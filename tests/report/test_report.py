@@ -94,6 +94,19 @@ def test_the_answer_in_words(results):
     assert len(said["details"]) == 4
 
 
+def test_two_precisions_in_one_comparison_are_told(results):
+    def told(**precisions):
+        rows = [{**row, "precisions": precisions.get(row["method"], ["fp32"])} for row in results["scores"]]
+        return [text for text in answer({**results, "scores": rows})["caveats"] if "precision" in text]
+
+    assert {tuple(row["precisions"]) for row in results["scores"]} == {()}  # cells from before they were kept
+    assert not told() and not told(mlm=[])
+    (said,) = told(mlm=["bf16"])
+    assert "precision: cs · intent (fp32: none and dga, no contrast; bf16: mlm), cs · aspect (fp32" in said
+    (said,) = told(mlm=["bf16", "fp32"])
+    assert "(fp32: none and dga, no contrast; bf16 and fp32: mlm)" in said
+
+
 def test_models_that_have_one_answer_are_named(results):
     assert {row["one_answer"] for row in results["scores"]} == {0}
     assert not any("one and the same answer" in caveat for caveat in answer(results)["caveats"])

@@ -187,6 +187,12 @@ def test_adapt_and_distil_in_one_file(folder):  # noqa: F811
     assert "Teachers and students" in page and "What each score took" in page
     again = compare(path, folder / "out", progress=False)
     assert (again["cells"]["done"], again["cells"]["reused"]) == (0, results["cells"]["total"])
+    path.write_text(path.read_text() + "baseline: doktra\n")
+    turned = {(row["model"], row["method"]): row for row in compare(path, folder / "out", progress=False)["scores"]}
+    assert "difference" not in turned["student", "doktra"] and "difference" not in turned["model", "mlm"]
+    was, now = (row["difference"]["macro_f1"] for row in (results["scores"][-1], turned["student", "none"]))
+    assert now["difference"] == -was["difference"]
+    path.write_text(path.read_text().replace("baseline: doktra\n", ""))
     # another seed has the teacher that is there
     (folder / "study.yaml").write_text(path.read_text().replace("seeds: 2", "seeds: 3"))
     more = compare(path, folder / "out", progress=False)

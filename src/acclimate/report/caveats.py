@@ -18,7 +18,7 @@ def caveats(results: dict[str, Any], compared: list[dict[str, Any]]) -> list[str
     if results["failures"]:
         count = len(results["failures"])
         said.append(f"{count} {'cell has' if count == 1 else 'cells have'} no result; see the end of this page.")
-    said += _unlearnt(results) + _unread(results) + _leaked(results) + _repeated(results)
+    said += _unlearnt(results) + _mixed(results) + _unread(results) + _leaked(results) + _repeated(results)
     if compared:
         seeds = min(len(row["difference"]["seeds"]) for row in compared)
         if seeds == 1:
@@ -41,6 +41,26 @@ def caveats(results: dict[str, Any], compared: list[dict[str, Any]]) -> list[str
                 "chance alone; the column p (Holm) corrects for that."
             )
     return said
+
+
+def _mixed(results: dict[str, Any]) -> list[str]:
+    """Warn of tasks on which one model was trained in fp32 and another, that is compared with it, in bf16."""
+    places: dict[str, dict[str, list[str]]] = {}
+    for row in results["scores"]:
+        place = places.setdefault(place_name(results, row), {})
+        place.setdefault(" and ".join(row.get("precisions") or ()), []).append(row["method"])
+    told = []
+    for place, found in places.items():
+        found.pop("", None)  # cells from before it was kept
+        if len(found) > 1:
+            parts = (f"{precision}: {joined(methods)}" for precision, methods in found.items())
+            told.append(f"{place} ({'; '.join(parts)})")
+    if not told:
+        return []
+    return [
+        f"Not all models of a task were trained in the same precision: {', '.join(told)}. What differs between them "
+        "may be the arithmetic. 'precision: auto', the default, is what a machine does fastest; say which it shall be."
+    ]
 
 
 def _unread(results: dict[str, Any]) -> list[str]:

@@ -125,7 +125,7 @@ class StudyConfig(Strict):
         evaluate: Settings of the measured masked-LM loss.
         distill: Rows whose students learn each task from a teacher.
         search: What is chosen on the dev splits before anything is tested.
-        baseline: Label of the method with which the others are compared.
+        baseline: Label of the method, or row of distillation, with which the others are compared.
     """
 
     name: str = "study"
@@ -183,9 +183,9 @@ class StudyConfig(Strict):
         if self.search is None and any(row.search for row in (*self.rows, *tasks)):
             self.search = SearchSettings()
         labels = [method.label for method in self.methods]
-        if self.baseline not in labels:
+        if self.baseline not in rows:
             if "baseline" in self.model_fields_set:
-                raise unknown("baseline", self.baseline, labels)
+                raise unknown("baseline", self.baseline, rows)
             self.baseline = labels[0]
         return self
 

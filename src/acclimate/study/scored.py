@@ -28,6 +28,7 @@ def describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
         "labels": list(first.get("labels", [])),
         "test_items": len(first["gold"]),
         "train_size": first.get("train_size"),
+        "precisions": sorted({result["precision"] for _, result in found if "precision" in result}),
         "one_answer": sum(one_answer(result["gold"], result["predicted"]) is not None for _, result in found),
         "seconds": round(float(np.mean([result.get("seconds") or 0.0 for _, result in found])), 2),
     }
