@@ -50,11 +50,11 @@ def _mixed(results: dict[str, Any]) -> list[str]:
         place = places.setdefault(place_name(results, row), {})
         place.setdefault(" and ".join(row.get("precisions") or ()), []).append(row["method"])
     told = []
-    for place, found in places.items():
+    for name, found in places.items():
         found.pop("", None)  # cells from before it was kept
         if len(found) > 1:
             parts = (f"{precision}: {joined(methods)}" for precision, methods in found.items())
-            told.append(f"{place} ({'; '.join(parts)})")
+            told.append(f"{name} ({'; '.join(parts)})")
     if not told:
         return []
     return [
