@@ -11,6 +11,7 @@ import pytest
 from acclimate.study import Parts, StudyConfig
 from acclimate.study.plan import Plan, make_plan, survey
 from acclimate.study.rounds import rounds
+from tests.tiny import save_tiny
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 STUDIES = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.yaml"))
@@ -25,9 +26,15 @@ def planned(name: str, standin: str) -> tuple[StudyConfig, Plan]:
     return config, make_plan(config, Parts())
 
 
+@pytest.fixture(scope="session")
+def standin(tmp_path_factory):
+    """A model that reads as much at once as those of the hub."""
+    return save_tiny("bert", tmp_path_factory.mktemp("standin"), max_position_embeddings=512)
+
+
 @pytest.fixture
-def plan(shared, tiny_bert):
-    return lambda name: planned(name, str(tiny_bert))
+def plan(shared, standin):
+    return lambda name: planned(name, str(standin))
 
 
 @pytest.mark.parametrize("name", STUDIES)

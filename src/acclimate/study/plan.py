@@ -195,11 +195,11 @@ def survey(config: StudyConfig, parts: Parts, progress: bool = False) -> Ground:
 
 
 def _has_head(model: ModelSpec, config: StudyConfig, parts: Parts, defaults: dict[str, Any] | None) -> bool:
-    lengths = [
-        {**(defaults or {}), **config.adapt.given(), **method.adapt}.get("max_length") for method in config.methods
-    ]
+    """Say whether a model has a masked-LM head; raises UserError if the study's texts are too long for it."""
+    shared = {**(defaults or {}), **config.adapt.given()}
+    lengths = [{**shared, **method.adapt}.get("max_length") for method in config.methods if method.name != UNADAPTED]
     try:
-        return parts.has_head(model.path, max(config.evaluate.max_length, *(length or 0 for length in lengths)))
+        return parts.has_head(model.path, max(length or 0 for length in [config.evaluate.max_length, *lengths]))
     except UserError as error:
         raise UserError(f"study: the model '{model.name}': {error}") from error
 
