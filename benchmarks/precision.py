@@ -123,7 +123,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"'{options.json}' has other settings: {result['settings']}.")
             return 2
     result |= {"date": datetime.now().astimezone().date().isoformat(), "machine": machine(torch.get_num_threads())}
-    file = options.json or keep(result, None, f"precision-{options.task}")
+    file = options.json or keep(result, None, f"precision-{task.name}")
     asked = {"epochs": options.epochs, "learning_rate": options.rate, "few_shot": options.few_shot, "progress": False}
     for seed in map(str, range(options.seeds)):
         for name in options.arithmetics:

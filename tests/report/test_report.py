@@ -106,6 +106,8 @@ def test_two_precisions_in_one_comparison_are_told(results):
     assert " · aspect (fp32" in said
     (said,) = told(mlm=["bf16", "fp32"])
     assert "(fp32: none and dga, no contrast; bf16 and fp32: mlm)" in said
+    (said,) = told(**{row["method"]: ["bf16", "fp32"] for row in results["scores"]})  # all alike, seed by seed
+    assert "(bf16 and fp32: " in said
 
 
 def test_models_that_have_one_answer_are_named(results):

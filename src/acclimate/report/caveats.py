@@ -44,15 +44,15 @@ def caveats(results: dict[str, Any], compared: list[dict[str, Any]]) -> list[str
 
 
 def _mixed(results: dict[str, Any]) -> list[str]:
-    """Warn of tasks on which one model was trained in fp32 and another, that is compared with it, in bf16."""
+    """Warn of tasks on which one model was trained in fp32 and another in bf16, be it the same method's next seed."""
     places: dict[str, dict[str, list[str]]] = {}
     for row in results["scores"]:
         place = places.setdefault(place_name(results, row), {})
-        place.setdefault(" and ".join(row.get("precisions") or ()), []).append(row["method"])
+        if row.get("precisions"):  # cells from before it was kept have none
+            place.setdefault(" and ".join(row["precisions"]), []).append(row["method"])
     told = []
     for name, found in places.items():
-        found.pop("", None)  # cells from before it was kept
-        if len(found) > 1:
+        if len(found) > 1 or any(" and " in precisions for precisions in found):
             parts = (f"{precision}: {joined(methods)}" for precision, methods in found.items())
             told.append(f"{name} ({'; '.join(parts)})")
     if not told:
