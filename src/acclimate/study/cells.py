@@ -16,6 +16,9 @@ from acclimate.study.identity import digest
 FORMAT = 1
 """Raise when what a cell holds or means changes: all cells are then computed anew."""
 
+HEAD = "warm-up of the missing head"
+"""Stands for the method of the cell that makes a language head where the model came without."""
+
 Kind = Literal["adapt", "loss", "moved", "finetune", "teacher", "distill"]
 
 

@@ -77,7 +77,7 @@ def kept_rows(config: StudyConfig, plan: Plan, outcomes: dict[str, Outcome]) -> 
             row["adapted_for"] = alone
         if base:
             row["before"] = describe(base)[metric]["mean"]
-            row["difference"] = against(cells, base)
+            row["difference"] = against(cells, base, plan.cells)
         rows.append(row)
     order = [method.label for method in config.methods]
     rows.sort(key=lambda row: (row["model"], row["domain"], row["task"], order.index(row["method"])))

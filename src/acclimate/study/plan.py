@@ -10,7 +10,7 @@ from typing import Any
 
 from acclimate.corpus.choosing import choose_texts
 from acclimate.errors import UserError, unknown
-from acclimate.study.cells import Cell
+from acclimate.study.cells import HEAD, Cell
 from acclimate.study.config import DomainSpec, ModelSpec, StudyConfig, TaskSpec
 from acclimate.study.distilling import add_distillations
 from acclimate.study.finetuning import task_settings
@@ -25,7 +25,6 @@ from acclimate.study.rounds import check_search
 HELDOUT_SHARE = 0.02
 SPLIT_SEED = 0
 WARM_UP_SPLIT = 0.5
-HEAD = "warm-up of the missing head"
 
 
 @dataclass

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from acclimate.evaluation.scoring import Scoring, scoring_of
 from acclimate.evaluation.significance import holm, paired_bootstrap, permutation_test
 from acclimate.evaluation.ttest import paired_t
 from acclimate.study.cells import Cell
+from acclimate.study.luck import draws
 
 SINGLE = "single_label"
 
@@ -48,10 +49,19 @@ def _scoring(result: dict[str, Any]) -> Scoring:
     return scoring_of(result.get("kind", SINGLE), result.get("scoring", {}))
 
 
-def against(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]]) -> dict[str, Any] | None:
-    """Compare with the baseline on the seeds that both have."""
-    other = {cell.labels["seed"]: result for cell, result in base}
-    pairs = [(cell, result, other[cell.labels["seed"]]) for cell, result in found if cell.labels["seed"] in other]
+def against(
+    found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]], cells: Mapping[str, Cell]
+) -> dict[str, Any] | None:
+    """Compare with the baseline on the seeds that both have.
+
+    Args:
+        found: Cells of the method with their results.
+        base: Those of the baseline.
+        cells: All cells of the study by key: what the seeds share on the way to these results.
+    """
+    other = {cell.labels["seed"]: (cell, result) for cell, result in base}
+    both = [((cell, result), other[cell.labels["seed"]]) for cell, result in found if cell.labels["seed"] in other]
+    pairs = [(cell, result, reference) for (cell, result), (_, reference) in both]
     if not pairs:
         return None
     gold, scoring = pairs[0][1]["gold"], _scoring(pairs[0][1])
@@ -59,7 +69,7 @@ def against(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]])
         return None
     ours = [result["predicted"] for _, result, _ in pairs]
     theirs = [reference["predicted"] for _, _, reference in pairs]
-    groups = [cell.needs for cell, _, _ in pairs]
+    groups = draws([(mine[0], theirs[0]) for mine, theirs in both], cells)
     compared: dict[str, Any] = {"seeds": [cell.labels["seed"] for cell, _, _ in pairs]}
     for metric in scoring.metrics:
         twin = scoring.twin(metric)

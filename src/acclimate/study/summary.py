@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.evaluation.significance import paired_difference
-from acclimate.study.cells import Cell, CellStore
+from acclimate.study.cells import HEAD, Cell, CellStore
 from acclimate.study.config import StudyConfig
 from acclimate.study.curves import read_curves
 from acclimate.study.distilled import distillations
@@ -20,7 +20,7 @@ from acclimate.study.kept import KEPT, kept_rows
 from acclimate.study.leaks import leakage_rows
 from acclimate.study.limits import limit_notes
 from acclimate.study.moved import moved_rows
-from acclimate.study.plan import HEAD, Plan
+from acclimate.study.plan import Plan
 from acclimate.study.samples import found_before, masked_texts
 from acclimate.study.scored import against, correct, describe
 from acclimate.study.tally import tally
@@ -149,7 +149,7 @@ class _View:
                             row = {**place, "method": method.label, "metric": metric, **describe(found)}
                             row["stage_seconds"] = took(found, self._outcomes)
                             if method.label != self._config.baseline and base:
-                                row["difference"] = against(found, base)
+                                row["difference"] = against(found, base, self._plan.cells)
                             rows.append(row)
         return rows
 

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from acclimate.report.accounts import stages
-from acclimate.study.cells import Cell
-from acclimate.study.plan import HEAD
+from acclimate.study.cells import HEAD, Cell
 
 if TYPE_CHECKING:
     from acclimate.study.summary import Outcome
