@@ -68,7 +68,7 @@ def read_settings(path: str | Path, what: str) -> Any:
     try:
         text = path.read_text(encoding="utf-8")
         return tomllib.loads(text) if path.suffix == ".toml" else _load_yaml(text)
-    except (yaml.YAMLError, tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:  # that of TOML, of a wrong encoding, of a date that does not exist
         raise UserError(f"Cannot parse {what} '{path}': {' '.join(str(error).split())}") from error
 
 

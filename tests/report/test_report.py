@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 from html.parser import HTMLParser
 
@@ -233,6 +234,37 @@ def test_with_one_method_there_is_nothing_to_compare(tmp_path):
     found = small(tmp_path, methods=["none"], general=None)
     read(render(found))
     assert "nothing to compare" in answer(found)["headline"]
+
+
+def test_where_the_baseline_failed_the_words_say_so(tmp_path):
+    """All seeds of the model as it came, its loss on general text, or all seeds but the first."""
+    values = study(files(tmp_path / "data"))
+    world = World()
+    found = compare(values, tmp_path / "out", progress=False, parts=world.parts())
+    base = [row for row in found["scores"] if row["method"] == "none"]
+    line = answer(found)["places"][0]["lines"][0]["text"]
+    assert f"macro-F1 {plain(100 * base[0]['macro_f1']['mean'])} → " in line
+    cells = tmp_path / "out" / "cells"
+
+    def lose(lost):
+        for path in cells.glob("*.json"):
+            if lost(json.loads(path.read_text())["description"]):
+                path.unlink()
+        return compare(values, tmp_path / "out", progress=False, parts=world.parts(), report_only=True)
+
+    some = lose(lambda cell: "none" in cell and not cell.endswith("0"))
+    (kept,) = [row for row in some["scores"] if row["method"] == "none"]
+    assert kept["seeds"] == [0]
+    (text,) = [line["text"] for line in answer(some)["places"][0]["lines"] if line["method"] == "mlm"]
+    assert f"macro-F1 {plain(100 * kept['macro_f1']['mean'])} → " in text
+    told = answer(lose(lambda cell: "none" in cell or cell == "loss · model · cs · general"))["headline"]
+    assert "the baseline, none, has no scores for it" in told
+    assert "What was forgotten of general text cannot be said" in told
+
+
+def test_an_adaptation_that_is_not_there_is_not_told(results):
+    assert any("adapted once" in text for text in answer(results)["caveats"])
+    assert not any("adapted once" in text for text in answer({**results, "shared_adaptation": False})["caveats"])
 
 
 def test_without_any_result(results):

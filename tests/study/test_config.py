@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import yaml
 from hypothesis import given
@@ -115,6 +117,17 @@ def test_files_of_methods_and_of_what_is_searched_start_at_the_file(tmp_path):
         ({"methods": ["mlm", "mlm"]}, "'mlm' stands twice under methods"),
         ({"baseline": "nome"}, "Unknown baseline 'nome'. Did you mean 'none'?"),
         ({"models": []}, "'models'"),
+        ({"adapt_seeds": [3, 3]}, "'3' stands twice under adapt_seeds"),
+        ({"search": {"seeds": [0, 0]}}, "'0' stands twice under search.seeds"),
+        ({"search": {"seeds": [-3]}}, "'search.seeds"),
+        ({"search": {"seeds": 10**15}}, "give a list"),
+        ({"search": {"adapt": {"learning_rate": ["fast"]}}}, "'learning_rate': Input should be"),
+        ({"methods": [{"name": "mlm", "search": {"adapt": {"mask_rate": [2]}}}]}, "'mask_rate': Input should be"),
+        ({"methods": [{"name": "none", "adapt": {"learning_rate": 1e-4}}]}, "'none' is the model as it came"),
+        ({"methods": [{"name": "none", "on": "task"}]}, "'none' is the model as it came"),
+        ({"methods": [{"name": "none", "search": {"adapt": {"epochs": [1, 2]}}}]}, "'none' is the model as it came"),
+        ({"other_tasks": [{"path": "t", "search": {"epochs": [1, 2]}}]}, "leave 'search' out"),
+        ({"samples": [{"txt": "hello"}]}, "unknown key 'samples[0].txt'. Did you mean 'text'?"),
     ],
 )
 def test_mistakes_are_one_clear_line(change, message):
@@ -124,7 +137,9 @@ def test_mistakes_are_one_clear_line(change, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["a: [", "just words", "", "- 1", "seeds: 2\nseeds: 3", "adapt: {seed: 1, seed: 2}"])
+@pytest.mark.parametrize(
+    "text", ["a: [", "just words", "", "- 1", "seeds: 2\nseeds: 3", "adapt: {seed: 1, seed: 2}", "title: 2024-13-45"]
+)
 def test_a_file_that_is_no_study(tmp_path, text):
     path = tmp_path / "study.yaml"
     path.write_text(text)
@@ -156,6 +171,28 @@ def test_whatever_is_written_there_is_no_traceback(key, value):
 def test_the_resolved_study_can_be_read_again(tmp_path):
     config = StudyConfig.of(study(files(tmp_path / "data")))
     assert StudyConfig.of(config.resolved()) == config
+
+
+def test_names_of_the_hub_may_have_a_dot(tmp_path):
+    models = ["BAAI/bge-base-en-v1.5", "gpt-1.5", "here-v1.5", "./there", "a/b/c", "~/far"]
+    (tmp_path / "here-v1.5").mkdir()
+    teacher = {"label": "taught", "teacher": {"path": "BAAI/bge-base-en-v1.5"}}
+    values = {
+        "models": models,
+        "methods": ["none"],
+        "domains": [{"name": "d", "corpus": "c.v2"}],
+        "distill": [teacher],
+    }
+    config = StudyConfig.of(values).relative_to(tmp_path)
+    paths = [
+        str(tmp_path / "here-v1.5"),
+        str(tmp_path / "there"),
+        str(tmp_path / "a/b/c"),
+        str(Path("~/far").expanduser()),
+    ]
+    assert [model.path for model in config.models] == [*models[:2], *paths]
+    assert config.distill[0].teacher.path == "BAAI/bge-base-en-v1.5"
+    assert config.domains[0].corpus == [str(tmp_path / "c.v2")]
 
 
 def test_on_needs_no_quotes(tmp_path):

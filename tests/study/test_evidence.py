@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 
 import pytest
 
 from acclimate.errors import UserError
-from acclimate.report import markdown, render
+from acclimate.report import answer, markdown, render
 from acclimate.study import StudyConfig, compare
 from acclimate.study.plan import make_plan
+from acclimate.training.run import cache_folder
 from tests.study.fakes import World, study
 
 LEAKED = "cs document number 7 of many"
@@ -197,6 +199,20 @@ def test_a_corpus_is_looked_at_once(folder, tmp_path, monkeypatch):
     )
 
 
+def test_what_was_not_looked_for_is_told(folder, tmp_path):
+    values = study(folder)
+    world = parts(World(), TEXTS)
+    for number in ("1/2", "2/2"):
+        compare(values, tmp_path / "out", shard=number, progress=False, parts=world)
+    shutil.rmtree(cache_folder() / "leakage")
+    told = {}
+    for name, options in (("report", {"report_only": True}), ("whole", {})):
+        results = compare(values, tmp_path / "out", progress=False, parts=world, **options)
+        told[name] = [text for text in answer(results)["caveats"] if "not looked for in the text of cs" in text]
+        assert bool(results["leakage"]) == (name == "whole")
+    assert told["report"] and not told["whole"]
+
+
 TWICE = "A sentence that stands in train and in test, learnt with its label before it is asked for."
 ITEMS = {
     "intent": {
@@ -281,4 +297,4 @@ def test_what_comes_from_data_is_escaped(folder, tmp_path):
 def test_the_change_of_a_single_text_is_no_evidence(folder, tmp_path):
     results = compare(study(folder, evaluate={"documents": 1}), tmp_path / "o", progress=False, parts=parts(World()))
     assert results["losses"] and not any("difference" in row for row in results["losses"])
-    assert "was not measured" in markdown(results) and render(results)
+    assert "general text cannot be said" in markdown(results) and render(results)

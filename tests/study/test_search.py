@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import json
 
@@ -9,7 +10,7 @@ import pytest
 
 from acclimate.errors import UserError
 from acclimate.study import StudyConfig, compare
-from acclimate.study.choices import Choice
+from acclimate.study.choices import CHOSEN, Choice, settled
 from acclimate.study.grid import combinations
 from acclimate.study.plan import make_plan, survey
 from acclimate.study.rounds import rounds
@@ -165,6 +166,52 @@ def test_what_fails_is_left_out_and_told(folder, tmp_path, caplog):
         run(folder, tmp_path / "none", trials, search=grid)
     results = json.loads((tmp_path / "none" / "results.json").read_text())
     assert results["searched"][0]["chosen"] is None and not results["scores"]
+
+
+def test_an_adaptation_that_fails_is_left_out_and_told(folder, tmp_path, caplog):
+    trials, grid = Trials(), {"seeds": 1, "adapt": {"learning_rate": [1e-4, 1e-2]}}
+
+    def adapt(*arguments, learning_rate=None, **options):
+        if learning_rate == 1e-2:
+            raise RuntimeError("the loss is not a number")
+        return trials.world.adapt(*arguments, **options)
+
+    def again(**options):
+        fresh = dataclasses.replace(trials.parts(), adapt=adapt)
+        return compare(searching(folder, search=grid), tmp_path / "out", progress=False, parts=fresh, **options)
+
+    assert again(shard="1/1")["cells"]["left"] == 0 and (tmp_path / "out" / "results.json").exists()
+    results = again()  # no error: another combination could be chosen
+    (row,) = (row for row in results["searched"] if row["methods"] == ["mlm"])
+    assert row["chosen"] == {"adapt.learning_rate": 1e-4}
+    assert "adapt.learning_rate=0.01 failed and is not compared: RuntimeError: the loss is not a number" in caplog.text
+    assert len(results["scores"]) == 2 and len(results["failures"]) == 2
+    grid["adapt"]["learning_rate"] = [1e-2]
+    with pytest.raises(UserError, match="cells failed"):
+        again()
+
+
+def test_the_results_have_the_parameters_that_were_used(folder, tmp_path):
+    methods = ["none", {"name": "dga", "search": {"contrast_weight": [0.5, 1]}}]
+    results = run(folder, tmp_path / "out", Trials(), methods=methods, search={"seeds": 1})
+    (row,) = results["searched"]
+    (made,) = (method for method in results["methods"] if method["label"] == "dga")
+    assert made["parameters"] == {"contrast_weight": row["chosen"]["contrast_weight"], "temperature": 0.05}
+    assert row["chosen"]["contrast_weight"] == 0.5
+    rows = [{**row, "task": name, "chosen": {"contrast_weight": value}} for name, value in (("a", 0.5), ("b", 1))]
+    assert settled({"contrast_weight": 1, "x": 2}, "dga", rows) == {"contrast_weight": CHOSEN, "x": 2}
+    assert settled({"contrast_weight": 1}, "none", rows) == {"contrast_weight": 1}
+
+
+def test_a_task_without_dev_forbids_nothing_on_another(folder, tmp_path):
+    values = searching(folder, search=None)
+    tasks = [{"path": str(write_task(folder / "task")), "search": {"epochs": [1, 2]}}]
+    tasks.append({"path": str(write_task(folder / "no dev", dev=False)), "name": "nodev"})
+    values["domains"][0]["tasks"] = tasks
+    trials = Trials()
+    results = compare(values, tmp_path / "out", progress=False, parts=trials.parts())
+    assert {row["task"] for row in results["searched"]} == {"task"}
+    assert {row["task"] for row in results["scores"]} == {"task", "nodev"}
 
 
 def test_shards_wait_for_the_search(folder, tmp_path, capsys):

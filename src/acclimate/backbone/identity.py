@@ -16,15 +16,18 @@ _IGNORED = {
 }
 
 
+def written_as_path(model: str) -> bool:
+    """Say whether a model is no name of the hub, which has no more than one slash, and does not begin with a dot."""
+    return model.startswith((".", "/", "~")) or model.count("/") > 1
+
+
 def local_folder(path: str | Path) -> Path | None:
     """Return the folder that a model is meant to be in, or None for the name of a model on the hub.
 
-    A path that is written as one, or has more than one slash, is a folder, whether it is there or not.
+    A path that is written as one is a folder, whether it is there or not.
     """
-    text, folder = str(path), Path(path)
-    if folder.exists() or text.startswith((".", "/", "~")) or text.count("/") > 1:
-        return folder
-    return None
+    folder = Path(path)
+    return folder if folder.exists() or written_as_path(str(path)) else None
 
 
 def check_folder(path: str | Path) -> None:

@@ -36,9 +36,8 @@ def compare(
         _tell(study, out)
         return
     cells = run(study, out, shard=shard, report_only=report_only, progress=not quiet)["cells"]
-    left = cells["total"] - cells["done"] - cells["reused"]
-    if shard and left:
-        typer.echo(f"Shard {shard} is through; {left} of {cells['total']} cells are left.")
+    if shard and cells["left"]:
+        typer.echo(f"Shard {shard} is through; {cells['left']} of {cells['total']} cells are left.")
     else:
         typer.echo(f"Report: {out / 'report.html'}")
 

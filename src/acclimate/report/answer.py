@@ -63,10 +63,8 @@ def _text_place(results: dict[str, Any], row: dict[str, Any]) -> str:
 def _score_line(row: dict[str, Any], baseline: str) -> dict[str, str]:
     metric = row["metric"]
     entry = row["difference"][metric]
-    points, after = 100 * entry["difference"], 100 * row[metric]["mean"]
-    before = after - points
-    name = metric_name(metric)
-    change = f"{name} {plain(before)} → {plain(after)}, {signed(points)} points against {baseline}"
+    points, before, after = (100 * entry[name] for name in ("difference", "before", "after"))
+    change = f"{metric_name(metric)} {plain(before)} → {plain(after)}, {signed(points)} points against {baseline}"
     span = f"95 % interval {interval_text(entry, 100)}, {p_text(entry['p'])}"
     if entry["verdict"] == "tie":
         return {"verdict": "tie", "method": row["method"], "text": f"{NO_DIFFERENCE}: {change} ({span})."}
@@ -110,7 +108,10 @@ def _headline(results: dict[str, Any], compared: list[dict[str, Any]]) -> str:
         where = f"On {next(iter(places))}, " if len(places) == 1 else ""
         sentences.append(f"{where}{joined(words)}.")
     elif results["scores"]:
-        sentences.append("There is nothing to compare: only one method has scores.")
+        why = "only one method has scores"
+        if len({row["method"] for row in results["scores"]}) > 1:
+            why = f"the baseline, {results['baseline']}, has no scores for it"
+        sentences.append(f"There is nothing to compare: {why}.")
     general = [row for row in results["losses"] if row["text"] == "general" and "difference" in row]
     if not compared:
         domain = [row for row in results["losses"] if row["text"] == "domain" and "difference" in row]
@@ -118,7 +119,9 @@ def _headline(results: dict[str, Any], compared: list[dict[str, Any]]) -> str:
     sentences += _cost(general, methods, "On general text the masked-LM loss changed by")
     sentences += _kept(results, methods)
     if results["losses"] and not general:
-        sentences.append("What was forgotten of general text was not measured.")
+        measured = any(row["text"] == "general" for row in results["losses"])
+        why = "cannot be said: there is nothing to compare it with" if measured else "was not measured"
+        sentences.append(f"What was forgotten of general text {why}.")
     return " ".join(sentences) or "No cell of this study has a result."
 
 

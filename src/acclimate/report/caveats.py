@@ -19,6 +19,11 @@ def caveats(results: dict[str, Any], compared: list[dict[str, Any]]) -> list[str
         count = len(results["failures"])
         said.append(f"{count} {'cell has' if count == 1 else 'cells have'} no result; see the end of this page.")
     said += _unlearnt(results) + _mixed(results) + _unread(results) + _leaked(results) + _repeated(results)
+    if unlooked := results.get("unlooked"):
+        said.append(
+            f"Dev and test texts of the tasks were not looked for in {joined(unlooked)}; the same command without "
+            "'--report-only' does it."
+        )
     if compared:
         seeds = min(len(row["difference"]["seeds"]) for row in compared)
         if seeds == 1:

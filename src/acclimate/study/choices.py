@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, TaskSpec
 from acclimate.study.kept import OTHER
-from acclimate.study.reading import UNADAPTED
+from acclimate.study.settings import UNADAPTED
 
 if TYPE_CHECKING:
     from acclimate.study.plan import Ground, Plan
@@ -72,6 +72,27 @@ def chosen(choices: Choices, *place: str) -> Choice:
     """Return what was chosen for a place; nothing if it was not searched."""
     model, domain, task, row = place
     return choices.get((model, domain, task, row), Choice())
+
+
+CHOSEN = "chosen on dev"
+"""Stands for a value that a search chose and that is not the same everywhere."""
+
+
+def settled(settings: Mapping[str, Any], row: str, searched: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the settings of a row as they were used: what a search chose in the place of what the study file says.
+
+    Args:
+        settings: Those of the study file, defaults included or not.
+        row: Label of the method, or of the row of distillation.
+        searched: Rows of the results of a search.
+    """
+    mine = [entry for entry in searched if row in entry["methods"]]
+    tried = {name for entry in mine for trial in entry["trials"] for name in trial["settings"]}
+    used = dict(settings)
+    for name in sorted(tried & settings.keys()):
+        values = [entry["chosen"][name] for entry in mine if name in (entry["chosen"] or {})]
+        used[name] = values[0] if values and all(value == values[0] for value in values) else CHOSEN
+    return used
 
 
 def narrowed(

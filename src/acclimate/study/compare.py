@@ -76,17 +76,19 @@ def compare(
     found = search(ground, work)
     plan = final_plan(ground, found)
     outcomes = {**found.outcomes, **work(plan)}
-    left = [one.cell for key, one in outcomes.items() if one.result is None and key not in found.forgiven]
+    forgiven = found.forgiven - plan.cells.keys()
+    left = [one.cell for key, one in outcomes.items() if one.result is None and key not in forgiven]
     if report_only and len(left) == len(outcomes):
         raise UserError(f"No cell of this study is finished in '{out}'. Run it without --report-only first.")
     if share and not left and config.leakage != "off":
         look_for_leaks(plan, config, parts, progress=progress)
     results = summarise(config, plan, store, outcomes, searched=found.rows)
+    results["cells"]["left"] = len(left)  # a search did without those that it could not judge
     if not (share and left):
         _write(results, out, progress)
     if progress and left and (share or report_only):
         _tell_left(left, len(outcomes), share)
-    work.check_failures(found.forgiven)
+    work.check_failures(forgiven)
     return results
 
 

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
+from acclimate.backbone.identity import written_as_path
 from acclimate.errors import UserError, unknown
 from acclimate.files import read_settings
 from acclimate.masking import file_parameters
@@ -15,6 +16,7 @@ from acclimate.study.explain import explain
 from acclimate.study.grid import MethodSearch, SearchSettings
 from acclimate.study.lessons import DistillSpec
 from acclimate.study.settings import (
+    UNADAPTED,
     AdaptSettings,
     EvaluateSettings,
     FinetuneSettings,
@@ -22,11 +24,10 @@ from acclimate.study.settings import (
     Seed,
     Strict,
     TaskSpec,
+    distinct,
+    seed_list,
     several,
 )
-
-MOST_SEEDS = 1000
-"""A number of seeds above it is taken for a slip: the list of them alone could fill the memory."""
 
 
 class ModelSpec(Strict):
@@ -87,10 +88,19 @@ class MethodSpec(BaseModel):
 
     @model_validator(mode="after")
     def _labelled(self) -> MethodSpec:
+        if self.name == UNADAPTED and (self.adapt or self.on or (self.search and self.search.adapt)):
+            raise ValueError(f"'{UNADAPTED}' is the model as it came and adapts to nothing; leave its settings out")
         changed = {**self.parameters, **({"on": self.on} if self.on else {}), **self.adapt}
         shown = ", ".join(f"{key}={value}" for key, value in changed.items())
         self.label = self.label or (f"{self.name} ({shown})" if shown else self.name)
         return self
+
+
+class SampleSpec(Strict):
+    """An example of a task that the report shows."""
+
+    text: str
+    label: str | None = None
 
 
 class DomainSpec(Strict):
@@ -109,7 +119,7 @@ class StudyConfig(Strict):
         name: Short name, also the default title of the report.
         title: Title of the report.
         notes: Paragraphs shown at the head of the report.
-        samples: Examples of a task shown in the report, each with ``text`` and ``label``.
+        samples: Examples of a task shown in the report, each with ``text`` and perhaps a ``label``.
         models: Models to start from.
         methods: Methods of adaptation; ``none`` is the model as it is.
         domains: Domains, each with text and tasks.
@@ -131,7 +141,7 @@ class StudyConfig(Strict):
     name: str = "study"
     title: str = ""
     notes: list[str] = Field(default_factory=list)
-    samples: list[dict[str, str]] = Field(default_factory=list)
+    samples: list[SampleSpec] = Field(default_factory=list)
     models: list[ModelSpec] = Field(min_length=1)
     methods: list[MethodSpec] = Field(min_length=1)
     domains: list[DomainSpec] = Field(min_length=1)
@@ -162,26 +172,31 @@ class StudyConfig(Strict):
         if isinstance(seeds, str | float):
             raise ValueError(f"seeds: give a number of them, or a list of seeds, not {seeds!r}")
         if isinstance(seeds, int) and not isinstance(seeds, bool):
-            if seeds > MOST_SEEDS:
-                raise ValueError(f"seeds: {seeds} is more than {MOST_SEEDS}; for certain seeds, give a list of them")
-            value["seeds"] = list(range(seeds))
+            value["seeds"] = seed_list(seeds)
         return value
 
     @model_validator(mode="after")
     def _consistent(self) -> StudyConfig:
-        _distinct("models", [model.name for model in self.models], "give one a different 'name'")
+        distinct("models", [model.name for model in self.models], "give one a different 'name'")
         rows = [row.label for row in self.rows]
-        _distinct("methods and distill" if self.distill else "methods", rows, "give one a different 'label'")
-        _distinct("domains", [domain.name for domain in self.domains], "give one a different 'name'")
-        _distinct("seeds", [str(seed) for seed in self.seeds], "list each seed once")
+        distinct("methods and distill" if self.distill else "methods", rows, "give one a different 'label'")
+        distinct("domains", [domain.name for domain in self.domains], "give one a different 'name'")
+        distinct("seeds", [str(seed) for seed in self.seeds], "list each seed once")
+        distinct("adapt_seeds", [str(seed) for seed in self.adapt_seeds or []], "list each seed once")
         for domain in self.domains:
-            _distinct(f"tasks of {domain.name}", [task.name for task in domain.tasks], "give one a different 'name'")
-        _distinct("other_tasks", [task.name for task in self.other_tasks], "give one a different 'name'")
+            distinct(f"tasks of {domain.name}", [task.name for task in domain.tasks], "give one a different 'name'")
+        distinct("other_tasks", [task.name for task in self.other_tasks], "give one a different 'name'")
+        if any(task.search for task in self.other_tasks):
+            raise ValueError("other_tasks: nothing is searched on tasks of other domains; leave 'search' out")
         if self.evaluate.moved and not self.general:
             raise ValueError("evaluate.moved measures on general text: give 'general', or leave it out")
         tasks = [task for domain in self.domains for task in domain.tasks]
         if self.search is None and any(row.search for row in (*self.rows, *tasks)):
             self.search = SearchSettings()
+        searches: list[Any] = [self.search, *(method.search for method in self.methods)]
+        for grid in (search.adapt for search in searches if search):
+            for name, values in grid.items():
+                grid[name] = [_of_adaptation({name: value}).get(name, value) for value in values]
         labels = [method.label for method in self.methods]
         if self.baseline not in rows:
             if "baseline" in self.model_fields_set:
@@ -225,7 +240,7 @@ class StudyConfig(Strict):
         """Return a copy whose relative paths start at ``folder``; names of the hub are left alone."""
         copy = self.model_copy(deep=True)
         for model in copy.models:
-            model.path = _located(model.path, folder)
+            model.path = _model(model.path, folder)
         for domain in copy.domains:
             domain.corpus = [_located(source, folder) for source in domain.corpus]
             domain.heldout = domain.heldout and [_located(source, folder) for source in domain.heldout]
@@ -233,7 +248,7 @@ class StudyConfig(Strict):
             task.path = _inside(task.path, folder)
             task.first = task.first and _inside(task.first, folder)
         for row in copy.distill:
-            row.teacher.path = row.teacher.path and _located(row.teacher.path, folder)
+            row.teacher.path = row.teacher.path and _model(row.teacher.path, folder)
         copy.general = copy.general and [_located(source, folder) for source in copy.general]
         searches: list[Any] = [copy.search, *(method.search for method in copy.methods)]
         for method in copy.methods:
@@ -265,6 +280,11 @@ def _inside(path: str, folder: Path) -> str:
     return str((folder / Path(path).expanduser()).resolve())
 
 
+def _model(name: str, folder: Path) -> str:
+    """Resolve a model against ``folder`` if it is there or written as a path; names of the hub may have a dot."""
+    return _inside(name, folder) if written_as_path(name) or (folder / name).exists() else name
+
+
 def _located(source: str, folder: Path) -> str:
     """Resolve ``source`` against ``folder`` if it is a path there; what is not there may be a name of the hub."""
     if not source:
@@ -282,10 +302,3 @@ def _files_of(method: str) -> set[str]:
     from acclimate.methods import lookup, names
 
     return set(lookup(method).files) if method in names() else set()
-
-
-def _distinct(what: str, names: list[str], remedy: str) -> None:
-    """Raise for a name that stands twice."""
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"'{name}' stands twice under {what}: {remedy}")

@@ -13,8 +13,7 @@ from acclimate.study.finetuning import task_settings
 from acclimate.study.identity import model_identity
 from acclimate.study.lessons import DistillSpec, TeacherSpec
 from acclimate.study.parts import Parts, check_keywords
-from acclimate.study.reading import UNADAPTED
-from acclimate.study.settings import TaskSpec
+from acclimate.study.settings import UNADAPTED, TaskSpec
 
 if TYPE_CHECKING:
     from acclimate.study.plan import Plan

@@ -8,16 +8,21 @@ import random
 from collections.abc import Hashable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from acclimate.study.settings import Count, FinetuneLists, Lists, Seed, Strict, lists
+from acclimate.study.settings import Count, FinetuneLists, Lists, Seed, Strict, distinct, lists, seed_list
 
 Name = TypeVar("Name", bound=Hashable)
 
 
 def _seeds(value: Any) -> Any:
     """Let a number n stand for 0 to n - 1."""
-    return list(range(value)) if isinstance(value, int) and not isinstance(value, bool) else value
+    return seed_list(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _once(seeds: list[int] | None) -> list[int] | None:
+    distinct("search.seeds", [str(seed) for seed in seeds or []], "list each seed once")
+    return seeds
 
 
 class SearchSettings(Strict):
@@ -42,7 +47,7 @@ class SearchSettings(Strict):
         distill: Values of settings of ``distill``, for every row of ``distill``.
     """
 
-    seeds: Annotated[list[int] | None, BeforeValidator(_seeds), Field(min_length=1)] = None
+    seeds: Annotated[list[Seed] | None, BeforeValidator(_seeds), AfterValidator(_once), Field(min_length=1)] = None
     combinations: Literal["all", "one-factor"] | Count = "all"
     seed: Seed = 0
     per: Literal["method", "task"] = "method"

@@ -76,8 +76,8 @@ def kept_rows(config: StudyConfig, plan: Plan, outcomes: dict[str, Outcome]) -> 
         if alone is not None:
             row["adapted_for"] = alone
         if base:
-            row["before"] = describe(base)[metric]["mean"]
             row["difference"] = against(cells, base, plan.cells)
+            row["before"] = (row["difference"] or {metric: {"before": None}})[metric]["before"]
         rows.append(row)
     order = [method.label for method in config.methods]
     rows.sort(key=lambda row: (row["model"], row["domain"], row["task"], order.index(row["method"])))

@@ -12,8 +12,7 @@ from acclimate.study.finetuning import add_finetunes
 from acclimate.study.kept import add_others
 from acclimate.study.moved import add_moved
 from acclimate.study.parts import FIRST_ADAPT_OPTIONS, HARMLESS, RESERVED
-from acclimate.study.reading import UNADAPTED
-from acclimate.study.settings import BUDGETS
+from acclimate.study.settings import BUDGETS, UNADAPTED
 
 if TYPE_CHECKING:
     from acclimate.study.plan import Base, Plan

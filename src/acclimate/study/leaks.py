@@ -39,6 +39,7 @@ def look_for_leaks(
         progress: Show bars.
         known_only: Read nothing: take what is in the cache.
     """
+    plan.unlooked.clear()
     _look_in_corpora(plan, config, parts, progress, known_only)
     _look_in_train(plan, config, parts, progress, known_only)
 
@@ -65,6 +66,8 @@ def _look_in_corpora(plan: Plan, config: StudyConfig, parts: Parts, progress: bo
         if found is not None:
             places = {str(number): place for number, (place, _) in enumerate(tasks)}
             plan.leakage[domain.name] = {**_account(rules, found, places), "digests": found["digests"]}
+        else:
+            plan.unlooked.append(f"the text of {domain.name}")
 
 
 def _look_in_train(plan: Plan, config: StudyConfig, parts: Parts, progress: bool, known_only: bool) -> None:
@@ -84,6 +87,8 @@ def _look_in_train(plan: Plan, config: StudyConfig, parts: Parts, progress: bool
             places = {split: {"task": place[1], "split": split} for split in judged}
             account = _account(asdict(Rules()), found, places)
             plan.in_train[key] = {"domain": place[0], "train_of": train_of, **account}
+        else:
+            plan.unlooked.append(f"the train split of {train_of}")
 
 
 def _account(rules: dict[str, Any], found: dict[str, Any], places: dict[str, dict[str, str]]) -> dict[str, Any]:

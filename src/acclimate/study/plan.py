@@ -19,8 +19,9 @@ from acclimate.study.kept import OTHER
 from acclimate.study.layout import lay_out
 from acclimate.study.leaks import remove_leaks
 from acclimate.study.parts import Parts
-from acclimate.study.reading import UNADAPTED, Reading, check_readings, read_methods
-from acclimate.study.rounds import check_search
+from acclimate.study.reading import Reading, check_readings, read_methods
+from acclimate.study.rounds import check_search, searched
+from acclimate.study.settings import UNADAPTED
 
 HELDOUT_SHARE = 0.02
 SPLIT_SEED = 0
@@ -69,6 +70,7 @@ class Plan:
         task_texts: Text of the train split of tasks, by (domain, task name), where a method reads it.
         leakage: What each corpus holds of the texts that tasks are judged on, by domain, where that was looked for.
         in_train: What train splits hold of the texts that the same models are judged on, where that was looked for.
+        unlooked: Texts in which that was wanted and not looked for.
         limits: Rows that are kept of splits, and that there were, where the study limits a task.
     """
 
@@ -88,6 +90,7 @@ class Plan:
     task_texts: dict[tuple[str, str], Any] = field(default_factory=dict)
     leakage: dict[str, dict[str, Any]] = field(default_factory=dict)
     in_train: dict[str, dict[str, Any]] = field(default_factory=dict)
+    unlooked: list[str] = field(default_factory=list)
     limits: dict[tuple[str, str], dict[str, tuple[int, int]]] = field(default_factory=dict)
 
     def add(self, cell: Cell) -> str:
@@ -134,8 +137,8 @@ class Ground:
 
     @cached_property
     def trial_tasks(self) -> dict[tuple[str, str], Any]:
-        """The tasks of the domains without their test splits."""
-        return {place: self.parts.held_back(task) for place, task in self.plan.tasks.items() if place[0] != OTHER}
+        """The tasks on which something is searched, without their test splits."""
+        return {place: self.parts.held_back(self.plan.tasks[place]) for place in searched(self.config)}
 
     def lay_out(self, plan: Plan, config: StudyConfig) -> None:
         """Add the cells of all models in all domains to a plan; ``config`` may be a part of the study."""

@@ -11,13 +11,12 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig
 from acclimate.study.parts import Parts, check_keywords
+from acclimate.study.settings import UNADAPTED
 
 if TYPE_CHECKING:
     from acclimate.study.plan import Plan
 
 log = logging.getLogger(__name__)
-UNADAPTED = "none"
-"""The method that leaves the model as it is; it needs no cell of adaptation."""
 FAR = 30
 """A learning rate so many times as high or low as the one a method is used to is probably not meant for it."""
 

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any
 from acclimate.errors import UserError
 from acclimate.study.cells import Cell
 from acclimate.study.choices import Choice, Choices, Place, assembled, hand_over, narrowed
-from acclimate.study.config import DomainSpec, MethodSpec, TaskSpec
+from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig, TaskSpec
 from acclimate.study.distilling import OWN, TEACHING, add_distillations
 from acclimate.study.grid import SearchSettings, combinations, possible
 from acclimate.study.lessons import DistillSpec
 from acclimate.study.parts import check_keywords
-from acclimate.study.reading import UNADAPTED
+from acclimate.study.settings import UNADAPTED
 
 if TYPE_CHECKING:
     from acclimate.study.plan import Ground, Plan
@@ -95,10 +95,11 @@ def check_search(ground: Ground) -> None:
     config, parts = ground.config, ground.parts
     if (search := config.search) is None:
         return
-    if not ground.trial_tasks:  # making them sees that each has a dev split
+    if not any(_places(ground.config)):
         raise UserError("study: there is no task to search settings on; give a domain 'tasks', or leave 'search' out.")
-    for domain, task in _places(ground):
-        metric, trial = ground.plan.metrics[domain.name, task.name], ground.trial_tasks[domain.name, task.name]
+    given = {(domain.name, task.name): task for domain, task in _places(config)}
+    for place, trial in ground.trial_tasks.items():  # making them sees that each has a dev split
+        metric, task = ground.plan.metrics[place], given[place]
         if metric not in trial.scoring(negative=task.negative).metrics:
             raise UserError(
                 f"study: '{task.name}' is judged by {metric}, which its dev split does not have, so nothing can be "
@@ -110,8 +111,8 @@ def check_search(ground: Ground) -> None:
             "adaptation; search these with per: method."
         )
     if ground.adapt_defaults is not None:
-        given = [*search.adapt, *(name for method in config.methods if method.search for name in method.search.adapt)]
-        check_keywords(given, ground.adapt_defaults, "search.adapt")
+        names = [*search.adapt, *(name for method in config.methods if method.search for name in method.search.adapt)]
+        check_keywords(names, ground.adapt_defaults, "search.adapt")
     for method in config.methods:
         for combination in combinations(_parameters(method), "one-factor", 0):
             ground.parts.method(method.name, Choice.of(combination).of_method(method).parameters)
@@ -145,8 +146,20 @@ def _combinations(search: SearchSettings, lists: Lists) -> Iterator[Choice]:
     return map(Choice.of, combinations(lists, search.combinations, search.seed))
 
 
-def _places(ground: Ground) -> Iterator[tuple[DomainSpec, TaskSpec]]:
-    return ((domain, task) for domain in ground.config.domains for task in domain.tasks)
+def _places(config: StudyConfig) -> Iterator[tuple[DomainSpec, TaskSpec]]:
+    return ((domain, task) for domain in config.domains for task in domain.tasks)
+
+
+def searched(config: StudyConfig) -> list[tuple[str, str]]:
+    """Return the domain and the name of each task on which something is searched."""
+    if (search := config.search) is None:
+        return []
+    return [
+        (domain.name, task.name)
+        for domain, task in _places(config)
+        if _lists(search, task, config.methods)
+        or any(search.distill or row.search for row in config.distill if row.is_for(domain.name))
+    ]
 
 
 def _seeds(ground: Ground) -> list[int]:
@@ -157,7 +170,7 @@ def _methods(made: Round, ground: Ground, search: SearchSettings, choices: Choic
     config = ground.config
     groups = [config.methods] if search.per == "task" else [[method] for method in config.methods]
     for model in config.models:
-        for domain, task in _places(ground):
+        for domain, task in _places(ground.config):
             for group in groups:
                 if not (lists := _lists(search, task, group)):
                     continue
@@ -188,7 +201,7 @@ def _rows(
     sources: dict[tuple[str, str], Plan] = {}
     for row in ground.config.distill:
         if lists := _for_distillation(_search(ground), row, of_teacher):
-            for domain, task in _places(ground):
+            for domain, task in _places(ground.config):
                 if not row.is_for(domain.name):
                     continue
                 place = (domain.name, task.name)

@@ -52,7 +52,7 @@ def _scoring(result: dict[str, Any]) -> Scoring:
 def against(
     found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]], cells: Mapping[str, Cell]
 ) -> dict[str, Any] | None:
-    """Compare with the baseline on the seeds that both have.
+    """Compare with the baseline on the seeds that both have; means of those are ``before`` and ``after``.
 
     Args:
         found: Cells of the method with their results.
@@ -79,7 +79,9 @@ def against(
         interval = paired_bootstrap(gold, ours, theirs, metric, groups=groups, scoring=scoring)
         p_models = permutation_test(gold, ours, theirs, metric, scoring=scoring)
         scores = [[float(result["metrics"][metric]) for result in side] for side in list(zip(*pairs, strict=True))[1:]]
-        compared[metric] = {**interval.as_dict(), "p_models": p_models, "p_t": paired_t(*scores)}
+        after, before = (float(np.mean(side)) for side in scores)
+        told = {"before": before, "after": after, "p_models": p_models, "p_t": paired_t(*scores)}
+        compared[metric] = {**interval.as_dict(), **told}
     return compared
 
 

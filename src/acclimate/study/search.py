@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from acclimate.study.distilling import add_distillations
 from acclimate.study.rounds import Hunt, Round, rounds
 
 if TYPE_CHECKING:
+    from acclimate.study.cells import Cell
     from acclimate.study.plan import Ground, Plan
     from acclimate.study.summary import Outcome
 
@@ -31,7 +32,8 @@ class Found:
         rows: One for each search, for the results.
         outcomes: What became of the cells.
         decided: Whether every search came to a choice.
-        forgiven: Cells that failed where another combination could be chosen.
+        forgiven: Cells without a result, themselves or for want of what they need, where another combination could be
+            chosen.
     """
 
     choices: dict[Place, Choice] = field(default_factory=dict)
@@ -92,13 +94,15 @@ class _Judged:
 
 
 def _decide(hunt: Hunt, made: Round, found: Found, guess: bool) -> None:
-    judged = [_judge(trial.choice, [found.outcomes[key] for key in trial.keys], hunt.metric) for trial in hunt.trials]
+    cells, outcomes = made.plan.cells, found.outcomes
+    judged = [_judge(trial.choice, trial.keys, cells, outcomes, hunt.metric) for trial in hunt.trials]
     best = choose(judged, hunt.tolerance)
     failed = [trial for trial, one in zip(hunt.trials, judged, strict=True) if one.state == "failed"]
     if best is None:
         found.decided = False
     else:
-        found.forgiven |= {key for trial in failed for key in trial.keys}
+        chains = (_chain(key, cells) for trial in failed for key in trial.keys)
+        found.forgiven |= {key for chain in chains for key in chain if outcomes[key].result is None}
         for one in judged:
             if one.state == "failed":
                 log.warning("Search: %s failed and is not compared: %s", one.choice.text, one.errors[0])
@@ -108,11 +112,22 @@ def _decide(hunt: Hunt, made: Round, found: Found, guess: bool) -> None:
     found.rows.append(_row(hunt, made, judged, best))
 
 
-def _judge(choice: Choice, outcomes: Sequence[Outcome], metric: str) -> _Judged:
-    results = [outcome.result for outcome in outcomes]
-    bad = [outcome for outcome in outcomes if outcome.result is None]
+def _chain(key: str, cells: Mapping[str, Cell]) -> list[str]:
+    """Return the key of a cell and those of what it needs."""
+    chain = [key]
+    while needed := cells[chain[-1]].needs:
+        chain.append(needed)
+    return chain
+
+
+def _judge(
+    choice: Choice, keys: Sequence[str], cells: Mapping[str, Cell], outcomes: Mapping[str, Outcome], metric: str
+) -> _Judged:
+    results = [outcomes[key].result for key in keys]
+    bad = [key for key in keys if outcomes[key].result is None]
     if bad:
-        failed = [outcome.error for outcome in bad if outcome.state in ("failed", "blocked")]
+        chains = [link for key in bad for link in _chain(key, cells)]
+        failed = [outcomes[link].error for link in chains if outcomes[link].state == "failed"]  # not what it blocked
         return _Judged(choice, "failed" if failed else "missing", [], errors=tuple(failed))
     metrics = [result["metrics"] for result in results if result is not None]
     eces = [float(entry["ece"]) for entry in metrics if "ece" in entry]

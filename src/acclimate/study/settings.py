@@ -20,6 +20,8 @@ from acclimate.errors import did_you_mean
 from acclimate.parameters import number
 
 Paths = list[str]
+UNADAPTED = "none"
+"""The method that leaves the model as it is; it needs no cell of adaptation."""
 
 
 def several(value: Any) -> Any:
@@ -133,6 +135,28 @@ class TaskSpec(FinetuneSettings):
         if self.first is None and (self.first_epochs or self.first_learning_rate or self.limit_first):
             raise ValueError(f"the task '{self.name}' has settings of a first stage, but no 'first': the folder of it")
         return self
+
+
+MOST_SEEDS = 1000
+"""A number of seeds above it is taken for a slip: the list of them alone could fill the memory."""
+
+
+def seed_list(count: int) -> list[int]:
+    """Return the seeds 0 to ``count`` - 1.
+
+    Raises:
+        ValueError: If these are too many.
+    """
+    if count > MOST_SEEDS:
+        raise ValueError(f"seeds: {count} is more than {MOST_SEEDS}; for certain seeds, give a list of them")
+    return list(range(count))
+
+
+def distinct(what: str, names: list[str], remedy: str) -> None:
+    """Raise for a name that stands twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"'{name}' stands twice under {what}: {remedy}")
 
 
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")

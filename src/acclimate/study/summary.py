@@ -12,6 +12,7 @@ import numpy as np
 
 from acclimate.evaluation.significance import paired_difference
 from acclimate.study.cells import HEAD, Cell, CellStore
+from acclimate.study.choices import settled
 from acclimate.study.config import StudyConfig
 from acclimate.study.curves import read_curves
 from acclimate.study.distilled import distillations
@@ -73,19 +74,21 @@ def summarise(
         "name": config.name,
         "title": config.title or config.name,
         "notes": [*config.notes, *limit_notes(plan)],
-        "samples": config.samples,
+        "samples": [sample.model_dump(exclude_none=True) for sample in config.samples],
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
         "baseline": config.baseline,
         "models": [model.name for model in config.models],
         "domains": [domain.name for domain in config.domains],
         "methods": [
-            {"label": method.label, "name": method.name, "parameters": plan.settings.get(method.label, {})}
-            for method in config.methods
-        ]
-        + [{"label": row.label, "name": "distill", "parameters": row.settings} for row in config.distill],
+            {"label": label, "name": name, "parameters": settled(settings, label, searched)}
+            for label, name, settings in (
+                *((method.label, method.name, plan.settings.get(method.label, {})) for method in config.methods),
+                *((row.label, "distill", row.settings) for row in config.distill),
+            )
+        ],
         "seeds": config.seeds,
         "adapt_seeds": config.adapt_seeds or [config.adapt.seed],
-        "shared_adaptation": len(config.adapt_seeds or [0]) == 1,
+        "shared_adaptation": len(config.adapt_seeds or [0]) == 1 and any(map(_adapts, plan.cells.values())),
         "searched": list(searched),
         "scores": scores,
         "tally": tally(scores),
@@ -93,6 +96,7 @@ def summarise(
         "kept": kept_rows(config, plan, outcomes),
         "moved": moved_rows(plan, outcomes),
         "leakage": leakage_rows(plan),
+        "unlooked": list(plan.unlooked),
         "adaptations": view.adaptations(store),
         "masked": masked_texts(plan, outcomes, config.evaluate.masked_texts),
         "distillations": distillations(config, plan, outcomes),
@@ -111,6 +115,10 @@ def summarise(
         "config": config.resolved(),
         "environment": environment(),
     }
+
+
+def _adapts(cell: Cell) -> bool:
+    return cell.kind == "adapt" and cell.labels["method"] != HEAD
 
 
 class _View:
