@@ -195,7 +195,7 @@ def test_the_command_line(monkeypatch, tmp_path, capsys):
 
     def fake(study, out, **options):
         asked.update(options)
-        return {"cells": {"total": 9, "done": 2, "reused": 3}}
+        return {"cells": {"total": 9, "done": 2, "reused": 3, "left": 4}}
 
     monkeypatch.setattr("acclimate.study.compare", fake)
     for extra, said in ((["--shard", "2/4"], "4 of 9 cells are left"), (["--report-only"], "Report: ")):
