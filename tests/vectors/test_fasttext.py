@@ -169,14 +169,18 @@ def test_who_takes_part(model):
 def test_who_takes_part_of_a_vocabulary(model, kind):
     """R(X) token by token, from the tokens as the vocabulary writes them."""
     tokenizer = tiny_tokenizer() if kind == "wordpiece" else trained("bytes")
+    tokenizer.add_tokens(["erlotinib", "café"])
+    tokenizer.add_tokens(["[DOMAIN]"], special_tokens=True)
     targets = make_targets(model, surfaces(tokenizer), stop_words=read_stop_words("english"))
     seen = set()
     for token, index in tokenizer.get_vocab().items():
-        if kind == "wordpiece":
+        if token in ("erlotinib", "café"):
+            text = token  # as it was added: not bytes
+        elif kind == "wordpiece":
             text = token.removeprefix("##")
         else:
             text = decoders.ByteLevel().decode([token]).strip()  # what is no text becomes U+FFFD
-        special = token in tokenizer.all_special_tokens or token in tokenizer.get_added_vocab()
+        special = token in (*tokenizer.all_special_tokens, "</s>", "[DOMAIN]")
         part = not special and "\ufffd" not in text and len(text) >= 3 and text.lower() not in ENGLISH_STOP_WORDS
         assert bool(targets.regularised[index]) == part, token
         if part:
