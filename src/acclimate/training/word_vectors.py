@@ -15,6 +15,9 @@ from acclimate.vectors.stop_words import read_stop_words
 from acclimate.vectors.surface import surfaces
 from acclimate.vectors.targets import Targets, make_targets, read_targets
 
+VERSION = 2
+"""Raise when the same text comes to give other vectors."""
+
 
 def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
     """Train fastText on the text of a run and look its vocabulary up; both come from the cache if they are there.
@@ -54,7 +57,7 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
         return {"vectors": targets.vectors, "regularised": targets.regularised}
 
     keys = ("vectors", "dimension", "min_count", "epochs", "buckets", "boundary", "normalise")
-    identity = {**{name: settings[name] for name in keys}, "negatives": NEGATIVES}
+    identity = {**{name: settings[name] for name in keys}, "negatives": NEGATIVES, "version": VERSION}
     if settings["vectors"] and Path(settings["vectors"]).is_file():
         identity["vectors"] = hash_file(Path(settings["vectors"]))
     if general is not None:
@@ -66,7 +69,7 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
 
 def _general(run: Run, text: Corpus, options: Mapping[str, Any]) -> Path:
     """Return a ``.bin`` of the cache: what was learnt of a general text serves every run."""
-    decides = {**options, "text": text.fingerprint, "negatives": NEGATIVES, "seed": run.seed}
+    decides = {**options, "text": text.fingerprint, "negatives": NEGATIVES, "version": VERSION, "seed": run.seed}
     file = cache_folder() / "fasttext-general" / cache_key(decides) / "general.bin"
     if not file.is_file():
         made = _trained(run, "general text", text, None, options)

@@ -16,10 +16,11 @@ from typing import Any, Literal
 
 import numpy as np
 
+from acclimate.combining import MARKS
 from acclimate.errors import UserError
 
 Boundary = Literal["paper", "aware"]
-WORDS = re.compile(r"\w+|[^\w\s]")
+WORDS = re.compile(rf"\w[\w{MARKS}]*|[^\w\s]")
 RATE, LAST_RATE = 0.05, 1e-4
 """First and last learning rate: the default of the fastText library; that of gensim is half of it."""
 NEGATIVES = 0.5
