@@ -17,6 +17,8 @@ from acclimate.vectors.targets import Targets, make_targets, read_targets
 
 VERSION = 2
 """Raise when the same text comes to give other vectors."""
+GENERAL_SEED = 0
+"""Of what is learnt of a general text: gigabytes and hours that all runs share."""
 
 
 def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
@@ -46,7 +48,7 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
         options = {name: settings[name] for name in ("dimension", "min_count", "epochs", "buckets")}
         if general is not None:
             model = load_fasttext(_general(run, general, {**options, "epochs": settings["general_epochs"]}))
-        model = _trained(run, "the text of the run", _texts(run), model, options)
+        model = _trained(run, "the text of the run", _RowTexts(run), model, options, run.seed)
         targets = make_targets(
             model,
             surfaces(run.tokenizer),
@@ -68,24 +70,28 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
 
 
 def _general(run: Run, text: Corpus, options: Mapping[str, Any]) -> Path:
-    """Return a ``.bin`` of the cache: what was learnt of a general text serves every run."""
-    decides = {**options, "text": text.fingerprint, "negatives": NEGATIVES, "version": VERSION, "seed": run.seed}
+    """Return a ``.bin`` of the cache: what was learnt of a general text serves every run, whatever its seed."""
+    decides = {**options, "text": text.fingerprint, "negatives": NEGATIVES, "version": VERSION}
     file = cache_folder() / "fasttext-general" / cache_key(decides) / "general.bin"
     if not file.is_file():
-        made = _trained(run, "general text", text, None, options)
+        made = _trained(run, "general text", text, None, options, GENERAL_SEED)
         with new_folder(file.parent) as folder:
             save_fasttext(made, folder / file.name)
     return file
 
 
-def _trained(run: Run, what: str, texts: Iterable[str], start: Any, options: Mapping[str, Any]) -> Any:
+def _trained(run: Run, what: str, texts: Iterable[str], start: Any, options: Mapping[str, Any], seed: int) -> Any:
     run.say(f"Training fastText on {what}.")
     with Progress("fastText", 100, unit="%", enabled=run.progress) as bar:
-        return train_fasttext(
-            texts, start=start, seed=run.seed, tell=lambda share: bar.at(int(100 * share)), **options
-        )
+        return train_fasttext(texts, start=start, seed=seed, tell=lambda share: bar.at(int(100 * share)), **options)
 
 
-def _texts(run: Run) -> Iterator[str]:
-    for row in run.rows:
-        yield run.tokenizer.decode(row.tolist(), skip_special_tokens=True)  # type: ignore[misc]
+class _RowTexts:
+    """The rows of a run as texts, decoded at every reading."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __iter__(self) -> Iterator[str]:
+        for row in self._run.rows:
+            yield self._run.tokenizer.decode(row.tolist(), skip_special_tokens=True)  # type: ignore[misc]
