@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 import tracemalloc
 
 import numpy as np
@@ -203,6 +204,18 @@ def test_bad_input_is_one_line(tmp_path):
         load_fasttext(tmp_path / "v.vec")
     with pytest.raises(UserError, match="stop_words"):
         read_stop_words("klingon")
+
+
+@pytest.mark.parametrize("size", [2**40, 2**62, 2**63 - 1, -1])
+def test_a_damaged_size_is_one_line(model, tmp_path, size):
+    save_fasttext(model, tmp_path / "v.bin")
+    data = (tmp_path / "v.bin").read_bytes()
+    rows, dimension = len(model.wv) + model.wv.bucket, model.wv.vector_size
+    place = data.index(struct.pack("@2q", rows, dimension))
+    (tmp_path / "v.bin").write_bytes(data[:place] + struct.pack("@q", size) + data[place + 8 :])
+    with pytest.raises(UserError, match=r"v\.bin' is no fastText model") as error:
+        load_fasttext(tmp_path / "v.bin")
+    assert "\n" not in str(error.value)
 
 
 def test_who_takes_part(model):

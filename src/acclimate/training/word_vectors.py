@@ -8,7 +8,7 @@ from typing import Any
 
 from acclimate.corpus import Corpus
 from acclimate.corpus.progress import Progress
-from acclimate.files import hash_file, new_folder
+from acclimate.files import found_file, hash_file, new_folder
 from acclimate.training.run import Run, cache_folder, cache_key
 from acclimate.vectors.fasttext import NEGATIVES, load_fasttext, save_fasttext, train_fasttext
 from acclimate.vectors.stop_words import read_stop_words
@@ -60,8 +60,8 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
 
     keys = ("vectors", "dimension", "min_count", "epochs", "buckets", "boundary", "normalise")
     identity = {**{name: settings[name] for name in keys}, "negatives": NEGATIVES, "version": VERSION}
-    if settings["vectors"] and Path(settings["vectors"]).is_file():
-        identity["vectors"] = hash_file(Path(settings["vectors"]))
+    if settings["vectors"] and (file := found_file(settings["vectors"])) is not None:
+        identity["vectors"] = hash_file(file)
     if general is not None:
         identity |= {"general": general.fingerprint, "general_epochs": settings["general_epochs"]}
     identity["stop_words"] = sorted(stop_words)

@@ -18,6 +18,7 @@ import numpy as np
 
 from acclimate.combining import MARKS
 from acclimate.errors import UserError
+from acclimate.files import found_file
 
 Boundary = Literal["paper", "aware"]
 WORDS = re.compile(rf"\w[\w{MARKS}]*|[^\w\s]")
@@ -151,16 +152,20 @@ def load_fasttext(path: str | Path) -> Any:
     """Load a ``.bin`` of the fastText library with all that training needs.
 
     Raises:
-        UserError: If there is none, or the file is another one, such as a ``.vec``.
+        UserError: If there is none, or the file is another one, such as a ``.vec``, or damaged.
     """
-    path = Path(path)
-    if not path.is_file():
+    file = found_file(path)
+    if file is None:
         raise UserError(
             f"There are no fastText vectors '{path}'. Public ones are at fasttext.cc (.bin, not .vec); without "
             "'vectors' they are learnt from the text, after a 'general' one if you name it."
         )
     try:
-        return _gensim().models.fasttext.load_facebook_model(str(path))
+        return _gensim().models.fasttext.load_facebook_model(str(file))
+    except (MemoryError, OverflowError) as error:  # the sizes in the file say how much is read
+        raise UserError(
+            f"'{path}' is no fastText model with subwords (.bin) that fits into memory; a size in it may be damaged."
+        ) from error
     except (ValueError, NotImplementedError, EOFError, OSError, KeyError, AssertionError, struct.error) as error:
         raise UserError(f"'{path}' is no fastText model with subwords (.bin); a .vec file will not do.") from error
 
