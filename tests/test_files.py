@@ -6,7 +6,7 @@ import multiprocessing
 
 import pytest
 
-from acclimate.files import new_folder
+from acclimate.files import found_file, new_folder
 
 
 def make(path, times: int) -> None:
@@ -35,3 +35,11 @@ def test_an_error_leaves_what_was_there(tmp_path):
         raise KeyError
     assert (tmp_path / "folder" / "a").read_text() == "whole"
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_a_name_that_no_file_can_have_is_no_file(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "a.txt").write_text("x")
+    assert found_file(tmp_path / "a.txt") == found_file("~/a.txt") == tmp_path / "a.txt"
+    for name in ("", str(tmp_path), "gone.txt", "x" * 5000, "~no-such-user/a.txt", "a\0b"):
+        assert found_file(name) is None

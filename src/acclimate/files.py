@@ -24,6 +24,18 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+def found_file(name: str | Path) -> Path | None:
+    """Return the path of a file, ``~`` being the home folder; None if there is none.
+
+    Some parameters are a file or else words: what no file can be called, because it is too long, say, is no error.
+    """
+    try:
+        path = Path(name).expanduser()
+        return path if path.is_file() else None
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
 def write_text(path: str | Path, text: str) -> Path:
     """Write ``text`` to ``path`` atomically, making its folder if need be; return the path."""
     path = Path(path)

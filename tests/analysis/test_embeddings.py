@@ -14,6 +14,7 @@ from acclimate.analysis import inspect_embeddings
 from acclimate.analysis.embedding_plot import embedding_tables
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
+from acclimate.modules import add_virtual_tokens
 from tests.test_cli import call
 from tests.tiny import VOCABULARY, add_token, save_tiny, tiny_tokenizer
 
@@ -73,6 +74,24 @@ def test_words_are_chosen_by_the_rule_that_is_told(tiny_bert, moved):
     assert words == ["pizza", "soup"] and "moved" in rule
     words, rule = labelled(tiny_bert, [moved], words=["loss", "menu"])
     assert words == ["loss", "menu"] and rule == "given"
+
+
+def test_virtual_tokens_are_no_part_of_the_text(tiny_bert, moved, tmp_path):
+    model = transformers.AutoModelForMaskedLM.from_pretrained(moved)
+    tokenizer = add_virtual_tokens(model, tiny_tokenizer(), 3)
+    model.save_pretrained(tmp_path / "prompt")
+    tokenizer.save_pretrained(tmp_path / "prompt")
+    for before in (tiny_bert, tmp_path / "prompt"):
+        found = inspect_embeddings(before, [tmp_path / "prompt"], text=FOOD, progress=False).report
+        assert found["movement"]["prompt"]["seen"]["tokens"] == 17
+
+
+def test_words_that_a_user_added_have_their_names(tmp_path):
+    folder = save_tiny("bert", tmp_path / "added")
+    add_token(folder, "erlotinib")
+    text = Corpus.of([f"erlotinib erlotinib the {number}" for number in range(3)])
+    assert labelled(folder, [folder], text=text, count=1)[0] == ["erlotinib"]
+    assert labelled(folder, [folder], words=["erlotinib"])[0] == ["erlotinib"]
 
 
 def test_what_cannot_be_compared_is_said(tiny_bert, moved, tmp_path):

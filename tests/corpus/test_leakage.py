@@ -78,6 +78,21 @@ def test_other_scripts():
     assert kinds(greek.upper(), greek)[0] in ("exact", "near")  # capitals have no accents
 
 
+def test_texts_that_differ_in_their_vowels_are_not_the_same():
+    """The letters of both are the same: what tells them apart are marks."""
+    assert kinds("के लिए", "को लाए") == {}
+    assert kinds("को लाए।", "को लाए") == {0: "exact"}
+
+
+def test_long_documents_are_not_cut_at_marks(monkeypatch):
+    monkeypatch.setattr(text_index, "LONG", 80)
+    document = " ".join(f"विद्यार्थी{number} सामान्यतः" for number in range(20))
+    found: list[str] = []
+    for piece in text_index._pieces(document):
+        found += piece[text_index.WORDS - 1 :] if found else piece
+    assert found == normalised_words(document)
+
+
 @given(WORDS, st.sampled_from(["{}", "  {}.", "«{}»"]))
 def test_a_planted_document_is_found_whatever_its_case_and_signs(words, form):
     text = " ".join(words)

@@ -56,6 +56,23 @@ def test_what_cannot_be_found_is_one_line(tree, source, message):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("x" * 300, "File name too long"),
+        ("*" * 5000, "File name too long|matches nothing"),
+        (f"*/{'x' * 300}/*.txt", "File name too long|matches nothing"),
+        ("~no-such-user/x.txt", "home directory"),
+        ("a\0.txt", "null|no file"),
+    ],
+)
+def test_names_that_no_file_can_have_are_one_line(tree, monkeypatch, source, message):
+    monkeypatch.chdir(tree)
+    with pytest.raises(UserError, match=message) as error:
+        resolve(source)
+    assert "\n" not in str(error.value)
+
+
 def test_nothing_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for sources in ([], "", [""]):

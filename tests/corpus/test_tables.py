@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import csv
+import gzip
+import io
+
 import pytest
 
 from acclimate.corpus import tables
@@ -52,6 +56,27 @@ def test_tsv_without_quoting(tmp_path):
     assert records == [(2, '"Great" food, 5" pizza', ""), (3, "no", ""), (4, "quoted\ttab", "")]
 
 
+STRAY = 'label\ttext\n1\t"This is good.\n0\tI hate the rest.\n1\tI like it."\n0\tend\n'
+
+
+def test_a_quotation_over_several_rows_of_tsv_leaves_them_rows(tmp_path):
+    """It is what people write; a field that spans lines leaves some of them with too few tabs."""
+    assert table(tmp_path, STRAY, "\t") == [
+        (2, '"This is good.', ""), (3, "I hate the rest.", ""), (4, 'I like it."', ""), (5, "end", "")
+    ]  # fmt: skip
+    assert table(tmp_path, STRAY.replace("\n", "\r\n"), "\t")[2] == (4, 'I like it."', "")
+
+
+@pytest.mark.parametrize("texts", [["two\nlines", "a\ttab,\nand\ntwo lines"], ["x\n\ny", 'a "quote"\n\nand\tit']])
+@pytest.mark.parametrize("columns", [["text"], ["text", "label"], ["label", "text", "id"]])
+def test_fields_of_tsv_that_span_lines_stay_whole(tmp_path, columns, texts):
+    buffer = io.StringIO(newline="")
+    writer = csv.DictWriter(buffer, columns, restval="1", delimiter="\t", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({"text": text} for text in texts)
+    assert [text for _, text, _ in table(tmp_path, buffer.getvalue(), "\t")] == texts
+
+
 def test_undecodable_bytes_do_not_shift_rows(tmp_path):
     records = table(tmp_path, b'id,text\n1,"caf\xe9\nbar"\n2,good\n')
     assert records[1] == (4, "good", "")
@@ -78,3 +103,25 @@ def test_damage_passes_through(tmp_path):
     path.write_bytes(b"no gzip")
     with pytest.raises(Damaged):
         list(read_table(path, "text", ","))
+
+
+@pytest.mark.parametrize("delimiter", [",", "\t"])
+def test_an_open_quote_loses_no_row_before_the_file_is_cut_off(tmp_path, delimiter):
+    rows = "".join(f"{i}{delimiter}row {i} {i * 7919 % 9973}\n" for i in range(2_000))
+    packed = gzip.compress(f'id{delimiter}text\n0{delimiter}first\n1{delimiter}"open\n{rows}'.encode())
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(packed[: len(packed) * 95 // 100])
+    found = []
+    with pytest.raises(Damaged) as caught:
+        for record in read_table(path, "text", delimiter):
+            found.append(record)
+    whole = caught.value.line - 1  # lines that could be read
+    assert whole > 1_500
+    assert [line for line, _, _ in found] == list(range(2, whole + 1))
+    problems = [record for record in found if record[2]]
+    if delimiter == ",":
+        assert [(line, problem) for line, _, problem in problems] == [
+            (3, "not a row of fields (a quote is not closed)")
+        ]
+    else:
+        assert not problems and found[1] == (3, '"open', "")

@@ -13,6 +13,7 @@ from tests.tiny import VOCABULARY
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
+from acclimate.methods import get
 from acclimate.methods.tapter import TAPTER
 from acclimate.objectives.embedding import Projection
 from acclimate.training import adapt, word_vectors
@@ -25,8 +26,8 @@ SETTINGS = {"dimension": 8, "epochs": 2, "min_count": 2, "buckets": 5_000}
 def run(model, out, method="tapter", steps=6, **settings):
     settings = {**SETTINGS, **settings} if method == "tapter" else None
     options = {**SHORT, "steps": steps, "learning_rate": 1e-2, "warmup": 0.0}
-    if settings and "precision" in settings:
-        options["precision"] = settings.pop("precision")
+    for name in {"precision", "seed"} & set(settings or ()):
+        options[name] = settings.pop(name)
     return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=settings, **options)
 
 
@@ -95,6 +96,58 @@ def test_general_text_comes_first_and_is_learnt_once(tiny_bert, tmp_path, monkey
     assert read == [(True, 3), (False, 2), (False, 4)]
     plain, after = (load_file(tmp_path / name / "model.safetensors")[TABLE] for name in ("plain", "general"))
     assert not torch.equal(plain, after)
+
+
+def test_general_text_is_learnt_once_for_all_seeds(tiny_bert, tmp_path, monkeypatch):
+    (tmp_path / "general.txt").write_text("\n\n".join(f"soup and wine on the table {number}" for number in range(20)))
+    read = []
+    train = word_vectors.train_fasttext
+
+    def trained(texts, *, start, seed, **options):
+        read.append((start is None, seed))
+        return train(texts, start=start, seed=seed, **options)
+
+    monkeypatch.setattr(word_vectors, "train_fasttext", trained)
+    for seed in (3, 4):
+        run(tiny_bert, tmp_path / f"{seed}", seed=seed, general=str(tmp_path / "general.txt"), general_epochs=1)
+    assert read == [(True, 0), (False, 3), (False, 4)]
+
+
+@pytest.mark.parametrize("form", ["folder", "folder/*.txt", "folder/a.txt"])
+def test_general_text_that_changes_makes_another_run(tiny_bert, tmp_path, form):
+    (tmp_path / "folder").mkdir()
+    text = tmp_path / "folder" / "a.txt"
+    text.write_text("soup and wine on the table\n\nsoup and wine on the menu")
+    settings = {"general": str(tmp_path / form), "general_epochs": 1, "steps": 1}
+    first = TAPTER(general=settings["general"]).file_contents()
+    assert first.keys() == {"general"}
+    run(tiny_bert, tmp_path / "out", **settings)
+    text.write_text("cold pasta and wine on the table\n\ncold pasta and wine on the menu")
+    assert TAPTER(general=settings["general"]).file_contents() != first
+    with pytest.raises(UserError, match="out"):  # of another run
+        run(tiny_bert, tmp_path / "out", **settings)
+
+
+def test_general_text_that_is_gone_is_told_when_it_is_read(tmp_path):
+    assert TAPTER(general=str(tmp_path / "gone")).file_contents() == {}
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        *(
+            ({name: value}, f"{name.replace('_', '-')} must be more than zero, not {value}")
+            for name in ("general_epochs", "dimension", "min_count", "epochs", "buckets")
+            for value in (0, -3)
+        ),
+        ({"weight": -1}, "weight must be zero or more, not -1"),
+        ({"weight": "nan"}, "weight must be zero or more, not nan"),
+        ({"weight": "inf"}, "weight must be zero or more, not inf"),
+    ],
+)
+def test_numbers_that_make_no_sense_are_told_at_once(setting, message):
+    with pytest.raises(UserError, match=message):
+        get("tapter", **setting)
 
 
 def test_vectors_and_a_text_to_learn_them_from_exclude_each_other():

@@ -203,6 +203,19 @@ def test_a_byte_order_mark_and_long_cells_are_no_trouble(tmp_path):
     assert len(load_task(path).test[0].text) == 200_000
 
 
+def test_a_quotation_over_several_rows_of_tsv_costs_no_example(tmp_path):
+    path = folder(tmp_path / "t", test=None)
+    rows = ['"This is good.\tpos', "I hate the rest.\tneg", 'I like it."\tpos', "end\tneg"]
+    (path / "test.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    task = load_task(path)
+    assert [(example.text, task.labels[example.label]) for example in task.test] == [
+        tuple(row.split("\t")) for row in rows
+    ]
+    (path / "test.tsv").write_text("\n".join(["text\tlabel", *rows[:2], 'I like it."\tmixed', rows[3]]) + "\n")
+    with pytest.raises(UserError, match=r"test\.tsv:4: the label 'mixed'"):
+        load_task(path)
+
+
 def test_real_tasks_are_read(shared):
     task = load_task(shared / "data" / "asc_restaurant")
     assert (len(task.train), len(task.dev), len(task.test)) == (3452, 150, 1120)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import struct
+import tracemalloc
+
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
@@ -11,7 +14,7 @@ from tokenizers import decoders
 
 from acclimate.errors import UserError
 from acclimate.vectors import Surface, make_targets, surfaces
-from acclimate.vectors.fasttext import load_fasttext, train_fasttext, vector, words
+from acclimate.vectors.fasttext import load_fasttext, save_fasttext, train_fasttext, vector, words
 from acclimate.vectors.stop_words import read_stop_words
 from acclimate.vectors.targets import read_targets
 
@@ -87,6 +90,62 @@ def test_going_on_learns_new_words_and_moves_old_ones(tmp_path):
     assert not np.allclose(before, going.wv["the"])
 
 
+def test_going_on_depends_on_the_seed(model, tmp_path):
+    save_fasttext(model, tmp_path / "v.bin")
+    one, two, other = (
+        train_fasttext(NEW, start=load_fasttext(tmp_path / "v.bin"), min_count=2, epochs=2, seed=seed).wv
+        for seed in (0, 0, 7)
+    )
+    assert np.array_equal(one["binds"], two["binds"]) and np.array_equal(one["erlotinib"], two["erlotinib"])
+    assert not np.array_equal(one["erlotinib"], other["erlotinib"])
+    assert not np.array_equal(one["the"], other["the"])
+
+
+class Read:
+    """Texts that are made at every reading, of which one may fail."""
+
+    def __init__(self, make, failing=0):
+        self.make, self.failing, self.times = make, failing, 0
+
+    def __iter__(self):
+        self.times += 1
+        for number, text in enumerate(self.make()):
+            if number and self.times == self.failing:
+                raise RuntimeError("the disk is gone")
+            yield text
+
+
+def test_texts_are_split_when_they_are_read():
+    options = {"dimension": 8, "buckets": 5_000, "min_count": 2, "epochs": 3}
+    read = Read(lambda: iter(TEXTS))
+    listed, passed, made = (train_fasttext(texts, **options) for texts in (TEXTS, iter(TEXTS), read))
+    assert read.times == 1 + 3
+    for other in (passed, made):
+        assert np.array_equal(listed.wv.vectors_ngrams, other.wv.vectors_ngrams)
+        assert np.array_equal(listed.wv.vectors_vocab, other.wv.vectors_vocab)
+
+
+def test_memory_does_not_grow_with_the_text():
+    read = Read(lambda: (" ".join(f"word{number % 500}" for number in range(1_000)) for _ in range(300)))
+    tracemalloc.start()
+    try:
+        train_fasttext(read, dimension=4, buckets=1_000, min_count=1, epochs=1)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < 8e6, "300,000 words as a list of strings are 18 MB"
+
+
+@pytest.mark.parametrize("failing", [1, 2, 3])
+def test_an_error_while_texts_are_read_is_not_lost(failing):
+    """gensim reads them in a thread, and would wait for it for ever."""
+    told = []
+    with pytest.raises(RuntimeError, match="the disk is gone"):
+        train_fasttext(
+            Read(lambda: iter(TEXTS), failing), dimension=4, buckets=100, min_count=1, epochs=2, tell=told.append
+        )
+
+
 def test_vectors_that_were_made_as_cbow_go_on_as_skip_gram(tmp_path, caplog):
     from gensim.models import FastText
     from gensim.models.fasttext import save_facebook_model
@@ -147,6 +206,18 @@ def test_bad_input_is_one_line(tmp_path):
         read_stop_words("klingon")
 
 
+@pytest.mark.parametrize("size", [2**40, 2**62, 2**63 - 1, -1])
+def test_a_damaged_size_is_one_line(model, tmp_path, size):
+    save_fasttext(model, tmp_path / "v.bin")
+    data = (tmp_path / "v.bin").read_bytes()
+    rows, dimension = len(model.wv) + model.wv.bucket, model.wv.vector_size
+    place = data.index(struct.pack("@2q", rows, dimension))
+    (tmp_path / "v.bin").write_bytes(data[:place] + struct.pack("@q", size) + data[place + 8 :])
+    with pytest.raises(UserError, match=r"v\.bin' is no fastText model") as error:
+        load_fasttext(tmp_path / "v.bin")
+    assert "\n" not in str(error.value)
+
+
 def test_who_takes_part(model):
     pieces = [
         Surface("", False),
@@ -169,14 +240,18 @@ def test_who_takes_part(model):
 def test_who_takes_part_of_a_vocabulary(model, kind):
     """R(X) token by token, from the tokens as the vocabulary writes them."""
     tokenizer = tiny_tokenizer() if kind == "wordpiece" else trained("bytes")
+    tokenizer.add_tokens(["erlotinib", "café"])
+    tokenizer.add_tokens(["[DOMAIN]"], special_tokens=True)
     targets = make_targets(model, surfaces(tokenizer), stop_words=read_stop_words("english"))
     seen = set()
     for token, index in tokenizer.get_vocab().items():
-        if kind == "wordpiece":
+        if token in ("erlotinib", "café"):
+            text = token  # as it was added: not bytes
+        elif kind == "wordpiece":
             text = token.removeprefix("##")
         else:
             text = decoders.ByteLevel().decode([token]).strip()  # what is no text becomes U+FFFD
-        special = token in tokenizer.all_special_tokens or token in tokenizer.get_added_vocab()
+        special = token in (*tokenizer.all_special_tokens, "</s>", "[DOMAIN]")
         part = not special and "\ufffd" not in text and len(text) >= 3 and text.lower() not in ENGLISH_STOP_WORDS
         assert bool(targets.regularised[index]) == part, token
         if part:

@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
 from acclimate.errors import UserError
+from acclimate.methods.tapter import TAPTER
 from acclimate.selective.units import stop_word_ids
 from acclimate.vectors.stop_words import read_stop_words
 
@@ -34,6 +35,20 @@ def test_a_file_is_read_before_a_language_is_looked_for(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "german").write_text("Für\n\n und \n", encoding="utf-8")
     assert read_stop_words("german") == {"für", "und"}
+
+
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path):
+    (tmp_path / "words.txt").write_text("für\nund\n", encoding="utf-8-sig")
+    assert read_stop_words(str(tmp_path / "words.txt")) == {"für", "und"}
+
+
+def test_what_is_no_file_of_words_is_one_line(tmp_path):
+    (tmp_path / "latin.txt").write_text("für\nund\n", encoding="latin-1")
+    with pytest.raises(UserError, match=r"latin\.txt' are not UTF-8; save the file as UTF-8"):
+        read_stop_words(str(tmp_path / "latin.txt"))
+    with pytest.raises(UserError, match="a file with a word a line"):
+        read_stop_words(",".join(["the"] * 300))
+    assert TAPTER(stop_words=",".join(["the"] * 300)).file_contents() == {}
 
 
 def test_words_are_looked_for_as_the_vocabulary_spells_them(tmp_path):

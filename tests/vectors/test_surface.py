@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.tiny import tiny_tokenizer
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from acclimate.errors import UserError
@@ -59,6 +59,19 @@ def test_wordpiece():
     found = surfaces(tokenizer)
     assert found[tokenizer.convert_tokens_to_ids("food")] == Surface("food", True)
     assert found[tokenizer.convert_tokens_to_ids("##a")] == Surface("a", False)
+    assert all(found[index] == Surface("", False) for index in tokenizer.all_special_ids)
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bytes", "metaspace"])
+def test_added_words_spell_themselves_and_special_ones_nothing(kind):
+    tokenizer = tiny_tokenizer() if kind == "wordpiece" else trained(kind)
+    tokenizer.add_tokens(["erlotinib", "naïve Bayes", AddedToken("   ", normalized=False)])
+    tokenizer.add_tokens(["[DOMAIN]"], special_tokens=True)
+    found = surfaces(tokenizer)
+    for word, text in {"erlotinib": "erlotinib", "naïve Bayes": "naïve Bayes"}.items():
+        assert found[tokenizer.convert_tokens_to_ids(word)] == Surface(text, True)
+    assert found[tokenizer.convert_tokens_to_ids("   ")].text == ""
+    assert found[tokenizer.convert_tokens_to_ids("[DOMAIN]")] == Surface("", False)
     assert all(found[index] == Surface("", False) for index in tokenizer.all_special_ids)
 
 

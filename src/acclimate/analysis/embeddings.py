@@ -176,7 +176,7 @@ def _counts(text: Text | None, loaded: LoadedModel, text_column: str, progress: 
     counts = np.zeros(size, dtype=np.int64)
     for row in rows:
         counts += np.bincount(np.asarray(row), minlength=size)[:size]
-    counts[loaded.tokenizer.all_special_ids] = 0
+    counts[[index for index in loaded.tokenizer.all_special_ids if index < size]] = 0  # virtual tokens lie beyond
     return counts
 
 

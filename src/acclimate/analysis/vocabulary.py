@@ -10,10 +10,12 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from acclimate.combining import MARKS
+
 TOP = 10_000
 FEWEST_DOCUMENTS = 3
-_UNIGRAM = re.compile(r"\b\w\w+\b")
-_WORD = re.compile(r"[^\W\d_]+")
+_UNIGRAM = re.compile(rf"\w[{MARKS}]*\w[\w{MARKS}]*")
+_WORD = re.compile(rf"[^\W\d_]+(?:[{MARKS}]+[^\W\d_]*)*")
 LISTED = 10
 
 
@@ -37,7 +39,8 @@ class WordCounts:
 def count_words(texts: Iterable[str], most: int | None = None) -> WordCounts:
     """Count the words of texts, until about ``most`` words were read.
 
-    A word is what scikit-learn's ``CountVectorizer`` takes for one: two or more letters, digits or underscores.
+    A word is what scikit-learn's ``CountVectorizer`` takes for one: two or more letters, digits or underscores. That
+    tears words at combining marks; here these belong to the letter before them.
     """
     found = WordCounts()
     for text in texts:

@@ -1,6 +1,6 @@
 """Whether a corpus holds texts that a model is judged on: as a document, nearly, or inside a longer document.
 
-The rules, on texts that are normalised (NFKC, case folded, only letters and digits kept, in words):
+The rules, on texts that are normalised (NFKC, case folded, only letters with their marks and digits kept, in words):
 
 - *exact*: a document is the text.
 - *near*: the sets of 5-letter sequences of the two have a Jaccard similarity of at least 0.8. MinHash (Broder, 1997)

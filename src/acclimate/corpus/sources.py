@@ -13,11 +13,13 @@ from typing import Protocol
 
 from acclimate.corpus.readers import FORMATS_IN_WORDS, Record, Txt, format_of, read, read_rows
 from acclimate.corpus.tables import column_missing
-from acclimate.errors import UserError
+from acclimate.errors import UserError, first_line
 
 # Files up to this size (bytes) are known by their content, so that a copy or a fresh clone is the same corpus.
 HASHED_IN_FULL = 1 << 28
 _PIECE = 1 << 20
+_VERSIONS = {".csv": 2, ".tsv": 2}
+"""By format; raise when the same files of one come to give other documents."""
 
 
 class Source(Protocol):
@@ -70,7 +72,9 @@ class FileSource:
                     state.update(file.read(_PIECE))
         except OSError as error:
             raise UserError(f"Cannot read '{self.path}': {error.strerror or error}.") from error
-        return f"{format_of(self.path)} {state.hexdigest()}"
+        form = format_of(self.path)
+        version = f" {_VERSIONS[form]}" if form in _VERSIONS else ""
+        return f"{form}{version} {state.hexdigest()}"
 
 
 @dataclass(frozen=True)
@@ -176,13 +180,22 @@ def resolve(sources: str | Path | Iterable[str | Path]) -> list[Source]:
         if isinstance(source, str) and source.startswith("hf:"):
             new: Sequence[Source] = [HubSource.parse(source)]
         else:
-            new = [FileSource(path) for path in _files(source)]
+            new = [FileSource(path) for path in _looked_for(source)]
         for item in new:
             key = item.path.resolve() if isinstance(item, FileSource) else item
             if key not in seen:
                 seen.add(key)
                 found.append(item)
     return found
+
+
+def _looked_for(source: str | Path) -> list[Path]:
+    """Return the files that a source stands for; a name that is too long, or in the home folder of nobody, is told."""
+    try:
+        return _files(source)
+    except (OSError, RuntimeError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error).rstrip(".")
+        raise UserError(f"Cannot look for '{source}': {reason}.") from error
 
 
 def _files(source: str | Path) -> list[Path]:

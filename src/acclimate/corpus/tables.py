@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from acclimate.corpus.streams import numbered_lines
+from acclimate.corpus.streams import Damaged, numbered_lines
 from acclimate.errors import UserError
 
 # A quoted field may run over many lines, and so does one whose closing quote was forgotten: these tell them apart.
@@ -27,14 +27,39 @@ def column_twice(where: object, text_column: str) -> UserError:
     return UserError(f"'{where}' has several columns '{text_column}'; give each a name of its own.")
 
 
+def stray_rows(lines: Sequence[str], width: int) -> list[list[str]]:
+    """Cut the lines that one row of a TSV runs over at the tabs, if they look like so many rows.
+
+    A text that begins with a quote and another one that ends with one make a single field of all that is between them:
+    quotations do that in files that know no quoting. If each line by itself has as many fields as the header, it is a
+    row; a field that holds line ends leaves too few tabs to some of its lines, or too many.
+
+    Args:
+        lines: The lines of the row, line ends included.
+        width: Number of columns; with one the two cannot be told apart, and quotes count.
+
+    Returns:
+        The fields of each line as they stand there, quotes included; nothing if the row is one.
+    """
+    if width < 2 or len(lines) < 2 or any(line.count("\t") != width - 1 for line in lines):
+        return []
+    return [line.removesuffix("\n").removesuffix("\r").split("\t") for line in lines]
+
+
 class _Unclosed(Exception):
     """A row has run over more lines than a row may."""
 
 
 class _Lines:
-    """Lines for ``csv.reader`` that remember those of the current row, so that a failed row can be read anew."""
+    """Lines for ``csv.reader`` that remember those of the current row, so that a failed row can be read anew.
+
+    Attributes:
+        damage: Where the file is cut off; None as long as it is whole. It counts as the end of the file, so that the
+            rows inside a quotation that is open there are read anew as well.
+    """
 
     def __init__(self, path: Path) -> None:
+        self.damage: Damaged | None = None
         self._source = numbered_lines(path)
         self._again: deque[tuple[int, str]] = deque()
         self._row: list[tuple[int, str]] = []
@@ -48,7 +73,11 @@ class _Lines:
         if self._again:
             item = self._again.popleft()
         else:
-            number, line = next(self._source)
+            try:
+                number, line = next(self._source)
+            except Damaged as damage:
+                self.damage = damage
+                raise StopIteration from damage
             # Bytes that are not UTF-8 pass as lone surrogates, which the reader of rows finds: an undecodable line
             # inside a quoted field must not shift the rows after it.
             item = (number, line.decode("utf-8", "surrogateescape"))
@@ -59,6 +88,11 @@ class _Lines:
     def start(self) -> int:
         """The number of the first line of the current row."""
         return self._row[0][0] if self._row else 0
+
+    @property
+    def row(self) -> list[str]:
+        """The lines of the current row as they stand in the file."""
+        return [line for _, line in self._row]
 
     @property
     def first(self) -> str:
@@ -79,16 +113,25 @@ def _rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str], str]]:
     """Give each row: the number of its first line, its fields, and the reason if it breaks the rules of quoting.
 
     The fields of a row that breaks them are those of its first line, cut at every delimiter.
+
+    Raises:
+        Damaged: If the file is cut off; all rows before that have been given.
     """
     csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))  # the default refuses texts above 128 KiB
     lines = _Lines(path)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    width = 0
     while True:
         try:
             fields = next(reader)
-            yield lines.start, fields, ""
+            rows = stray_rows(lines.row, width) if delimiter == "\t" else []
+            for place, row in enumerate(rows or [fields]):
+                yield lines.start + place, row, ""
+            width = width or len(fields)
             lines.next_row()
         except StopIteration:
+            if lines.damage is not None:
+                raise lines.damage from None
             return
         except (csv.Error, _Unclosed) as error:
             reason = "a quote is not closed" if isinstance(error, _Unclosed) or "end of data" in str(error) else error
@@ -101,7 +144,8 @@ def read_table(path: Path, text_column: str, delimiter: str) -> Iterator[tuple[i
     """Stream the records of a CSV or TSV file whose first row names the columns.
 
     Fields may be quoted with ``"``, as spreadsheets and ``csv.writer`` do, in TSV as well. Many TSV files know no
-    quoting, so a TSV line that breaks its rules is cut at the tabs if that gives the right number of fields.
+    quoting, so a TSV line that breaks its rules is cut at the tabs if that gives the right number of fields, and so
+    are the lines of a field that runs over whole rows: see :func:`stray_rows`.
 
     Yields:
         ``(line, text, problem)`` as ``acclimate.corpus.readers`` defines it.

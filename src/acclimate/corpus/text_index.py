@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.combining import MARKS
 from acclimate.errors import UserError
 
 WORDS, LETTERS = 5, 5
@@ -21,8 +22,9 @@ LONG = 1 << 20
 """Letters after which a document is read in pieces, so that its words need not be in memory together."""
 LONGEST_WORD = 1000
 
-_WORD = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]+")
-_BREAK = re.compile(r"[\W_]")
+_ONE = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
+_WORD = re.compile(rf"[{_ONE}]|[^\W_{_ONE}]+(?:[{MARKS}]+[^\W_{_ONE}]*)*")
+_BREAK = re.compile(rf"[^\w{MARKS}]|_")
 _FACTORS = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F],
     dtype=np.uint64,

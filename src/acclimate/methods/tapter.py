@@ -1,11 +1,13 @@
 """TAPTER: adaptation that draws word embeddings to fastText vectors of the text (Nishida et al., EMNLP 2021)."""
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from torch import Tensor
 
-from acclimate.errors import UserError
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, EmbeddingRegulariser, MaskedLM, Objective
 from acclimate.objectives.embedding import Projection
@@ -34,7 +36,7 @@ class TAPTER(Method):
         vectors: A fastText ``.bin`` to go on from, as in the paper; empty to train on the text alone. A ``.npy`` is
             F itself, with a row for each token of the vocabulary, zeros where it has none; nothing is trained then.
         general: Text on which fastText is trained first where there are no ``vectors``; empty for none. The result
-            is kept in the cache for every run.
+            is kept in the cache for every run and every seed.
         general_epochs: Of fastText on that text (5 is the default of its library).
         dimension: Of vectors that are trained from nothing.
         min_count: Words of the text that are rarer have no vector of their own (paper: 5 for SQuAD, 2 for BioASQ).
@@ -63,11 +65,15 @@ class TAPTER(Method):
     normalise: bool = False
 
     def __post_init__(self) -> None:
-        """Check what belongs together, and start without a regulariser: :meth:`prepare` makes it.
+        """Check the values, and start without a regulariser: :meth:`prepare` makes it.
 
         Raises:
-            UserError: If there is text to train fastText on, and vectors that take its place.
+            UserError: If a number makes no sense, or there is text to train fastText on, and vectors that take its
+                place.
         """
+        check_not_negative(weight=self.weight)
+        numbers = ("general_epochs", "dimension", "min_count", "epochs", "buckets")
+        check_positive(**{name: getattr(self, name) for name in numbers})
         if self.vectors and self.general:
             raise UserError("Give vectors to go on from, or a general text to learn them from, not both.")
         self._regulariser: EmbeddingRegulariser | None = None
@@ -91,3 +97,11 @@ class TAPTER(Method):
     def finish(self, run: Run) -> None:
         """Throw f away."""
         delattr(run.model, HELPER)
+
+    def file_contents(self) -> dict[str, str]:
+        """Return a hash of what the files hold, and of the general text also where it is a folder or a pattern."""
+        found = super().file_contents()
+        if self.general and "general" not in found:
+            with suppress(UserError):  # what is not there is told when it is read
+                found["general"] = Corpus([self.general]).fingerprint
+        return found

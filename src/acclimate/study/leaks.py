@@ -23,7 +23,7 @@ from acclimate.training.run import cache_folder
 if TYPE_CHECKING:
     from acclimate.study.plan import Plan
 
-VERSION = 1
+VERSION = 2
 """Raise when the same texts come to be found otherwise."""
 
 

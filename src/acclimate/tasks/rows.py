@@ -14,6 +14,7 @@ from typing import IO, Any
 import pyarrow
 import pyarrow.parquet
 
+from acclimate.corpus.tables import stray_rows
 from acclimate.errors import UserError, first_line
 
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".csv.gz", ".tsv.gz")
@@ -26,6 +27,9 @@ Row = tuple[str, dict[str, Any]]
 
 def read_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a ``.jsonl``, ``.csv``, ``.tsv`` (each also ``.gz``) or ``.parquet`` file.
+
+    Fields of tables may be quoted with ``"``. In a TSV a quotation that runs over several rows leaves them rows: see
+    :func:`acclimate.corpus.tables.stray_rows`.
 
     Raises:
         UserError: If a line is broken, the text is not UTF-8, or the file is damaged.
@@ -88,14 +92,22 @@ def _twice(names: Sequence[str]) -> str | None:
 
 def _table(path: Path, file: IO[bytes], kind: str) -> Iterator[Row]:
     before = csv.field_size_limit(CELL_LIMIT)
-    reader = csv.reader(_lines(path, file), delimiter="\t" if kind == "tsv" else ",", strict=True)
+    read: list[str] = []  # the lines of the current row
+    reader = csv.reader(_noted(_lines(path, file), read), delimiter="\t" if kind == "tsv" else ",", strict=True)
     try:
         header = next(reader, None)
         if header is None:
             return
         if (twice := _twice(header)) is not None:
             raise UserError(f"{path}:1: two columns are called '{twice}'; give each a name of its own.")
+        read.clear()
         for cells in reader:
+            rows = stray_rows(read, len(header)) if kind == "tsv" else []
+            read.clear()
+            if rows:
+                for number, row in enumerate(rows, reader.line_num - len(rows) + 1):
+                    yield f"{path}:{number}", dict(zip(header, row, strict=True))
+                continue
             if not cells:
                 continue
             where = f"{path}:{reader.line_num}"
@@ -106,6 +118,13 @@ def _table(path: Path, file: IO[bytes], kind: str) -> Iterator[Row]:
         raise UserError(f"{path}:{reader.line_num}: broken {kind.upper()} ({error}); mend the line.") from error
     finally:
         csv.field_size_limit(before)
+
+
+def _noted(lines: Iterator[str], read: list[str]) -> Iterator[str]:
+    """Pass lines on, and note each."""
+    for line in lines:
+        read.append(line)
+        yield line
 
 
 def _parquet(path: Path) -> Iterator[Row]:

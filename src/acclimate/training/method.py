@@ -8,10 +8,9 @@ A method is a recipe of parts: objectives over views, perhaps an update rule, pe
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from acclimate.files import hash_file
+from acclimate.files import found_file, hash_file
 from acclimate.masking import Masking
 from acclimate.objectives import BatchObjective, MaskedLM, Objective
 from acclimate.parameters import build
@@ -108,8 +107,8 @@ class Method:
     def file_contents(self) -> dict[str, str]:
         """Return a hash of the content of every parameter that is a file: a file may change under its name."""
         given = {name: getattr(self, name) for name in self.files}
-        found = {name: Path(str(value)).expanduser() for name, value in given.items() if value}
-        return {name: hash_file(path) for name, path in found.items() if path.is_file()}
+        found = {name: found_file(str(value)) for name, value in given.items() if value}
+        return {name: hash_file(path) for name, path in found.items() if path is not None}
 
 
 REGISTRY: Registry[Method] = Registry("acclimate.methods", "method", "methods")

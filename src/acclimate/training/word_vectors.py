@@ -8,12 +8,17 @@ from typing import Any
 
 from acclimate.corpus import Corpus
 from acclimate.corpus.progress import Progress
-from acclimate.files import hash_file, new_folder
+from acclimate.files import found_file, hash_file, new_folder
 from acclimate.training.run import Run, cache_folder, cache_key
 from acclimate.vectors.fasttext import NEGATIVES, load_fasttext, save_fasttext, train_fasttext
 from acclimate.vectors.stop_words import read_stop_words
 from acclimate.vectors.surface import surfaces
 from acclimate.vectors.targets import Targets, make_targets, read_targets
+
+VERSION = 2
+"""Raise when the same text comes to give other vectors."""
+GENERAL_SEED = 0
+"""Of what is learnt of a general text: gigabytes and hours that all runs share."""
 
 
 def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
@@ -43,7 +48,7 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
         options = {name: settings[name] for name in ("dimension", "min_count", "epochs", "buckets")}
         if general is not None:
             model = load_fasttext(_general(run, general, {**options, "epochs": settings["general_epochs"]}))
-        model = _trained(run, "the text of the run", _texts(run), model, options)
+        model = _trained(run, "the text of the run", _RowTexts(run), model, options, run.seed)
         targets = make_targets(
             model,
             surfaces(run.tokenizer),
@@ -54,9 +59,9 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
         return {"vectors": targets.vectors, "regularised": targets.regularised}
 
     keys = ("vectors", "dimension", "min_count", "epochs", "buckets", "boundary", "normalise")
-    identity = {**{name: settings[name] for name in keys}, "negatives": NEGATIVES}
-    if settings["vectors"] and Path(settings["vectors"]).is_file():
-        identity["vectors"] = hash_file(Path(settings["vectors"]))
+    identity = {**{name: settings[name] for name in keys}, "negatives": NEGATIVES, "version": VERSION}
+    if settings["vectors"] and (file := found_file(settings["vectors"])) is not None:
+        identity["vectors"] = hash_file(file)
     if general is not None:
         identity |= {"general": general.fingerprint, "general_epochs": settings["general_epochs"]}
     identity["stop_words"] = sorted(stop_words)
@@ -65,24 +70,28 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
 
 
 def _general(run: Run, text: Corpus, options: Mapping[str, Any]) -> Path:
-    """Return a ``.bin`` of the cache: what was learnt of a general text serves every run."""
-    decides = {**options, "text": text.fingerprint, "negatives": NEGATIVES, "seed": run.seed}
+    """Return a ``.bin`` of the cache: what was learnt of a general text serves every run, whatever its seed."""
+    decides = {**options, "text": text.fingerprint, "negatives": NEGATIVES, "version": VERSION}
     file = cache_folder() / "fasttext-general" / cache_key(decides) / "general.bin"
     if not file.is_file():
-        made = _trained(run, "general text", text, None, options)
+        made = _trained(run, "general text", text, None, options, GENERAL_SEED)
         with new_folder(file.parent) as folder:
             save_fasttext(made, folder / file.name)
     return file
 
 
-def _trained(run: Run, what: str, texts: Iterable[str], start: Any, options: Mapping[str, Any]) -> Any:
+def _trained(run: Run, what: str, texts: Iterable[str], start: Any, options: Mapping[str, Any], seed: int) -> Any:
     run.say(f"Training fastText on {what}.")
     with Progress("fastText", 100, unit="%", enabled=run.progress) as bar:
-        return train_fasttext(
-            texts, start=start, seed=run.seed, tell=lambda share: bar.at(int(100 * share)), **options
-        )
+        return train_fasttext(texts, start=start, seed=seed, tell=lambda share: bar.at(int(100 * share)), **options)
 
 
-def _texts(run: Run) -> Iterator[str]:
-    for row in run.rows:
-        yield run.tokenizer.decode(row.tolist(), skip_special_tokens=True)  # type: ignore[misc]
+class _RowTexts:
+    """The rows of a run as texts, decoded at every reading."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __iter__(self) -> Iterator[str]:
+        for row in self._run.rows:
+            yield self._run.tokenizer.decode(row.tolist(), skip_special_tokens=True)  # type: ignore[misc]

@@ -16,10 +16,12 @@ from typing import Any, Literal
 
 import numpy as np
 
+from acclimate.combining import MARKS
 from acclimate.errors import UserError
+from acclimate.files import found_file
 
 Boundary = Literal["paper", "aware"]
-WORDS = re.compile(r"\w+|[^\w\s]")
+WORDS = re.compile(rf"\w[\w{MARKS}]*|[^\w\s]")
 RATE, LAST_RATE = 0.05, 1e-4
 """First and last learning rate: the default of the fastText library; that of gensim is half of it."""
 NEGATIVES = 0.5
@@ -51,13 +53,14 @@ def train_fasttext(
     as CBOW, as those of fasttext.cc for 157 languages were; their window and number of negatives stay.
 
     Args:
-        texts: Are split into words here.
+        texts: Are split into words here, anew at every reading: once, and once for each epoch. Memory does not grow
+            with them, unless they are an iterator, which can be read only once.
         start: A model of gensim to go on with; its dimension and n-grams stay. It is changed.
         dimension: Of new vectors.
         min_count: Rarer words get no vector of their own, but one of their n-grams.
         epochs: Passes over the texts.
         buckets: Rows that n-grams share by their hash; their memory is this times the dimension times 4 bytes.
-        seed: Of new vectors.
+        seed: Of new vectors, and of what is drawn in training.
         tell: Is called with the share of the work that is done, 0 to 1.
 
     Returns:
@@ -67,7 +70,7 @@ def train_fasttext(
         UserError: If no word is frequent enough.
     """
     gensim = _gensim()
-    sentences = [part for text in texts for part in _parts(words(text))]
+    sentences = _Sentences(list(texts) if isinstance(texts, Iterator) else texts)
     model = start
     if model is None:
         model = gensim.models.FastText(
@@ -83,17 +86,23 @@ def train_fasttext(
             workers=1,
         )
     model.min_count, model.workers, model.sg, model.ns_exponent = min_count, 1, 1, NEGATIVES
+    model.seed, model.random = seed, np.random.RandomState(seed)  # a loaded model has those of gensim
     model.min_alpha_yet_reached = RATE  # it may rise again when another text is learnt
-    read = sentences if tell is None else _Told(sentences, epochs, tell)
     try:
         model.build_vocab(sentences, update=start is not None)
         if not len(model.wv):
             raise RuntimeError
-        model.train(read, total_examples=len(sentences), epochs=epochs, start_alpha=RATE, end_alpha=LAST_RATE)
+        count = model.corpus_count
+        read = sentences if tell is None else _Told(sentences, epochs * count, tell)
+        model.train(read, total_examples=count, epochs=epochs, start_alpha=RATE, end_alpha=LAST_RATE)
     except RuntimeError as error:
-        raise UserError(
-            f"No word of the text occurs {min_count} times, so no word vectors can be trained on it; lower min_count."
-        ) from error
+        if sentences.error is None:
+            raise UserError(
+                f"No word of the text occurs {min_count} times, so no word vectors can be trained on it; "
+                "lower min_count."
+            ) from error
+    if sentences.error is not None:
+        raise sentences.error
     return model
 
 
@@ -103,11 +112,34 @@ def _parts(found: list[str]) -> Iterator[list[str]]:
         yield found[start : start + LONGEST]
 
 
-class _Told:
-    """Sentences that can be read several times, and tell how far that is."""
+class _Sentences:
+    """Texts in words, split anew at every reading, so that memory holds one text at a time.
 
-    def __init__(self, sentences: Sequence[list[str]], epochs: int, tell: Callable[[float], None]) -> None:
-        self._sentences, self._total, self._tell, self._read = sentences, epochs * len(sentences), tell, 0
+    gensim reads in a thread of its own, for which it would wait for ever after an error there.
+
+    Attributes:
+        error: What went wrong; nothing is given from there on.
+    """
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._texts = texts
+        self.error: Exception | None = None
+
+    def __iter__(self) -> Iterator[list[str]]:
+        if self.error is not None:
+            return
+        try:
+            for text in self._texts:
+                yield from _parts(words(text))
+        except Exception as error:
+            self.error = error
+
+
+class _Told:
+    """Sentences that tell how much of all readings is done."""
+
+    def __init__(self, sentences: Iterable[list[str]], total: int, tell: Callable[[float], None]) -> None:
+        self._sentences, self._total, self._tell, self._read = sentences, total, tell, 0
 
     def __iter__(self) -> Iterator[list[str]]:
         for sentence in self._sentences:
@@ -120,16 +152,20 @@ def load_fasttext(path: str | Path) -> Any:
     """Load a ``.bin`` of the fastText library with all that training needs.
 
     Raises:
-        UserError: If there is none, or the file is another one, such as a ``.vec``.
+        UserError: If there is none, or the file is another one, such as a ``.vec``, or damaged.
     """
-    path = Path(path)
-    if not path.is_file():
+    file = found_file(path)
+    if file is None:
         raise UserError(
             f"There are no fastText vectors '{path}'. Public ones are at fasttext.cc (.bin, not .vec); without "
             "'vectors' they are learnt from the text, after a 'general' one if you name it."
         )
     try:
-        return _gensim().models.fasttext.load_facebook_model(str(path))
+        return _gensim().models.fasttext.load_facebook_model(str(file))
+    except (MemoryError, OverflowError) as error:  # the sizes in the file say how much is read
+        raise UserError(
+            f"'{path}' is no fastText model with subwords (.bin) that fits into memory; a size in it may be damaged."
+        ) from error
     except (ValueError, NotImplementedError, EOFError, OSError, KeyError, AssertionError, struct.error) as error:
         raise UserError(f"'{path}' is no fastText model with subwords (.bin); a .vec file will not do.") from error
 

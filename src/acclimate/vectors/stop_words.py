@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.errors import UserError, did_you_mean
+from acclimate.files import found_file
 
 
 def read_stop_words(source: str, tokenizer: Any = None) -> frozenset[str]:
@@ -17,7 +18,7 @@ def read_stop_words(source: str, tokenizer: Any = None) -> frozenset[str]:
         tokenizer: Of ``transformers``: words then also stand as it writes them, without accents where it drops them.
 
     Raises:
-        UserError: If there is no such file or language, or the package is missing.
+        UserError: If there is no such file or language, the file is not UTF-8, or the package is missing.
     """
     if source == "none":
         return frozenset()
@@ -25,9 +26,8 @@ def read_stop_words(source: str, tokenizer: Any = None) -> frozenset[str]:
         from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
 
         return frozenset(ENGLISH_STOP_WORDS)
-    if Path(source).is_file():
-        lines = Path(source).read_text(encoding="utf-8").splitlines()
-        found = frozenset(word.strip().lower() for word in lines if word.strip())
+    if (file := found_file(source)) is not None:
+        found = _of_file(file)
     else:
         found = _of_language(source)
     backend = getattr(tokenizer, "backend_tokenizer", None)
@@ -35,6 +35,16 @@ def read_stop_words(source: str, tokenizer: Any = None) -> frozenset[str]:
         return found
     written = (backend.normalizer.normalize_str(word).replace("▁", " ").strip().lower() for word in found)
     return found | frozenset(word for word in written if word)
+
+
+def _of_file(path: Path) -> frozenset[str]:
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except UnicodeDecodeError as error:
+        raise UserError(f"The stop words '{path}' are not UTF-8; save the file as UTF-8.") from error
+    except OSError as error:
+        raise UserError(f"The stop words '{path}' cannot be read: {error.strerror or error}.") from error
+    return frozenset(word.strip().lower() for word in lines if word.strip())
 
 
 def _of_language(name: str) -> frozenset[str]:

@@ -31,7 +31,8 @@ def surfaces(tokenizer: PreTrainedTokenizerBase) -> list[Surface]:
     """Return the surface of every token, by id.
 
     WordPiece marks what continues a word (``##``), byte-level BPE and SentencePiece what begins one (``Ġ``, ``▁``);
-    byte-level tokens stand for bytes, which are decoded here.
+    byte-level tokens stand for bytes, which are decoded here. Words that a user added to a vocabulary stand in it as
+    they do in a text.
 
     Raises:
         UserError: If the tokenizer is of another kind.
@@ -40,12 +41,14 @@ def surfaces(tokenizer: PreTrainedTokenizerBase) -> list[Surface]:
     if backend is None:
         raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer; what its tokens spell is not known.")
     read = _reader(json.loads(backend.to_str()), type(tokenizer).__name__)
-    special = set(tokenizer.all_special_ids) | set(tokenizer.get_added_vocab().values())
+    added = tokenizer.added_tokens_decoder
+    special = set(tokenizer.all_special_ids) | {index for index, token in added.items() if token.special}
     vocabulary = tokenizer.get_vocab()
     result = [Surface("", False)] * (max(vocabulary.values()) + 1)
     for token, index in vocabulary.items():
-        if index not in special:
-            result[index] = read(token)
+        if index in special:
+            continue
+        result[index] = Surface(added[index].content.strip(), True) if index in added else read(token)
     return result
 
 

@@ -77,11 +77,31 @@ def test_the_same_seed_gives_the_same_answers(tiny_bert):
     assert one.probabilities == two.probabilities != three.probabilities
 
 
-def test_the_order_of_the_questions_changes_nothing(tiny_bert):
+@pytest.mark.parametrize("side", ["right", "left"])
+def test_the_order_of_the_questions_changes_nothing(tiny_bert, side):
+    """Nor does what they are batched with, on whichever side the tokenizer likes to pad."""
     reader = load_reader(tiny_bert, Reading(40, overlap=10), default_device())
+    reader.tokenizer.padding_side = side
     questions = food_task(test=10).test
     forward, backward = (reader.answers(order, "fp32") for order in (questions, questions[::-1]))
     assert forward == backward[::-1]
+    for question, ranked in zip(questions, forward, strict=True):
+        (alone,) = reader.answers([question], "fp32")
+        assert [answer for answer, _ in alone] == [answer for answer, _ in ranked]
+
+
+def test_a_tokenizer_that_pads_on_the_left_marks_the_same_answers(tiny_bert):
+    reader = load_reader(tiny_bert, Reading(64), default_device())
+    reader.tokenizer.padding_side = "left"
+    windows = reader.features(food_task(words=(10, 30)).train, seed=0)
+    rows = [windows[place] for place in range(len(windows))]
+    batch = reader.collate(rows)
+    for row, ids, mask, first in zip(
+        rows, batch["input_ids"], batch["attention_mask"], batch["start_positions"], strict=True
+    ):
+        assert ids[: len(row["input_ids"])].tolist() == list(row["input_ids"]) and mask[0] == 1
+        assert ids[first] == row["input_ids"][row["start_positions"]]
+    assert reader.tokenizer.padding_side == "left", "it is saved as it came"
 
 
 def test_questions_of_one_item_share_their_answers(tiny_bert):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,8 @@ class Reader:
     def __post_init__(self) -> None:
         """Find out what inputs the model takes."""
         self._segments = getattr(self.model.config, "type_vocab_size", 0) > 1
+        self._padding = copy(self.tokenizer)
+        self._padding.padding_side = "right"  # answers and passages are counted from the first token of a row
 
     @property
     def device(self) -> torch.device:
@@ -69,8 +72,8 @@ class Reader:
         return Windows(questions, self.tokenizer, self.reading, self._segments)
 
     def collate(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """Pad rows to the longest of them, or a little more, and make tensors of them."""
-        return DataCollatorWithPadding(self.tokenizer, pad_to_multiple_of=padding_multiple(self.model))(rows)
+        """Pad rows on the right to the longest of them, or a little more, and make tensors of them."""
+        return DataCollatorWithPadding(self._padding, pad_to_multiple_of=padding_multiple(self.model))(rows)
 
     def answers(self, questions: Sequence[Question], precision: Precision) -> list[Ranked]:
         """Return the best five answers to each item (see :func:`acclimate.tasks.qa.data.items`), in their order.
