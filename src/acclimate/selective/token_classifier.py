@@ -108,7 +108,9 @@ def train_token_classifier(
 ) -> tuple[TokenClassifier, dict[str, Any]]:
     """Train on annotated texts; keep the weights of the epoch that is best on the held-out ones.
 
-    Cross-entropy with a weight on the important tokens, in the loop of fine-tuning.
+    Cross-entropy with a weight on the important tokens, in the loop of fine-tuning. The best epoch is that of the
+    highest F1, of equals that of the lowest loss: as long as no important token is hit, F1 is 0 in every epoch. Where
+    the held-out texts have no important token, they cannot tell, and the last epoch is kept.
 
     Args:
         model: Where to start: the model that is going to be adapted (paper).
@@ -133,6 +135,11 @@ def train_token_classifier(
     order = np.random.default_rng([seed, 5]).permutation(len(rows))
     kept_out = max(1, round(options.held_out * len(rows)))
     held, trained = ([rows[place] for place in sorted(part)] for part in (order[:kept_out], order[kept_out:]))
+
+    def score() -> tuple[float, float]:
+        found = quality(classifier, held, precision)
+        return found["f1"], -found["loss"]
+
     done = train(
         classifier.model,
         trained,
@@ -153,7 +160,7 @@ def train_token_classifier(
             negative=(),
         ),
         precision,
-        score=lambda: quality(classifier, held, precision)["f1"],
+        score=score if _important(classifier, held) else None,
         course=Course(weighted_loss(options.class_weight)),
     )
     found = {**quality(classifier, held, precision), "epoch": done.epoch, "train_loss": done.loss}
@@ -188,7 +195,8 @@ def quality(classifier: TokenClassifier, rows: Sequence[Row], precision: Precisi
     """Return precision, recall and F1 of "important" over the ordinary tokens of rows, beside what knows nothing.
 
     ``share`` is the share of important tokens, so the precision of marking at random; ``f1_of_all`` is the F1 of
-    marking every token; ``predicted_share`` is the share that the classifier marks.
+    marking every token; ``predicted_share`` is the share that the classifier marks; ``loss`` is the cross-entropy, a
+    plain mean in nats.
     """
     logits = np.concatenate(classifier.predict([row["input_ids"] for row in rows], precision))
     ids, marks = (np.array([entry for row in rows for entry in row[name]]) for name in ("input_ids", "labels"))
@@ -196,6 +204,7 @@ def quality(classifier: TokenClassifier, rows: Sequence[Row], precision: Precisi
     predicted, true = logits.argmax(1)[counted] == 1, marks[counted] == 1
     hits, total = int((predicted & true).sum()), max(1, int(true.size))
     marked, important = int(predicted.sum()), int(true.sum())
+    doubt = np.logaddexp(0, (logits[:, 1] - logits[:, 0])[counted] * np.where(true, -1, 1))
     return {
         "precision": hits / marked if marked else 0.0,
         "recall": hits / important if important else 0.0,
@@ -203,7 +212,18 @@ def quality(classifier: TokenClassifier, rows: Sequence[Row], precision: Precisi
         "share": important / total,
         "predicted_share": marked / total,
         "f1_of_all": 2 * important / (total + important) if important else 0.0,
+        "loss": float(doubt.sum()) / total,
     }
+
+
+def _important(classifier: TokenClassifier, rows: Sequence[Row]) -> bool:
+    """Say whether an ordinary token of rows is important."""
+    special = set(classifier.tokenizer.all_special_ids)
+    return any(
+        mark == 1 and token not in special
+        for row in rows
+        for token, mark in zip(row["input_ids"], row["labels"], strict=True)
+    )
 
 
 def check_training(options: TokenTraining) -> None:
