@@ -12,6 +12,7 @@ import copy
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import pairwise
@@ -225,6 +226,15 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, special:
         verbose=False,
     )
     return encoding["input_ids"]
+
+
+def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Hash what determines the ids of a text, special tokens included.
+
+    Raises:
+        UserError: If the tokenizer does not put its special tokens around a text.
+    """
+    return _Encoder(tokenizer, sys.maxsize).fingerprint()
 
 
 class _Encoder:
