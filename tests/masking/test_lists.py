@@ -111,6 +111,12 @@ def test_a_share_of_the_occurrences_comes_first(write):
     assert 200 < half["soup"] < 280  # half of 400, and a sixth of the other half by chance
 
 
+@pytest.mark.parametrize("share", [-3, 1.5, float("nan")])
+def test_a_share_is_one(write, share):
+    with pytest.raises(UserError, match="'share'"):
+        get("lexicon-first", lexicon=write("soup"), share=share)
+
+
 def test_which_entries_come_first_where_there_are_too_many(write):
     path = write("waiter", "slow", "soup", "cold", "price", "bad", "kind", "table")
     random, text = (

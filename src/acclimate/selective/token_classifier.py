@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from acclimate.masking import IGNORED
 from acclimate.selective.options import TokenTraining
 from acclimate.selective.scoring import Frame
 from acclimate.tasks.batching import token_budget_batches
-from acclimate.tasks.loading import load_with_head
+from acclimate.tasks.loading import SHORTEST, exact_last_layer, load_with_head
 from acclimate.tasks.loop import Course, train
 from acclimate.tasks.options import Options
 
@@ -58,16 +59,17 @@ class TokenClassifier:
 
         Args:
             rows: Token ids with special tokens.
-            precision: Of the forward.
+            precision: Of the forward, but for the last layer, which is fp32: equal logits would decide nothing.
         """
         self.model.eval()
         result: list[np.ndarray] = [np.zeros((0, 2), np.float32)] * len(rows)
-        for batch in token_budget_batches(rows, micro_batch_tokens(self.device), grain_of(self.model).width):
-            inputs = self.collate([{"input_ids": list(rows[place])} for place in batch])
-            with autocast(precision, self.device):
-                found = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits
-            for place, logits in zip(batch, found.float().cpu().numpy(), strict=True):
-                result[place] = logits[: len(rows[place])]
+        with exact_last_layer(self.model):
+            for batch in token_budget_batches(rows, micro_batch_tokens(self.device), grain_of(self.model).width):
+                inputs = self.collate([{"input_ids": list(rows[place])} for place in batch])
+                with autocast(precision, self.device):
+                    found = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits
+                for place, logits in zip(batch, found.float().cpu().numpy(), strict=True):
+                    result[place] = logits[: len(rows[place])]
         return result
 
     def save(self, folder: Path) -> None:
@@ -233,7 +235,11 @@ def check_training(options: TokenTraining) -> None:
         UserError: If one is out of range.
     """
     for name in ("epochs", "batch_size", "learning_rate", "class_weight"):
-        if not getattr(options, name) > 0:
-            raise UserError(f"Token classifier: {name} must be more than zero, not {getattr(options, name)}.")
+        if not 0 < getattr(options, name) < math.inf:
+            raise UserError(f"Token classifier: {name} must be a number above zero, not {getattr(options, name)}.")
+    if options.max_length < SHORTEST:
+        raise UserError(
+            f"Token classifier: max_length={options.max_length} leaves no room for text; give at least {SHORTEST}."
+        )
     if not 0 < options.held_out < 1:
         raise UserError(f"Token classifier: held_out={options.held_out} is a share of the texts, between 0 and 1.")
