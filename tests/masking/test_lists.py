@@ -7,11 +7,14 @@ from collections import Counter
 import numpy as np
 import pytest
 from tests.masking.kinds import KINDS, batches, tokenizer, vocabulary
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
 
 from acclimate.errors import UserError
 from acclimate.masking import get
 from acclimate.masking.phrases import Phrases, read_entries
 from acclimate.masking.words import Words
+from acclimate.training.batches import vocabulary_of
 
 
 @pytest.fixture
@@ -25,11 +28,15 @@ def write(tmp_path):
 
 def found(kind, entries, text, fold=True):
     """The entries found in a text, each as its words."""
-    ids = np.array([tokenizer(kind)(text)["input_ids"]])
-    allowed = ~np.isin(ids, tokenizer(kind).all_special_ids)
-    words = Words.of(ids, np.zeros_like(ids), allowed, vocabulary(kind).pieces)
-    inside, going_on = Phrases(entries, vocabulary(kind), fold=fold).find(words, ids, vocabulary(kind))
-    spelled = words.spelled(ids, vocabulary(kind).pieces, fold=False)
+    return found_with(vocabulary(kind), entries, text, fold)
+
+
+def found_with(known, entries, text, fold=True):
+    ids = np.array([known.tokenizer(text)["input_ids"]])
+    allowed = ~np.isin(ids, known.tokenizer.all_special_ids)
+    words = Words.of(ids, np.zeros_like(ids), allowed, known.pieces)
+    inside, going_on = Phrases(entries, known, fold=fold).find(words, ids, known)
+    spelled = words.spelled(ids, known.pieces, fold=False)
     result = []
     for word, one, more in zip(spelled, inside, going_on, strict=True):
         if more:
@@ -44,6 +51,20 @@ def test_entries_are_found_whatever_parts_they_are_cut_into(kind):
     text = "the unseen waiter was slow, slow soup was cold and the slow service was unseen."
     entries = ["slow", "unseen waiter", "slow service", "soup was", "was unseen.", "pizza"]
     assert found(kind, entries, text) == ["unseen waiter", "slow", "slow", "soup was", "slow service", "was unseen ."]
+
+
+@pytest.mark.parametrize("merges", [0, 2, 4], ids=["bytes", "space and half a character", "space and character"])
+def test_entries_are_compared_by_characters_where_tokens_are_parts_of_them(merges):
+    """Behind a space a character may be another token, or be cut into others, than alone."""
+    steps = [("Ġ", "ð"), ("Ġð", "Ł"), ("ĠðŁ", "ĺ"), ("ĠðŁĺ", "Ĭ")][:merges]
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    names = [*alphabet, *(first + second for first, second in steps), "<mask>", "<pad>"]
+    backend = Tokenizer(models.BPE({name: place for place, name in enumerate(names)}, steps))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    known = vocabulary_of(PreTrainedTokenizerFast(tokenizer_object=backend, mask_token="<mask>", pad_token="<pad>"))
+    assert found_with(known, ["😊"], "good 😊 soup 😊😊 😊") == ["😊", "😊"]
+    assert found_with(known, ["good", "café 😊"], "good 😊 CAFÉ 😊 cafe") == ["good", "CAFÉ 😊"]
+    assert found_with(known, ["café"], "good 😊 CAFÉ 😊 café", fold=False) == ["café"]
 
 
 def test_capitals_matter_if_so_said():
@@ -88,6 +109,12 @@ def test_words_of_the_lexicon_come_first_and_others_fill_the_rest(write):
 def test_a_share_of_the_occurrences_comes_first(write):
     half = masked(batches(get("lexicon-first", 4 / 21, lexicon=write("soup"), share=0.5), texts=[TEXT], copies=400))
     assert 200 < half["soup"] < 280  # half of 400, and a sixth of the other half by chance
+
+
+@pytest.mark.parametrize("share", [-3, 1.5, float("nan")])
+def test_a_share_is_one(write, share):
+    with pytest.raises(UserError, match="'share'"):
+        get("lexicon-first", lexicon=write("soup"), share=share)
 
 
 def test_which_entries_come_first_where_there_are_too_many(write):

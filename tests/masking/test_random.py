@@ -74,6 +74,8 @@ def test_what_is_wrong_is_explained():
         get("random", mask="much")
     with pytest.raises(UserError, match="at most 1 together"):
         get("random", mask=0.9, random=0.2)
+    with pytest.raises(UserError, match="shares of the chosen"):
+        get("random", mask=float("nan"))
     with pytest.raises(UserError, match="between 0 and 1"):
         get("random", 1.5)
     with pytest.raises(UserError, match="mask-rate"):

@@ -64,6 +64,17 @@ def test_bytes_that_are_no_text_differ_from_each_other():
     assert len(partial) == len(set(partial)) > 60
 
 
+def test_bytes_that_are_no_text_are_characters_together_unless_a_cut_parts_them():
+    pieces = of("roberta").pieces
+    ids = np.array([tokenizer("roberta")(" ĥĥ")["input_ids"][1:-1]])
+    assert pieces.partial[ids].any(), "nothing of that was in the training"
+    for left, expected in ((0, "ĥĥ"), (1, None)):
+        row = ids[:, : ids.shape[1] - left]
+        words = Words.of(row, np.zeros_like(row), np.ones_like(row, dtype=bool), pieces)
+        (word,) = words.spelled(row, pieces, fold=False)
+        assert word == expected if expected else "\0" in word
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)

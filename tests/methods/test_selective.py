@@ -256,7 +256,10 @@ def test_bad_input(tiny_bert, tmp_path):
         run(tiny_bert, tmp_path / "out", settings={"delta": 2})
 
 
-@pytest.mark.parametrize(("setting", "message"), [({"cap": 1.5}, "cap=1.5"), ({"class_weight": 0}, "class_weight")])
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [({"cap": 1.5}, "cap=1.5"), ({"class_weight": 0}, "class_weight"), ({"token_length": 2}, "max_length=2")],
+)
 def test_a_bad_value_is_found_before_the_first_stage(tiny_bert, tmp_path, setting, message, monkeypatch):
     monkeypatch.setattr(stages.fine_tuning, "fine_tune", None)
     with pytest.raises(UserError, match=message):

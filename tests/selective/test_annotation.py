@@ -140,6 +140,8 @@ def test_tokens_near_the_threshold_are_counted():
         ("It cost 3.50 at Dr. Brown's, i.e. nothing?!", ["It cost 3.50 at Dr. Brown's, i.e. nothing?!"]),
         ('He said "no." Then he left\nand came back', ['He said "no."', "Then he left", "and came back"]),
         ("  ", []),
+        ("我喜欢吃汤。汤很好喝！你呢？ 好……不好", ["我喜欢吃汤。", "汤很好喝！", "你呢？", "好……不好"]),
+        ("「寒い。」と言った。Dr. Kを見た！？はい", ["「寒い。」", "と言った。", "Dr. Kを見た！？", "はい"]),
     ],
 )
 def test_sentences(text, parts):
@@ -213,6 +215,11 @@ def test_no_warning_for_a_share_in_between(caplog):
     with caplog.at_level(logging.WARNING):
         warn(account)
     assert not caplog.records
+
+
+def test_no_rows_are_told(tiny_bert):
+    with pytest.raises(UserError, match="No row"):
+        annotate(sharp_classifier(tiny_bert), [], annotation_options())
 
 
 def test_presets_and_bad_options():

@@ -14,6 +14,7 @@ from acclimate.selective.annotation import Unit
 from acclimate.selective.buffers import annotate_units
 from acclimate.selective.scoring import ClassifierConfidence, Frame
 from acclimate.selective.units import make_units, stop_word_ids
+from acclimate.tasks.data import Example
 from tests.selective.models import examples, ids_of, probability, reference, sharp_classifier
 from tests.tiny import save_tiny
 
@@ -100,6 +101,14 @@ def test_probabilities_come_in_the_order_of_the_requests(classifier):
     found = ClassifierConfidence(classifier, False, 6)(requests)
     for row, (_, buffer) in zip(found, requests, strict=True):
         np.testing.assert_allclose(row, probability(classifier, list(buffer), None).numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("pair", [False, True], ids=["single", "pair"])
+def test_the_whole_text_is_what_the_classifier_was_trained_on(classifier, pair):
+    texts = [Example("good [MASK] food [SEP] bad wine", "[CLS] soup" if pair else None, 0), *examples(3, pair)]
+    units = make_units(texts, classifier.tokenizer, classifier.max_length, annotation_options()).units
+    found = ClassifierConfidence(classifier, pair)([(unit, unit.tokens) for unit in units])
+    np.testing.assert_allclose(found, classifier.probabilities(texts, "fp32").numpy(), atol=1e-6)
 
 
 def test_the_frame_is_that_of_the_tokenizer(classifier):

@@ -11,7 +11,7 @@ import torch
 from acclimate.corpus import TokenRows
 from acclimate.errors import UserError
 from acclimate.masking.marks import Marks
-from acclimate.selective import marking, stages
+from acclimate.selective import marking, stages, token_classifier
 from acclimate.selective.marking import mark_rows
 from acclimate.selective.options import TokenTraining
 from acclimate.selective.token_classifier import (
@@ -65,6 +65,13 @@ def test_predictions_do_not_depend_on_what_else_is_in_the_batch(trained):
         np.testing.assert_allclose(trained[0].predict([row], "fp32")[0], found, atol=1e-5)
 
 
+def test_logits_keep_their_digits_under_autocast(trained):
+    """In bfloat16 the two logits of a token are often equal, and "other" would win all of these."""
+    rows = [row["input_ids"] for row in make_rows(texts(20, 1), trained[0], 80, False)]
+    logits = torch.from_numpy(np.concatenate(trained[0].predict(rows, "bf16")))
+    assert (logits != logits.bfloat16().float()).float().mean() > 0.9
+
+
 def test_the_loss_is_the_weighted_mean_of_the_equation(trained):
     classifier = trained[0]
     classifier.model.eval()
@@ -103,9 +110,30 @@ def test_quality_counts_ordinary_tokens(trained, monkeypatch):
     logits = np.array([[0, 9], [0, 1], [1, 0], [0, 1], [1, 0], [0, 9]], dtype=np.float32)
     monkeypatch.setattr(trained[0], "predict", lambda *_: [logits])
     found = quality(trained[0], rows, "fp32")
+    loss = np.mean([np.log1p(np.exp(gap)) for gap in (-1, 1, 1, -1)])  # of an ordinary token: how far it is wrong
     assert found == pytest.approx(
         {"precision": 0.5, "recall": 0.5, "f1": 0.5, "share": 0.5, "predicted_share": 0.5, "f1_of_all": 2 / 3}
+        | {"loss": loss}
     )
+
+
+def test_of_epochs_with_the_same_f1_that_of_the_lowest_loss_is_kept(tiny_bert, monkeypatch):
+    """F1 is 0 in every epoch in which no important token is hit; the first of these has learnt least."""
+    losses = iter([3.0, 1.0, 2.0, 1.0])
+    monkeypatch.setattr(token_classifier, "quality", lambda *_: {"f1": 0.0, "loss": next(losses)})
+    options = TokenTraining(epochs=3, batch_size=8)
+    _, account = train_token_classifier(tiny_bert, texts(16), options, seed=0, precision="fp32")
+    assert account["epoch"] == 2
+
+
+def test_held_out_texts_without_an_important_token_choose_no_epoch(tiny_bert):
+    made = texts(20)
+    for place in np.random.default_rng([0, 5]).permutation(20)[:2]:  # those that are held out
+        made[place] = [THE, SOUP, VOCABULARY["[UNK]"]], [False, False, True]
+    options = TokenTraining(epochs=12, learning_rate=5e-3, batch_size=8)
+    classifier, account = train_token_classifier(tiny_bert, made, options, seed=0, precision="fp32")
+    assert (account["f1"], account["share"], account["epoch"]) == (0, 0, 12)
+    assert quality(classifier, make_rows(made, classifier, 80, False), "fp32")["f1"] > 0.9
 
 
 def test_marking_a_corpus_gives_the_ranks_of_what_the_classifier_finds(trained, tmp_path, monkeypatch):
@@ -135,7 +163,13 @@ def test_a_saved_classifier_is_found_again(trained, tmp_path):
 
 @pytest.mark.parametrize(
     ("count", "options", "message"),
-    [(1, {}, "at least 2"), (9, {"class_weight": 0}, "class_weight"), (9, {"held_out": 1.0}, "held_out")],
+    [
+        (1, {}, "at least 2"),
+        (9, {"class_weight": 0}, "class_weight"),
+        (9, {"learning_rate": float("inf")}, "learning_rate"),
+        (9, {"held_out": 1.0}, "held_out"),
+        (9, {"max_length": 3}, "Token classifier: max_length=3"),
+    ],
 )
 def test_bad_input(tiny_bert, count, options, message):
     with pytest.raises(UserError, match=message):

@@ -84,3 +84,9 @@ def test_a_model_that_cannot_be_read_is_told(folder, tmp_path):
     (tmp_path / "model" / "config.json").write_text('{"model_type": "bert", "hidden_size": "many"}')
     with pytest.raises(UserError, match="No model could be read"):
         annotate_task(tmp_path / "model", folder, tmp_path / "out", annotation_options(), progress=False)
+
+
+@pytest.mark.parametrize(("option", "message"), [({"seed": -1}, "seed must be"), ({"samples": -1}, "samples must be")])
+def test_bad_numbers_are_told_before_the_work(folder, tmp_path, option, message):
+    with pytest.raises(UserError, match=message):
+        annotate_task("no-such/model/folder", folder, tmp_path / "out", annotation_options(), progress=False, **option)

@@ -10,13 +10,20 @@ import random
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, AutoTokenizer, Trainer, TrainingArguments
+from transformers import (
+    AutoModelForSequenceClassification,
+    AutoTokenizer,
+    BertJapaneseTokenizer,
+    Trainer,
+    TrainingArguments,
+)
 
 from acclimate.errors import UserError
 from acclimate.tasks import Task, finetune
 from acclimate.tasks.classifier import load_classifier
+from acclimate.tasks.data import Example
 from acclimate.tasks.result import Measured
-from tests.tiny import save_tiny, tiny_model, tiny_tokenizer
+from tests.tiny import SPECIAL, save_tiny, tiny_model, tiny_tokenizer
 
 FILLER = ["the", "a", "of", "and", "to", "in", "is", "was", "it", "for", "on", "with", "he", "as", "at", "by", "this"]
 QUICK = {"progress": False, "precision": "fp32"}
@@ -144,6 +151,23 @@ def test_segments_reach_the_model_and_the_longer_text_is_cut(tiny_bert):
     assert row["token_type_ids"] == [0] * 13 + [1] * 3
     assert classifier.tokenizer.convert_ids_to_tokens(row["input_ids"][-4:]) == ["[SEP]", "b", "c", "[SEP]"]
     assert row["labels"] == 1
+
+
+@pytest.mark.parametrize("kind", ["fast", "slow"])
+def test_a_special_token_in_a_text_is_read_as_text(tiny_bert, tmp_path, kind):
+    classifier = load_classifier(tiny_bert, ["a", "b"], 40, torch.device("cpu"))
+    if kind == "slow":
+        (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, *"abcdefgh[]"]))
+        options = {"word_tokenizer_type": "basic", "subword_tokenizer_type": "character"}
+        classifier.tokenizer = BertJapaneseTokenizer(str(tmp_path / "vocab.txt"), **options)
+    whole, cut = "a [MASK] b [SEP] c", "a [SEP] " * 30
+    for first, second in ((whole, None), (whole, "[CLS] d"), (cut, None), (cut, "[CLS] d")):
+        (row,) = classifier.features([Example(first, second, 0)])
+        inside = [token for token in row["input_ids"] if token in (2, 3, 4)]
+        assert inside == [2, 3, 3][: 2 + (second is not None)]
+        assert row["input_ids"][-1] == 3
+        assert len(row["input_ids"]) <= 40
+        assert set(row["token_type_ids"]) == ({0} if second is None else {0, 1})
 
 
 def test_every_architecture_is_fine_tuned(any_encoder):

@@ -95,6 +95,16 @@ def test_mistakes_are_explained(architecture, size, changes, message):
     assert len(str(raised.value).splitlines()) == 1
 
 
+def test_padding_behind_the_positions_is_refused_where_they_are_counted_from_it():
+    tokenizer = tiny_tokenizer()
+    tokenizer.pad_token = "figure"  # somewhere late in the vocabulary
+    tight = {"max_position_embeddings": tokenizer.pad_token_id + 1}
+    with pytest.raises(UserError, match=f"id {tokenizer.pad_token_id}, .* low id"):
+        fit_vocabulary(configure("roberta", "tiny", tight), tokenizer)
+    for kind, changes in (("bert", tight), ("roberta", {"max_position_embeddings": tokenizer.pad_token_id + 5})):
+        fresh_model(fit_vocabulary(configure(kind, "tiny", changes), tokenizer), 0)
+
+
 def test_a_configuration_of_another_kind_is_refused(tmp_path):
     AutoConfig.for_model("gpt2").save_pretrained(tmp_path)
     with pytest.raises(UserError, match="gpt2"):

@@ -12,7 +12,7 @@ import transformers
 from safetensors.torch import load_file
 from tests.kills import counted, killed
 from tests.test_cli import call
-from tests.tiny import ENCODERS, TEXTS
+from tests.tiny import ENCODERS, TEXTS, tiny_tokenizer
 
 import acclimate
 from acclimate.corpus import Corpus
@@ -179,6 +179,41 @@ def test_mistakes_are_explained(tmp_path, options, message):
         run(tmp_path / "out", **options)
     assert len(str(raised.value).splitlines()) == 1
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"masking": "wrd"}, "Unknown masking 'wrd'"),
+        ({"precision": "fp8"}, "Unknown precision 'fp8'"),
+        ({"batch_size": 0}, "batch-size"),
+        ({"heldout": "no-such-file.txt"}, "no-such-file"),
+        ({}, "not empty and not an adaptation of ours"),
+    ],
+)
+def test_mistakes_are_found_before_the_tokenizer_is_trained(tmp_path, monkeypatch, options, message):
+    monkeypatch.setattr(sys.modules["acclimate.training.pretrain"], "train_tokenizer", None)
+    if not options:
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out" / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match=message):
+        run(tmp_path / "out", **options)
+    assert not list(tmp_path.glob(".out*")), "nothing hidden is left"
+
+
+def test_a_tokenizer_with_other_content_under_its_path_is_another(tmp_path):
+    words = tmp_path / "words"
+    tiny_tokenizer().save_pretrained(words)
+    run(tmp_path / "out", tokenizer=words, steps=2)
+    with killed(1):
+        run(tmp_path / "cut", tokenizer=words, steps=2, save_every=1)
+    more = tiny_tokenizer()
+    more.add_tokens(["pizzeria"])
+    more.save_pretrained(words)
+    with pytest.raises(UserError, match="holds another"):
+        run(tmp_path / "out", tokenizer=words, steps=2)
+    run(tmp_path / "cut", tokenizer=words, steps=2, save_every=1)
+    assert "pizzeria" in transformers.AutoTokenizer.from_pretrained(tmp_path / "cut").get_vocab()
 
 
 def test_another_run_is_not_overwritten(tmp_path):

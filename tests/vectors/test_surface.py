@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerFast
 
 from acclimate.errors import UserError
 from acclimate.vectors import Surface, surfaces
+from acclimate.vectors.surface import _BYTE_OF, _byte_level
 
 TEXTS = ["the café is good, the naïve soup is cold", "a crème brûlée 🍮 and a soup", "cold soup again and again"] * 3
 
@@ -49,7 +50,8 @@ def test_bytes_that_are_no_text_spell_nothing():
     tokenizer = trained("bytes")
     found = surfaces(tokenizer)
     first_byte_of_e_acute = tokenizer.convert_tokens_to_ids("Ã")
-    assert found[first_byte_of_e_acute] == Surface("", False)
+    assert found[first_byte_of_e_acute] == Surface("", False, b"\xc3")
+    assert _byte_level("ĠÃ") == Surface("", True, b"\xc3"), "the space before it is one all the same"
     assert found[tokenizer.convert_tokens_to_ids("Ġsoup")] == Surface("soup", True)
     assert any("é" in piece.text for piece in found)
 
@@ -83,8 +85,6 @@ def test_other_kinds_are_refused():
 
 @given(st.text(min_size=1, max_size=8))
 def test_byte_level_spelling_is_the_inverse_of_the_byte_alphabet(text):
-    from acclimate.vectors.surface import _BYTE_OF, _byte_level
-
     character_of = {byte: character for character, byte in _BYTE_OF.items()}
     token = "".join(character_of[byte] for byte in text.encode("utf-8", "surrogatepass"))
     try:

@@ -12,6 +12,7 @@ import copy
 import json
 import re
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from hashlib import blake2b
 from itertools import pairwise
@@ -225,6 +226,17 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, special:
         verbose=False,
     )
     return encoding["input_ids"]
+
+
+def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Hash what determines the ids of a text, where it is cut, and which ids are special.
+
+    Raises:
+        UserError: If the tokenizer does not put its special tokens around a text.
+    """
+    cut = [tokenizer.model_max_length, tokenizer.truncation_side]
+    content = [_Encoder(tokenizer, sys.maxsize).fingerprint(), cut, tokenizer.special_tokens_map]
+    return blake2b(json.dumps(content, sort_keys=True, default=str).encode(), digest_size=16).hexdigest()
 
 
 class _Encoder:

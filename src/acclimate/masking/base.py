@@ -105,7 +105,7 @@ class Strategy(ABC):
         """
         if not 0 < self.rate < 1:
             raise UserError(f"mask-rate must be between 0 and 1, not {self.rate}.")
-        if min(self.mask, self.random) < 0 or self.mask + self.random > 1 + 1e-9:
+        if not (self.mask >= 0 and self.random >= 0 and self.mask + self.random <= 1 + 1e-9):  # NaN is none
             raise UserError(
                 f"masking: 'mask' ({self.mask:g}) and 'random' ({self.random:g}) are shares of the chosen tokens; "
                 "both must be 0 or more, and at most 1 together."

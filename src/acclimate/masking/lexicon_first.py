@@ -7,6 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from acclimate.errors import UserError
 from acclimate.masking.base import Strategy, Vocabulary
 from acclimate.masking.phrases import listed
 from acclimate.masking.registry import register
@@ -42,6 +43,16 @@ class LexiconFirst(Strategy):
     order: Literal["random", "text"] = "random"
     share: float = 1.0
     case: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the shares.
+
+        Raises:
+            UserError: If one is out of range, or the file is missing.
+        """
+        super().__post_init__()
+        if not 0 <= self.share <= 1:
+            raise UserError(f"lexicon-first: 'share' is a probability, from 0 to 1, not {self.share:g}.")
 
     def choose(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator

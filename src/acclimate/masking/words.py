@@ -14,7 +14,7 @@ A token begins a word if
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -45,12 +45,14 @@ class Pieces:
 
     Attributes:
         text: Characters of each id, without marks; a name of its own where the bytes of an id are no characters.
+        parts: The bytes of the ids that are parts of characters.
         opens: Whether the id begins a word wherever it stands (ids).
         closes: Whether what follows the id begins a word in any case (ids).
         spaced: Whether the id is marked as the beginning of a word, mostly by a space (ids).
     """
 
     text: Sequence[str]
+    parts: Mapping[int, bytes]
     opens: np.ndarray
     closes: np.ndarray
     spaced: np.ndarray
@@ -69,17 +71,30 @@ class Pieces:
         opens = np.array([piece.starts or _stands_alone(piece.text[:1] or "a") for piece in found])
         closes = np.array([_stands_alone(piece.text[-1:] or "a") for piece in found])
         names = tokenizer.get_vocab()
+        parts = {index: piece.part for index, piece in enumerate(found) if piece.part}
         for token, index in names.items():
-            if not text[index] and found[index].starts:
+            if not text[index] and found[index].starts and index not in parts:
                 closes[index] = token not in LONE_SPACE  # line breaks and runs of spaces end what came before
             elif not text[index]:
                 text[index] = f"\0{index}"  # part of a character: unlike every other
-        return cls(text, opens, closes, np.array([piece.starts for piece in found]))
+        return cls(text, parts, opens, closes, np.array([piece.starts for piece in found]))
 
     @cached_property
     def folded(self) -> Sequence[str]:
         """The characters of each id in lower case."""
         return [text.lower() for text in self.text]
+
+    @cached_property
+    def partial(self) -> np.ndarray:
+        """Whether each id is a part of characters (ids)."""
+        return np.isin(np.arange(len(self.text)), list(self.parts))
+
+    def together(self, tokens: Sequence[int]) -> str:
+        """Return the characters of several ids, of which some are parts; their names if they make no characters."""
+        try:
+            return b"".join(self.parts.get(token) or self.text[token].encode() for token in tokens).decode()
+        except UnicodeDecodeError:
+            return "".join(self.text[token] for token in tokens)
 
 
 @dataclass(frozen=True)
@@ -131,9 +146,16 @@ class Words:
     def spelled(self, ids: np.ndarray, pieces: Pieces, *, fold: bool) -> list[str]:
         """Return the characters of each word, in lower case if ``fold``."""
         spelling = pieces.folded if fold else pieces.text
-        parts = [spelling[token] for token in ids.ravel()[self.place].tolist()]
+        tokens = ids.ravel()[self.place]
+        parts = [spelling[token] for token in tokens.tolist()]
         cuts = self.first.tolist()
-        return [parts[start] if stop - start == 1 else "".join(parts[start:stop]) for start, stop in pairwise(cuts)]
+        words = [parts[start] if stop - start == 1 else "".join(parts[start:stop]) for start, stop in pairwise(cuts)]
+        # The same character may be one token behind a space and several elsewhere.
+        places = np.flatnonzero(pieces.partial[tokens])
+        for number in np.unique(np.searchsorted(self.first, places, side="right") - 1).tolist():
+            word = pieces.together(tokens[cuts[number] : cuts[number + 1]].tolist())
+            words[number] = word.lower() if fold else word
+        return words
 
     def leaders(self, taken: np.ndarray, shape: tuple[int, ...], *, together: bool = True) -> np.ndarray:
         """Return what :meth:`acclimate.masking.Strategy.choose` wants.

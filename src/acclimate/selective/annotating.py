@@ -51,7 +51,7 @@ def annotate(
         UserError: If no row has a token, or the classifier gives something that is not a number.
     """
     begin = time.perf_counter()
-    confidence = ClassifierConfidence(classifier, pair=examples[0].text_pair is not None)
+    confidence = ClassifierConfidence(classifier, pair=bool(examples) and examples[0].text_pair is not None)
     made = make_units(examples, classifier.tokenizer, classifier.max_length, options)
     stop_words = stop_word_ids(classifier.tokenizer, options.stop_words)
     annotated = annotate_units(made.units, confidence, options, stop_words=stop_words, progress=progress)

@@ -52,7 +52,8 @@ class TokenTraining:
     """How the token classifier is trained (appendix B.2, "Train NN"). The defaults are the paper's.
 
     Attributes:
-        epochs: Passes; the weights of the best F1 on the held-out texts are kept (code; the paper does not say).
+        epochs: Passes; the weights of the best F1 on the held-out texts are kept (code; the paper does not say), of
+            equals those of the lowest loss.
         learning_rate: The peak, after a warm-up over a tenth of the steps; linear to zero.
         batch_size: Texts a step. Paper 64, code 32.
         max_length: Tokens of a text, special ones included; the rest is not trained on.

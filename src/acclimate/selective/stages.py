@@ -20,8 +20,10 @@ from acclimate.selective import annotating, fine_tuning, marking
 from acclimate.selective.fine_tuning import FineTuning
 from acclimate.selective.marking import mark_rows
 from acclimate.selective.options import AnnotationOptions, TokenTraining, annotation_options
+from acclimate.selective.start import starts_from
 from acclimate.selective.token_classifier import check_training, load_token_classifier, train_token_classifier
-from acclimate.training.run import Run, cache_folder, cache_key, fingerprint_model
+from acclimate.tasks.cached import alone
+from acclimate.training.run import Run, cache_folder, cache_key
 from acclimate.vectors.stop_words import read_stop_words
 
 log = logging.getLogger(__name__)
@@ -64,8 +66,9 @@ class Recipe:
 def important_tokens(run: Run, recipe: Recipe) -> tuple[Marks, dict[str, Any]]:
     """Find the important tokens of the text of a run, or take them from the cache.
 
-    A run that was killed goes on with the stage that it was in. Fine-tuning and the token classifier are trained in
-    one process; a run of several takes them from the cache.
+    A run that was killed goes on with the stage that it was in; one that finds another at the same stage waits for it,
+    as do seeds of a study that share their stages. Fine-tuning and the token classifier are trained in one process; a
+    run of several takes them from the cache.
 
     Args:
         run: An adaptation with a task.
@@ -93,8 +96,7 @@ class _Stages:
     def run(self) -> tuple[Marks, dict[str, Any]]:
         run, recipe, task = self._run, self._recipe, self._task
         stop_words = sorted(read_stop_words(recipe.annotation.stop_words))
-        encoder: Any = run.model.base_model  # no stage reads the masked-LM head
-        start = {"model": fingerprint_model(encoder), "seed": recipe.seed, "precision": run.precision}
+        start = {**starts_from(run), "seed": recipe.seed}
         tuned_by = {**start, "task": task.fingerprint(), "finetune": asdict(recipe.fine_tuning)}
         annotated_by = {**tuned_by, "annotation": asdict(recipe.annotation), "stop_words": stop_words}
         trained_by = {**annotated_by, "train": asdict(recipe.token_training)}
@@ -126,22 +128,18 @@ class _Stages:
     ) -> tuple[Path, dict[str, Any]]:
         """Return the folder and the account of a stage; make them if they are not there."""
         folder = cache_folder() / "selective" / f"{name}-{cache_key(identity)}"
-        if (folder / ACCOUNT).is_file():
-            account = read_json(folder / ACCOUNT)
-            for warn in warnings:  # what is found again is said again
-                warn(account)
-            return folder, account
-        if self._run.group.size > 1:
+        there = (folder / ACCOUNT).is_file()
+        if not there and self._run.group.size > 1:
             raise UserError(
                 "Selective masking finds the important tokens in one process, and keeps them in the cache for runs of "
                 "several. Start the same command once without torchrun or accelerate, with --steps 1 and another "
                 "--out; then this one again."
             )
-        begin = time.perf_counter()
-        with new_folder(folder) as temporary:
-            account = make(temporary)
-            write_json(temporary / ACCOUNT, {**account, "minutes": (time.perf_counter() - begin) / 60})
-        return folder, read_json(folder / ACCOUNT)
+        there = there or not _made(folder, make)
+        account = read_json(folder / ACCOUNT)
+        for warn in warnings if there else ():  # what is found again is said again
+            warn(account)
+        return folder, account
 
     @property
     def _base(self) -> Path:
@@ -194,6 +192,21 @@ class _Stages:
         run.say("Selective masking, 4 of 4: finding the important tokens of the text.")
         classifier, _ = load_token_classifier(trained)
         return mark_rows(classifier, run.rows, folder, precision=run.precision, progress=run.progress)
+
+
+def _made(folder: Path, make: Callable[[Path], dict[str, Any]]) -> bool:
+    """Make the folder of a stage, unless another process that needs it makes it first; say whether it was made here.
+
+    A folder that is there is never replaced, since others may be reading it.
+    """
+    with alone(folder):
+        if (folder / ACCOUNT).is_file():
+            return False
+        begin = time.perf_counter()
+        with new_folder(folder) as temporary:
+            account = make(temporary)
+            write_json(temporary / ACCOUNT, {**account, "minutes": (time.perf_counter() - begin) / 60})
+    return True
 
 
 def _judge(account: dict[str, Any]) -> None:

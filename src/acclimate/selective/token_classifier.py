@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from acclimate.masking import IGNORED
 from acclimate.selective.options import TokenTraining
 from acclimate.selective.scoring import Frame
 from acclimate.tasks.batching import token_budget_batches
-from acclimate.tasks.loading import load_with_head
+from acclimate.tasks.loading import SHORTEST, exact_last_layer, load_with_head
 from acclimate.tasks.loop import Course, train
 from acclimate.tasks.options import Options
 
@@ -58,16 +59,17 @@ class TokenClassifier:
 
         Args:
             rows: Token ids with special tokens.
-            precision: Of the forward.
+            precision: Of the forward, but for the last layer, which is fp32: equal logits would decide nothing.
         """
         self.model.eval()
         result: list[np.ndarray] = [np.zeros((0, 2), np.float32)] * len(rows)
-        for batch in token_budget_batches(rows, micro_batch_tokens(self.device), grain_of(self.model).width):
-            inputs = self.collate([{"input_ids": list(rows[place])} for place in batch])
-            with autocast(precision, self.device):
-                found = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits
-            for place, logits in zip(batch, found.float().cpu().numpy(), strict=True):
-                result[place] = logits[: len(rows[place])]
+        with exact_last_layer(self.model):
+            for batch in token_budget_batches(rows, micro_batch_tokens(self.device), grain_of(self.model).width):
+                inputs = self.collate([{"input_ids": list(rows[place])} for place in batch])
+                with autocast(precision, self.device):
+                    found = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits
+                for place, logits in zip(batch, found.float().cpu().numpy(), strict=True):
+                    result[place] = logits[: len(rows[place])]
         return result
 
     def save(self, folder: Path) -> None:
@@ -108,7 +110,9 @@ def train_token_classifier(
 ) -> tuple[TokenClassifier, dict[str, Any]]:
     """Train on annotated texts; keep the weights of the epoch that is best on the held-out ones.
 
-    Cross-entropy with a weight on the important tokens, in the loop of fine-tuning.
+    Cross-entropy with a weight on the important tokens, in the loop of fine-tuning. The best epoch is that of the
+    highest F1, of equals that of the lowest loss: as long as no important token is hit, F1 is 0 in every epoch. Where
+    the held-out texts have no important token, they cannot tell, and the last epoch is kept.
 
     Args:
         model: Where to start: the model that is going to be adapted (paper).
@@ -133,6 +137,11 @@ def train_token_classifier(
     order = np.random.default_rng([seed, 5]).permutation(len(rows))
     kept_out = max(1, round(options.held_out * len(rows)))
     held, trained = ([rows[place] for place in sorted(part)] for part in (order[:kept_out], order[kept_out:]))
+
+    def score() -> tuple[float, float]:
+        found = quality(classifier, held, precision)
+        return found["f1"], -found["loss"]
+
     done = train(
         classifier.model,
         trained,
@@ -153,7 +162,7 @@ def train_token_classifier(
             negative=(),
         ),
         precision,
-        score=lambda: quality(classifier, held, precision)["f1"],
+        score=score if _important(classifier, held) else None,
         course=Course(weighted_loss(options.class_weight)),
     )
     found = {**quality(classifier, held, precision), "epoch": done.epoch, "train_loss": done.loss}
@@ -188,7 +197,8 @@ def quality(classifier: TokenClassifier, rows: Sequence[Row], precision: Precisi
     """Return precision, recall and F1 of "important" over the ordinary tokens of rows, beside what knows nothing.
 
     ``share`` is the share of important tokens, so the precision of marking at random; ``f1_of_all`` is the F1 of
-    marking every token; ``predicted_share`` is the share that the classifier marks.
+    marking every token; ``predicted_share`` is the share that the classifier marks; ``loss`` is the cross-entropy, a
+    plain mean in nats.
     """
     logits = np.concatenate(classifier.predict([row["input_ids"] for row in rows], precision))
     ids, marks = (np.array([entry for row in rows for entry in row[name]]) for name in ("input_ids", "labels"))
@@ -196,6 +206,7 @@ def quality(classifier: TokenClassifier, rows: Sequence[Row], precision: Precisi
     predicted, true = logits.argmax(1)[counted] == 1, marks[counted] == 1
     hits, total = int((predicted & true).sum()), max(1, int(true.size))
     marked, important = int(predicted.sum()), int(true.sum())
+    doubt = np.logaddexp(0, (logits[:, 1] - logits[:, 0])[counted] * np.where(true, -1, 1))
     return {
         "precision": hits / marked if marked else 0.0,
         "recall": hits / important if important else 0.0,
@@ -203,7 +214,18 @@ def quality(classifier: TokenClassifier, rows: Sequence[Row], precision: Precisi
         "share": important / total,
         "predicted_share": marked / total,
         "f1_of_all": 2 * important / (total + important) if important else 0.0,
+        "loss": float(doubt.sum()) / total,
     }
+
+
+def _important(classifier: TokenClassifier, rows: Sequence[Row]) -> bool:
+    """Say whether an ordinary token of rows is important."""
+    special = set(classifier.tokenizer.all_special_ids)
+    return any(
+        mark == 1 and token not in special
+        for row in rows
+        for token, mark in zip(row["input_ids"], row["labels"], strict=True)
+    )
 
 
 def check_training(options: TokenTraining) -> None:
@@ -213,7 +235,11 @@ def check_training(options: TokenTraining) -> None:
         UserError: If one is out of range.
     """
     for name in ("epochs", "batch_size", "learning_rate", "class_weight"):
-        if not getattr(options, name) > 0:
-            raise UserError(f"Token classifier: {name} must be more than zero, not {getattr(options, name)}.")
+        if not 0 < getattr(options, name) < math.inf:
+            raise UserError(f"Token classifier: {name} must be a number above zero, not {getattr(options, name)}.")
+    if options.max_length < SHORTEST:
+        raise UserError(
+            f"Token classifier: max_length={options.max_length} leaves no room for text; give at least {SHORTEST}."
+        )
     if not 0 < options.held_out < 1:
         raise UserError(f"Token classifier: held_out={options.held_out} is a share of the texts, between 0 and 1.")

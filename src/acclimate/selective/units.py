@@ -18,7 +18,8 @@ from acclimate.tasks.data import Example
 from acclimate.vectors.stop_words import read_stop_words
 from acclimate.vectors.surface import surfaces
 
-_END = re.compile(r"""(?:[.!?…。！？]+["'”’)\]]*\s+)+|\n\s*""")
+# Where there are spaces one stands behind a sentence; Chinese and Japanese have none, and marks of their own.
+_END = re.compile(r"""(?:[.!?…]+["'”’)\]]*\s+|[。！？｡][.!?…。！？｡]*["'”’)\]」』）】》]*\s*)+|\n\s*""")
 _SHORTENED = re.compile(r"""(?:^|[\s("'“‘\[])(?:mrs?|ms|dr|prof|sr|jr|st|vs|e\.g|i\.e)\.\s+$""", re.IGNORECASE)
 
 

@@ -9,12 +9,14 @@ from typing import Any
 import numpy as np
 
 from acclimate.backbone.device import choose_precision, default_device
+from acclimate.errors import check_not_negative
 from acclimate.files import check_replaceable, new_folder, write_json
 from acclimate.selective.annotating import FILE, annotate, sample, write_annotations
 from acclimate.selective.fine_tuning import FineTuning, against_chance, check_task, fine_tune, open_classifier, warn
 from acclimate.selective.options import AnnotationOptions
 from acclimate.tasks import Task, load_task
 from acclimate.tasks.loading import knows_task
+from acclimate.training.course import check_seed
 
 ACCOUNT = "account.json"
 
@@ -58,8 +60,10 @@ def annotate_task(
         progress: Show bars.
 
     Raises:
-        UserError: If the model or the task cannot be used, or the folder holds something else.
+        UserError: If the model or the task cannot be used, a number has no sense, or the folder holds something else.
     """
+    check_seed(seed)
+    check_not_negative(samples=samples)
     data = check_task(load_task(task) if isinstance(task, str | Path) else task)
     tuning = tuning or FineTuning()
     check_replaceable(out, ACCOUNT, "annotations")

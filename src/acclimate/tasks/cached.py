@@ -60,7 +60,7 @@ def train_once(learner: Learner, rows: list[dict[str, Any]], options: Options, p
         UserError: If the loss is not a number.
     """
     folder = cache_folder() / "trained" / _key(learner, rows, options, precision)
-    with _alone(folder):
+    with alone(folder):
         found = load_tensors(folder / WEIGHTS)
         if found is not None:
             weights, seconds = found
@@ -81,12 +81,15 @@ def train_once(learner: Learner, rows: list[dict[str, Any]], options: Options, p
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Wait until no other process is about to make a folder, and remove what killed ones left of it."""
+def alone(folder: Path) -> Iterator[None]:
+    """Wait until no other process is about to make a folder of the cache, and remove what killed ones left of it.
+
+    Look for the folder inside the block, where whoever was quicker has finished.
+    """
     claim = Claim(folder.parent / f".{folder.name}.claim")
     try:
         if not claim.take():
-            log.warning("Waiting for another process that trains the same (%s).", claim.owner() or "unknown")
+            log.warning("Waiting for another process that makes the same (%s).", claim.owner() or "unknown")
             while not claim.take():
                 time.sleep(POLL)
     except OSError:  # where nothing can be written, nothing can be shared

@@ -52,6 +52,7 @@ class Classifier:
     def features(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         """Return the model inputs of each example, not padded, with its label.
 
+        A special token that stands in a text, such as ``[SEP]``, is read as the text that it is, as in a corpus.
         In a multi-label task the label is a list of floats, one for each class: one where it holds, else zero.
         """
         texts = [example.text for example in examples]
@@ -61,6 +62,7 @@ class Classifier:
             seconds or None,
             truncation="longest_first",
             max_length=self.max_length,
+            split_special_tokens=True,
             return_token_type_ids=self._segments,
         )
         names = ["input_ids", "attention_mask"] + ["token_type_ids"] * self._segments

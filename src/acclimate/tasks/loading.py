@@ -25,6 +25,8 @@ from acclimate.modules import virtual_ids
 from acclimate.tasks.data import Task
 
 log = logging.getLogger(__name__)
+SHORTEST = 4
+"""Tokens of an example that leave room for text between the special ones."""
 
 
 def load_with_head(
@@ -83,8 +85,8 @@ def load_with_head(
     model.config.pad_token_id = tokenizer.pad_token_id
     wanted = max_length + len(virtual_ids(tokenizer))
     length = min(wanted, longest_text(model) or tokenizer.model_max_length, tokenizer.model_max_length)
-    if length < 4:
-        raise UserError(f"max_length={max_length} leaves no room for text; ask for at least 4 tokens.")
+    if length < SHORTEST:
+        raise UserError(f"max_length={max_length} leaves no room for text; ask for at least {SHORTEST} tokens.")
     if length < wanted:
         _warn_of_length(str(path), length, wanted)
     return model, tokenizer, length

@@ -96,7 +96,7 @@ def train(
     collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]],
     options: Options,
     precision: Precision,
-    score: Callable[[], float] | None = None,
+    score: Callable[[], float | tuple[float, ...]] | None = None,
     course: Course | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     report_to: Sequence[str] = (),
@@ -110,8 +110,8 @@ def train(
         collate: From rows to a padded batch.
         options: Those of fine-tuning.
         precision: The resolved one.
-        score: Measures the model after each epoch, more being better; the weights of the best epoch, the earliest of
-            equals, are kept. None keeps the last.
+        score: Measures the model after each epoch, more being better, of several numbers the first that differs; the
+            weights of the best epoch, the earliest of equals, are kept. None keeps the last.
         course: What differs from plain fine-tuning.
         tokenizer: Of the model, to name the texts of a step that fails.
         report_to: Trackers of experiments.
@@ -285,12 +285,14 @@ class _Bar(ProgressCallback):
 class _Best(TrainerCallback):
     """Measures after each epoch and keeps a copy of the best weights in memory."""
 
-    def __init__(self, model: PreTrainedModel, score: Callable[[], float]):
+    def __init__(self, model: PreTrainedModel, score: Callable[[], float | tuple[float, ...]]):
         self.model, self.measure = model, score
-        self.epoch, self.score, self.weights = 0, -1.0, dict[str, Tensor]()
+        self.epoch, self.weights = 0, dict[str, Tensor]()
+        self.score: tuple[float, ...] = (-math.inf,)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        score = self.measure()
+        found = self.measure()
+        score = found if isinstance(found, tuple) else (found,)
         if score > self.score:
             self.epoch, self.score = round(state.epoch or 0), score
             weights = self.model.state_dict()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -44,7 +44,7 @@ from acclimate.version import __version__
 
 @one_writer
 def adapt(
-    model: str | Path,
+    model: str | Path | Callable[[], Path],
     corpus: Text | None = None,
     method: str | Method = "mlm",
     out: str | Path = "adapted",
@@ -91,7 +91,8 @@ def adapt(
     ``max_length`` so (``examples/dga/paper.yaml``).
 
     Args:
-        model: A model folder or a name on the hub. An absent masked-LM head is warmed up first.
+        model: A model folder or a name on the hub, or what makes the folder as soon as all else has been checked. An
+            absent masked-LM head is warmed up first.
         corpus: Text files, folders or globs, or a :class:`acclimate.corpus.Corpus`; None for the text of the task.
         method: Name of a method, or a method with its parameters.
         out: Folder to make.
@@ -187,6 +188,7 @@ def adapt(
         done.masked = recall(config)
         return done
     check_writable(out)
+    model = model() if callable(model) else model
     if method.stages():
         own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
         options = {**{name: value for name, value in asked.items() if name not in own}, "progress": progress}

@@ -122,7 +122,11 @@ def description(config: Any) -> dict[str, Any]:
 
 
 def fit_vocabulary(config: Any, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
-    """Return the configuration with the size of a tokenizer's vocabulary and the ids of its special tokens."""
+    """Return the configuration with the size of a tokenizer's vocabulary and the ids of its special tokens.
+
+    Raises:
+        UserError: If the model counts positions from the id of the padding, and has none behind it.
+    """
     values = {**config.to_dict(), "vocab_size": len(tokenizer)}
     stand_in = {"bos": "cls", "eos": "sep"}
     for role in ("pad", "bos", "eos", "cls", "sep"):
@@ -130,6 +134,12 @@ def fit_vocabulary(config: Any, tokenizer: PreTrainedTokenizerBase) -> PreTraine
         if values.get(name) is not None:
             found = getattr(tokenizer, name, None)
             values[name] = found if found is not None else getattr(tokenizer, f"{stand_in.get(role, role)}_token_id")
+    pad, positions = values.get("pad_token_id"), values.get("max_position_embeddings")
+    if config.model_type in BEHIND_PADDING and pad is not None and pad + 1 >= positions:
+        raise UserError(
+            f"The padding of the tokenizer has the id {pad:,}, and {config.model_type} counts its {positions:,} "
+            "positions from there: give a tokenizer whose padding has a low id, or another architecture, such as bert."
+        )
     return type(config).from_dict(values)
 
 

@@ -21,8 +21,7 @@ def check_course(seed: int, warmup: float, weight_decay: float, layout: str, sav
     Raises:
         UserError: If one has no sense.
     """
-    if not 0 <= seed < 2**32:
-        raise UserError(f"seed must be from 0 to {2**32 - 1:,}, not {seed:,}.")
+    check_seed(seed)
     if not 0 <= warmup < 1:
         raise UserError(f"warmup is a share of the training, from 0 to below 1, not {warmup:g}.")
     check_not_negative(weight_decay=weight_decay)
@@ -30,3 +29,13 @@ def check_course(seed: int, warmup: float, weight_decay: float, layout: str, sav
         raise unknown("layout", layout, get_args(Layout))
     if save_every is not None:
         check_positive(save_every=save_every)
+
+
+def check_seed(seed: int) -> None:
+    """Check that every generator takes a seed.
+
+    Raises:
+        UserError: If one would not.
+    """
+    if not 0 <= seed < 2**32:
+        raise UserError(f"seed must be from 0 to {2**32 - 1:,}, not {seed:,}.")

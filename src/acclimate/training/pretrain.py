@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from acclimate.backbone import load_tokenizer, longest_text
 from acclimate.corpus import Corpus
+from acclimate.corpus.tokenizing import fingerprint_tokenizer
 from acclimate.errors import UserError, check_positive
 from acclimate.files import new_folder, write_json
 from acclimate.locks import only_writer
@@ -47,6 +48,10 @@ class FromScratch(Method):
     vocab_size: int | None = None
     lowercase: bool | None = None
     tokenizer_characters: int = CHARACTERS
+
+    def file_contents(self) -> dict[str, str]:
+        """Return a hash of the tokenizer, if it is not trained here: it may change under its name."""
+        return {} if self.tokenizer in KINDS else {"tokenizer": fingerprint_tokenizer(load_tokenizer(self.tokenizer))}
 
 
 def pretrain(
@@ -127,12 +132,16 @@ def pretrain(
     check_steps(keep_steps, method, budget.steps)
     start = out.parent / f".{out.name}.start"
     group = processes()
-    with group.first_alone():
-        if group.first and (overwrite or not (out / CARD).is_file()):
-            with only_writer(start):
-                _make_start(start, config, method, text, seed, progress)
+
+    def made() -> Path:
+        with group.first_alone():
+            if group.first:
+                with only_writer(start):
+                    _make_start(start, config, method, text, seed, progress)
+        return start
+
     result = adapt(
-        start,
+        made,
         text,
         method,
         out,
@@ -154,7 +163,7 @@ def pretrain(
 
 def _make_start(start: Path, config: Any, method: FromScratch, text: Corpus, seed: int, progress: bool) -> None:
     """Make the model folder of step 0, unless it is there from a run that was cut."""
-    plan = plain({**asdict(method), "seed": seed, "corpus": text.fingerprint})
+    plan = plain({**asdict(method), "files": method.file_contents(), "seed": seed, "corpus": text.fingerprint})
     if read_card(start) == plan:
         return
     tokenizer = _tokenizer(method, text, progress)

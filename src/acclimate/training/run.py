@@ -47,8 +47,13 @@ def cache_key(decides: Mapping[str, Any]) -> str:
 
 def fingerprint_weights(model: nn.Module) -> str:
     """Hash the weights of a module: the same for the same numbers, wherever they came from."""
+    return fingerprint_tensors(model.state_dict())
+
+
+def fingerprint_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """Hash tensors with their names, whatever their order."""
     digest = hashlib.sha256()
-    for name, value in sorted(model.state_dict().items()):
+    for name, value in sorted(tensors.items()):
         digest.update(name.encode())
         digest.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()

@@ -21,10 +21,12 @@ class Surface:
     Attributes:
         text: Its characters, without marks; empty for special tokens and for bytes that are no text by themselves.
         starts: Whether it begins a word.
+        part: Its bytes, without a space before them, where they are parts of characters; else empty.
     """
 
     text: str
     starts: bool
+    part: bytes = b""
 
 
 def surfaces(tokenizer: PreTrainedTokenizerBase) -> list[Surface]:
@@ -77,9 +79,13 @@ def _names(part: Any) -> set[str]:
 
 def _byte_level(token: str) -> Surface:
     try:
-        text = bytes(_BYTE_OF[character] for character in token).decode("utf-8")
-    except (KeyError, UnicodeDecodeError):
+        content = bytes(_BYTE_OF[character] for character in token)
+    except KeyError:
         return Surface("", False)
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError:
+        return Surface("", content[:1].isspace(), content.strip())
     return Surface(text.strip(), text[:1].isspace())
 
 
