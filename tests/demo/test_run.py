@@ -45,7 +45,7 @@ def test_the_study_is_valid_and_compares_three_methods(data):
     assert config.methods[2].parameters == {"importance_tokens": run.IMPORTANCE_TOKENS}
     assert config.seeds == [0, 1, 2]
     assert "12.0 MB" in config.notes[0] and "2 topics" in config.notes[1]
-    assert {sample["label"] for sample in config.samples} == {"a", "b"}
+    assert {sample.label for sample in config.samples} == {"a", "b"}
 
 
 def test_what_holds_a_text_of_the_test_is_left_out(data, tmp_path, monkeypatch):
