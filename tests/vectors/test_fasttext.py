@@ -14,7 +14,7 @@ from tokenizers import decoders
 
 from acclimate.errors import UserError
 from acclimate.vectors import Surface, make_targets, surfaces
-from acclimate.vectors.fasttext import load_fasttext, save_fasttext, train_fasttext, vector, words
+from acclimate.vectors.fasttext import HEAD, load_fasttext, save_fasttext, train_fasttext, vector, words
 from acclimate.vectors.stop_words import read_stop_words
 from acclimate.vectors.targets import read_targets
 
@@ -204,6 +204,17 @@ def test_bad_input_is_one_line(tmp_path):
         load_fasttext(tmp_path / "v.vec")
     with pytest.raises(UserError, match="stop_words"):
         read_stop_words("klingon")
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9])
+def test_a_model_that_is_cut_off_in_its_dictionary_is_one_line(model, tmp_path, share):
+    """gensim reads on for ever there."""
+    save_fasttext(model, tmp_path / "v.bin")
+    data = (tmp_path / "v.bin").read_bytes()
+    last = list(model.wv.key_to_index)[-1].encode() + b"\0"
+    (tmp_path / "v.bin").write_bytes(data[: HEAD.size + 16 + int(share * (data.index(last) - HEAD.size - 16))])
+    with pytest.raises(UserError, match=r"v\.bin' is cut off: its .* words"):
+        load_fasttext(tmp_path / "v.bin")
 
 
 @pytest.mark.parametrize("size", [2**40, 2**62, 2**63 - 1, -1])

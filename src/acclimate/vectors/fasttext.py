@@ -26,6 +26,8 @@ RATE, LAST_RATE = 0.05, 1e-4
 """First and last learning rate: the default of the fastText library; that of gensim is half of it."""
 NEGATIVES = 0.5
 """Negatives are drawn by this power of their counts, as the fastText library does; gensim has the 0.75 of word2vec."""
+HEAD, MAGIC = struct.Struct("<2i12id3i"), 793_712_314
+"""How a ``.bin`` begins: a number that all have, its version, the arguments, and the counts of the dictionary."""
 LONGEST = 10_000
 """Words of a text that gensim reads; what is beyond them it drops without a word, so longer texts are cut."""
 
@@ -160,6 +162,7 @@ def load_fasttext(path: str | Path) -> Any:
             f"There are no fastText vectors '{path}'. Public ones are at fasttext.cc (.bin, not .vec); without "
             "'vectors' they are learnt from the text, after a 'general' one if you name it."
         )
+    _check_whole(file)
     try:
         return _gensim().models.fasttext.load_facebook_model(str(file))
     except (MemoryError, OverflowError) as error:  # the sizes in the file say how much is read
@@ -168,6 +171,18 @@ def load_fasttext(path: str | Path) -> Any:
         ) from error
     except (ValueError, NotImplementedError, EOFError, OSError, KeyError, AssertionError, struct.error) as error:
         raise UserError(f"'{path}' is no fastText model with subwords (.bin); a .vec file will not do.") from error
+
+
+def _check_whole(file: Path) -> None:
+    """Raise UserError for a model that is cut off in its dictionary: gensim would look for the rest for ever."""
+    with file.open("rb") as stream:
+        head = stream.read(HEAD.size)
+    if len(head) < HEAD.size:
+        return  # gensim says so
+    magic, _, dimension, *_, words, _ = HEAD.unpack(head)
+    vectors = 2 * 4 * dimension * words  # of the words alone, behind the dictionary
+    if magic == MAGIC and 0 <= file.stat().st_size < vectors:
+        raise UserError(f"'{file}' is cut off: its {words:,} words have more vectors than that. Download it again.")
 
 
 def save_fasttext(model: Any, path: str | Path) -> None:
