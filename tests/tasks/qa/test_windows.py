@@ -46,6 +46,20 @@ def asked(draw):
     return Question("q", draw(LETTERS), passage, (Answer(text, start),))
 
 
+@pytest.mark.parametrize("kind", sorted(TOKENIZERS))
+def test_a_special_token_in_a_text_is_text(kind):
+    tokenizer = TOKENIZERS[kind]
+    mark = tokenizer.sep_token or tokenizer.eos_token
+    passage = f"one {mark} two"
+    asked = Question("q", f"what {mark}?", passage, (Answer("two", passage.index("two")),))
+    windows = Windows([asked], tokenizer, Reading(60, 12, 8), segments=True)
+    (row,), tokens = list(windows), windows.tokens(0)
+    plain = tokenizer("what?", "one two", return_token_type_ids=True)["input_ids"]
+    number = tokenizer.convert_tokens_to_ids(mark)
+    assert list(row["input_ids"]).count(number) == plain.count(number) > 0
+    assert passage[tokens.starts[-1] : tokens.ends[-1]] in "two"
+
+
 @settings(deadline=None, max_examples=200)
 @given(asked(), st.sampled_from(sorted(TOKENIZERS)), st.integers(12, 60), st.integers(0, 40))
 def test_every_answer_that_fits_is_whole_in_some_window(question, kind, length, overlap):

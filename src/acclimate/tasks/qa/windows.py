@@ -222,12 +222,13 @@ def cut(tokens: int, width: int, overlap: int) -> list[tuple[int, int]]:
 
 
 def _tokenized(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[Tokens]:
-    """Tokenise texts without special tokens, however long."""
+    """Tokenise texts without special tokens, however long; one that stands in a text is read as text."""
     made: list[Tokens] = []
     for start in range(0, len(texts), TOKENIZED_AT_ONCE):
         read = tokenizer(
             texts[start : start + TOKENIZED_AT_ONCE],
             add_special_tokens=False,
+            split_special_tokens=True,
             truncation=False,
             return_offsets_mapping=True,
             return_attention_mask=False,
