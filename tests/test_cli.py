@@ -117,10 +117,23 @@ def test_a_configuration_file_is_read_by_the_types_of_the_options(monkeypatch, c
     for slip, message in (
         ("steps: many", "'steps' wants a whole number"),
         ("warmup: lots", "'warmup' wants a number"),
+        ("keep_steps: [1.5]", "--keep-steps wants numbers"),
+        ("settings: [a]", "'settings' wants names with values"),
     ):
         file.write_text(told.replace("steps: 2e0\n", "") + slip)
         code, _, err = call(monkeypatch, capsys, "adapt", "--config", file, "--out", tmp_path / "other")
         assert code == 2 and message in err
+
+
+def test_steps_to_keep_and_a_folder_of_digits_from_a_file(monkeypatch, capsys, tiny_bert, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("\n".join(f"the menu was good {number}" for number in range(9)))
+    told = f"model: {tiny_bert}\ncorpus: [text.txt]\nsteps: 3\nbatch-size: 4\nmax-length: 24\nout: 2024\n"
+    for value in ('"1,2"', "[1, '2']"):
+        (tmp_path / "run.yaml").write_text(f"{told}keep_steps: {value}\noverwrite: true\n")
+        code, _, err = call(monkeypatch, capsys, "adapt", "--config", "run.yaml", "--quiet")
+        assert code == 0, err
+        assert sorted(path.name for path in (tmp_path / "2024").glob("step-*")) == ["step-000001", "step-000002"]
 
 
 def test_a_broken_line_is_told_on_the_terminal(monkeypatch, capsys, tiny_bert, tmp_path):

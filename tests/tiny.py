@@ -6,6 +6,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -99,4 +100,16 @@ def save_tiny(kind: str, folder: Path, seed: int = 0, **changes) -> Path:
     """Save such a model with its tokenizer; return the folder."""
     tiny_model(kind, seed, **changes).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
+    return folder
+
+
+def with_old_names(folder: Path) -> Path:
+    """Rename weights of a model folder as files of 2018 have them, bert-base-uncased among them."""
+    weights = load_file(folder / "model.safetensors")
+    named = {
+        name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value
+        for name, value in weights.items()
+    }
+    assert named.keys() != weights.keys()
+    save_file(named, folder / "model.safetensors", metadata={"format": "pt"})
     return folder

@@ -185,6 +185,16 @@ def test_on_the_command_line(tiny_bert, folder, monkeypatch, capsys):
 
 
 def test_mistakes(tiny_bert, folder):
+    for method, message in (
+        ("none", "has no training, so no pilot"),
+        ("dapt+tapt", "has several stages"),
+        ("selective", "needs a labelled task"),
+        ("mml", "Did you mean 'mlm'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            advise(tiny_bert, folder / "cs.txt", folder / "general.txt", pilot=Pilot(2, method=method), progress=False)
+    with pytest.raises(UserError, match="seed must be"):
+        advise(tiny_bert, folder / "cs.txt", folder / "general.txt", seed=-1, progress=False)
     with pytest.raises(UserError, match="pilot-steps"):
         advise(tiny_bert, folder / "cs.txt", folder / "general.txt", pilot=Pilot(-1), progress=False)
     with pytest.raises(UserError, match="no file"):

@@ -99,6 +99,14 @@ def test_against_a_plain_forward_of_each_text(tmp_path, monkeypatch):
             assert layer["cosine"] == pytest.approx(torch.cosine_similarity(one, other, dim=1).mean().item(), abs=1e-6)
 
 
+def test_a_special_token_in_a_text_is_text(tmp_path):
+    folder, text = save_tiny("bert", tmp_path / "model"), "the food [MASK] was [SEP] good"
+    plain = tiny_tokenizer()(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
+    assert measure_moved(folder, folder, [text, *TEXTS[:2]], max_length=32)["tokens"] - measure_moved(
+        folder, folder, TEXTS[:2], max_length=32
+    )["tokens"] == len(plain)
+
+
 def test_another_vocabulary_and_empty_text(tmp_path):
     one = save_tiny("bert", tmp_path / "a")
     other = save_tiny("bert", tmp_path / "b")

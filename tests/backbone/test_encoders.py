@@ -8,6 +8,7 @@ import transformers
 from tests.tiny import ENCODERS, save_tiny, tiny_model
 
 from acclimate.backbone import attach, encode, head_rows, language_head, load_masked_lm
+from acclimate.backbone.encoding import check_packable
 from acclimate.errors import UserError
 
 IDS = torch.tensor([[2, 10, 11, 12, 13, 14, 15, 3], [2, 20, 21, 3, 0, 0, 0, 0]])
@@ -98,6 +99,17 @@ def test_a_model_without_the_attention_function_is_refused():
     config = transformers.FNetConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, intermediate_size=16)
     with pytest.raises(UserError, match="FNetForMaskedLM"):
         attach(transformers.FNetForMaskedLM(config))
+
+
+def test_a_model_whose_embeddings_read_their_neighbours_is_not_packed(model):
+    small = {"hidden_size": 32, "embedding_size": 16, "true_hidden_size": 16, "intra_bottleneck_size": 16}
+    config = transformers.MobileBertConfig(vocab_size=50, num_hidden_layers=1, num_attention_heads=2, **small)
+    mobile = transformers.MobileBertForMaskedLM(config).eval()
+    with pytest.raises(UserError, match=r"MobileBertForMaskedLM reads neighbours .* layout=padded"):
+        check_packable(mobile)
+    check_packable(model)
+    mobile.config.trigram_input = False
+    check_packable(mobile)
 
 
 def test_absent_head_is_detected_and_tied(tmp_path):

@@ -6,9 +6,11 @@ import json
 import re
 import textwrap
 
+import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
+from acclimate.backbone import load_masked_lm
 from acclimate.cards import write_adapted_card
 from acclimate.cards.card import hub_name, safe, shown_name, size
 from acclimate.cards.measured import eval_results
@@ -54,6 +56,19 @@ def test_an_adapted_model(tiny_bert, text_file, tmp_path):
     assert Corpus(text_file).fingerprint in made.text
     assert "secret place" not in made.content  # a path says more than others should know
     assert "AutoModelForMaskedLM.from_pretrained('out')" in made.text
+
+
+def test_a_parameter_that_is_a_file_is_named_without_its_folder(tiny_bert, text_file, tmp_path):
+    words = text_file.parent / "rare words.txt"
+    words.write_text("menu\n")
+    vectors = text_file.parent / "wiki.npy"
+    np.save(vectors, np.ones((len(load_masked_lm(tiny_bert).tokenizer), 8), dtype=np.float32))
+    method = get("tapter", vectors=str(vectors), stop_words=str(words))
+    adapt(tiny_bert, text_file, method, tmp_path / "out", **OPTIONS)
+    made = card(tmp_path / "out")
+    told = rows(made.text, "Method")
+    assert ["vectors", "wiki.npy"] in told and ["stop\\_words", "rare words.txt"] in told
+    assert "secret place" not in made.content
 
 
 def test_a_model_with_parts_of_ours_says_what_it_needs(tiny_bert, text_file, tmp_path):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -46,6 +47,27 @@ def test_the_study_is_valid_and_compares_three_methods(data):
     assert config.seeds == [0, 1, 2]
     assert "12.0 MB" in config.notes[0] and "2 topics" in config.notes[1]
     assert {sample.label for sample in config.samples} == {"a", "b"}
+
+
+def test_samples_of_every_kind_of_task(data):
+    labels = [["a", "b"], [], ["b"], ["a"]]
+    rows = [json.dumps({"text": f"text {n}", "label": label}) + "\n" for n, label in enumerate(labels)]
+    for split in ("train", "test"):
+        (data.task / f"{split}.jsonl").write_text("".join(rows))
+    assert {one["label"] for one in run.samples(data, 9)} == {"a, b", "", "b", "a"}
+    for split in ("train", "test"):
+        (data.task / f"{split}.jsonl").unlink()
+        asked = {"id": "q", "question": "What is it?", "answers": [{"text": "soup", "answer_start": 3}]}
+        held = {"data": [{"title": "t", "paragraphs": [{"context": "It soup.", "qas": [asked]}]}]}
+        (data.task / f"{split}.json").write_text(json.dumps(held))
+    assert run.samples(data) == [{"text": "What is it? / It soup.", "label": "soup"}]
+
+
+def test_the_text_of_a_user_is_not_called_documentation(data):
+    own = replace(data, about={**ABOUT, "corpus": {**ABOUT["corpus"], "read": "9 documents"}})
+    told = study(Path("model"), "mini", own, seeds=1)
+    assert told["domains"][0]["name"] == "domain" and "documentation" not in told["title"]
+    assert "kept out" not in " ".join(told["notes"]) and "kept out" in " ".join(run.notes(data))
 
 
 def test_what_holds_a_text_of_the_test_is_left_out(data, tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -35,6 +36,14 @@ def test_equals_a_loop_over_texts():
         total, count = total + loss * len(places), count + len(places)
     assert abs(total / count - found["nats"]) < 1e-5
     assert found["masked"] == count == sum(found["per_text_masked"])
+
+
+def test_a_special_token_in_a_text_is_text():
+    model, tokenizer = tiny_model("bert").eval(), tiny_tokenizer()
+    with patch("acclimate.evaluation.lm_loss._mask", wraps=_mask) as asked:
+        masked_lm_loss(model, ["the food [MASK] was [SEP] good"], tokenizer=tokenizer)
+    ids = asked.call_args.args[0].tolist()
+    assert tokenizer.mask_token_id not in ids and ids.count(tokenizer.sep_token_id) == 1
 
 
 def test_order_and_company_do_not_matter(monkeypatch):

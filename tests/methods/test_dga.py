@@ -184,6 +184,13 @@ def test_an_unknown_part_is_one_clear_line():
         get("dga", parts="H,X")
 
 
+def test_no_part_at_all_is_one_clear_line():
+    from acclimate.training.method import get
+
+    with pytest.raises(UserError, match="parts is empty"):
+        get("dga", parts=[])
+
+
 def test_an_ablation_of_what_another_leaves_out_is_refused():
     from acclimate.training.method import get
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -82,6 +84,24 @@ def test_a_kill_in_either_stage_loses_nothing_that_was_saved(tiny_bert, whole, t
     assert steps == again
     assert same(tmp_path / "cut", whole[0]) and result.tokens == whole[1].tokens
     assert not list(tmp_path.glob(".cut*"))
+
+
+def test_what_a_kill_at_the_very_end_left_goes_with_the_same_call(tiny_bert, tmp_path):
+    """The result is there, the stages are not yet gone."""
+    left = tmp_path / ".cut.stages"
+
+    def keep(path, **options):
+        if path == left:
+            raise KeyboardInterrupt
+        remove(path, **options)
+
+    remove = shutil.rmtree
+    with patch("acclimate.training.stages.shutil.rmtree", keep), pytest.raises(KeyboardInterrupt):
+        both(tiny_bert, tmp_path / "cut")
+    assert left.is_dir() and (tmp_path / "cut").is_dir()
+    with counted() as steps:
+        both(tiny_bert, tmp_path / "cut")
+    assert not steps and not left.exists()
 
 
 def test_what_a_killed_run_of_other_settings_left_is_not_used(tiny_bert, whole, tmp_path):

@@ -9,7 +9,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.kills import counted, killed
-from tests.tiny import TEXTS
+from tests.tiny import TEXTS, save_tiny, with_old_names
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
@@ -95,6 +95,43 @@ def test_two_are_kept_and_other_names_left_alone(tmp_path):
     remove_broken(tmp_path)
     names = ["checkpoint-10", "checkpoint-100", "checkpoint-7.txt", "checkpoint-old"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
+
+
+def test_a_model_with_old_names_of_weights_goes_on_and_ends_the_same(tmp_path):
+    """transformers renames LayerNorm.gamma when it loads, and renames it back in what it saves."""
+    start = with_old_names(save_tiny("bert", tmp_path / "start"))
+    shape = {**SHORT, "learning_rate": 5e-2}
+    adapt(start, Corpus.of(DOCUMENTS), "mlm", tmp_path / "whole", save_every=2, **shape)
+    with killed(5):
+        adapt(start, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", save_every=2, **shape)
+    adapt(start, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", save_every=2, **shape)
+    one, two = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "out"))
+    assert not any("gamma" in name for name in one)
+    assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
+
+
+def test_what_is_reported_of_a_stretch_that_was_cut_is_that_of_the_whole(tiny_bert, tmp_path):
+    """With a hundred steps a line of the log stands for two: the first of them was before the kill."""
+    options = {**SHORT, "steps": 100, "batch_size": 2, "max_length": 8, "save_every": 99}
+    whole = adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "whole", **options)
+    with killed(99):
+        adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)
+    again = adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)
+    assert again.losses == whole.losses
+    told = [read_lines(tmp_path / name / "log.jsonl") for name in ("whole", "out")]
+    assert len(told[0]) == 50 and [line["loss"] for line in told[0]] == [line["loss"] for line in told[1]]
+
+
+def read_lines(file):
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def test_a_checkpoint_with_other_names_is_refused(cut, tiny_bert, tmp_path):
+    shutil.copytree(cut / ".out.work", tmp_path / ".out.work")
+    with_old_names(tmp_path / ".out.work" / "steps" / "checkpoint-4")
+    seal(tmp_path / ".out.work" / "steps" / "checkpoint-4")
+    with pytest.raises(UserError, match=r"is not one of this model .* such as .*LayerNorm"):
+        run(tiny_bert, tmp_path / "out")
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', "null"])

@@ -24,9 +24,11 @@ from acclimate.errors import UserError, check_positive
 from acclimate.evaluation import masked_lm_loss
 from acclimate.evaluation.significance import paired_difference
 from acclimate.files import write_json
-from acclimate.tasks.kinds import load_task
+from acclimate.methods import get, lookup
+from acclimate.tasks.kinds import LabelledTask, load_task
 from acclimate.tasks.text import task_text
 from acclimate.training import adapt
+from acclimate.training.course import check_seed
 from acclimate.training.texts import Text, as_corpus
 from acclimate.vectors.stop_words import read_stop_words
 from acclimate.version import __version__
@@ -103,9 +105,12 @@ def advise(
     check_positive(documents=documents, max_length=max_length, batch_size=pilot.batch_size)
     if pilot.steps < 0:
         raise UserError(f"pilot-steps must be 0 or more, not {pilot.steps}.")
+    check_seed(seed)
+    labelled = load_task(task) if isinstance(task, str | Path) else task
+    if pilot.steps:
+        _check_method(pilot.method, labelled)
     train, aside = as_corpus(corpus, text_column).split(ASIDE, 0)
     stops = read_stop_words(stop_words)
-    labelled = load_task(task) if isinstance(task, str | Path) else task
     report: dict[str, Any] = {"acclimate": __version__, "model": str(model), "documents": documents, "seed": seed}
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-advise-")))
@@ -130,7 +135,9 @@ def advise(
         losses = _losses(source, texts, max_length)
         report["loss"] = _specificity(losses)
         if pilot.steps:
-            report["pilot"] = _pilot(source, samples["domain"], texts, losses, pilot, work, max_length, seed, progress)
+            report["pilot"] = _pilot(
+                source, samples["domain"], texts, losses, pilot, work, labelled, max_length, seed, progress
+            )
             pieces = tokenize(Corpus.of(samples["domain"][:500]), tokenizer, max_length, progress=False)
             an_epoch = train.report.documents * len(pieces) / len(samples["domain"][:500]) / pilot.batch_size
             report["pilot"]["projection"] = _projection(report["pilot"]["curve"], math.ceil(an_epoch))
@@ -138,6 +145,16 @@ def advise(
     if out is not None:
         write_json(out, report)
     return report
+
+
+def _check_method(name: str, task: LabelledTask | None) -> None:
+    """Raise UserError for a method that a pilot cannot show, before anything is measured."""
+    method = lookup(name)
+    if not method.trains or get(name).stages():
+        what = "several stages, of which a pilot can show none" if method.trains else "no training, so no pilot"
+        raise UserError(f"The method '{name}' has {what}: give another, or leave the pilot out with --pilot-steps 0.")
+    if method.needs_task and task is None:
+        raise UserError(f"A pilot of '{name}' needs a labelled task: give its folder with --task, or another method.")
 
 
 def _sample(name: str, corpus: Corpus, count: int, progress: bool) -> list[str]:
@@ -205,16 +222,19 @@ def _pilot(
     before: dict[str, Loss],
     pilot: Pilot,
     work: Path,
+    task: LabelledTask | None,
     max_length: int,
     seed: int,
     progress: bool,
 ) -> dict[str, Any]:
     """Adapt for a few steps and measure again."""
+    asked: dict[str, Any] = {"task": task} if lookup(pilot.method).needs_task else {}
     result = adapt(
         source,
         Corpus.of(read),
         pilot.method,
         work / "pilot",
+        **asked,
         steps=pilot.steps,
         batch_size=pilot.batch_size,
         learning_rate=pilot.learning_rate,

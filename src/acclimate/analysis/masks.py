@@ -21,6 +21,7 @@ from acclimate.locks import one_writer
 from acclimate.masking import MASK_RATE, Masking, Strategy, get
 from acclimate.masking.preview import masked_pieces
 from acclimate.training.batches import Collator
+from acclimate.training.course import check_seed
 from acclimate.vectors.stop_words import read_stop_words
 from acclimate.version import __version__
 
@@ -98,6 +99,7 @@ def inspect_masks(
         UserError: If something that was given cannot be used.
     """
     check_positive(texts=texts, tokens=tokens, max_length=max_length)
+    check_seed(seed)
     made = _labelled(maskings, mask_rate)
     if not made:
         raise UserError("Give at least one masking.")

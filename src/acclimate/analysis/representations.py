@@ -152,7 +152,11 @@ def _rows(loaded: LoadedModel, texts: Sequence[str], max_length: int) -> list[tu
     """Return the ids of each text, (tokens,), and the places of those that are its own."""
     virtual = virtual_ids(loaded.tokenizer)
     found: Any = loaded.tokenizer(
-        list(texts), truncation=True, max_length=max_length + len(virtual), return_special_tokens_mask=True
+        list(texts),
+        truncation=True,
+        max_length=max_length + len(virtual),
+        split_special_tokens=True,  # one that stands in a text is text, as in a corpus
+        return_special_tokens_mask=True,
     )
     return [
         (np.array(ids), np.flatnonzero(np.array(added) == 0))

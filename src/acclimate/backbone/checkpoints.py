@@ -106,7 +106,8 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     parts = parts_beyond(config)
     if not parts:
         code = {"trust_remote_code": trusted()}
-        return auto.from_pretrained(str(path), config=config, output_loading_info=True, **code, **options)
+        model, info = auto.from_pretrained(str(path), config=config, output_loading_info=True, **code, **options)
+        return _with_names_of_its_own(model), info
     try:
         state = load_file(Path(path) / WEIGHTS)
     except OSError as error:
@@ -116,6 +117,7 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     plain = {name: value for name, value in state.items() if name not in adapters and not name.startswith(BESIDE)}
     kind = type(auto.from_config(config))  # the auto classes themselves want a path
     model, info = kind.from_pretrained(None, config=config, state_dict=plain, output_loading_info=True, **options)
+    _with_names_of_its_own(model)
     if size := getattr(config, ADAPTER_SIZE, 0):
         add_adapters(model, attach(model), size)
         expected = {name for name in model.state_dict() if MARK in name}
@@ -125,6 +127,17 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     if getattr(config, ENSEMBLE, False):
         _average(model, original, path)
     return model, info
+
+
+def _with_names_of_its_own(model: Any) -> Any:
+    """Let a model be saved under the names that its weights have in memory.
+
+    ``transformers`` renames weights of old files when it reads them (``LayerNorm.gamma`` of bert-base-uncased), and
+    renames them back in all that it saves. What reads such a file with ``load_state_dict``, as the ``Trainer`` does
+    with its checkpoints, leaves those weights as they were, with a warning.
+    """
+    model._weight_conversions = None
+    return model
 
 
 def _average(model: Any, original: dict[str, Any], path: str | Path) -> None:

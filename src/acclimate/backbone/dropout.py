@@ -61,7 +61,7 @@ def dropout(values: Tensor, probability: float) -> Tensor:
         return values
     if values.device.type != "cpu" or probability >= 1:
         return nn.functional.dropout(values, probability, training=True)
-    return _Dropout.apply(values, round(probability * STEPS))
+    return _Dropout.apply(values, min(STEPS - 1, round(probability * STEPS)))
 
 
 class CheapDropout(nn.Dropout):

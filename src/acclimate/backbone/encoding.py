@@ -10,6 +10,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from acclimate.backbone.units import gates_set
+from acclimate.errors import UserError
 
 
 def encode(model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str, Tensor] | None = None) -> Tensor:
@@ -65,6 +66,18 @@ def _run(model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str, 
         options["head_gates"] = others.pop("H")
     with gates_set(model, others):
         return model.base_model(input_ids=ids, attention_mask=real.long(), **options, **wanted)
+
+
+def check_packable(model: PreTrainedModel) -> None:
+    """Check that texts which share a row do not see each other.
+
+    Raises:
+        UserError: If the embeddings of a token read its neighbours, as those of MobileBERT do, also across texts.
+    """
+    if getattr(model.config, "trigram_input", False):
+        raise UserError(
+            f"{type(model).__name__} reads neighbours across texts, so none can share a row: layout=padded."
+        )
 
 
 def _positions(text: Tensor) -> Tensor:

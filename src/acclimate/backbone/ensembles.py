@@ -64,6 +64,9 @@ class _Average:
         other = self.original(*inputs, **options)
         output.last_hidden_state = (output.last_hidden_state + other.last_hidden_state) / 2
         pooler: Any = getattr(module, "pooler", None)
-        if pooler is not None:
+        if isinstance(pooler, nn.Linear):  # of ALBERT: what it does with it stands in the model
+            first = pooler(output.last_hidden_state[:, 0])
+            output.pooler_output = module.pooler_activation(first)  # type: ignore[operator]
+        elif pooler is not None:
             output.pooler_output = pooler(output.last_hidden_state)
         return output

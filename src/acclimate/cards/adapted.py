@@ -59,12 +59,21 @@ def write_adapted_card(folder: str | Path, name: str, measured: Mapping[str, Any
     )
     card.sections = [
         *(measured_sections(measured) if measured else [("Results", NOT_MEASURED)]),
-        ("Method", settings_table({"method": method + paper, **account.get("settings", {})})),
+        ("Method", settings_table({"method": method + paper, **_settings(account.get("settings", {}))})),
         ("Training", settings_table(_training(account))),
         ("Data", _data(account)),
         ("Limits", LIMITS),
     ]
     return card.write(folder)
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of a method: of paths of the machine only the last part."""
+    return {name: _without_folders(value) if isinstance(value, str) else value for name, value in given.items()}
+
+
+def _without_folders(name: str) -> str:
+    return name if name.startswith("hf:") else Path(name).name or name
 
 
 def _training(account: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,8 +97,7 @@ def _data(account: Mapping[str, Any]) -> str:
         text = part.get("text") or {}
         sources = text.get("contents") or [{"name": name} for name in text.get("sources", [])]
         for source in sources:
-            name = source["name"] if source["name"].startswith("hf:") else Path(source["name"]).name
-            row = (name, size(source.get("bytes")), source.get("hash"))
+            row = (_without_folders(source["name"]), size(source.get("bytes")), source.get("hash"))
             if row not in rows:
                 rows.append(row)
         counts = [f"{text.get('documents', 0):,} documents"]

@@ -75,9 +75,12 @@ def gather(
         kinds = get_type_hints(command)
         for name, value in read_options(config, {*given, *pairs}, also).items():
             values[name] = _of_kind(value, kinds.get(name), f"'{config}': '{name}'")
+        for name in pairs:
+            if not isinstance(values.get(name) or {}, Mapping):
+                raise UserError(f"'{config}': '{name}' wants names with values, as {{temperature: 0.1}}.")
     values.update({key: value for key, value in given.items() if value is not None})
-    if given.get("keep_steps"):
-        values["keep_steps"] = step_numbers(given["keep_steps"])
+    if steps := values.get("keep_steps"):
+        values["keep_steps"] = step_numbers([str(step) for step in (steps if isinstance(steps, list) else [steps])])
     for name, (option, items) in pairs.items():
         if items:
             values[name] = {**(values.get(name) or {}), **named_values(items, option)}
@@ -90,7 +93,10 @@ def _of_kind(value: Any, kind: Any, where: str) -> Any:
 
     from acclimate.parameters import number
 
-    wanted = next((each for each in KINDS if each in (kind, *get_args(kind))), None)
+    kinds = (kind, *get_args(kind))
+    wanted = next((each for each in KINDS if each in kinds), None)
+    if isinstance(value, int | float) and wanted is None and (str in kinds or Path in kinds):
+        return str(value)  # a folder may be called 2024
     if value is None or wanted is None:
         return value
     try:

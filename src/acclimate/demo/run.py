@@ -143,16 +143,17 @@ def study(model: Path, name: str, data: DemoData, *, seeds: int, minutes: float 
         minutes: As in :func:`demo`.
     """
     importance = {"name": "dga", "label": "dga", "importance_tokens": scaled(IMPORTANCE_TOKENS, minutes)}
+    documented = _documented(data)
     return {
         "name": "demo",
-        "title": "Acclimate: a small encoder meets scientific documentation" if data.derived else "Acclimate: demo",
+        "title": "Acclimate: a small encoder meets scientific documentation" if documented else "Acclimate: demo",
         "notes": notes(data),
         "samples": samples(data),
         "models": [{"name": name, "path": str(model)}],
         "methods": [importance if method == "dga" else method for method in METHODS],
         "domains": [
             {
-                "name": "scientific documentation" if "packages" in data.about and data.derived else "domain",
+                "name": "scientific documentation" if documented else "domain",
                 "corpus": [str(data.corpus)],
                 "heldout": [str(data.heldout)],
                 "tasks": [{"path": str(data.task), "name": "topic" if data.derived else data.task.name}],
@@ -177,13 +178,18 @@ def study(model: Path, name: str, data: DemoData, *, seeds: int, minutes: float 
     }
 
 
+def _documented(data: DemoData) -> bool:
+    """Say whether the text is the documentation of packages, and not what a user brought."""
+    return "packages" in data.about and "read" not in data.about["corpus"]
+
+
 def notes(data: DemoData) -> list[str]:
     """Say in a few paragraphs what the demo compares, with the counts of this machine."""
     about = data.about
     found = about["corpus"]
     size = f"{found['documents']:,} documents ({found['bytes'] / 1e6:.1f} MB)"
     lines = []
-    if "packages" in about and "read" not in found:
+    if _documented(data):
         packages = ", ".join(f"{name} {release}" for name, release in about["packages"].items())
         lines.append(
             f"Domain text: {size} of documentation strings read from the source files of {packages}; "
@@ -193,11 +199,14 @@ def notes(data: DemoData) -> list[str]:
         lines.append(f"Domain text: {size}; {found['heldout']} more documents are held out.")
     if data.derived:
         task = about["task"]
+        kept_out = (
+            f" {task['kept_out_of_corpus']:,} documents were kept out of the domain text because they are in dev or "
+            "test, are their namesakes, or share a summary or 13 words in a row with them."
+        )
         lines.append(
             f"Task: which of {len(task['labels'])} topics is a documentation string about? The names of libraries and "
             f"the paths of modules are masked. {FEW_SHOT} examples of each topic to learn from, {task['test']} to "
-            f"test. {task['kept_out_of_corpus']:,} documents were kept out of the domain text because they are in "
-            "dev or test, are their namesakes, or share a summary or 13 words in a row with them."
+            f"test.{kept_out if _documented(data) else ''}"
         )
     lines.append(
         "The budgets are small so that the demo ends soon on two cores: take it as a demonstration of the "
@@ -207,13 +216,17 @@ def notes(data: DemoData) -> list[str]:
 
 
 def samples(data: DemoData, count: int = 3) -> list[dict[str, str]]:
-    """Return a few items of the task's train split, of different labels."""
+    """Return a few items of the task's train split, of different labels or with different answers."""
     from acclimate.tasks import load_task
+    from acclimate.tasks.qa.data import Question
 
     task = load_task(data.task)
-    by_label: dict[int, dict[str, str]] = {}
-    for example in task.train:
-        text = example.text if example.text_pair is None else f"{example.text} / {example.text_pair}"
-        by_label.setdefault(example.label, {"text": text, "label": task.labels[example.label]})
+    by_label: dict[str, str] = {}
+    for item in task.train:
+        if isinstance(item, Question):
+            text, second, label = item.text, item.passage, item.answers[0].text
+        else:
+            text, second, label = item.text, item.text_pair, ", ".join(task.labels[place] for place in item.places)
+        by_label.setdefault(label, text if second is None else f"{text} / {second}")
     chosen = random.Random(0).sample(sorted(by_label), min(count, len(by_label)))
-    return [by_label[label] for label in chosen]
+    return [{"text": by_label[label], "label": label} for label in chosen]

@@ -81,6 +81,7 @@ def _measure(
         list(texts),
         truncation=True,
         max_length=max_length + len(virtual),
+        split_special_tokens=True,  # one that stands in a text is text, as in a corpus
         return_special_tokens_mask=True,
         return_offsets_mapping=tokenizer.is_fast,
     )

@@ -61,6 +61,8 @@ class DGA(Method):
         """Check the numbers, and start without importances: :meth:`prepare` measures them."""
         check_positive(temperature=self.temperature, importance_tokens=self.importance_tokens)
         check_not_negative(contrast_weight=self.contrast_weight)
+        if not self.parts:
+            raise UserError("parts is empty, so there is nothing to protect; name some of H, I, O and E.")
         if not self.contrast_weight and self.knowledge == "domain":
             raise UserError("knowledge=domain is about the contrast, and contrast_weight=0 leaves that out.")
         self._mask: SoftMask | None = None

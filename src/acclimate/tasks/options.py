@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from acclimate.errors import UserError, unknown
+from acclimate.training.course import check_seed
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Options:
                 raise UserError(f"{name}={number} must be a whole number of at least 1.")
         if not 0 < self.learning_rate < math.inf:
             raise UserError(f"learning_rate={self.learning_rate} must be above 0.")
-        for name in ("confidence_penalty", "weight_decay", "seed"):
+        check_seed(self.seed)
+        for name in ("confidence_penalty", "weight_decay"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise UserError(f"{name}={getattr(self, name)} must be 0 or more.")
         if not 0 <= self.warmup <= 1:

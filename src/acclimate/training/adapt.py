@@ -11,6 +11,7 @@ from typing import Any
 
 from acclimate.backbone import LoadedModel, attach, load_masked_lm, save_model
 from acclimate.backbone.device import choose_precision, default_device, to_device
+from acclimate.backbone.encoding import check_packable
 from acclimate.backbone.identity import model_identity
 from acclimate.backbone.memory import kept_graph_tokens, training_tokens
 from acclimate.backbone.shapes import grain_of
@@ -34,7 +35,7 @@ from acclimate.training.preview import as_account, masked_texts, recall, remembe
 from acclimate.training.processes import Processes, processes
 from acclimate.training.progress import TrainingBar
 from acclimate.training.run import Run, cache_folder
-from acclimate.training.stages import adapt_in_stages
+from acclimate.training.stages import adapt_in_stages, stages_folder
 from acclimate.training.texts import TASK_EPOCHS, Text, open_task, texts_to_read
 from acclimate.training.trackers import check_trackers, tracked
 from acclimate.training.trainer import StepTrainer
@@ -184,7 +185,8 @@ def adapt(
     config.update(check_steps(keep_steps, method, budget.steps))
     work = out.parent / f".{out.name}.work"
     if (done := finished(out, config, overwrite)) is not None:
-        _tidy(work, config, group)
+        for left in (work, stages_folder(out)):
+            _tidy(left, config, group)
         done.masked = recall(config)
         return done
     check_writable(out)
@@ -195,6 +197,8 @@ def adapt(
         return adapt_in_stages(adapt, method, texts, model, out, config, options, group)
     loaded = load_masked_lm(model, dropout=dropout)
     layers = attach(loaded.model)
+    if layout == "packed":
+        check_packable(loaded.model)
     appended = extend(loaded, method, seed)
     check_length(loaded, max_length + appended)
     with group.first_alone():

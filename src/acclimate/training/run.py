@@ -146,13 +146,16 @@ class Run:
     def cached(self, name: str, options: dict[str, Any], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """Return tensors from the cache, or make and keep them; chance inside ``make`` comes from the run's seed.
 
-        The key is the model's weights and configuration, the text, the seed and ``options``.
+        The key is the model's weights and configuration, the text, the seed, ``options``, and how it is computed.
         """
         parts = {
             "name": name,
             "options": options,
             "seed": self.seed,
             "precision": self.precision,
+            # Each process measures on its own batches with its own dropout; and an accelerator draws otherwise.
+            "processes": self.group.size,
+            "device": self.device.type,
             "model": fingerprint_model(self.model),
             "text": getattr(self.rows, "fingerprint", None),
         }

@@ -18,6 +18,11 @@ from acclimate.training.processes import Processes
 from acclimate.training.progress import TrainingBar
 
 
+def stages_folder(out: Path) -> Path:
+    """Return where the models of the stages are until the last is done."""
+    return out.parent / f".{out.name}.stages"
+
+
 def adapt_in_stages(
     adapt: Callable[..., AdaptResult],
     method: Method,
@@ -47,7 +52,7 @@ def adapt_in_stages(
         Steps, tokens and seconds of all stages together; the losses at the end of the last.
     """
     stages = method.stages()
-    work = out.parent / f".{out.name}.stages"
+    work = stages_folder(out)
     open_work(work, config, group)
     places: list[Path] = []
     results: list[AdaptResult] = []

@@ -192,6 +192,32 @@ class StepTrainer(Trainer):
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
+    @property
+    def recent(self) -> list[dict[str, float]]:
+        """The terms of the steps since the last line of the log."""
+        return [{name: float(value) for name, value in terms.items()} for terms in self._recent]
+
+    @recent.setter
+    def recent(self, told: list[dict[str, float]]) -> None:
+        device = self.args.device
+        self._recent = [{name: torch.tensor(value, device=device) for name, value in terms.items()} for terms in told]
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Refuse a checkpoint whose weights do not all find their place, where the parent only warns.
+
+        Raises:
+            UserError: If weights are missing, those aside that are tied to others, or have no place.
+        """
+        weights = self.model.state_dict()  # type: ignore[union-attr]
+        missing = set(load_result.missing_keys)
+        loaded = {value.data_ptr() for name, value in weights.items() if name not in missing}
+        lost = [name for name in missing if weights[name].data_ptr() not in loaded]
+        if wrong := sorted([*lost, *load_result.unexpected_keys]):
+            raise UserError(
+                f"The checkpoint in '{self.args.output_dir}' is not one of this model ({len(wrong)} weights differ by "
+                f"name, such as {wrong[0]}); remove that folder to begin anew."
+            )
+
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Append the mean of each term since the last line to ``log.jsonl``."""
         if self._recent:
@@ -279,7 +305,7 @@ class _Hooks(TrainerCallback):
         folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
         group = self.trainer.engine.group
         so_far = {"seconds": self.trainer.clock.seconds, "tokens": self.trainer.tokens, "processes": group.size}
-        write_json(folder / "clock.json", so_far)
+        write_json(folder / "clock.json", {**so_far, "recent": self.trainer.recent})
         seal(folder)
 
 
@@ -298,6 +324,7 @@ def resume_clock(checkpoint: Path, trainer: StepTrainer) -> None:
                 f"many as before, or remove '{checkpoint.parent.parent}' to begin anew."
             )
         trainer.clock.earlier, trainer.tokens = state["seconds"], state["tokens"]
+        trainer.recent = state.get("recent", [])
         trainer.clock.look(trainer.args.device)
 
 
