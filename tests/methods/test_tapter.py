@@ -65,52 +65,48 @@ def test_the_projection_is_trained(tiny_bert, tmp_path, monkeypatch):
     assert term.projection.linear.bias.any()
 
 
-def test_fasttext_is_cached_by_what_determines_it(tiny_bert, tmp_path, monkeypatch):
-    calls = []
+@pytest.fixture
+def trainings(monkeypatch):
+    """The options of each training of fastText."""
+    made = []
     train = word_vectors.train_fasttext
     monkeypatch.setattr(
-        word_vectors, "train_fasttext", lambda *args, **options: calls.append(1) or train(*args, **options)
+        word_vectors, "train_fasttext", lambda texts, **options: made.append(options) or train(texts, **options)
     )
+    return made
+
+
+@pytest.fixture
+def general(tmp_path):
+    file = tmp_path / "general.txt"
+    file.write_text("\n\n".join(f"soup and wine on the table {number}" for number in range(20)))
+    return str(file)
+
+
+def test_fasttext_is_cached_by_what_determines_it(tiny_bert, tmp_path, trainings):
     run(tiny_bert, tmp_path / "a", epochs=1)
     run(tiny_bert, tmp_path / "b", epochs=1, weight=2.0)
-    assert len(calls) == 1
+    assert len(trainings) == 1
     run(tiny_bert, tmp_path / "c", epochs=3)
     run(tiny_bert, tmp_path / "d", epochs=1, boundary="aware")
-    assert len(calls) == 3
+    assert len(trainings) == 3
 
 
-def test_general_text_comes_first_and_is_learnt_once(tiny_bert, tmp_path, monkeypatch):
-    (tmp_path / "general.txt").write_text("\n\n".join(f"soup and wine on the table {number}" for number in range(20)))
-    read = []
-    train = word_vectors.train_fasttext
-
-    def trained(texts, *, start, epochs, **options):
-        read.append((start is None, epochs))
-        return train(texts, start=start, epochs=epochs, **options)
-
+def test_general_text_comes_first_and_is_learnt_once(tiny_bert, tmp_path, trainings, general):
     run(tiny_bert, tmp_path / "plain")
-    monkeypatch.setattr(word_vectors, "train_fasttext", trained)
-    general = {"general": str(tmp_path / "general.txt"), "general_epochs": 3}
-    run(tiny_bert, tmp_path / "general", **general)
-    run(tiny_bert, tmp_path / "longer", epochs=4, **general)
-    assert read == [(True, 3), (False, 2), (False, 4)]
+    trainings.clear()
+    options = {"general": general, "general_epochs": 3}
+    run(tiny_bert, tmp_path / "general", **options)
+    run(tiny_bert, tmp_path / "longer", epochs=4, **options)
+    assert [(made["start"] is None, made["epochs"]) for made in trainings] == [(True, 3), (False, 2), (False, 4)]
     plain, after = (load_file(tmp_path / name / "model.safetensors")[TABLE] for name in ("plain", "general"))
     assert not torch.equal(plain, after)
 
 
-def test_general_text_is_learnt_once_for_all_seeds(tiny_bert, tmp_path, monkeypatch):
-    (tmp_path / "general.txt").write_text("\n\n".join(f"soup and wine on the table {number}" for number in range(20)))
-    read = []
-    train = word_vectors.train_fasttext
-
-    def trained(texts, *, start, seed, **options):
-        read.append((start is None, seed))
-        return train(texts, start=start, seed=seed, **options)
-
-    monkeypatch.setattr(word_vectors, "train_fasttext", trained)
+def test_general_text_is_learnt_once_for_all_seeds(tiny_bert, tmp_path, trainings, general):
     for seed in (3, 4):
-        run(tiny_bert, tmp_path / f"{seed}", seed=seed, general=str(tmp_path / "general.txt"), general_epochs=1)
-    assert read == [(True, 0), (False, 3), (False, 4)]
+        run(tiny_bert, tmp_path / f"{seed}", seed=seed, general=general, general_epochs=1)
+    assert [(made["start"] is None, made["seed"]) for made in trainings] == [(True, 0), (False, 3), (False, 4)]
 
 
 @pytest.mark.parametrize("form", ["folder", "folder/*.txt", "folder/a.txt"])

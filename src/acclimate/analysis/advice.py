@@ -228,13 +228,12 @@ def _pilot(
     progress: bool,
 ) -> dict[str, Any]:
     """Adapt for a few steps and measure again."""
-    asked: dict[str, Any] = {"task": task} if lookup(pilot.method).needs_task else {}
     result = adapt(
         source,
         Corpus.of(read),
         pilot.method,
         work / "pilot",
-        **asked,
+        task=task if lookup(pilot.method).needs_task else None,
         steps=pilot.steps,
         batch_size=pilot.batch_size,
         learning_rate=pilot.learning_rate,

@@ -162,7 +162,7 @@ def train_token_classifier(
             negative=(),
         ),
         precision,
-        score=score if _important(classifier, held) else None,
+        score=score if _judged(classifier, held)[1].any() else None,
         course=Course(weighted_loss(options.class_weight)),
     )
     found = {**quality(classifier, held, precision), "epoch": done.epoch, "train_loss": done.loss}
@@ -201,9 +201,8 @@ def quality(classifier: TokenClassifier, rows: Sequence[Row], precision: Precisi
     plain mean in nats.
     """
     logits = np.concatenate(classifier.predict([row["input_ids"] for row in rows], precision))
-    ids, marks = (np.array([entry for row in rows for entry in row[name]]) for name in ("input_ids", "labels"))
-    counted = ~np.isin(ids, classifier.tokenizer.all_special_ids)
-    predicted, true = logits.argmax(1)[counted] == 1, marks[counted] == 1
+    counted, true = _judged(classifier, rows)
+    predicted = logits.argmax(1)[counted] == 1
     hits, total = int((predicted & true).sum()), max(1, int(true.size))
     marked, important = int(predicted.sum()), int(true.sum())
     doubt = np.logaddexp(0, (logits[:, 1] - logits[:, 0])[counted] * np.where(true, -1, 1))
@@ -218,14 +217,11 @@ def quality(classifier: TokenClassifier, rows: Sequence[Row], precision: Precisi
     }
 
 
-def _important(classifier: TokenClassifier, rows: Sequence[Row]) -> bool:
-    """Say whether an ordinary token of rows is important."""
-    special = set(classifier.tokenizer.all_special_ids)
-    return any(
-        mark == 1 and token not in special
-        for row in rows
-        for token, mark in zip(row["input_ids"], row["labels"], strict=True)
-    )
+def _judged(classifier: TokenClassifier, rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
+    """Return which tokens of all rows are ordinary, (tokens,), and of these which are important, (ordinary,)."""
+    ids, marks = (np.array([entry for row in rows for entry in row[name]]) for name in ("input_ids", "labels"))
+    ordinary = ~np.isin(ids, classifier.tokenizer.all_special_ids)
+    return ordinary, marks[ordinary] == 1
 
 
 def check_training(options: TokenTraining) -> None:

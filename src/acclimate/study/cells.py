@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -48,6 +48,14 @@ class Cell:
     def description(self) -> str:
         """One line for people."""
         return " · ".join([self.kind, *(f"{value}" for value in self.labels.values() if value not in (None, ""))])
+
+
+def chain(cell: Cell, cells: Mapping[str, Cell]) -> list[Cell]:
+    """Return a cell and what it needs, the nearest first; ``cells`` are those of the study by key."""
+    links = [cell]
+    while (needed := links[-1].needs) is not None:
+        links.append(cells[needed])
+    return links
 
 
 class CellStore:

@@ -19,6 +19,8 @@ Combination = Mapping[tuple[str, str], Any]
 """Values by (section, name); the sections are the attributes of :class:`Choice`."""
 HELD = ("adapt", "finetune", "distill", "models")
 """What a plan holds for its cells."""
+CHOSEN = "chosen on dev"
+"""Stands for a value that a search chose and that is not the same everywhere."""
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,6 @@ def chosen(choices: Choices, *place: str) -> Choice:
     """Return what was chosen for a place; nothing if it was not searched."""
     model, domain, task, row = place
     return choices.get((model, domain, task, row), Choice())
-
-
-CHOSEN = "chosen on dev"
-"""Stands for a value that a search chose and that is not the same everywhere."""
 
 
 def settled(settings: Mapping[str, Any], row: str, searched: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

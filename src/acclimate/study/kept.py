@@ -77,7 +77,8 @@ def kept_rows(config: StudyConfig, plan: Plan, outcomes: dict[str, Outcome]) -> 
             row["adapted_for"] = alone
         if base:
             row["difference"] = against(cells, base, plan.cells)
-            row["before"] = (row["difference"] or {metric: {"before": None}})[metric]["before"]
+            if row["difference"]:
+                row["before"] = row["difference"][metric]["before"]
         rows.append(row)
     order = [method.label for method in config.methods]
     rows.sort(key=lambda row: (row["model"], row["domain"], row["task"], order.index(row["method"])))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from acclimate.study.cells import HEAD, Cell
+from acclimate.study.cells import HEAD, Cell, chain
 
 
 def draws(pairs: Sequence[tuple[Cell, Cell]], cells: Mapping[str, Cell]) -> list[int]:
@@ -33,9 +33,5 @@ def draws(pairs: Sequence[tuple[Cell, Cell]], cells: Mapping[str, Cell]) -> list
 
 def _origin(cell: Cell, cells: Mapping[str, Cell]) -> str | None:
     """Return the key of the first cell that went into the model which a cell reads; None for a model as it came."""
-    origin = None
-    while cell.needs is not None:
-        cell = cells[cell.needs]
-        if cell.labels.get("method") != HEAD:  # which is the same for all
-            origin = cell.key
-    return origin
+    made = [link.key for link in chain(cell, cells)[1:] if link.labels.get("method") != HEAD]  # the same for all
+    return made[-1] if made else None

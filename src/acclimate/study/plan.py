@@ -138,7 +138,8 @@ class Ground:
     @cached_property
     def trial_tasks(self) -> dict[tuple[str, str], Any]:
         """The tasks on which something is searched, without their test splits."""
-        return {place: self.parts.held_back(self.plan.tasks[place]) for place in searched(self.config)}
+        places = ((domain.name, task.name) for domain, task in searched(self.config))
+        return {place: self.parts.held_back(self.plan.tasks[place]) for place in places}
 
     def lay_out(self, plan: Plan, config: StudyConfig) -> None:
         """Add the cells of all models in all domains to a plan; ``config`` may be a part of the study."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from acclimate.errors import UserError
-from acclimate.study.cells import Cell
+from acclimate.study.cells import Cell, chain
 from acclimate.study.choices import Choice, Choices, Place, assembled, hand_over, narrowed
 from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig, TaskSpec
 from acclimate.study.distilling import OWN, TEACHING, add_distillations
@@ -66,11 +66,8 @@ class Round:
     def take(self, hunt: Hunt, choice: Choice, source: Plan, entries: Sequence[Cell]) -> None:
         """Add a trial with the cells that judge it, and what they need, from the plan that has them."""
         for cell in entries:
-            chain = [cell]
-            while chain[-1].needs:
-                chain.append(source.cells[chain[-1].needs])
             told = replace(cell, labels={**cell.labels, "search": choice.text})
-            for link in (*reversed(chain[1:]), told):
+            for link in (*reversed(chain(cell, source.cells)[1:]), told):
                 if link.key not in self.plan.cells:
                     self.plan.add(link)
         hand_over(source, self.plan)
@@ -95,11 +92,14 @@ def check_search(ground: Ground) -> None:
     config, parts = ground.config, ground.parts
     if (search := config.search) is None:
         return
-    if not any(_places(ground.config)):
+    if not any(_places(config)):
         raise UserError("study: there is no task to search settings on; give a domain 'tasks', or leave 'search' out.")
-    given = {(domain.name, task.name): task for domain, task in _places(config)}
-    for place, trial in ground.trial_tasks.items():  # making them sees that each has a dev split
-        metric, task = ground.plan.metrics[place], given[place]
+    for domain, task in searched(config):
+        place = (domain.name, task.name)
+        metric, trial = (
+            ground.plan.metrics[place],
+            ground.trial_tasks[place],
+        )  # making it sees that there is a dev split
         if metric not in trial.scoring(negative=task.negative).metrics:
             raise UserError(
                 f"study: '{task.name}' is judged by {metric}, which its dev split does not have, so nothing can be "
@@ -111,8 +111,8 @@ def check_search(ground: Ground) -> None:
             "adaptation; search these with per: method."
         )
     if ground.adapt_defaults is not None:
-        names = [*search.adapt, *(name for method in config.methods if method.search for name in method.search.adapt)]
-        check_keywords(names, ground.adapt_defaults, "search.adapt")
+        given = [*search.adapt, *(name for method in config.methods if method.search for name in method.search.adapt)]
+        check_keywords(given, ground.adapt_defaults, "search.adapt")
     for method in config.methods:
         for combination in combinations(_parameters(method), "one-factor", 0):
             ground.parts.method(method.name, Choice.of(combination).of_method(method).parameters)
@@ -150,12 +150,12 @@ def _places(config: StudyConfig) -> Iterator[tuple[DomainSpec, TaskSpec]]:
     return ((domain, task) for domain in config.domains for task in domain.tasks)
 
 
-def searched(config: StudyConfig) -> list[tuple[str, str]]:
-    """Return the domain and the name of each task on which something is searched."""
+def searched(config: StudyConfig) -> list[tuple[DomainSpec, TaskSpec]]:
+    """Return each task on which something is searched, with its domain."""
     if (search := config.search) is None:
         return []
     return [
-        (domain.name, task.name)
+        (domain, task)
         for domain, task in _places(config)
         if _lists(search, task, config.methods)
         or any(search.distill or row.search for row in config.distill if row.is_for(domain.name))

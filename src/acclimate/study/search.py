@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from acclimate.study.cells import Cell, chain
 from acclimate.study.choices import Choice, Place, assembled
 from acclimate.study.distilling import add_distillations
 from acclimate.study.rounds import Hunt, Round, rounds
 
 if TYPE_CHECKING:
-    from acclimate.study.cells import Cell
     from acclimate.study.plan import Ground, Plan
     from acclimate.study.summary import Outcome
 
@@ -101,8 +101,8 @@ def _decide(hunt: Hunt, made: Round, found: Found, guess: bool) -> None:
     if best is None:
         found.decided = False
     else:
-        chains = (_chain(key, cells) for trial in failed for key in trial.keys)
-        found.forgiven |= {key for chain in chains for key in chain if outcomes[key].result is None}
+        links = {link.key for trial in failed for key in trial.keys for link in chain(cells[key], cells)}
+        found.forgiven |= {key for key in links if outcomes[key].result is None}
         for one in judged:
             if one.state == "failed":
                 log.warning("Search: %s failed and is not compared: %s", one.choice.text, one.errors[0])
@@ -112,22 +112,14 @@ def _decide(hunt: Hunt, made: Round, found: Found, guess: bool) -> None:
     found.rows.append(_row(hunt, made, judged, best))
 
 
-def _chain(key: str, cells: Mapping[str, Cell]) -> list[str]:
-    """Return the key of a cell and those of what it needs."""
-    chain = [key]
-    while needed := cells[chain[-1]].needs:
-        chain.append(needed)
-    return chain
-
-
 def _judge(
     choice: Choice, keys: Sequence[str], cells: Mapping[str, Cell], outcomes: Mapping[str, Outcome], metric: str
 ) -> _Judged:
     results = [outcomes[key].result for key in keys]
     bad = [key for key in keys if outcomes[key].result is None]
     if bad:
-        chains = [link for key in bad for link in _chain(key, cells)]
-        failed = [outcomes[link].error for link in chains if outcomes[link].state == "failed"]  # not what it blocked
+        links = [outcomes[link.key] for key in bad for link in chain(cells[key], cells)]
+        failed = [link.error for link in links if link.state == "failed"]  # not what it blocked
         return _Judged(choice, "failed" if failed else "missing", [], errors=tuple(failed))
     metrics = [result["metrics"] for result in results if result is not None]
     eces = [float(entry["ece"]) for entry in metrics if "ece" in entry]

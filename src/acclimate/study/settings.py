@@ -22,6 +22,8 @@ from acclimate.parameters import number
 Paths = list[str]
 UNADAPTED = "none"
 """The method that leaves the model as it is; it needs no cell of adaptation."""
+MOST_SEEDS = 1000
+"""A number of seeds above it is taken for a slip: the list of them alone could fill the memory."""
 
 
 def several(value: Any) -> Any:
@@ -43,6 +45,24 @@ def lists(value: Any) -> Any:
         if not isinstance(values, list) or not values:
             raise ValueError(f"'{name}' needs a list of values to try, as {name}: [1, 2]")
     return {str(name): [number(entry) for entry in values] for name, values in value.items()}
+
+
+def seed_list(count: int) -> list[int]:
+    """Return the seeds 0 to ``count`` - 1.
+
+    Raises:
+        ValueError: If these are too many.
+    """
+    if count > MOST_SEEDS:
+        raise ValueError(f"seeds: {count} is more than {MOST_SEEDS}; for certain seeds, give a list of them")
+    return list(range(count))
+
+
+def distinct(what: str, names: list[str], remedy: str) -> None:
+    """Raise for a name that stands twice."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(f"'{name}' stands twice under {what}: {remedy}")
 
 
 def _of_finetuning(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -135,28 +155,6 @@ class TaskSpec(FinetuneSettings):
         if self.first is None and (self.first_epochs or self.first_learning_rate or self.limit_first):
             raise ValueError(f"the task '{self.name}' has settings of a first stage, but no 'first': the folder of it")
         return self
-
-
-MOST_SEEDS = 1000
-"""A number of seeds above it is taken for a slip: the list of them alone could fill the memory."""
-
-
-def seed_list(count: int) -> list[int]:
-    """Return the seeds 0 to ``count`` - 1.
-
-    Raises:
-        ValueError: If these are too many.
-    """
-    if count > MOST_SEEDS:
-        raise ValueError(f"seeds: {count} is more than {MOST_SEEDS}; for certain seeds, give a list of them")
-    return list(range(count))
-
-
-def distinct(what: str, names: list[str], remedy: str) -> None:
-    """Raise for a name that stands twice."""
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"'{name}' stands twice under {what}: {remedy}")
 
 
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
