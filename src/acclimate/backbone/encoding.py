@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from acclimate.backbone.last_layer import only_tokens
 from acclimate.backbone.units import gates_set
 from acclimate.errors import UserError
 
@@ -29,6 +30,19 @@ def encode(model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str
         (rows, tokens, width). What stands at padding has no meaning.
     """
     return _run(model, ids, text, gates).last_hidden_state
+
+
+def encode_places(model: PreTrainedModel, ids: Tensor, text: Tensor, places: Tensor) -> Tensor:
+    """Return the last hidden states (places, width) of some tokens only, for less than those of all cost.
+
+    Args:
+        model: As for :func:`encode`, and one that :func:`acclimate.backbone.last_layer.ends_by_token`.
+        ids: As for :func:`encode`.
+        text: As for :func:`encode`.
+        places: Where those tokens are in the flattened rows; one may be there several times.
+    """
+    with only_tokens(model, lambda states: states.flatten(0, 1)[places][None]):
+        return _run(model, ids, text, None).last_hidden_state[0]
 
 
 def encode_with_embeddings(

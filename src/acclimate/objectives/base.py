@@ -9,12 +9,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from acclimate.backbone.language_head import score_chosen
+from acclimate.backbone.shapes import chosen_positions
 from acclimate.masking import Rewriting
 
 
@@ -92,6 +93,11 @@ class Batch:
             return self.rewritten[tokens]
         return Reading(self.masked if tokens == "masked" else self.original, self.text)
 
+    @cached_property
+    def chosen(self) -> Tensor:
+        """Where the chosen positions are in the flattened rows, in order, and the first once more to round up."""
+        return chosen_positions(self.labels >= 0)
+
     @property
     def tokens(self) -> int:
         """Number of real tokens."""
@@ -132,15 +138,37 @@ class Outputs:
         batch: Batch,
         heads: dict[str, Callable[[Tensor], Tensor]],
         embedded: dict[View, Tensor] | None = None,
+        chosen: dict[View, Tensor] | None = None,
     ) -> None:
-        """Keep hidden and embedded states (rows, tokens, width) by view, and the vocabulary head of each reader."""
+        """Keep what is known of each view, and the vocabulary head of each reader.
+
+        Args:
+            hidden: Hidden states (rows, tokens, width).
+            batch: What was read.
+            heads: From hidden states to logits, by reader.
+            embedded: What entered the first layer (rows, tokens, width).
+            chosen: Of views that are not in ``hidden``: the states at :attr:`Batch.chosen` only (places, width).
+        """
         self._hidden, self.batch, self._heads, self._embedded = hidden, batch, heads, embedded or {}
+        self._chosen = chosen or {}
         self._pooled: dict[View, Tensor] = {}
         self._logits: dict[View, Tensor] = {}
 
     def hidden(self, view: View) -> Tensor:
-        """Last hidden states (rows, tokens, width); padding has no meaning."""
+        """Last hidden states (rows, tokens, width); padding has no meaning.
+
+        Raises:
+            ValueError: If all terms that read the view are ``chosen_only``.
+        """
+        if view in self._chosen:
+            raise ValueError("a term that is chosen_only asks for all hidden states; take that attribute back")
         return self._hidden[view]
+
+    def states(self, view: View) -> Tensor:
+        """Last hidden states of all real tokens that were computed: (tokens, width)."""
+        if view in self._chosen:
+            return self._chosen[view]
+        return self._hidden[view][self.batch.reading(view.tokens).text >= 0]
 
     def embedded(self, view: View) -> Tensor:
         """What entered the first layer (rows, tokens, width), for terms whose ``embeddings`` is true."""
@@ -155,7 +183,9 @@ class Outputs:
     def masked_logits(self, view: View) -> Tensor:
         """Vocabulary logits at the chosen positions only, in row order: (chosen, vocabulary)."""
         if view not in self._logits:
-            self._logits[view] = score_chosen(self._heads[view.reader], self._hidden[view], self.batch.labels >= 0)
+            if (states := self._chosen.get(view)) is None:
+                states = self._hidden[view].flatten(0, 1)[self.batch.chosen]
+            self._logits[view] = self._heads[view.reader](states)[: int((self.batch.labels >= 0).sum())]
         return self._logits[view]
 
 
@@ -167,12 +197,15 @@ class Objective(ABC):
         weight: Factor of the term in the total loss.
         views: The views that the term reads.
         embeddings: Whether it asks for what entered the first layer, :meth:`Outputs.embedded`.
+        chosen_only: Whether it asks its views for :meth:`Outputs.masked_logits` only, which saves a part of the last
+            layer where no other term asks for more.
     """
 
     name: str
     weight: float
     views: tuple[View, ...]
     embeddings: bool = False
+    chosen_only: bool = False
 
     @abstractmethod
     def count(self, batch: Batch) -> int:
@@ -196,6 +229,7 @@ class BatchObjective(ABC):
     weight: float
     views: tuple[View, ...]
     embeddings: bool = False
+    chosen_only: bool = False
 
     @abstractmethod
     def represent(self, outputs: Outputs) -> Tensor:

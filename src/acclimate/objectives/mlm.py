@@ -14,6 +14,7 @@ class MaskedLM(Objective):
     """
 
     name = "mlm"
+    chosen_only = True
 
     def __init__(self, weight: float = 1.0, view: View | None = None) -> None:
         self.weight = weight

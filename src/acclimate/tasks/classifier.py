@@ -17,6 +17,7 @@ from transformers import (
 )
 
 from acclimate.backbone.device import Precision, autocast, micro_batch_tokens
+from acclimate.backbone.last_layer import only_what_the_head_reads
 from acclimate.backbone.shapes import padding_multiple
 from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.data import Example
@@ -99,7 +100,7 @@ class Classifier:
         rows = self.features(examples)
         result = torch.empty(len(rows), int(self.model.config.num_labels or 0))
         self.model.eval()
-        with exact_last_layer(self.model):
+        with exact_last_layer(self.model), only_what_the_head_reads(self.model):
             for batch in self.batches([row["input_ids"] for row in rows]):
                 inputs = self.collate([rows[place] for place in batch])
                 inputs.pop("labels")

@@ -26,6 +26,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from acclimate.backbone.device import Precision, default_device, one_device
 from acclimate.backbone.freed import ReturnFreedMemory
+from acclimate.backbone.last_layer import only_what_the_head_reads
 from acclimate.backbone.lowered import weights_for_a_step
 from acclimate.errors import UserError
 from acclimate.objectives.confidence import confidence_penalty
@@ -162,7 +163,8 @@ def train(
         if options.progress:
             trainer.remove_callback(ProgressCallback)
             trainer.add_callback(_Bar)
-        trainer.train()
+        with only_what_the_head_reads(model):
+            trainer.train()
         loss = trainer.mean_loss()
     if best:
         model.load_state_dict(best.weights)

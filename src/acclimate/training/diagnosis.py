@@ -93,7 +93,7 @@ def _finite(engine: Engine, data: Steps, step: int, index: int) -> bool:
             batch = batch.to(device)
             with engine.lowered(), autocast(engine.precision, device):
                 outputs = engine.read(batch, engine.views)
-                values = [outputs.hidden(view)[batch.reading(view.tokens).text >= 0] for view in engine.views]
+                values = [outputs.states(view) for view in engine.views]
                 values += [term.total(outputs) for term in engine.plain]
             if not all(bool(value.isfinite().all()) for value in values):
                 return False

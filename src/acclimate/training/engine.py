@@ -15,7 +15,8 @@ from transformers import PreTrainedModel
 from acclimate.backbone import language_head
 from acclimate.backbone.device import Precision, autocast
 from acclimate.backbone.dropout import dropout_rates
-from acclimate.backbone.encoding import encode, encode_with_embeddings
+from acclimate.backbone.encoding import encode, encode_places, encode_with_embeddings
+from acclimate.backbone.last_layer import ends_by_token
 from acclimate.backbone.lowered import weights_for_a_step
 from acclimate.backbone.memory import kept_graph_tokens
 from acclimate.errors import UserError
@@ -68,6 +69,11 @@ class Engine:
         for view in self.views:
             if view.reader not in self.readers:
                 raise ValueError(f"a view asks for the reader '{view.reader}', which this engine does not have")
+        whole = {view for term in objectives if not term.chosen_only for view in term.views}
+        able = {name for name, reader in self.readers.items() if ends_by_token(reader) and not self.embeddings}
+        self.chosen_only = {
+            view for view in self.views if view not in whole and view.reader in able and view.gates is None
+        }
 
     @property
     def student_views(self) -> int:
@@ -83,6 +89,7 @@ class Engine:
         """Run one forward for each reader over the rows of all its views; rows of another width get one more."""
         hidden: dict[View, Tensor] = {}
         embedded: dict[View, Tensor] = {}
+        chosen: dict[View, Tensor] = {}
         groups: dict[tuple[str, torch.Size], list[View]] = {}
         for view in views:
             groups.setdefault((view.reader, batch.reading(view.tokens).ids.shape), []).append(view)
@@ -90,6 +97,9 @@ class Engine:
             readings = [batch.reading(view.tokens) for view in mine]
             ids, text = torch.cat([part.ids for part in readings]), torch.cat([part.text for part in readings])
             with torch.no_grad() if name == "reference" else nullcontext():
+                if len(mine) == 1 and mine[0] in self.chosen_only:
+                    chosen[mine[0]] = encode_places(self.readers[name], ids, text, batch.chosen)
+                    continue
                 gates = _stack_gates(mine, rows)
                 if self.embeddings:
                     states, first = encode_with_embeddings(self.readers[name], ids, text, gates)
@@ -97,7 +107,7 @@ class Engine:
                 else:
                     states = encode(self.readers[name], ids, text, gates)
             hidden.update(zip(mine, states.chunk(len(mine)), strict=True))
-        return Outputs(hidden, batch, self.heads, embedded)
+        return Outputs(hidden, batch, self.heads, embedded, chosen)
 
     def step(self, batches: Sequence[Batch], *, backward: bool = True) -> Terms:
         """Compute all terms over the step and, unless told otherwise, add their gradients to the parameters.
