@@ -164,12 +164,6 @@ class Outputs:
             raise ValueError("a term that is chosen_only asks for all hidden states; take that attribute back")
         return self._hidden[view]
 
-    def states(self, view: View) -> Tensor:
-        """Last hidden states of all real tokens that were computed: (tokens, width)."""
-        if view in self._chosen:
-            return self._chosen[view]
-        return self._hidden[view][self.batch.reading(view.tokens).text >= 0]
-
     def embedded(self, view: View) -> Tensor:
         """What entered the first layer (rows, tokens, width), for terms whose ``embeddings`` is true."""
         return self._embedded[view]

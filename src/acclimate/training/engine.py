@@ -85,8 +85,14 @@ class Engine:
         """The other ways to write the texts that the collator must make for the views."""
         return tuple(dict.fromkeys(view.tokens for view in self.views if isinstance(view.tokens, Rewriting)))
 
-    def read(self, batch: Batch, views: Sequence[View]) -> Outputs:
-        """Run one forward for each reader over the rows of all its views; rows of another width get one more."""
+    def read(self, batch: Batch, views: Sequence[View], whole: bool = False) -> Outputs:
+        """Run one forward for each reader over the rows of all its views; rows of another width get one more.
+
+        Args:
+            batch: The micro-batch.
+            views: Those to read.
+            whole: Compute also what no term reads.
+        """
         hidden: dict[View, Tensor] = {}
         embedded: dict[View, Tensor] = {}
         chosen: dict[View, Tensor] = {}
@@ -97,7 +103,7 @@ class Engine:
             readings = [batch.reading(view.tokens) for view in mine]
             ids, text = torch.cat([part.ids for part in readings]), torch.cat([part.text for part in readings])
             with torch.no_grad() if name == "reference" else nullcontext():
-                if len(mine) == 1 and mine[0] in self.chosen_only:
+                if len(mine) == 1 and mine[0] in self.chosen_only and not whole:
                     chosen[mine[0]] = encode_places(self.readers[name], ids, text, batch.chosen)
                     continue
                 gates = _stack_gates(mine, rows)
