@@ -9,7 +9,7 @@ loss nor a gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor, nn
@@ -57,14 +57,10 @@ def only_tokens(model: PreTrainedModel, choose: Callable[[Tensor], Tensor]) -> I
             hook.remove()
 
 
-@contextmanager
-def only_what_the_head_reads(model: PreTrainedModel) -> Iterator[None]:
+def only_what_the_head_reads(model: PreTrainedModel) -> AbstractContextManager[None]:
     """Return a context in which a classifier computes the end of its last layer for the first token only.
 
     In it the last hidden states of the encoder are (rows, 1, width). Models with another head compute everything.
     """
-    if not type(model).__name__.endswith(CLASSIFIER):
-        yield
-        return
-    with only_tokens(model, lambda states: states[:, :1]):
-        yield
+    first = type(model).__name__.endswith(CLASSIFIER)
+    return only_tokens(model, lambda states: states[:, :1]) if first else nullcontext()

@@ -9,12 +9,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
+from acclimate.backbone.language_head import score_chosen
 from acclimate.backbone.shapes import chosen_positions
 from acclimate.masking import Rewriting
 
@@ -93,7 +93,7 @@ class Batch:
             return self.rewritten[tokens]
         return Reading(self.masked if tokens == "masked" else self.original, self.text)
 
-    @cached_property
+    @property
     def chosen(self) -> Tensor:
         """Where the chosen positions are in the flattened rows, in order, and the first once more to round up."""
         return chosen_positions(self.labels >= 0)
@@ -177,9 +177,11 @@ class Outputs:
     def masked_logits(self, view: View) -> Tensor:
         """Vocabulary logits at the chosen positions only, in row order: (chosen, vocabulary)."""
         if view not in self._logits:
-            if (states := self._chosen.get(view)) is None:
-                states = self._hidden[view].flatten(0, 1)[self.batch.chosen]
-            self._logits[view] = self._heads[view.reader](states)[: int((self.batch.labels >= 0).sum())]
+            head, chosen = self._heads[view.reader], self.batch.labels >= 0
+            if view in self._chosen:
+                self._logits[view] = head(self._chosen[view])[: int(chosen.sum())]
+            else:
+                self._logits[view] = score_chosen(head, self._hidden[view], chosen)
         return self._logits[view]
 
 

@@ -96,10 +96,8 @@ def check_search(ground: Ground) -> None:
         raise UserError("study: there is no task to search settings on; give a domain 'tasks', or leave 'search' out.")
     for domain, task in searched(config):
         place = (domain.name, task.name)
-        metric, trial = (
-            ground.plan.metrics[place],
-            ground.trial_tasks[place],
-        )  # making it sees that there is a dev split
+        metric = ground.plan.metrics[place]
+        trial = ground.trial_tasks[place]  # making it sees that there is a dev split
         if metric not in trial.scoring(negative=task.negative).metrics:
             raise UserError(
                 f"study: '{task.name}' is judged by {metric}, which its dev split does not have, so nothing can be "

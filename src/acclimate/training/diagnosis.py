@@ -92,7 +92,7 @@ def _finite(engine: Engine, data: Steps, step: int, index: int) -> bool:
         for batch in exact([np.asarray(data.rows[index])], rng):
             batch = batch.to(device)
             with engine.lowered(), autocast(engine.precision, device):
-                outputs = engine.read(batch, engine.views, whole=True)
+                outputs = engine.read(batch, engine.views, all_tokens=True)
                 values = [outputs.hidden(view)[batch.reading(view.tokens).text >= 0] for view in engine.views]
                 values += [term.total(outputs) for term in engine.plain]
             if not all(bool(value.isfinite().all()) for value in values):

@@ -69,10 +69,11 @@ class Engine:
         for view in self.views:
             if view.reader not in self.readers:
                 raise ValueError(f"a view asks for the reader '{view.reader}', which this engine does not have")
-        whole = {view for term in objectives if not term.chosen_only for view in term.views}
-        able = {name for name, reader in self.readers.items() if ends_by_token(reader) and not self.embeddings}
+        all_tokens = {view for term in objectives if not term.chosen_only for view in term.views}
         self.chosen_only = {
-            view for view in self.views if view not in whole and view.reader in able and view.gates is None
+            view
+            for view in self.views
+            if view not in all_tokens and view.gates is None and ends_by_token(self.readers[view.reader])
         }
 
     @property
@@ -85,13 +86,13 @@ class Engine:
         """The other ways to write the texts that the collator must make for the views."""
         return tuple(dict.fromkeys(view.tokens for view in self.views if isinstance(view.tokens, Rewriting)))
 
-    def read(self, batch: Batch, views: Sequence[View], whole: bool = False) -> Outputs:
+    def read(self, batch: Batch, views: Sequence[View], all_tokens: bool = False) -> Outputs:
         """Run one forward for each reader over the rows of all its views; rows of another width get one more.
 
         Args:
             batch: The micro-batch.
             views: Those to read.
-            whole: Compute also what no term reads.
+            all_tokens: Compute also the hidden states that no term reads.
         """
         hidden: dict[View, Tensor] = {}
         embedded: dict[View, Tensor] = {}
@@ -103,7 +104,7 @@ class Engine:
             readings = [batch.reading(view.tokens) for view in mine]
             ids, text = torch.cat([part.ids for part in readings]), torch.cat([part.text for part in readings])
             with torch.no_grad() if name == "reference" else nullcontext():
-                if len(mine) == 1 and mine[0] in self.chosen_only and not whole:
+                if len(mine) == 1 and mine[0] in self.chosen_only and not all_tokens:
                     chosen[mine[0]] = encode_places(self.readers[name], ids, text, batch.chosen)
                     continue
                 gates = _stack_gates(mine, rows)
