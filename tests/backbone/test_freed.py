@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import subprocess
 import sys
 from pathlib import Path
 
@@ -34,12 +35,66 @@ def test_where_the_system_cannot_nothing_happens(monkeypatch):
     freed.return_freed_memory()
 
 
-def test_while_training_only_every_few_seconds(monkeypatch):
+class Library:
+    """Stands in for the C library."""
+
+    def __init__(self):
+        self.settings = {}
+
+    def mallopt(self, what, value):
+        self.settings[what] = value
+        return 1
+
+    def malloc_trim(self, _):
+        return 1
+
+
+@pytest.mark.parametrize(("seconds", "due"), [(10.0, [160.0, 320.0]), (3.0, [60.0, 120.0])])
+def test_while_training_only_after_some_steps_and_some_seconds(monkeypatch, seconds, due):
     times, clock = [], [0.0]
     monkeypatch.setattr(freed, "_trim", lambda: times.append(clock[0]))
     monkeypatch.setattr(freed.time, "monotonic", lambda: clock[0])
     callback = freed.ReturnFreedMemory()
-    for second in range(12):
-        clock[0] = float(second)
+    for step in range(1, 41):
+        clock[0] = step * seconds
         callback.on_step_end()
-    assert times == [5.0, 10.0]
+    assert times == due
+
+
+def test_while_training_large_blocks_stay(monkeypatch):
+    library = Library()
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    callback = freed.ReturnFreedMemory()
+    callback.on_train_begin()
+    assert library.settings == {freed.MMAP_THRESHOLD: 1 << 30, freed.TRIM_THRESHOLD: (1 << 31) - 1}
+    callback.on_train_end()
+    assert library.settings == {freed.MMAP_THRESHOLD: 1 << 25, freed.TRIM_THRESHOLD: (1 << 26) - 1}
+
+
+PAGE_FAULTS = """
+import ctypes, resource, torch
+from acclimate.backbone.freed import ReturnFreedMemory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        torch.zeros(40_000_000)  # 160 MB: more than glibc would keep
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+callback = ReturnFreedMemory()
+faults()
+usual = faults()
+callback.on_train_begin()
+faults()
+print(usual, faults())
+callback.on_train_end()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(not (sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt")), reason="glibc only")
+def test_a_block_that_a_step_has_freed_is_not_fetched_again_by_the_next():
+    told = subprocess.run([sys.executable, "-c", PAGE_FAULTS], capture_output=True, text=True, check=True)
+    usual, training, after = map(int, told.stdout.split())
+    assert training < usual / 10
+    assert after > usual / 10  # given back at the end

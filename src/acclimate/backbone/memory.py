@@ -23,8 +23,8 @@ FASTEST = {"cpu": 1_024, "cuda": 65_536}
 """Tokens (with padding) of one view that one forward reads: on a CPU small enough to stay in the cache."""
 SEVERAL = 2
 """With several views a forward reads this many times as many tokens over all of them: each would be too short."""
-KEPT = {"cpu": 8_192, "cuda": 131_072}
-"""Tokens, over all views, whose graphs are kept together where they fit: on a CPU keeping more saved no time."""
+KEPT = {"cpu": 16_384, "cuda": 131_072}
+"""Tokens, over all views, whose graphs are kept together where they fit: on a CPU those of 64 texts in three views."""
 SHARE, KEPT_SHARE = 0.2, 0.3
 """Of the memory of the machine: what the graph of one forward, and of all that are kept, may take."""
 LIMIT = Path("/sys/fs/cgroup/memory.max")

@@ -34,7 +34,7 @@ class Grain(NamedTuple):
 
 EXACT = Grain()
 """No padding but to the longest row, and as few batches as can be."""
-GRAINS = {"cpu": Grain(8, 128), "cuda": Grain(piece=512)}
+GRAINS = {"cpu": Grain(8, 256), "cuda": Grain(piece=512)}
 CHOSEN = {"cpu": 32}
 """What the number of positions is a multiple of at which the vocabulary is scored."""
 
