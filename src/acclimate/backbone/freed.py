@@ -60,12 +60,14 @@ class ReturnFreedMemory(TrainerCallback):
 
 def _keep(size: int) -> None:
     """Let the C library keep free blocks of up to ``size`` bytes, and as much free memory at the end of the heap."""
-    with suppress(OSError, AttributeError, TypeError):  # another C library, another system
-        library = ctypes.CDLL(None)
-        library.mallopt(MMAP_THRESHOLD, size)
-        library.mallopt(TRIM_THRESHOLD, 2 * size - 1)  # an int
+    _ask("mallopt", MMAP_THRESHOLD, size)
+    _ask("mallopt", TRIM_THRESHOLD, 2 * size - 1)  # an int
 
 
 def _trim() -> None:
-    with suppress(OSError, AttributeError, TypeError):
-        ctypes.CDLL(None).malloc_trim(0)
+    _ask("malloc_trim", 0)
+
+
+def _ask(function: str, *arguments: int) -> None:
+    with suppress(OSError, AttributeError, TypeError):  # another C library, another system
+        getattr(ctypes.CDLL(None), function)(*arguments)
