@@ -61,7 +61,7 @@ def test_the_estimate_is_about_what_a_graph_takes(length, monkeypatch):
     sizes = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 384}
     model = tiny_model("bert", max_position_embeddings=length, **sizes).train()
     attach(model)
-    kept, masks, draw = {}, [], dropout._mask
+    kept, masks, draw = {}, [], dropout.drop_mask
 
     def pack(tensor):
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
@@ -71,7 +71,7 @@ def test_the_estimate_is_about_what_a_graph_takes(length, monkeypatch):
         masks.append(draw(*arguments))
         return masks[-1]
 
-    monkeypatch.setattr(dropout, "_mask", drawn)
+    monkeypatch.setattr(dropout, "drop_mask", drawn)
     ids = torch.randint(5, 20, (4, length))
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):

@@ -14,7 +14,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from acclimate.backbone.device import writes_attention_out
-from acclimate.backbone.dropout import dropout as drop
+from acclimate.backbone.written_out import attend
 
 NAME = "acclimate"
 BIAS, JOINED = "acclimate_bias", "acclimate_joined"
@@ -64,11 +64,7 @@ def gated_attention(
         mask = block_mask if mask is None else _joined(mask, block_mask)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if writes_attention_out(query.device):
-        scores = torch.matmul(query * scaling, key.transpose(2, 3))
-        if mask is not None:
-            scores.add_(_bias(mask, scores.dtype))
-        weights = torch.softmax(scores, dim=-1)  # which sums in float32 whatever it reads
-        context = torch.matmul(drop(weights, dropout), value)
+        context = attend(query, key, value, None if mask is None else _bias(mask, query.dtype), scaling, dropout)
     else:
         context = nn.functional.scaled_dot_product_attention(
             query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling

@@ -15,7 +15,9 @@ import torch
 from torch import Tensor, nn
 from transformers import PretrainedConfig
 
-STEPS = 1 << 15
+from acclimate.backbone.draws import random_words, signed
+
+STEPS, LANES = 1 << 15, 4
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integers as wide as a value of so many bytes."""
 OF_TASKS = ("classifier", "qa", "seq_classif", "summary")
@@ -26,26 +28,35 @@ class _Dropout(torch.autograd.Function):
     """Cut values with a mask of bits and rescale; only the mask is kept for the backward."""
 
     @staticmethod
-    def forward(ctx: Any, values: Tensor, cut: int) -> Tensor:
-        """Drop each value of ``values`` with probability ``cut`` / 32,768."""
-        ctx.keep, ctx.scale = _mask(values.shape, cut), STEPS / (STEPS - cut)
-        return _and(values, ctx.keep).mul_(ctx.scale)
+    def forward(ctx: Any, values: Tensor, cut: int, factor: float) -> Tensor:
+        """Drop each value of ``values`` with probability ``cut`` / 32,768, and multiply the others with ``factor``."""
+        mask = drop_mask(values.shape, cut)
+        ctx.save_for_backward(mask)
+        ctx.factor = factor
+        return keep(values, mask).mul_(factor)
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         """Pass the gradient on where the value was kept."""
-        return _and(gradients[0], ctx.keep).mul_(ctx.scale), None
+        return keep(gradients[0], *ctx.saved_tensors).mul_(ctx.factor), None, None
 
 
-def _mask(shape: torch.Size, cut: int) -> Tensor:
+def drop_mask(shape: torch.Size, cut: int) -> Tensor:
     """Draw a mask of 16-bit integers: all bits zero with probability ``cut`` / 32,768, else all one."""
     count = shape.numel()
-    draws = torch.empty((count + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    fifteen = draws.view(torch.int16)[:count].bitwise_right_shift_(1)  # from -16,384: a difference cannot overflow
-    return fifteen.neg_().add_(cut - STEPS // 2 - 1).bitwise_right_shift_(15).view(shape)
+    words = random_words(-(-count // LANES))
+    # In each lane a number below 32,768; the sum with 32,768 - cut reaches the sign, and no neighbour, if it is kept.
+    words.bitwise_and_(_in_lanes(STEPS - 1)).add_(_in_lanes(STEPS - cut))
+    return words.view(torch.int16)[:count].bitwise_right_shift_(15).view(shape)
 
 
-def _and(values: Tensor, mask: Tensor) -> Tensor:
+def _in_lanes(number: int) -> int:
+    """Repeat a number below 65,536 in each lane of a word."""
+    return signed(sum(number << (16 * lane) for lane in range(LANES)))
+
+
+def keep(values: Tensor, mask: Tensor) -> Tensor:
+    """Set values to zero where the mask, of :func:`drop_mask`, is zero."""
     kind = BITS[values.element_size()]
     return values.contiguous().view(kind).bitwise_and(mask.to(kind)).view(values.dtype)
 
@@ -55,13 +66,19 @@ def dropout(values: Tensor, probability: float) -> Tensor:
 
     Args:
         values: Any shape.
-        probability: In [0, 1); on a CPU it is rounded to a multiple of 1 / 32,768.
+        probability: In [0, 1]; on a CPU it is rounded to a multiple of 1 / 32,768.
     """
     if probability <= 0:
         return values
-    if values.device.type != "cpu" or probability >= 1:
+    if values.device.type != "cpu":
         return nn.functional.dropout(values, probability, training=True)
-    return _Dropout.apply(values, min(STEPS - 1, round(probability * STEPS)))
+    return _Dropout.apply(values, *cut_and_factor(probability))
+
+
+def cut_and_factor(probability: float) -> tuple[int, float]:
+    """Return of 32,768 cases how many drop a value, and what the others are multiplied with."""
+    cut = STEPS if probability >= 1 else min(STEPS - 1, round(probability * STEPS))
+    return cut, STEPS / (STEPS - cut) if cut < STEPS else 0.0
 
 
 class CheapDropout(nn.Dropout):

@@ -10,9 +10,9 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-SECONDS_BETWEEN, STEPS_BETWEEN = 60.0, 16
-"""While training memory is given back when both have gone by: the next step has to fetch it again, which can take a
-second for each gigabyte."""
+SECONDS_BETWEEN, STEPS_BETWEEN = 600.0, 16
+"""While training memory is given back when both have gone by: the next step has to fetch it again, which takes a
+second or more for each gigabyte. Seconds of all cores together, so that a process that waits has nothing to fetch."""
 TRIM_THRESHOLD, MMAP_THRESHOLD = -1, -3
 """Numbers of the settings of ``mallopt`` (glibc): how much that is free at the end of the heap goes back at once, and
 from what size on a block is fetched from the system by itself and goes back when it is freed; both in bytes."""
@@ -31,7 +31,7 @@ def return_freed_memory() -> None:
 
 
 class ReturnFreedMemory(TrainerCallback):
-    """Keeps what a step has freed for the next one, and gives it back every minute or so of a training.
+    """Keeps what a step has freed for the next one, and gives it back every few minutes of a training.
 
     By itself the C library fetches large blocks anew at every step, which costs a method with large graphs a fifth of
     its time; without ever giving back a long training holds three times what is in use.
@@ -39,7 +39,7 @@ class ReturnFreedMemory(TrainerCallback):
 
     def __init__(self) -> None:
         """Wait for a while before the first time."""
-        self._last, self._steps = time.monotonic(), 0
+        self._last, self._steps = time.process_time(), 0
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Keep what is freed."""
@@ -48,9 +48,9 @@ class ReturnFreedMemory(TrainerCallback):
     def on_step_end(self, *_: Any, **__: Any) -> None:
         """Give back what is free, if it is time."""
         self._steps += 1
-        if self._steps >= STEPS_BETWEEN and time.monotonic() - self._last >= SECONDS_BETWEEN:
+        if self._steps >= STEPS_BETWEEN and time.process_time() - self._last >= SECONDS_BETWEEN:
             _trim()
-            self._last, self._steps = time.monotonic(), 0
+            self._last, self._steps = time.process_time(), 0
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Give back what is free, and let blocks go as usual from now on."""

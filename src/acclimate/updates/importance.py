@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from acclimate.backbone import Gated, encode, language_head
 from acclimate.backbone.device import Precision, autocast
+from acclimate.backbone.lowered import weights_for_a_step
 from acclimate.errors import UserError
 from acclimate.objectives import Batch, mean_pool
 
@@ -85,25 +86,26 @@ def dropout_importance(
     for parameter in trainable:
         parameter.requires_grad_(False)
     try:
-        for batch in batches:
-            batch = batch.to(device)
-            if batch.texts != len(batch.text):
-                raise ValueError("per-text gradients need one text a row")
-            gates = {
-                part: torch.ones(layers, batch.texts, width, device=device, requires_grad=True)
-                for part, (layers, width) in shapes.items()
-            }
-            with autocast(precision, device):
-                divergence = dropout_divergence(model, batch, gates, representation)
-            if texts == 0 and bool((divergence.detach() < 1e-9).all()):
-                raise UserError(
-                    "Two readings of the same text do not differ: the dropout of this model is zero, so head "
-                    "importance cannot be measured. Give it some: --dropout 0.1 (in Python dropout=0.1)."
-                )
-            gradients = torch.autograd.grad(divergence.sum(), list(gates.values()))
-            for part, gradient in zip(gates, gradients, strict=True):
-                total[part] += gradient.abs().sum(1)
-            texts += batch.texts
+        with weights_for_a_step(model, precision, device)():
+            for batch in batches:
+                batch = batch.to(device)
+                if batch.texts != len(batch.text):
+                    raise ValueError("per-text gradients need one text a row")
+                gates = {
+                    part: torch.ones(layers, batch.texts, width, device=device, requires_grad=True)
+                    for part, (layers, width) in shapes.items()
+                }
+                with autocast(precision, device):
+                    divergence = dropout_divergence(model, batch, gates, representation)
+                if texts == 0 and bool((divergence.detach() < 1e-9).all()):
+                    raise UserError(
+                        "Two readings of the same text do not differ: the dropout of this model is zero, so head "
+                        "importance cannot be measured. Give it some: --dropout 0.1 (in Python dropout=0.1)."
+                    )
+                gradients = torch.autograd.grad(divergence.sum(), list(gates.values()))
+                for part, gradient in zip(gates, gradients, strict=True):
+                    total[part] += gradient.abs().sum(1)
+                texts += batch.texts
     finally:
         for parameter in trainable:
             parameter.requires_grad_(True)

@@ -1,0 +1,87 @@
+"""Attention step by step, with a backward of its own: fewer passes over the weights than operation by operation.
+
+The attention weights have a value for each pair of tokens and head, so that on a CPU passes over them cost as much as
+the matrix products. Here factors (of the scores, of dropout) ride on the products, the bias is what the first product
+is added to, and of the weights only the softmax and the bits of dropout are kept for the backward.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from acclimate.backbone.dropout import cut_and_factor, drop_mask, keep
+
+
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scaling: float, dropout: float = 0.0
+) -> Tensor:
+    """Return dropout(softmax(scaling * query key^T + bias)) value (Vaswani et al., 2017, Eq. 1).
+
+    Args:
+        query: (rows, heads, tokens, head width).
+        key: (rows, heads, keys, head width).
+        value: As ``key``.
+        bias: What is added to the scores, (rows or 1, heads or 1, tokens, keys), without a gradient; or None.
+        scaling: Factor on the scores.
+        dropout: Probability with which a weight is dropped.
+
+    Returns:
+        (rows, heads, tokens, head width); it can be differentiated once.
+    """
+    context: Tensor = _Attention.apply(query, key, value, bias, scaling, *cut_and_factor(dropout))
+    return context
+
+
+class _Attention(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        bias: Tensor | None,
+        scaling: float,
+        cut: int,
+        factor: float,
+    ) -> Tensor:
+        """``cut`` is for :func:`drop_mask`, ``factor`` what the weights that are left are multiplied with."""
+        rows, heads = query.shape[:2]
+        query, key, value = (part.flatten(0, 1) for part in (query, key, value))
+        shape = torch.Size((len(query), query.shape[1], key.shape[1]))
+        scores = query.new_empty(shape)
+        if bias is not None:
+            scores.unflatten(0, (rows, heads)).copy_(bias)
+        scores.baddbmm_(query, key.transpose(1, 2), beta=float(bias is not None), alpha=scaling)
+        # Through float32: the kernel for bfloat16 takes twice as long where the width is no multiple of 32.
+        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype)
+        mask = drop_mask(shape, cut) if cut else None
+        ctx.save_for_backward(query, key, value, weights, mask)
+        ctx.scaling, ctx.factor = scaling, factor
+        return _product(_kept(weights, mask), value, factor).unflatten(0, (rows, heads))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        query, key, value, weights, mask = ctx.saved_tensors
+        gradient = gradients[0]
+        heads, gradient = gradient.shape[:2], gradient.flatten(0, 1)
+        value_slope = _product(_kept(weights, mask).transpose(1, 2), gradient, ctx.factor)
+        slope = _kept(_product(gradient, value.transpose(1, 2), ctx.factor), mask)
+        slope = torch._softmax_backward_data(slope, weights, -1, weights.dtype)
+        query_slope = _product(slope, key, ctx.scaling)
+        key_slope = _product(slope.transpose(1, 2), query, ctx.scaling)
+        return *(part.unflatten(0, heads) for part in (query_slope, key_slope, value_slope)), None, None, None, None
+
+
+def _kept(weights: Tensor, mask: Tensor | None) -> Tensor:
+    return weights if mask is None else keep(weights, mask)
+
+
+def _product(left: Tensor, right: Tensor, factor: float) -> Tensor:
+    """Return ``factor`` times the product of each pair of matrices."""
+    out = left.new_empty(len(left), left.shape[1], right.shape[2])
+    return out.baddbmm_(left, right, beta=0, alpha=factor)

@@ -1,0 +1,98 @@
+"""Attention step by step, beside one line for each operation."""
+
+import pytest
+import torch
+
+from acclimate.backbone import written_out
+from acclimate.backbone.dropout import STEPS, drop_mask
+from acclimate.backbone.written_out import attend
+
+SCALING = 0.37
+
+
+def plain(query, key, value, bias, mask=None, factor=1.0):
+    """What the docstring says, differentiated by torch."""
+    scores = SCALING * query @ key.transpose(2, 3)
+    weights = torch.softmax(scores if bias is None else scores + bias, dim=-1)
+    if mask is not None:
+        weights = weights * (mask != 0) * factor
+    return weights @ value
+
+
+def inputs(dtype=torch.float32, keys=7):
+    torch.manual_seed(0)
+    # Views of (rows, tokens, heads, width), as models make them.
+    make = lambda tokens: torch.randn(2, tokens, 3, 4).to(dtype).transpose(1, 2).requires_grad_()  # noqa: E731
+    return make(5), make(keys), make(keys)
+
+
+BIASES = {
+    "none": None,
+    "rows": torch.randn(2, 1, 5, 7, generator=torch.Generator().manual_seed(1)),
+    "one": torch.randn(1, 1, 5, 7, generator=torch.Generator().manual_seed(2)),
+    "floor": torch.zeros(2, 1, 5, 7).index_fill_(3, torch.tensor([5, 6]), torch.finfo(torch.float32).min),
+}
+
+
+def slopes(context, parts):
+    factor = torch.randn(context.shape, generator=torch.Generator().manual_seed(4)).to(context.dtype)
+    return torch.autograd.grad((context * factor).sum(), parts)
+
+
+@pytest.mark.parametrize("bias", BIASES)
+@pytest.mark.parametrize("cut", [0, 9_000, STEPS])
+def test_values_and_gradients_are_those_of_the_formula(bias, cut, monkeypatch):
+    monkeypatch.setattr(written_out, "cut_and_factor", lambda p: (cut, STEPS / (STEPS - cut) if cut < STEPS else 0.0))
+    parts = inputs()
+    torch.manual_seed(9)
+    found = attend(*parts, BIASES[bias], SCALING, 0.5)
+    torch.manual_seed(9)
+    mask = drop_mask(torch.Size((6, 5, 7)), cut).view(2, 3, 5, 7) if cut else None
+    factor = STEPS / (STEPS - cut) if cut < STEPS else 0.0
+    expected = plain(*parts, BIASES[bias], mask, factor)
+    torch.testing.assert_close(found, expected)
+    for mine, theirs in zip(slopes(found, parts), slopes(expected, parts), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
+
+
+def test_in_bfloat16_it_is_as_near_as_rounding_allows():
+    parts = inputs(torch.bfloat16)
+    found = attend(*parts, BIASES["rows"].bfloat16(), SCALING)
+    exact = [part.detach().float().requires_grad_() for part in parts]
+    expected = plain(*exact, BIASES["rows"].bfloat16().float())
+    assert found.dtype == torch.bfloat16
+    pairs = [(found, expected), *zip(slopes(found, parts), slopes(expected, exact), strict=True)]
+    for mine, theirs in pairs:
+        assert (mine.float() - theirs).norm() < 0.02 * theirs.norm()
+
+
+def test_a_row_that_sees_nothing_gives_numbers():
+    parts = inputs()
+    bias = torch.full((2, 1, 5, 7), torch.finfo(torch.float32).min)
+    found = attend(*parts, bias, SCALING, 0.1)
+    assert all(bool(part.isfinite().all()) for part in (found, *slopes(found, parts)))
+
+
+def test_only_the_softmax_and_the_bits_of_dropout_are_kept():
+    parts, kept = inputs(), []
+
+    def pack(tensor):
+        kept.append(tuple(tensor.shape))
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        attend(*parts, None, SCALING, 0.1)
+    assert sorted(kept) == [(6, 5, 4), (6, 5, 7), (6, 5, 7), (6, 7, 4), (6, 7, 4)]
+
+
+def test_a_second_derivative_is_refused():
+    parts = inputs()
+    context = attend(*parts, None, SCALING)
+    (slope,) = torch.autograd.grad(context.square().sum(), parts[:1], create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate"):
+        slope.sum().backward()
+
+
+def test_without_gradients_nothing_is_kept():
+    with torch.no_grad():
+        assert not attend(*inputs(), None, SCALING, 0.1).requires_grad
