@@ -6,9 +6,11 @@ from torch import nn
 
 from acclimate.backbone.dropout import cheapen_dropout
 from acclimate.backbone.lookup import spare_embeddings
+from acclimate.backbone.projection import spare_projection
 
 
 def make_thrifty(model: nn.Module) -> None:
-    """Let a model draw dropout by bits, and collect the gradients of its embeddings by row."""
+    """Let a model draw dropout by bits, and collect the gradients of embeddings and vocabulary by row."""
     cheapen_dropout(model)
     spare_embeddings(model)
+    spare_projection(model)

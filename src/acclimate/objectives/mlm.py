@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from acclimate.objectives.base import Batch, Objective, Outputs, View
+from acclimate.objectives.cross_entropy import summed_cross_entropy
 
 
 class MaskedLM(Objective):
@@ -28,5 +29,4 @@ class MaskedLM(Objective):
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed cross-entropy."""
         labels = outputs.batch.labels
-        logits = outputs.masked_logits(self.view).float()
-        return nn.functional.cross_entropy(logits, labels[labels >= 0], reduction="sum")
+        return summed_cross_entropy(outputs.masked_logits(self.view), labels[labels >= 0])

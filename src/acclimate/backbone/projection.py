@@ -1,0 +1,70 @@
+"""The vocabulary projection, whose weight collects its gradient some rows at a time.
+
+The gradient of a layer with one output for each word is as large as the embeddings. Where torch makes it anew for
+every micro-batch and then adds it up, here a piece of it that fits into the cache is made and added at a time.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from acclimate.backbone.lookup import MASTER
+
+MANY = 10_000
+"""Outputs from which on a layer is worth it: vocabularies have more, feed-forward layers fewer."""
+CHUNK = 1 << 20
+"""Values of the gradient that are made at a time."""
+
+
+class _Projection(torch.autograd.Function):
+    """A linear layer; the backward adds to ``grad`` of the weight and reports no gradient of its own for it."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        """Return (..., outputs) for hidden (..., width)."""
+        ctx.save_for_backward(hidden)
+        ctx.weight = weight
+        return nn.functional.linear(hidden, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
+        """Add the gradient of the weight, in the precision of the gradient that collects it."""
+        (hidden,) = ctx.saved_tensors
+        rows = gradients[0].reshape(-1, gradients[0].shape[-1])
+        _collect(getattr(ctx.weight, MASTER, ctx.weight), rows, hidden.reshape(len(rows), -1))
+        for_hidden = (rows @ ctx.weight).view(hidden.shape) if ctx.needs_input_grad[0] else None
+        return for_hidden, None, rows.sum(0) if ctx.needs_input_grad[2] else None
+
+
+def _collect(weight: Tensor, rows: Tensor, hidden: Tensor) -> None:
+    """Add ``rows`` transposed times ``hidden`` to the gradient of ``weight``."""
+    first = weight.grad is None
+    if first:
+        weight.grad = torch.empty_like(weight)
+    height = max(1, CHUNK // weight.shape[1])
+    for start in range(0, len(weight), height):
+        part, total = rows[:, start : start + height].t() @ hidden, weight.grad[start : start + height]
+        total.copy_(part) if first else total.add_(part)
+
+
+class RowProjection(nn.Linear):
+    """``nn.Linear`` with the gradient above; it is for leaf weights and ``backward()``, not ``autograd.grad``."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Project."""
+        here = self.weight.device.type == "cpu" and self.weight.dtype == input.dtype  # it may have moved since
+        if here and self.weight.requires_grad and self.weight.is_leaf and torch.is_grad_enabled():
+            return _Projection.apply(input, self.weight, self.bias)
+        return super().forward(input)
+
+
+def spare_projection(model: nn.Module) -> None:
+    """Let plain linear layers on a CPU with very many outputs collect their gradients by row; all else stays."""
+    for module in model.modules():
+        if type(module) is nn.Linear and module.out_features >= MANY and module.weight.device.type == "cpu":
+            module.__class__ = RowProjection
