@@ -43,13 +43,14 @@ class _Projection(torch.autograd.Function):
 
 def _collect(weight: Tensor, rows: Tensor, hidden: Tensor) -> None:
     """Add ``rows`` transposed times ``hidden`` to the gradient of ``weight``."""
-    first = weight.grad is None
-    if first:
-        weight.grad = torch.empty_like(weight)
+    total = weight.grad
+    first = total is None
+    if total is None:
+        weight.grad = total = torch.empty_like(weight)
     height = max(1, CHUNK // weight.shape[1])
     for start in range(0, len(weight), height):
-        part, total = rows[:, start : start + height].t() @ hidden, weight.grad[start : start + height]
-        total.copy_(part) if first else total.add_(part)
+        part, some = rows[:, start : start + height].t() @ hidden, total[start : start + height]
+        some.copy_(part) if first else some.add_(part)
 
 
 class RowProjection(nn.Linear):
