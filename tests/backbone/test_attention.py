@@ -44,3 +44,18 @@ def test_masks_of_packed_rows_are_joined_once_for_all_layers():
     assert torch.equal(once, mask & first)
     assert attention._joined(mask, first) is once
     assert torch.equal(attention._joined(mask, second), mask)
+
+
+def test_under_autocast_parts_of_several_kinds_are_multiplied_as_it_would_multiply_them():
+    """Positions that are turned in float32 leave queries and keys in float32, and values in bfloat16."""
+    from acclimate.backbone.attention import gated_attention
+
+    torch.manual_seed(0)
+    query, key, value = (torch.randn(2, 3, 5, 4, requires_grad=True) for _ in range(3))
+    mask = torch.ones(2, 1, 5, 5).bool()
+    mask[1, :, :, 3:] = mask[0, :, 2] = False  # a row that sees nothing, too
+    with torch.autocast("cpu", torch.bfloat16):
+        found, _ = gated_attention(torch.nn.Identity(), query, key, value.bfloat16(), mask, dropout=0.1)
+    assert found.dtype == torch.bfloat16
+    found.float().square().sum().backward()
+    assert all(bool(part.grad.isfinite().all()) and part.grad.dtype == torch.float32 for part in (query, key, value))

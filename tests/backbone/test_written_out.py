@@ -39,6 +39,12 @@ def slopes(context, parts):
     return torch.autograd.grad((context * factor).sum(), parts)
 
 
+def test_float64_keeps_its_digits():
+    parts = inputs(torch.float64)
+    found, expected = attend(*parts, None, SCALING), plain(*parts, None)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("bias", BIASES)
 @pytest.mark.parametrize("cut", [0, 9_000, STEPS])
 def test_values_and_gradients_are_those_of_the_formula(bias, cut, monkeypatch):

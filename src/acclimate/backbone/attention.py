@@ -64,6 +64,8 @@ def gated_attention(
         mask = block_mask if mask is None else _joined(mask, block_mask)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if writes_attention_out(query.device):
+        if torch.is_autocast_enabled("cpu"):  # which knows nothing of a function with its own backward
+            query, key, value = (part.to(torch.get_autocast_dtype("cpu")) for part in (query, key, value))
         context = attend(query, key, value, None if mask is None else _bias(mask, query.dtype), scaling, dropout)
     else:
         context = nn.functional.scaled_dot_product_attention(

@@ -57,7 +57,8 @@ class _Attention(torch.autograd.Function):
             scores.unflatten(0, (rows, heads)).copy_(bias)
         scores.baddbmm_(query, key.transpose(1, 2), beta=float(bias is not None), alpha=scaling)
         # Through float32: the kernel for bfloat16 takes twice as long where the width is no multiple of 32.
-        weights = torch.softmax(scores, dim=-1, dtype=torch.float32).to(scores.dtype)
+        exact = torch.promote_types(scores.dtype, torch.float32)
+        weights = torch.softmax(scores, dim=-1, dtype=exact).to(scores.dtype)
         mask = drop_mask(shape, cut) if cut else None
         ctx.save_for_backward(query, key, value, weights, mask)
         ctx.scaling, ctx.factor = scaling, factor
