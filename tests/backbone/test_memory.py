@@ -5,7 +5,7 @@ import torch
 from tests.tiny import tiny_model
 from transformers import BertConfig
 
-from acclimate.backbone import attach, dropout, encode, memory
+from acclimate.backbone import attach, encode, memory
 
 
 class Model:
@@ -56,27 +56,21 @@ def test_processes_of_one_machine_share_its_memory(monkeypatch):
 
 
 @pytest.mark.parametrize("length", [64, 512])
-def test_the_estimate_is_about_what_a_graph_takes(length, monkeypatch):
+def test_the_estimate_is_about_what_a_graph_takes(length):
     """Bytes that the graph of a BERT in training keeps, a token, on the way that the engine takes."""
     sizes = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 384}
     model = tiny_model("bert", max_position_embeddings=length, **sizes).train()
     attach(model)
-    kept, masks, draw = {}, [], dropout.drop_mask
+    kept = {}
 
     def pack(tensor):
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    def drawn(*arguments):
-        masks.append(draw(*arguments))
-        return masks[-1]
-
-    monkeypatch.setattr(dropout, "drop_mask", drawn)
     ids = torch.randint(5, 20, (4, length))
     weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         encode(model, ids, torch.zeros_like(ids) + torch.arange(4)[:, None])
-    saved = sum(size for place, size in kept.items() if place not in weights)
-    measured = (saved + sum(mask.nbytes for mask in masks)) / ids.numel()
+    measured = sum(size for place, size in kept.items() if place not in weights) / ids.numel()
     estimate = memory.token_bytes(model.config, length)
     assert 0.7 * estimate < measured < 1.15 * estimate

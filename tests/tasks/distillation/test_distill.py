@@ -346,13 +346,13 @@ def test_a_slip_in_a_stage_before_is_found_before_any(tiny_bert, student, slip, 
 
 
 def test_the_penalty_makes_a_teacher_less_sure(tiny_bert):
-    options = {"epochs": 6, "learning_rate": 3e-3, **QUICK}
+    options = {"epochs": 12, "learning_rate": 3e-3, **QUICK}  # with 6 it depends on the draws whether it has learnt
     plain, calibrated = (
         finetune(tiny_bert, keyword_task(), confidence_penalty=weight, **options) for weight in (0.0, 0.7)
     )
     sure = [torch.tensor(result.probabilities).max(1).values.mean() for result in (plain, calibrated)]
     assert sure[1] < sure[0]
-    assert calibrated.metrics["accuracy"] > 0.7  # it still learns; by chance one half
+    assert calibrated.metrics["accuracy"] > 0.9
 
 
 def test_a_classifier_of_other_labels_does_not_know_the_task(teacher, tiny_bert, tmp_path):
