@@ -10,6 +10,13 @@ from acclimate.backbone.dropout import LANES, STEPS, drop_mask
 MASK = 2**64 - 1
 
 
+@pytest.fixture
+def pieces(monkeypatch):
+    """Set how many words are made at a time."""
+    yield lambda size: (monkeypatch.setattr(draws, "PIECE", size), draws._counters.cache_clear())
+    draws._counters.cache_clear()
+
+
 def one_word(key, place):
     """The same in the integers of Python."""
     word = (key + place * draws.STRIDE) & MASK
@@ -18,29 +25,21 @@ def one_word(key, place):
     return signed(word)
 
 
-def test_words_are_the_mix_of_key_and_counter(monkeypatch):
-    monkeypatch.setattr(draws, "PIECE", 8)
-    draws._counters.cache_clear()
-    try:
-        torch.manual_seed(3)
-        found = random_words(21).tolist()
-    finally:
-        draws._counters.cache_clear()
+def test_words_are_the_mix_of_key_and_counter(pieces):
+    pieces(8)
+    torch.manual_seed(3)
+    found = random_words(21).tolist()
     torch.manual_seed(3)
     key = int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
     assert found == [one_word(key, place) for place in range(21)]
 
 
-def test_where_the_words_are_cut_does_not_show(monkeypatch):
+def test_where_the_words_are_cut_does_not_show(pieces):
     torch.manual_seed(0)
     whole = random_words(1_000)
-    monkeypatch.setattr(draws, "PIECE", 64)
-    draws._counters.cache_clear()
-    try:
-        torch.manual_seed(0)
-        assert torch.equal(random_words(1_000), whole)
-    finally:
-        draws._counters.cache_clear()
+    pieces(64)
+    torch.manual_seed(0)
+    assert torch.equal(random_words(1_000), whole)
 
 
 @pytest.mark.parametrize("count", [0, 1, draws.PIECE, draws.PIECE + 1])

@@ -41,13 +41,17 @@ class _Lookup(torch.autograd.Function):
         return None, None, None
 
 
+def collects_by_row(weight: Tensor) -> bool:
+    """Say whether the gradient of a weight, wanted now, can be added straight to ``grad``; it may have moved since."""
+    return weight.device.type == "cpu" and weight.requires_grad and weight.is_leaf and torch.is_grad_enabled()
+
+
 class RowEmbedding(nn.Embedding):
     """``nn.Embedding`` with the gradient above; it is for leaf weights and ``backward()``, not ``autograd.grad``."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Look rows up."""
-        on_cpu = self.weight.device.type == "cpu"  # it may have moved since
-        if on_cpu and self.weight.requires_grad and self.weight.is_leaf and torch.is_grad_enabled():
+        if collects_by_row(self.weight):
             return _Lookup.apply(self.weight, input, self.padding_idx)
         return super().forward(input)
 

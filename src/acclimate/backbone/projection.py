@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from acclimate.backbone.lookup import MASTER
+from acclimate.backbone.lookup import MASTER, collects_by_row
 
 MANY = 10_000
 """Outputs from which on a layer is worth it: vocabularies have more, feed-forward layers fewer."""
@@ -58,8 +58,7 @@ class RowProjection(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Project."""
-        here = self.weight.device.type == "cpu" and self.weight.dtype == input.dtype  # it may have moved since
-        if here and self.weight.requires_grad and self.weight.is_leaf and torch.is_grad_enabled():
+        if collects_by_row(self.weight) and self.weight.dtype == input.dtype:  # else autocast casts one of them
             return _Projection.apply(input, self.weight, self.bias)
         return super().forward(input)
 

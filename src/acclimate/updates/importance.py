@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
 import torch
@@ -77,39 +78,29 @@ def dropout_importance(
     if representation not in ("hidden", "logits"):
         raise UserError(f"Importance reads 'hidden' or 'logits', not '{representation}'.")
     device = next(model.parameters()).device
-    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    training = model.training
     shapes = {part: (len(layers), layers[0].units) for part, layers in units.items()}
     total = {part: torch.zeros(shape, device=device) for part, shape in shapes.items()}
     texts = 0
-    model.train()
-    for parameter in trainable:
-        parameter.requires_grad_(False)
-    try:
-        with weights_for_a_step(model, precision, device)():
-            for batch in batches:
-                batch = batch.to(device)
-                if batch.texts != len(batch.text):
-                    raise ValueError("per-text gradients need one text a row")
-                gates = {
-                    part: torch.ones(layers, batch.texts, width, device=device, requires_grad=True)
-                    for part, (layers, width) in shapes.items()
-                }
-                with autocast(precision, device):
-                    divergence = dropout_divergence(model, batch, gates, representation)
-                if texts == 0 and bool((divergence.detach() < 1e-9).all()):
-                    raise UserError(
-                        "Two readings of the same text do not differ: the dropout of this model is zero, so head "
-                        "importance cannot be measured. Give it some: --dropout 0.1 (in Python dropout=0.1)."
-                    )
-                gradients = torch.autograd.grad(divergence.sum(), list(gates.values()))
-                for part, gradient in zip(gates, gradients, strict=True):
-                    total[part] += gradient.abs().sum(1)
-                texts += batch.texts
-    finally:
-        for parameter in trainable:
-            parameter.requires_grad_(True)
-        model.train(training)
+    with _frozen_in_training(model), weights_for_a_step(model, precision, device)():
+        for batch in batches:
+            batch = batch.to(device)
+            if batch.texts != len(batch.text):
+                raise ValueError("per-text gradients need one text a row")
+            gates = {
+                part: torch.ones(layers, batch.texts, width, device=device, requires_grad=True)
+                for part, (layers, width) in shapes.items()
+            }
+            with autocast(precision, device):
+                divergence = dropout_divergence(model, batch, gates, representation)
+            if texts == 0 and bool((divergence.detach() < 1e-9).all()):
+                raise UserError(
+                    "Two readings of the same text do not differ: the dropout of this model is zero, so head "
+                    "importance cannot be measured. Give it some: --dropout 0.1 (in Python dropout=0.1)."
+                )
+            gradients = torch.autograd.grad(divergence.sum(), list(gates.values()))
+            for part, gradient in zip(gates, gradients, strict=True):
+                total[part] += gradient.abs().sum(1)
+            texts += batch.texts
     counted, *totals = add([torch.tensor(float(texts), device=device), *total.values()])
     texts, total = int(counted), dict(zip(total, totals, strict=True))
     if texts == 0:
@@ -117,6 +108,22 @@ def dropout_importance(
     if not all(bool(values.isfinite().all()) for values in total.values()):
         raise UserError("Head importance is not finite; try precision fp32.")
     return {part: values / texts for part, values in total.items()}
+
+
+@contextmanager
+def _frozen_in_training(model: nn.Module) -> Iterator[None]:
+    """Put a model into training mode and keep gradients from its parameters; both as before afterwards."""
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    training = model.training
+    model.train()
+    for parameter in trainable:
+        parameter.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter in trainable:
+            parameter.requires_grad_(True)
+        model.train(training)
 
 
 def normalise(importance: Tensor, protect: Literal["unusual", "important"] = "unusual") -> Tensor:
