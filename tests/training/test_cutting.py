@@ -19,9 +19,10 @@ def price(lengths, ends, limit, grain):
         part = lengths[begin:end]
         width = max(-(-length // grain.width) * grain.width for length in part)
         rows = len(part)
-        if rows > 1 and rows * width > limit:
+        read = sum(part) + grain.padding * (rows * width - sum(part))
+        if rows > 1 and read > limit:
             return None
-        total += rows * width + grain.piece
+        total += read + grain.piece
         begin = end
     return total
 
@@ -30,7 +31,7 @@ def price(lengths, ends, limit, grain):
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=9),
     st.integers(1, 150),
-    st.sampled_from([EXACT, Grain(8, 20), Grain(4, 1), Grain(1, 0)]),
+    st.sampled_from([EXACT, Grain(8, 20), Grain(4, 1), Grain(1, 0), Grain(8, 20, 0.25), Grain(1, 3, 0.5)]),
     st.booleans(),
 )
 def test_no_other_cut_is_cheaper(lengths, limit, grain, longest_first):

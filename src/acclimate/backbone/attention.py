@@ -14,6 +14,7 @@ from transformers import AttentionInterface
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
 from acclimate.backbone.device import writes_attention_out
+from acclimate.backbone.unpadded import Unpadded
 from acclimate.backbone.written_out import attend
 
 NAME = "acclimate"
@@ -32,6 +33,7 @@ def gated_attention(
     scaling: float | None = None,
     head_gates: Tensor | None = None,
     block_mask: Tensor | None = None,
+    unpadded: Unpadded | None = None,
     attention_probe: list[tuple[nn.Module, int, int]] | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
@@ -39,7 +41,7 @@ def gated_attention(
 
     Args:
         module: The attention module that calls; ``attach`` gave it its number ``acclimate_layer``.
-        query: (rows, heads, tokens, head width).
+        query: (rows, heads, tokens, head width); what is said of rows and tokens holds with padding put back.
         key: (rows, key heads, tokens, head width); fewer heads than queries for grouped-query attention.
         value: As ``key``.
         attention_mask: Boolean (rows or 1, 1, tokens, tokens), true where a query may look; or None.
@@ -47,6 +49,7 @@ def gated_attention(
         scaling: Factor on the scores; by default 1 / sqrt(head width).
         head_gates: (layers, rows, heads); 1 leaves a head as it is, 0 silences it.
         block_mask: Boolean (rows, 1, tokens, tokens), true where two tokens belong to the same text.
+        unpadded: How to put padding back into a query, key and value of a single row, for as long as they attend.
         attention_probe: If given, ``(module, heads, head width)`` of each call is appended to it.
 
     Returns:
@@ -54,6 +57,8 @@ def gated_attention(
     """
     if attention_probe is not None:
         attention_probe.append((module, query.shape[1], query.shape[3]))
+    if unpadded is not None:
+        query, key, value = (_opened(part, unpadded) for part in (query, key, value))
     if key.shape[1] != query.shape[1]:
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -73,7 +78,15 @@ def gated_attention(
         )
     if head_gates is not None:
         context = context * head_gates[getattr(module, LAYER)][:, :, None, None].to(context.dtype)
-    return context.transpose(1, 2).contiguous(), None
+    context = context.transpose(1, 2)
+    if unpadded is None:
+        return context.contiguous(), None
+    return unpadded.close(context.flatten(2)).unflatten(2, context.shape[2:]), None
+
+
+def _opened(part: Tensor, unpadded: Unpadded) -> Tensor:
+    """Return (rows, heads, tokens, head width) from (1, heads, kept, head width)."""
+    return unpadded.open(part.transpose(1, 2).flatten(2)).unflatten(2, (part.shape[1], -1)).transpose(1, 2)
 
 
 def _joined(mask: Tensor, other: Tensor) -> Tensor:

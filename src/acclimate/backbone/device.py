@@ -127,6 +127,11 @@ def writes_attention_out(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
+def moves_padding(device: torch.device) -> bool:
+    """Say whether leaving padding out and putting it back pays; on an accelerator it has not been measured."""
+    return device.type == "cpu"
+
+
 def lowers_weights(precision: Precision, device: torch.device) -> bool:
     """Say whether a training step reads bfloat16 copies of the weights; the trained ones stay in fp32 either way.
 

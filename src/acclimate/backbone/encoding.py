@@ -11,6 +11,7 @@ from transformers import PreTrainedModel
 
 from acclimate.backbone.last_layer import only_tokens
 from acclimate.backbone.units import gates_set
+from acclimate.backbone.unpadded import Unpadded, leaves_padding_out
 from acclimate.errors import UserError
 
 
@@ -29,7 +30,7 @@ def encode(model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str
     Returns:
         (rows, tokens, width). What stands at padding has no meaning.
     """
-    return _run(model, ids, text, gates).last_hidden_state
+    return _opened(model, ids, text, gates).last_hidden_state
 
 
 def encode_places(model: PreTrainedModel, ids: Tensor, text: Tensor, places: Tensor) -> Tensor:
@@ -41,8 +42,10 @@ def encode_places(model: PreTrainedModel, ids: Tensor, text: Tensor, places: Ten
         text: As for :func:`encode`.
         places: Where those tokens are in the flattened rows; one may be there several times.
     """
-    with only_tokens(model, lambda states: states.flatten(0, 1)[places][None]):
-        return _run(model, ids, text, None).last_hidden_state[0]
+    unpadded = _unpadded(model, text)
+    here = places if unpadded is None else unpadded.places(places)
+    with only_tokens(model, lambda states: states.flatten(0, 1)[here][None]):
+        return _run(model, ids, text, None, unpadded).last_hidden_state[0]
 
 
 def encode_with_embeddings(
@@ -53,7 +56,7 @@ def encode_with_embeddings(
     The latter is the output of the embedding layer after its normalisation and dropout, projected to the width of the
     layers where a model (ELECTRA, ALBERT) keeps narrower embeddings. Both are (rows, tokens, width).
     """
-    output = _run(model, ids, text, gates, output_hidden_states=True)
+    output = _opened(model, ids, text, gates, output_hidden_states=True)
     return output.last_hidden_state, output.hidden_states[0]
 
 
@@ -63,23 +66,57 @@ def encode_layers(model: PreTrainedModel, ids: Tensor, text: Tensor) -> list[Ten
     The first is what enters the first layer, the last what :func:`encode` gives: after a final normalisation, where a
     model has one.
     """
-    output = _run(model, ids, text, None, output_hidden_states=True)
+    output = _opened(model, ids, text, None, output_hidden_states=True)
     return [*output.hidden_states[:-1], output.last_hidden_state]
 
 
-def _run(model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str, Tensor] | None, **wanted: bool) -> Any:
-    """Run the encoder; ``wanted`` are its switches for further outputs."""
+def _opened(
+    model: PreTrainedModel, ids: Tensor, text: Tensor, gates: Mapping[str, Tensor] | None, **wanted: bool
+) -> Any:
+    """Run the encoder, and give its states as (rows, tokens, width) in any case."""
+    unpadded = _unpadded(model, text, gates)
+    output = _run(model, ids, text, gates, unpadded, **wanted)
+    if unpadded is not None:
+        if output.hidden_states is not None:
+            output.hidden_states = tuple(map(unpadded.open, output.hidden_states))
+        output.last_hidden_state = unpadded.open(output.last_hidden_state)
+    return output
+
+
+def _unpadded(model: PreTrainedModel, text: Tensor, gates: Mapping[str, Tensor] | None = None) -> Unpadded | None:
+    """Return the way to leave padding out, where that is possible and pays."""
+    by_row = any(part != "H" for part in gates or ())  # other gates are multiplied where there are no rows then
+    if by_row or bool((text >= 0).all()) or not leaves_padding_out(model):
+        return None
+    unpadded = Unpadded(text)
+    return unpadded if unpadded.pays else None
+
+
+def _run(
+    model: PreTrainedModel,
+    ids: Tensor,
+    text: Tensor,
+    gates: Mapping[str, Tensor] | None,
+    unpadded: Unpadded | None,
+    **wanted: bool,
+) -> Any:
+    """Run the encoder; ``wanted`` are its switches for further outputs. States come as they are, without padding."""
     real = text >= 0
-    options: dict[str, Tensor] = {}
+    mask = real.long()
+    options: dict[str, Any] = {}
     packed = bool(((text[:, 1:] != text[:, :-1]) & real[:, 1:]).any())
     if packed:
         options["block_mask"] = (text[:, :, None] == text[:, None, :]).unsqueeze(1)
         options["position_ids"] = _positions(text) + first_position(model)
+    if unpadded is not None:
+        positions = options.get("position_ids", _positions(text) + first_position(model))
+        options |= {"unpadded": unpadded, "position_ids": unpadded.values(positions)}
+        ids, mask = unpadded.values(ids), real[:, None, None, :]
     others = dict(gates or {})
     if "H" in others:
         options["head_gates"] = others.pop("H")
     with gates_set(model, others):
-        return model.base_model(input_ids=ids, attention_mask=real.long(), **options, **wanted)
+        return model.base_model(input_ids=ids, attention_mask=mask, **options, **wanted)
 
 
 def check_packable(model: PreTrainedModel) -> None:

@@ -6,12 +6,13 @@ longest text have hundreds of shapes, and each costs a step more than the paddin
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from transformers import PreTrainedModel
 
 from acclimate.backbone.encoding import longest_text
+from acclimate.backbone.unpadded import leaves_padding_out
 
 FEWEST = 2**40
 
@@ -23,6 +24,8 @@ class Grain(NamedTuple):
     """Tokens of a row are a multiple of this, unless that is more than the model can read."""
     piece: int = FEWEST
     """Tokens that could have been read in the time that one more forward and backward takes by itself."""
+    padding: float = 1.0
+    """What a token of padding costs, a real one being one."""
     widest: int | None = None
     """Tokens that the model can read, at most."""
 
@@ -31,10 +34,16 @@ class Grain(NamedTuple):
         padded = round_up(width, self.width)
         return padded if self.widest is None else max(width, min(padded, self.widest))
 
+    def price(self, real: Any, read: Any) -> Any:
+        """Return what so many real tokens cost in a rectangle of ``read`` tokens; numbers, or arrays of them."""
+        return real + self.padding * (read - real)
+
 
 EXACT = Grain()
 """No padding but to the longest row, and as few batches as can be."""
 GRAINS = {"cpu": Grain(8, 256), "cuda": Grain(piece=512)}
+ATTENDING = 0.2
+"""Share of the time of a token that goes into attention, where padding costs nothing else (MiniLM shape, bf16)."""
 CHOSEN = {"cpu": 32}
 """What the number of positions is a multiple of at which the vocabulary is scored."""
 
@@ -46,7 +55,8 @@ def round_up(number: int, multiple: int) -> int:
 
 def grain_of(model: PreTrainedModel) -> Grain:
     """Return the grain for a model where it is now."""
-    return GRAINS.get(model.device.type, GRAINS["cuda"])._replace(widest=longest_text(model))
+    grain = GRAINS.get(model.device.type, GRAINS["cuda"])._replace(widest=longest_text(model))
+    return grain._replace(padding=ATTENDING) if leaves_padding_out(model) else grain
 
 
 def padding_multiple(model: PreTrainedModel) -> int:

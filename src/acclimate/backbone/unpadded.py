@@ -1,0 +1,88 @@
+"""Leaving padding out of all that works token by token, which is everything in an encoder but attention.
+
+Texts of different lengths share a rectangle only while they attend. Before and after they stand one behind the other
+in a single row, and one token stands for all padding. Same states, same gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from transformers import PreTrainedModel
+
+from acclimate.backbone.device import moves_padding
+from acclimate.backbone.last_layer import ends_by_token
+
+MULTIPLE = 16
+"""Of what the number of tokens is a multiple: oneDNN compiles a kernel for each new shape of a product."""
+LEAST = 1 / 32
+"""Share of a rectangle that must be left out to pay for the moving to and fro."""
+
+
+def leaves_padding_out(model: PreTrainedModel) -> bool:
+    """Say whether the encoder of a model may read texts so: all but its attention works token by token."""
+    return moves_padding(model.device) and ends_by_token(model) and not getattr(model.config, "is_decoder", False)
+
+
+class Unpadded:
+    """Where the tokens of padded rows are in one row without padding, and back."""
+
+    def __init__(self, text: Tensor) -> None:
+        """Find the places.
+
+        Args:
+            text: Which text each token belongs to (rows, tokens); -1 for padding, of which there is some.
+        """
+        self.shape = text.shape
+        real = (text >= 0).flatten()
+        places, padding = real.nonzero()[:, 0], (~real).nonzero()[:1, 0]
+        fill = -(-(len(places) + 1) // MULTIPLE) * MULTIPLE - len(places)
+        self._kept = torch.cat([places, padding.expand(fill)])
+        self._back = real.cumsum(0).sub_(1).masked_fill_(~real, len(places))
+
+    def __len__(self) -> int:
+        """Return how many tokens are left."""
+        return len(self._kept)
+
+    @property
+    def pays(self) -> bool:
+        """Whether enough is left out."""
+        return len(self) <= (1 - LEAST) * len(self._back)
+
+    def values(self, padded: Tensor) -> Tensor:
+        """Return what stands at the tokens that are left: (1, kept) from (rows, tokens)."""
+        return padded.flatten()[self._kept][None]
+
+    def places(self, padded: Tensor) -> Tensor:
+        """Return where tokens are now, from where they were in the flattened rows; both (places,)."""
+        return self._back[padded]
+
+    def close(self, states: Tensor) -> Tensor:
+        """Leave padding out: (1, kept, width) from (rows, tokens, width).
+
+        The gradient of what stands at padding must be zero; it is where nobody reads it.
+        """
+        moved: Tensor = _Moved.apply(states.reshape(-1, states.shape[-1]), self._kept, self._back)
+        return moved[None]
+
+    def open(self, states: Tensor) -> Tensor:
+        """Put padding back: (rows, tokens, width) from (1, kept, width); see :meth:`close`."""
+        moved: Tensor = _Moved.apply(states.reshape(-1, states.shape[-1]), self._back, self._kept)
+        return moved.view(*self.shape, -1)
+
+
+class _Moved(torch.autograd.Function):
+    """Rows by their places; the gradient goes back the same way instead of being summed up from zeros."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, there: Tensor, back: Tensor) -> Tensor:
+        ctx.back = back
+        return states.index_select(0, there)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return gradients[0].reshape(-1, gradients[0].shape[-1]).index_select(0, ctx.back), None, None
