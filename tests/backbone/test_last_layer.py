@@ -12,7 +12,8 @@ from tests.tiny import ENCODERS, save_tiny, tiny_model
 from tests.training.helpers import micro_batches
 
 from acclimate.backbone import attach
-from acclimate.backbone.last_layer import KIN, ends_by_token, only_what_the_head_reads
+from acclimate.backbone.head_reading import only_what_the_head_reads
+from acclimate.backbone.last_layer import KIN, ends_by_token
 from acclimate.backbone.unpadded import Unpadded
 from acclimate.objectives import GeneralContrast, MaskedLM, TokenAwareContrast
 from acclimate.tasks.classifier import load_classifier

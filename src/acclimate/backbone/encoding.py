@@ -107,9 +107,9 @@ def _run(
     packed = bool(((text[:, 1:] != text[:, :-1]) & real[:, 1:]).any())
     if packed:
         options["block_mask"] = (text[:, :, None] == text[:, None, :]).unsqueeze(1)
-        options["position_ids"] = _positions(text) + first_position(model)
+        options["position_ids"] = positions_of(text) + first_position(model)
     if unpadded is not None:
-        positions = options.get("position_ids", _positions(text) + first_position(model))
+        positions = options.get("position_ids", positions_of(text) + first_position(model))
         options |= {"unpadded": unpadded, "position_ids": unpadded.values(positions)}
         ids, mask = unpadded.values(ids), real[:, None, None, :]
     others = dict(gates or {})
@@ -131,7 +131,7 @@ def check_packable(model: PreTrainedModel) -> None:
         )
 
 
-def _positions(text: Tensor) -> Tensor:
+def positions_of(text: Tensor) -> Tensor:
     """Number the tokens of each text in a row from zero: (rows, tokens)."""
     place = torch.arange(text.shape[1], device=text.device).expand_as(text)
     starts = torch.ones_like(text, dtype=torch.bool)

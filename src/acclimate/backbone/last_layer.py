@@ -9,7 +9,7 @@ loss nor a gradient.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,8 +18,6 @@ from transformers import PreTrainedModel
 KIN = ("bert", "roberta", "xlm-roberta", "camembert", "electra")
 """Types of models whose layers hand context vectors and residual stream to one module, ``attention.output``."""
 LIBRARY = "transformers.models."
-CLASSIFIER = "ForSequenceClassification"
-"""How classes end whose head, in models of these types, reads the first token."""
 
 
 def ends_by_token(model: PreTrainedModel) -> bool:
@@ -55,12 +53,3 @@ def only_tokens(model: PreTrainedModel, choose: Callable[[Tensor], Tensor]) -> I
     finally:
         for hook in hooks:
             hook.remove()
-
-
-def only_what_the_head_reads(model: PreTrainedModel) -> AbstractContextManager[None]:
-    """Return a context in which a classifier computes the end of its last layer for the first token only.
-
-    In it the last hidden states of the encoder are (rows, 1, width). Models with another head compute everything.
-    """
-    first = type(model).__name__.endswith(CLASSIFIER)
-    return only_tokens(model, lambda states: states[:, :1]) if first else nullcontext()

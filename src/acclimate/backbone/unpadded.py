@@ -60,6 +60,10 @@ class Unpadded:
         """Return where tokens are now, from where they were in the flattened rows; both (places,)."""
         return self._back[padded]
 
+    def firsts(self, states: Tensor) -> Tensor:
+        """Return the first token of each row, which is none of padding: (rows, 1, width) from (1, kept, width)."""
+        return states[0][self._back[:: self.shape[1]]][:, None]
+
     def close(self, states: Tensor) -> Tensor:
         """Leave padding out: (1, kept, width) from (rows, tokens, width).
 

@@ -17,7 +17,7 @@ from transformers import (
 )
 
 from acclimate.backbone.device import Precision, autocast, micro_batch_tokens
-from acclimate.backbone.last_layer import only_what_the_head_reads
+from acclimate.backbone.head_reading import only_what_the_head_reads
 from acclimate.backbone.shapes import padding_multiple
 from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.data import Example

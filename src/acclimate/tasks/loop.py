@@ -26,7 +26,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from acclimate.backbone.device import Precision, default_device, one_device
 from acclimate.backbone.freed import ReturnFreedMemory
-from acclimate.backbone.last_layer import only_what_the_head_reads
+from acclimate.backbone.head_reading import only_what_the_head_reads
 from acclimate.backbone.lowered import weights_for_a_step
 from acclimate.errors import UserError
 from acclimate.objectives.confidence import confidence_penalty

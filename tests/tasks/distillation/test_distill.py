@@ -151,7 +151,8 @@ def test_kl_distillation_teaches_the_predictions(teacher, untaught):
 
 
 def test_a_learned_connector_and_schedules(teacher, untaught):
-    options = {"epochs": 4, "distill_share": 0.5, **FAST}
+    # At a higher rate every text soon has the same state, and the signs hardly say what a connector does.
+    options = {"epochs": 4, "distill_share": 0.5, **FAST, "learning_rate": 1e-3}
     learned = distill(teacher, untaught, keyword_task(), connector="student", **options)
     assert (learned.connector, learned.units) == ("student", 32)
     assert learned.disagreement[2] < learned.disagreement[0]

@@ -1,0 +1,88 @@
+"""A model of a task computes what its head reads: no padding, and a classifier ends with the first token of each row.
+
+The model is called as always, with padded rows; hooks leave out the rest. Same outputs but at padding, same gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from acclimate.backbone.attention import NAME
+from acclimate.backbone.encoding import first_position, positions_of
+from acclimate.backbone.last_layer import only_tokens
+from acclimate.backbone.unpadded import Unpadded, leaves_padding_out
+
+CLASSIFIER, TAGGER = "ForSequenceClassification", "ForTokenClassification"
+"""How classes end whose head, in models whose last layer can end early, reads the first token, or each by itself.
+Question answering is no such class: padding takes part in its softmax over places."""
+NEEDED, READ = {"input_ids", "attention_mask"}, {"input_ids", "attention_mask", "token_type_ids"}
+"""Inputs that can be read without padding; a call with others, or that asks for more outputs, is read with it."""
+OF_LOSS = {"return_dict", "num_items_in_batch"}
+"""What the encoder is handed beside these and does not read."""
+
+
+@contextmanager
+def only_what_the_head_reads(model: PreTrainedModel) -> Iterator[None]:
+    """Return a context in which a classifier of texts or tokens leaves out padding, and what follows it.
+
+    In it the last hidden states of the encoder of a classifier of texts are (rows, 1, width), the first tokens. Models
+    of other kinds than :data:`acclimate.backbone.last_layer.KIN`, or with other heads, compute everything.
+    """
+    reading = _Reading(model)
+    with ExitStack() as stack:
+        if reading.first:
+            stack.enter_context(only_tokens(model, reading.first_tokens))
+        if reading.possible:
+            before = model.base_model.register_forward_pre_hook(reading.close, with_kwargs=True)
+            after = model.base_model.register_forward_hook(reading.open)
+            stack.callback(before.remove)
+            stack.callback(after.remove)
+        yield
+
+
+class _Reading:
+    """The hooks, and between them the way to leave padding out of what is being read."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        kind = type(model).__name__
+        self.first = kind.endswith(CLASSIFIER)
+        own = model.config._attn_implementation == NAME
+        self.possible = own and leaves_padding_out(model) and kind.endswith((CLASSIFIER, TAGGER))
+        self.start = first_position(model)
+        self.unpadded: Unpadded | None = None
+
+    def close(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
+        """Leave padding out of the inputs of the encoder, where that pays."""
+        options = {**dict(zip(("input_ids",), inputs, strict=False)), **options}
+        given = {name for name, value in options.items() if value is not None} - OF_LOSS
+        self.unpadded = None
+        if len(inputs) > 1 or not NEEDED <= given <= READ:
+            return None
+        text = options["attention_mask"] - 1
+        if bool((text[:, 1:] > text[:, :-1]).any()) or bool((text >= 0).all()):  # padding on the left, or none
+            return None
+        unpadded = Unpadded(text)
+        if not unpadded.pays:
+            return None
+        self.unpadded = unpadded
+        positions = unpadded.values(positions_of(text) + self.start)
+        moved = {name: unpadded.values(options[name]) for name in given - {"attention_mask"}}
+        mask = (text >= 0)[:, None, None, :]
+        return (), {**options, **moved, "attention_mask": mask, "position_ids": positions, "unpadded": unpadded}
+
+    def first_tokens(self, states: Tensor) -> Tensor:
+        """Return the first token of each row (rows, 1, width)."""
+        if self.unpadded is None or states.shape[1] == 1:
+            return states[:, :1]
+        return self.unpadded.firsts(states)
+
+    def open(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        """Put padding back into what the encoder gives; a classifier gives nothing that has any."""
+        unpadded, self.unpadded = self.unpadded, None
+        if unpadded is not None and not self.first:
+            output.last_hidden_state = unpadded.open(output.last_hidden_state)
