@@ -6,6 +6,7 @@ cut into the same pieces, also after a kill.
 
 from __future__ import annotations
 
+import math
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -14,10 +15,11 @@ import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
 from acclimate.backbone.device import writes_attention_out
+from acclimate.errors import UserError
 
-BYTES, SCORE_BYTES = 72, 10
+BYTES, SCORE_BYTES = 72, 6
 """Of the graph of one token: for each layer and unit of width; for each layer, head and token of its text, where
-attention is written out. In fp32; at 128 tokens 0.26 MB for MiniLM, 0.8 MB for a base model; half of it in bf16."""
+attention is written out. In fp32; at 128 tokens 0.22 MB for MiniLM, 0.77 MB for a base model; half of it in bf16."""
 USUAL_LENGTH = 128
 FASTEST = {"cpu": 1_024, "cuda": 65_536}
 """Tokens (with padding) of one view that one forward reads: on a CPU small enough to stay in the cache."""
@@ -28,6 +30,8 @@ KEPT = {"cpu": 16_384, "cuda": 131_072}
 SHARE, KEPT_SHARE = 0.2, 0.3
 """Of the memory of the machine: what the graph of one forward, and of all that are kept, may take."""
 LIMIT = Path("/sys/fs/cgroup/memory.max")
+MEMORY = "ACCLIMATE_MEMORY_GB"
+"""Environment variable: how many gigabytes (10^9 bytes) count as the memory of the machine, if it has as many."""
 
 
 def training_tokens(model: PreTrainedModel, views: int = 1, length: int = USUAL_LENGTH) -> int:
@@ -57,8 +61,27 @@ def token_bytes(config: PretrainedConfig, length: int = USUAL_LENGTH, written_ou
     return int(layers) * (int(width) * BYTES + written_out * int(heads) * length * SCORE_BYTES)
 
 
-def machine_memory(device: torch.device) -> int:
-    """Return the memory of a device in bytes; of a CPU what this process may use of it, its neighbours left theirs."""
+def machine_memory(device: torch.device) -> float:
+    """Return the memory of a device in bytes; of a CPU what this process may use of it, its neighbours left theirs.
+
+    Raises:
+        UserError: If :data:`MEMORY` is set to something else than a positive number.
+    """
+    return min(_wished(), _memory(device))
+
+
+def _wished() -> float:
+    """Return the bytes that whoever started us wants to be taken for the memory of the machine."""
+    text = os.environ.get(MEMORY)
+    if not text:
+        return math.inf
+    with suppress(ValueError):
+        if 0 < (size := float(text)) < math.inf:
+            return int(size * 10**9)
+    raise UserError(f"{MEMORY} is '{text}'; give the gigabytes that may be used as a positive number, such as 4.")
+
+
+def _memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
