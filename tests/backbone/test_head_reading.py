@@ -80,6 +80,27 @@ def test_how_much_is_read(kind, auto, tmp_path):
         assert read == [64, len(LENGTHS) if first else 64]  # 58 and what it is rounded up to
 
 
+@pytest.mark.parametrize(
+    ("kind", "auto", "tokens"),
+    [
+        ("distilbert", transformers.AutoModelForSequenceClassification, 64),
+        ("distilbert", transformers.AutoModelForTokenClassification, 64),
+        ("albert", transformers.AutoModelForTokenClassification, 64),
+        ("albert", transformers.AutoModelForSequenceClassification, 120),  # its pooler wants the first of each row
+        ("modernbert", transformers.AutoModelForTokenClassification, 120),
+    ],
+)
+def test_how_much_others_read(kind, auto, tokens, tmp_path):
+    model = with_head(auto, save_tiny(kind, tmp_path))
+    seen: Counter[int] = Counter()
+    for layer in model.base_model.modules():
+        if isinstance(layer, torch.nn.Linear) and layer.in_features == 48:
+            layer.register_forward_hook(lambda module, inputs, output: seen.update([inputs[0].shape[:-1].numel()]))
+    with only_what_the_head_reads(model):
+        model(**INPUTS)
+    assert seen == {tokens: 2}
+
+
 def test_what_is_read_as_it_comes(tmp_path):
     model = with_head(transformers.AutoModelForTokenClassification, save_tiny("bert", tmp_path))
     seen: Counter[int] = Counter()

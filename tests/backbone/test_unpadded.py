@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from tests.tiny import ENCODERS, tiny_model
 from tests.training.helpers import micro_batches
 
-from acclimate.backbone import attach, encode, gate_units
+from acclimate.backbone import add_adapters, attach, encode, gate_units
 from acclimate.backbone.encoding import encode_layers, encode_places, encode_with_embeddings
-from acclimate.backbone.last_layer import KIN
-from acclimate.backbone.unpadded import MULTIPLE, Unpadded, leaves_padding_out
+from acclimate.backbone.unpadded import MULTIPLE, TOKEN_BY_TOKEN, Unpadded, leaves_padding_out
 from acclimate.methods import get
 from acclimate.training.engine import Engine, reference_for
 
@@ -49,16 +48,15 @@ def weigh(states):
 
 
 def count_tokens(model):
-    """Return the tokens that each feed-forward reads, filled as the model runs."""
+    """Return the tokens that each layer that is as wide as a feed-forward reads, filled as the model runs."""
     seen = []
-    for layer in model.base_model.encoder.layer:
-        layer.output.dense.register_forward_hook(
-            lambda module, inputs, output: seen.append(inputs[0].shape[:-1].numel())
-        )
+    for layer in model.base_model.modules():
+        if isinstance(layer, torch.nn.Linear) and layer.in_features == 48:
+            layer.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0].shape[:-1].numel()))
     return seen
 
 
-@pytest.mark.parametrize("kind", KIN)
+@pytest.mark.parametrize("kind", TOKEN_BY_TOKEN)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 def test_states_and_gradients_are_those_with_padding(kind, layout, with_padding):
     model = tiny_model(kind)
@@ -71,7 +69,7 @@ def test_states_and_gradients_are_those_with_padding(kind, layout, with_padding)
         leaf = gates.clone().requires_grad_()
         model.zero_grad()
         states = encode(model, ids, text, {"H": leaf})
-        assert states.shape == (*ids.shape, 32)
+        assert states.shape == (*ids.shape, 32) and len(seen) == 2
         real = states[text >= 0]
         weigh(real).backward()
         return real, gradients(model), leaf.grad
@@ -106,6 +104,20 @@ def test_what_else_can_be_asked_of_the_encoder_is_the_same(with_padding):
     torch.testing.assert_close(unpadded, read(), atol=1e-5, rtol=1e-4)
 
 
+def test_adapters_are_read_without_padding(with_padding):
+    model = tiny_model("bert")
+    add_adapters(model, attach(model), 8)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(torch.randn(value.shape, generator=torch.Generator().manual_seed(2)), alpha=0.05)
+    ids, text = rows_of(LAYOUTS["a text a row"])
+    seen = count_tokens(model)
+    unpadded = encode(model, ids, text)[text >= 0]
+    assert set(seen) == {64}
+    with_padding()
+    torch.testing.assert_close(unpadded, encode(model, ids, text)[text >= 0], atol=1e-5, rtol=1e-4)
+
+
 @pytest.mark.parametrize("name", ["mlm", "mlm-simcse", "mlm-tacl"])
 def test_a_step_of_a_method_is_the_same(name, with_padding):
     model = tiny_model("roberta")
@@ -125,8 +137,13 @@ def test_a_step_of_a_method_is_the_same(name, with_padding):
 
 
 def test_who_reads_without_padding(with_padding):
-    assert {kind for kind in ENCODERS if leaves_padding_out(tiny_model(kind))} == set(KIN)
+    assert {kind for kind in ENCODERS if leaves_padding_out(tiny_model(kind))} == set(TOKEN_BY_TOKEN)
     assert not leaves_padding_out(tiny_model("bert", is_decoder=True))
+    assert not leaves_padding_out(tiny_model("albert", chunk_size_feed_forward=4))
+    own = tiny_model("distilbert")
+    layer = own.base_model.transformer.layer[0]
+    layer.__class__ = type("TransformerBlock", (type(layer),), {"__module__": "modeling_own"})
+    assert not leaves_padding_out(own)
     with_padding()
     assert not leaves_padding_out(tiny_model("bert"))
 

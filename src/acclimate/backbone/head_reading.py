@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from acclimate.backbone.attention import NAME
 from acclimate.backbone.encoding import first_position, positions_of
-from acclimate.backbone.last_layer import only_tokens
+from acclimate.backbone.last_layer import ends_by_token, only_tokens
 from acclimate.backbone.unpadded import Unpadded, leaves_padding_out
 
 CLASSIFIER, TAGGER = "ForSequenceClassification", "ForTokenClassification"
@@ -30,8 +30,8 @@ OF_LOSS = {"return_dict", "num_items_in_batch"}
 def only_what_the_head_reads(model: PreTrainedModel) -> Iterator[None]:
     """Return a context in which a classifier of texts or tokens leaves out padding, and what follows it.
 
-    In it the last hidden states of the encoder of a classifier of texts are (rows, 1, width), the first tokens. Models
-    of other kinds than :data:`acclimate.backbone.last_layer.KIN`, or with other heads, compute everything.
+    In it the last hidden states of the encoder of a classifier of texts are (rows, 1, width), the first tokens, if it
+    is one of :data:`acclimate.backbone.last_layer.KIN`. Other models leave out less, or nothing.
     """
     reading = _Reading(model)
     with ExitStack() as stack:
@@ -50,9 +50,10 @@ class _Reading:
 
     def __init__(self, model: PreTrainedModel) -> None:
         kind = type(model).__name__
-        self.first = kind.endswith(CLASSIFIER)
+        self.first = kind.endswith(CLASSIFIER) and ends_by_token(model)
+        by_token = kind.endswith((CLASSIFIER, TAGGER)) and getattr(model.base_model, "pooler", None) is None
         own = model.config._attn_implementation == NAME
-        self.possible = own and leaves_padding_out(model) and kind.endswith((CLASSIFIER, TAGGER))
+        self.possible = own and (self.first or by_token) and leaves_padding_out(model)
         self.start = first_position(model)
         self.unpadded: Unpadded | None = None
 
@@ -82,7 +83,7 @@ class _Reading:
         return self.unpadded.firsts(states)
 
     def open(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        """Put padding back into what the encoder gives; a classifier gives nothing that has any."""
+        """Put padding back into what the encoder gives, unless that is the first tokens."""
         unpadded, self.unpadded = self.unpadded, None
         if unpadded is not None and not self.first:
             output.last_hidden_state = unpadded.open(output.last_hidden_state)

@@ -14,8 +14,12 @@ from torch.autograd.function import once_differentiable
 from transformers import PreTrainedModel
 
 from acclimate.backbone.device import moves_padding
-from acclimate.backbone.last_layer import ends_by_token
+from acclimate.backbone.last_layer import KIN, LIBRARY
 
+TOKEN_BY_TOKEN = (*KIN, "distilbert", "albert")
+"""Types of models whose encoders work token by token, but for attention, and can be told positions."""
+KNOWN = (LIBRARY, "transformers.activations", "torch.nn.modules.", "acclimate.")
+"""Where the code of their modules is; of other code nobody knows what it does."""
 MULTIPLE = 16
 """Of what the number of tokens is a multiple: oneDNN compiles a kernel for each new shape of a product."""
 LEAST = 1 / 32
@@ -24,7 +28,15 @@ LEAST = 1 / 32
 
 def leaves_padding_out(model: PreTrainedModel) -> bool:
     """Say whether the encoder of a model may read texts so: all but its attention works token by token."""
-    return moves_padding(model.device) and ends_by_token(model) and not getattr(model.config, "is_decoder", False)
+    config = model.config
+    if (
+        not moves_padding(model.device)
+        or config.model_type not in TOKEN_BY_TOKEN
+        or getattr(config, "is_decoder", False)
+    ):
+        return False
+    chunks = getattr(config, "chunk_size_feed_forward", 0)  # of rows, which are of another length then
+    return not chunks and all(type(part).__module__.startswith(KNOWN) for part in model.base_model.modules())
 
 
 class Unpadded:
