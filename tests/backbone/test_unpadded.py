@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.backbone.test_last_layer import gradients
 from tests.tiny import ENCODERS, tiny_model
 from tests.training.helpers import micro_batches
 
@@ -36,10 +37,6 @@ def rows_of(layout):
             start += length
     ids = torch.randint(5, 60, text.shape, generator=torch.Generator().manual_seed(0))
     return ids.masked_fill(text < 0, 0), text
-
-
-def gradients(model):
-    return {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
 
 
 def weigh(states):

@@ -86,10 +86,21 @@ def _opened(
 def _unpadded(model: PreTrainedModel, text: Tensor, gates: Mapping[str, Tensor] | None = None) -> Unpadded | None:
     """Return the way to leave padding out, where that is possible and pays."""
     by_row = any(part != "H" for part in gates or ())  # other gates are multiplied where there are no rows then
-    if by_row or bool((text >= 0).all()) or not leaves_padding_out(model):
-        return None
-    unpadded = Unpadded(text)
-    return unpadded if unpadded.pays else None
+    return None if by_row or not leaves_padding_out(model) else Unpadded.if_it_pays(text)
+
+
+def unpadded_inputs(model: PreTrainedModel, text: Tensor, unpadded: Unpadded, **padded: Tensor) -> dict[str, Any]:
+    """Return what an encoder is called with to read without padding.
+
+    Args:
+        model: A model that :func:`acclimate.backbone.unpadded.leaves_padding_out`.
+        text: Which text each token belongs to (rows, tokens); -1 for padding.
+        unpadded: The way to leave it out.
+        padded: Other inputs (rows, tokens), by name.
+    """
+    moved = {**padded, "position_ids": _positions(text) + first_position(model)}
+    inputs: dict[str, Any] = {name: unpadded.values(values) for name, values in moved.items()}
+    return {**inputs, "attention_mask": (text >= 0)[:, None, None, :], "unpadded": unpadded}
 
 
 def _run(
@@ -102,21 +113,19 @@ def _run(
 ) -> Any:
     """Run the encoder; ``wanted`` are its switches for further outputs. States come as they are, without padding."""
     real = text >= 0
-    mask = real.long()
-    options: dict[str, Any] = {}
     packed = bool(((text[:, 1:] != text[:, :-1]) & real[:, 1:]).any())
-    if packed:
-        options["block_mask"] = (text[:, :, None] == text[:, None, :]).unsqueeze(1)
-        options["position_ids"] = positions_of(text) + first_position(model)
+    options: dict[str, Any] = {"block_mask": (text[:, :, None] == text[:, None, :]).unsqueeze(1)} if packed else {}
     if unpadded is not None:
-        positions = options.get("position_ids", positions_of(text) + first_position(model))
-        options |= {"unpadded": unpadded, "position_ids": unpadded.values(positions)}
-        ids, mask = unpadded.values(ids), real[:, None, None, :]
+        options |= unpadded_inputs(model, text, unpadded, input_ids=ids)
+    else:
+        options |= {"input_ids": ids, "attention_mask": real.long()}
+        if packed:
+            options["position_ids"] = _positions(text) + first_position(model)
     others = dict(gates or {})
     if "H" in others:
         options["head_gates"] = others.pop("H")
     with gates_set(model, others):
-        return model.base_model(input_ids=ids, attention_mask=mask, **options, **wanted)
+        return model.base_model(**options, **wanted)
 
 
 def check_packable(model: PreTrainedModel) -> None:
@@ -131,7 +140,7 @@ def check_packable(model: PreTrainedModel) -> None:
         )
 
 
-def positions_of(text: Tensor) -> Tensor:
+def _positions(text: Tensor) -> Tensor:
     """Number the tokens of each text in a row from zero: (rows, tokens)."""
     place = torch.arange(text.shape[1], device=text.device).expand_as(text)
     starts = torch.ones_like(text, dtype=torch.bool)

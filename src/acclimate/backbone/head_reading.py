@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from acclimate.backbone.attention import NAME
-from acclimate.backbone.encoding import first_position, positions_of
+from acclimate.backbone.encoding import unpadded_inputs
 from acclimate.backbone.last_layer import ends_by_token, only_tokens
 from acclimate.backbone.unpadded import Unpadded, leaves_padding_out
 
@@ -54,27 +54,25 @@ class _Reading:
         by_token = kind.endswith((CLASSIFIER, TAGGER)) and getattr(model.base_model, "pooler", None) is None
         own = model.config._attn_implementation == NAME
         self.possible = own and (self.first or by_token) and leaves_padding_out(model)
-        self.start = first_position(model)
+        self.model = model
         self.unpadded: Unpadded | None = None
 
     def close(self, module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Leave padding out of the inputs of the encoder, where that pays."""
-        options = {**dict(zip(("input_ids",), inputs, strict=False)), **options}
-        given = {name for name, value in options.items() if value is not None} - OF_LOSS
         self.unpadded = None
+        if inputs:
+            options = {"input_ids": inputs[0], **options}
+        given = {name for name, value in options.items() if value is not None} - OF_LOSS
         if len(inputs) > 1 or not NEEDED <= given <= READ:
             return None
         text = options["attention_mask"] - 1
-        if bool((text[:, 1:] > text[:, :-1]).any()) or bool((text >= 0).all()):  # padding on the left, or none
+        if bool((text[:, 1:] > text[:, :-1]).any()):  # padding on the left
             return None
-        unpadded = Unpadded(text)
-        if not unpadded.pays:
+        self.unpadded = Unpadded.if_it_pays(text)
+        if self.unpadded is None:
             return None
-        self.unpadded = unpadded
-        positions = unpadded.values(positions_of(text) + self.start)
-        moved = {name: unpadded.values(options[name]) for name in given - {"attention_mask"}}
-        mask = (text >= 0)[:, None, None, :]
-        return (), {**options, **moved, "attention_mask": mask, "position_ids": positions, "unpadded": unpadded}
+        padded = {name: options[name] for name in given - {"attention_mask"}}
+        return (), {**options, **unpadded_inputs(self.model, text, self.unpadded, **padded)}
 
     def first_tokens(self, states: Tensor) -> Tensor:
         """Return the first token of each row (rows, 1, width)."""

@@ -51,18 +51,20 @@ class Unpadded:
         self.shape = text.shape
         real = (text >= 0).flatten()
         places, padding = real.nonzero()[:, 0], (~real).nonzero()[:1, 0]
-        fill = -(-(len(places) + 1) // MULTIPLE) * MULTIPLE - len(places)
-        self._kept = torch.cat([places, padding.expand(fill)])
+        self._kept = torch.cat([places, padding.expand(MULTIPLE - len(places) % MULTIPLE)])
         self._back = real.cumsum(0).sub_(1).masked_fill_(~real, len(places))
+
+    @classmethod
+    def if_it_pays(cls, text: Tensor) -> Unpadded | None:
+        """Return the places where there is enough padding to leave out; otherwise None."""
+        if bool((text >= 0).all()):
+            return None
+        unpadded = cls(text)
+        return unpadded if len(unpadded) <= (1 - LEAST) * text.numel() else None
 
     def __len__(self) -> int:
         """Return how many tokens are left."""
         return len(self._kept)
-
-    @property
-    def pays(self) -> bool:
-        """Whether enough is left out."""
-        return len(self) <= (1 - LEAST) * len(self._back)
 
     def values(self, padded: Tensor) -> Tensor:
         """Return what stands at the tokens that are left: (1, kept) from (rows, tokens)."""
