@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
+import pytest
 import torch
 
 from acclimate.backbone import device
+from acclimate.backbone.device import has_fast_bf16
 
 
 def test_the_fast_products_are_switched_on_at_each_call(monkeypatch):
@@ -26,3 +32,51 @@ def test_the_fast_products_are_switched_on_at_each_call(monkeypatch):
         assert torch.get_float32_matmul_precision() == "highest"
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@pytest.mark.parametrize(("amx", "kept"), [(False, device.KERNELS), (True, device.AMX_KERNELS)])
+def test_kernels_are_kept_where_they_are_dear_to_compile(monkeypatch, amx, kept):
+    for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.delenv(name)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
+    monkeypatch.setattr(device, "_medium_is_fp32", lambda: False)
+    device.fast_fp32_matmul()
+    assert os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"] == str(kept)
+    assert os.environ["LRU_CACHE_CAPACITY"] == str(device.KERNELS_OF_A_THREAD)
+
+
+def test_whoever_has_set_the_variables_is_obeyed(monkeypatch):
+    monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "77")
+    monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
+    device.fast_fp32_matmul()
+    assert (os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"], os.environ["LRU_CACHE_CAPACITY"]) == ("77", "7")
+
+
+SHAPES = """
+import torch
+from acclimate.backbone.device import fast_fp32_matmul
+fast_fp32_matmul()
+own = lambda: int(open("/proc/self/statm").read().split()[1]) * 4096
+weight, texts = torch.randn(768, 256).bfloat16(), torch.randn(1024, 768).bfloat16()
+for rows in range(1, 25):
+    texts[:rows] @ weight
+before = own()
+for rows in range(25, 1025):
+    texts[:rows] @ weight
+print(own() - before)
+"""
+
+
+@pytest.mark.skipif(not (sys.platform == "linux" and has_fast_bf16()), reason="reads /proc, multiplies bf16 by oneDNN")
+def test_a_thousand_shapes_do_not_fill_the_memory():
+    """What oneDNN keeps does not say: each thread would keep a thousand kernels by itself."""
+
+    def growth(of_a_thread: int) -> int:
+        kept = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "40", "LRU_CACHE_CAPACITY": str(of_a_thread)}
+        done = subprocess.run(
+            [sys.executable, "-c", SHAPES], env={**os.environ, **kept}, capture_output=True, text=True, check=True
+        )
+        return int(done.stdout)
+
+    assert growth(device.KERNELS_OF_A_THREAD) < growth(1_024) / 4

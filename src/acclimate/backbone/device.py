@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 Precision = Literal["fp32", "bf16"]
 M = TypeVar("M", bound=nn.Module)
 
-KERNELS = 8_192
+KERNELS, AMX_KERNELS, KERNELS_OF_A_THREAD = 512, 8_192, 16
+"""Compiled products that are kept, 0.2 to 0.6 MB each: in all, so with AMX, and once more by each thread."""
 READ_AT_ONCE = {"cpu": 2_048, "cuda": 65_536}
 """Tokens (with padding) that one forward without a graph reads: on a CPU small enough to stay in the cache."""
 
@@ -48,8 +49,11 @@ def has_fast_bf16(kind: str = "cpu") -> bool:
     """Say whether ``kind`` (``"cpu"`` or ``"cuda"``) multiplies bfloat16 in hardware: asked, not assumed."""
     if kind == "cuda":
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(bool(getattr(torch.cpu, name, lambda: False)()) for name in probes)
+    return _has("avx512_bf16") or _has("amx_tile")
+
+
+def _has(instructions: str) -> bool:
+    return bool(getattr(torch.cpu, f"_is_{instructions}_supported", lambda: False)())
 
 
 def choose_precision(precision: str = "auto", device: torch.device | None = None) -> Precision:
@@ -85,19 +89,23 @@ def one_device(arguments: TrainingArguments) -> TrainingArguments:
 
 
 def _keep_kernels() -> None:
-    """Let oneDNN keep the kernels that it has compiled for :data:`KERNELS` products instead of 1,024.
+    """Say how many of the kernels that oneDNN compiles are kept, one for each shape of each product.
 
-    It compiles one for each shape of each product, which takes 5 to 10 ms on a processor with AMX, longer than most of
-    the products. Has no effect on a process that has multiplied already, nor on who has set the variable.
+    Texts make more than a thousand shapes. With AMX a kernel takes 5 to 10 ms to compile, longer than most of the
+    products, so all are kept; elsewhere it takes about 1 ms, and those that come again soon are enough. Besides, torch
+    keeps in each thread the last 1,024 that it used, which only holds on to what oneDNN gives up.
+
+    Has no effect on a process that has multiplied already, nor on who has set the variables.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(KERNELS))
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(AMX_KERNELS if _has("amx_tile") else KERNELS))
+    os.environ.setdefault("LRU_CACHE_CAPACITY", str(KERNELS_OF_A_THREAD))
 
 
 def fast_fp32_matmul() -> bool:
     """Let oneDNN multiply fp32 matrices on a CPU where that is still fp32, and say whether it does.
 
     The switch doubles the speed on some processors with AVX-512, changes nothing on others, and on some silently
-    computes in bfloat16. Also has oneDNN keep more of the kernels that it compiles.
+    computes in bfloat16. Also says how many of the kernels that oneDNN compiles are kept.
     """
     _keep_kernels()  # before the first product, which may be the one that judges the switch
     if torch.cuda.is_available() or not _medium_is_fp32():
