@@ -19,6 +19,13 @@ def test_rows_are_padded_to_a_multiple_that_the_model_can_read(width, multiple, 
     assert padded - width < multiple
 
 
+def test_padding_counts_by_its_price():
+    text = torch.tensor([[0, 0, 0, -1], [1, -1, -1, -1]])
+    assert Grain().price_of(text) == 8
+    assert Grain(padding=0.25).price_of(text) == 5
+    assert Grain(padding=0.25).price_of(text[:1, :3]) == 3
+
+
 def test_a_model_whose_positions_are_no_multiple_is_not_padded_by_its_tokenizer():
     model = tiny_model("bert")
     model.config.max_position_embeddings = 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import weakref
 
 import pytest
@@ -11,6 +12,7 @@ from tests.tiny import ENCODERS, tiny_model
 from tests.training.helpers import micro_batches
 
 from acclimate.backbone import attach
+from acclimate.backbone.shapes import grain_of
 from acclimate.objectives import BatchObjective, Gates, GeneralContrast, MaskedLM, View
 from acclimate.training.engine import Engine
 
@@ -101,7 +103,8 @@ def test_micro_batches_add_up_to_one_batch(training, kept, monkeypatch):
     many = micro_batches(60)
     assert len(many) > 2
     torch.manual_seed(4)
-    engine = Engine(model, dga(importance), graph_tokens=3 * sum(batch.text.numel() for batch in many[:kept]))
+    room = 3 * sum(grain_of(model).price_of(batch.text) for batch in many[:kept])
+    engine = Engine(model, dga(importance), graph_tokens=math.ceil(room))
     reads = []
     monkeypatch.setattr(engine, "read", lambda batch, views: reads.append(batch) or Engine.read(engine, batch, views))
     terms = engine.step(many)

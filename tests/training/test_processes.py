@@ -18,6 +18,7 @@ from tests.tiny import save_tiny, tiny_tokenizer
 from tests.training.helpers import rows
 from tests.training.together import NO_DROPOUT, main, one_step
 
+from acclimate.backbone.shapes import EXACT, Grain
 from acclimate.corpus import Corpus, TokenRows
 from acclimate.errors import UserError
 from acclimate.files import read_json
@@ -121,14 +122,15 @@ def test_every_text_of_a_step_is_read_once(size):
 
 @pytest.mark.parametrize("tokens", [150, 10_000])
 @pytest.mark.parametrize("size", [2, 4, 8])
-def test_processes_have_about_as_much_to_read(tokens, size):
+@pytest.mark.parametrize("grain", [EXACT, Grain(width=8, padding=0.2)])
+def test_processes_have_about_as_much_to_read(tokens, size, grain):
     chance = np.random.default_rng(0)
     data = TokenRows.of([list(chance.integers(10, 60, length)) for length in chance.integers(3, 70, 64)])
-    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), tokens)
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), tokens, grain=grain)
     steps = [
         Steps(data, collator, batch_size=64, steps=1, seed=0, group=Processes(rank, size)) for rank in range(size)
     ]
-    loads = [sum(batch.text.numel() for batch in each[0]) for each in steps]
+    loads = [sum(grain.price_of(batch.text) for batch in each[0]) for each in steps]
     assert max(loads) <= 1.2 * sum(loads) / size
 
 

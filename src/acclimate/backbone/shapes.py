@@ -38,6 +38,12 @@ class Grain(NamedTuple):
         """Return what so many real tokens cost in a rectangle of ``read`` tokens; numbers, or arrays of them."""
         return real + self.padding * (read - real)
 
+    def price_of(self, text: torch.Tensor) -> float:
+        """Return what a micro-batch costs, in real tokens; ``text`` is -1 at padding (rows, tokens)."""
+        if self.padding == 1:
+            return text.numel()  # an accelerator is not asked, which would wait for it
+        return float(self.price(int((text >= 0).sum()), text.numel()))
+
 
 EXACT = Grain()
 """No padding but to the longest row, and as few batches as can be."""

@@ -233,4 +233,4 @@ class Steps(Dataset):
         while len(batches) < self.group.size:
             batches = collator(texts, np.random.default_rng([self.seed, 2, step]))
             collator = replace(collator, tokens=collator.tokens // 2, layout="padded")
-        return self.group.deal(batches, [batch.text.numel() for batch in batches])
+        return self.group.deal(batches, [collator.grain.price_of(batch.text) for batch in batches])

@@ -19,6 +19,7 @@ from acclimate.backbone.encoding import encode, encode_places, encode_with_embed
 from acclimate.backbone.last_layer import ends_by_token
 from acclimate.backbone.lowered import weights_for_a_step
 from acclimate.backbone.memory import kept_graph_tokens
+from acclimate.backbone.shapes import grain_of
 from acclimate.errors import UserError
 from acclimate.masking import Rewriting
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
@@ -51,13 +52,15 @@ class Engine:
             objectives: The loss terms.
             precision: Of the forward.
             reference: A frozen model in evaluation mode for views that ask for it.
-            graph_tokens: Up to how many tokens, over all views, the graphs of several micro-batches are kept at once
-                for terms that need all texts; those beyond are read twice. By default what suits the device.
+            graph_tokens: Up to how many tokens, over all views and padding by its price, the graphs of several
+                micro-batches are kept at once for terms that need all texts; those beyond are read twice. By default
+                what suits the device.
             group: The processes that read the step together, each its own micro-batches; by default this one alone.
         """
         self.group = group or Processes()
         device = next(model.parameters()).device
         self.graph_tokens = kept_graph_tokens(model) if graph_tokens is None else graph_tokens
+        self.grain = grain_of(model)
         self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
         self.lowered = weights_for_a_step(model, precision, device)
         self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
@@ -183,7 +186,7 @@ class Engine:
             return 0
         if not backward or len(batches) == 1:
             return len(batches)
-        read = accumulate(batch.text.numel() * self.student_views for batch in batches)
+        read = accumulate(self.grain.price_of(batch.text) * self.student_views for batch in batches)
         return sum(tokens <= self.graph_tokens for tokens in read)
 
     def _read(self, batch: Batch, grad: bool) -> tuple[Outputs, dict[str, Tensor]]:

@@ -42,14 +42,14 @@ class Processes:
         """Return the items of this process: every ``size``-th."""
         return list(items[self.rank :: self.size])
 
-    def deal(self, items: Sequence, sizes: Sequence[int]) -> list:
+    def deal(self, items: Sequence, sizes: Sequence[float]) -> list:
         """Return the items of this process when each, the largest first, goes to the one that has the least so far.
 
         Args:
             items: The same in all processes.
             sizes: What each of them weighs.
         """
-        loads = [0] * self.size
+        loads = [0.0] * self.size
         mine = []
         for place in sorted(range(len(items)), key=lambda place: -sizes[place]):
             taker = loads.index(min(loads))
