@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from acclimate.backbone import device
-from acclimate.backbone.device import has_fast_bf16
 
 
 def test_the_fast_products_are_switched_on_at_each_call(monkeypatch):
@@ -68,7 +67,9 @@ print(own() - before)
 """
 
 
-@pytest.mark.skipif(not (sys.platform == "linux" and has_fast_bf16()), reason="reads /proc, multiplies bf16 by oneDNN")
+@pytest.mark.skipif(
+    not (sys.platform == "linux" and device.has_fast_bf16()), reason="reads /proc, multiplies bf16 by oneDNN"
+)
 def test_a_thousand_shapes_do_not_fill_the_memory():
     """What oneDNN keeps does not say: each thread would keep a thousand kernels by itself."""
 
