@@ -96,13 +96,13 @@ def test_one_domain_and_one_seed_compare_nothing_but_have_shares(tiny_bert, tmp_
 
 def test_adapt_with_dga_and_the_inspection_share_their_importances(tiny_bert, tmp_path, monkeypatch):
     calls = []
-    measure = measuring.dropout_importance
+    measure = measuring.summed_importance
 
     def counted(*args, **kwargs):
         calls.append(1)
         return measure(*args, **kwargs)
 
-    monkeypatch.setattr(measuring, "dropout_importance", counted)
+    monkeypatch.setattr(measuring, "summed_importance", counted)
     corpus = domains("shared with adapt")
     (text,) = corpus.values()
     common = {"max_length": 24, "precision": "fp32", "progress": False}

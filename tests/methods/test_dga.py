@@ -40,13 +40,13 @@ def test_importance_is_cached_by_what_determines_it(tiny_bert, tmp_path, monkeyp
     import acclimate.training.importance as module
 
     calls = []
-    measure = module.dropout_importance
+    measure = module.summed_importance
 
     def counted(*args, **kwargs):
         calls.append(1)
         return measure(*args, **kwargs)
 
-    monkeypatch.setattr(module, "dropout_importance", counted)
+    monkeypatch.setattr(module, "summed_importance", counted)
     documents = [*DOCUMENTS, "a text of this test alone"]
 
     def run(name, seed=0, dropout=None, **settings):

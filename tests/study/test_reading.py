@@ -17,7 +17,7 @@ from tests.study.fakes import METHODS, World, study
 
 BEFORE = {
     "mlm": "10064bac63fb5518",
-    "dga, no contrast": "93793d1740557a1d",
+    "dga, no contrast": "7ba7599a6d3a5417",
 }
 """Keys of the adaptations of the study of the fakes with the real defaults of ``adapt``, stored by version 0.1."""
 READS = {

@@ -104,6 +104,13 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(together):
     assert read_json(together / "cut" / "acclimate.json")["result"]["steps"] == 4
 
 
+def test_importance_counts_what_both_have_read_and_both_stop_at_once(together):
+    """Groups of 20 tokens for both together; one that went on alone would wait for the other for ever."""
+    account = read_json(together / "early" / "importance.json")
+    assert 4 * 20 < account["tokens"] <= 4 * (20 + SHORT["max_length"])
+    assert 0 < account["standard_error"] < 1
+
+
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_every_text_of_a_step_is_read_once(size):
     collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), 10_000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import save_file
 from tests.tiny import tiny_model, tiny_tokenizer
@@ -52,5 +53,9 @@ def main(out: Path) -> None:
             with killed(3):
                 adapt(*arguments, settings=settings, save_every=2, **options)
         adapt(*arguments, settings=settings, save_every=2, **options)
+    early = {"importance_error": 1.0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("acclimate.training.run.SAMPLED_AT_ONCE", 10)
+        adapt(out / "bert", Corpus.of(DOCUMENTS), "dga", out / "early", settings=early, **options)
     timed = {**options, "steps": None, "max_minutes": 0.02}
     adapt(out / "bert", Corpus.of(DOCUMENTS), "mlm-taco", out / "timed", settings={"negatives": 5}, **timed)

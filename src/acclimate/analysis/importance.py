@@ -19,12 +19,12 @@ from acclimate.backbone.device import choose_precision, default_device, to_devic
 from acclimate.backbone.dropout import dropout_rates
 from acclimate.backbone.units import PARTS, part_letters
 from acclimate.corpus import Corpus, tokenize
-from acclimate.errors import UserError, check_positive, unknown
+from acclimate.errors import UserError, check_not_negative, check_positive, unknown
 from acclimate.files import check_replaceable, new_folder, write_json
 from acclimate.locks import one_writer
 from acclimate.masking import RandomMasking
 from acclimate.modules import virtual_ids
-from acclimate.training.importance import measured_importance
+from acclimate.training.importance import Measured, measured_importance
 from acclimate.training.lengths import check_length
 from acclimate.training.run import Run, cache_folder
 from acclimate.updates import normalise
@@ -57,6 +57,7 @@ def inspect_importance(
     *,
     parts: str | Iterable[str] = "H",
     tokens: int = 1_640_000,
+    error: float = 0.03,
     seeds: Iterable[int] = (0,),
     reads: Literal["hidden", "logits"] = "hidden",
     protect: Literal["unusual", "important"] = "unusual",
@@ -78,7 +79,9 @@ def inspect_importance(
         out: Folder for ``importance.json``, ``importance.safetensors`` (``DOMAIN/SEED/PART/raw`` and
             ``.../normalised``) and the figures; None writes nothing.
         parts: Letters: H attention heads, I intermediate and O output units of the feed-forward, E embedding.
-        tokens: Tokens of each domain's text to measure on; the whole text if it has fewer.
+        tokens: Tokens of each domain's text to measure on, at most; the whole text if it has fewer.
+        error: Standard error of the normalised importances at which measuring stops
+            (:func:`acclimate.updates.sampling_error`); 0 reads all ``tokens``.
         seeds: Each chooses its part of the text and its dropout.
         reads: See :func:`acclimate.updates.dropout_importance`.
         protect: See :func:`acclimate.updates.normalise`.
@@ -95,6 +98,7 @@ def inspect_importance(
     chosen_seeds = list(seeds)
     _check(corpora, letters, chosen_seeds, reads, protect, out)
     check_positive(tokens=tokens, max_length=max_length)
+    check_not_negative(error=error)
     chosen = choose_precision(precision, default_device())
     texts = {
         name: text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)
@@ -115,13 +119,15 @@ def inspect_importance(
     }
     to_device(loaded.model)
     raw: dict[str, dict[str, Tensor]] = {}
+    measured: dict[str, list[Measured]] = {}
     for name in rows:
-        found = []
+        found: list[Measured] = []
         for seed in chosen_seeds:
             run = Run(loaded.model, layers, loaded.tokenizer, rows[name], RandomMasking(), seed, chosen, progress)
             title = f"Importance on {name}" + (f", seed {seed}" if len(chosen_seeds) > 1 else "")
-            found.append(measured_importance(run, run.units(letters), tokens, reads, title))
-        raw[name] = {part: torch.stack([values[part].cpu() for values in found]) for part in letters}
+            found.append(measured_importance(run, run.units(letters), tokens, reads, error, title))
+        raw[name] = {part: torch.stack([one.raw[part].cpu() for one in found]) for part in letters}
+        measured[name] = found
     normalised = {
         name: {part: torch.stack([normalise(one, protect) for one in raw[name][part]]) for part in letters}
         for name in raw
@@ -131,6 +137,7 @@ def inspect_importance(
         "model": str(model),
         "settings": {
             "tokens": tokens,
+            "error": error,
             "seeds": chosen_seeds,
             "reads": reads,
             "protect": protect,
@@ -143,7 +150,8 @@ def inspect_importance(
                 "sources": texts[name].report.sources,
                 "documents": texts[name].report.documents,
                 "tokens": found_rows.tokens,
-                "read": min(tokens, found_rows.tokens),
+                "read": [one.read for one in measured[name]],
+                "standard_error": [one.error for one in measured[name]],
             }
             for name, found_rows in rows.items()
         },

@@ -23,7 +23,8 @@ def importance_tables(report: dict[str, Any]) -> list[Table | str]:
                 shown.append(_pairs(found))
             shown.append(_reading(found))
         shown.append(_shares(f"{title}: share by normalised importance", found, report["bins"]))
-    whole = [name for name, domain in report["domains"].items() if domain["tokens"] <= report["settings"]["tokens"]]
+    shown.append(_certainty(report["domains"]))
+    whole = [name for name, domain in report["domains"].items() if domain["tokens"] <= min(domain["read"])]
     if whole and len(report["settings"]["seeds"]) > 1:
         shown.append(f"The whole text of {', '.join(whole)} was read: there, seeds differ in dropout only.")
     return shown
@@ -45,6 +46,16 @@ def _alike(title: str, found: dict[str, Any]) -> Table | None:
     for kind, chance in found["random"].items():
         cosine = f"{chance['cosine']['mean']:.2f}"
         table.add_row(f"random, {kind}", *(cosine if "cosine" in name else "0" for name in columns), style="dim")
+    return table
+
+
+def _certainty(domains: dict[str, Any]) -> Table:
+    """Make the table of how much was read and how sure the importances are, each of the seed that has the least."""
+    table = _table("What was read", ["tokens", "standard error"])
+    for name, domain in domains.items():
+        errors = domain["standard_error"]
+        sure = "too little text to tell" if None in errors else f"{max(errors):.3f}"
+        table.add_row(name, f"{min(domain['read']):,}", sure)
     return table
 
 

@@ -17,7 +17,10 @@ def inspect_importance(
     corpus: Annotated[list[str], typer.Option(help="NAME=TEXT of a domain: file, folder, glob or hf:NAME; several.")],
     out: Out,
     parts: Annotated[str, typer.Option(help="H heads, I and O feed-forward, E embedding, as H,I.")] = "H",
-    tokens: Annotated[int, typer.Option(help="Tokens of each domain to measure on.")] = 1_640_000,
+    tokens: Annotated[int, typer.Option(help="Tokens of each domain to measure on, at most.")] = 1_640_000,
+    error: Annotated[
+        float, typer.Option(help="Standard error of what is measured at which to stop; 0 reads all tokens.")
+    ] = 0.03,
     seed: Annotated[list[int] | None, typer.Option(help="May be given several times (default: 0).")] = None,
     reads: Annotated[Literal["hidden", "logits"], typer.Option(help="What the divergence is between.")] = "hidden",
     protect: Annotated[
@@ -43,6 +46,7 @@ def inspect_importance(
         out,
         parts=parts,
         tokens=tokens,
+        error=error,
         seeds=seed or [0],
         reads=reads,
         protect=protect,

@@ -1,7 +1,7 @@
 """DGA: adapting a language model while preserving its general knowledge (Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import BeforeValidator
@@ -35,7 +35,10 @@ class DGA(Method):
         parts: What is measured, gated and protected, as letters with commas: H attention heads, I intermediate and
             O output units of the feed-forward, E features of the embedding.
         importance: Measured by ``"dropout"`` (Eq. 5 to 8), or drawn at ``"random"`` before normalisation.
-        importance_tokens: Tokens of domain text on which importance is measured (paper: 1.64 M).
+        importance_tokens: Tokens of domain text on which importance is measured, at most (paper: 1.64 M).
+        importance_error: Measuring stops when the standard error of the normalised importances is this small; 0 reads
+            all, as the paper does. The default is not the paper's: it takes a tenth to a seventh of the time, and the
+            scores range from 0 to 1.
         importance_reads: Whether the divergence of Eq. 8 is taken between hidden states or vocabulary distributions.
         protect: ``"unusual"`` is Eq. 10, which protects the least important units of a layer as strongly as the most
             important; ``"important"`` keeps only the upper side.
@@ -51,6 +54,7 @@ class DGA(Method):
     parts: Annotated[tuple[Part, ...], BeforeValidator(part_letters)] = ("H",)
     importance: Literal["dropout", "random"] = "dropout"
     importance_tokens: int = 1_640_000
+    importance_error: float = 0.03
     importance_reads: Literal["hidden", "logits"] = "hidden"
     protect: Literal["unusual", "important"] = "unusual"
     mask_on: Literal["update", "gradient"] = "update"
@@ -60,7 +64,7 @@ class DGA(Method):
     def __post_init__(self) -> None:
         """Check the numbers, and start without importances: :meth:`prepare` measures them."""
         check_positive(temperature=self.temperature, importance_tokens=self.importance_tokens)
-        check_not_negative(contrast_weight=self.contrast_weight)
+        check_not_negative(contrast_weight=self.contrast_weight, importance_error=self.importance_error)
         if not self.parts:
             raise UserError("parts is empty, so there is nothing to protect; name some of H, I, O and E.")
         if not self.contrast_weight and self.knowledge == "domain":
@@ -71,13 +75,17 @@ class DGA(Method):
     def prepare(self, run: Run) -> None:
         """Measure the importances on a part of the domain text, or take them from the cache."""
         units = run.units(self.parts)
+        how: dict[str, Any] = {"measured": self.importance}
         if self.importance == "random":
             chance = torch.Generator().manual_seed(run.seed)
             raw = {part: torch.rand(len(of), of[0].units, generator=chance) for part, of in units.items()}
         else:
-            raw = measured_importance(run, units, self.importance_tokens, self.importance_reads)
+            limits = self.importance_tokens, self.importance_reads, self.importance_error
+            found = measured_importance(run, units, *limits)
+            raw = found.raw
+            how |= {"tokens": found.read, "standard_error": found.error}
         self._importance = {part: normalise(values.to(run.device), self.protect) for part, values in raw.items()}
-        run.accounts["importance.json"] = importance_account(raw, self._importance, measured=self.importance)
+        run.accounts["importance.json"] = importance_account(raw, self._importance, **how)
         self._mask = SoftMask(units, self._importance, on=self.mask_on)
 
     def objectives(self) -> list[Objective | BatchObjective]:

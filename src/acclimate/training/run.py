@@ -110,6 +110,14 @@ class Run:
             tokens: Real tokens to read; the whole corpus if it has fewer.
             readings: How many times one forward reads each row, for the size of the micro-batches.
         """
+        for group in self.sampled(tokens, readings):
+            yield from group
+
+    def sampled(self, tokens: int, readings: int = 1) -> Iterator[list[Batch]]:
+        """Yield what :meth:`sample` does in groups of micro-batches, each a random part of the corpus by itself.
+
+        There are as many in all processes, each with texts of :data:`SAMPLED_AT_ONCE` tokens for each process.
+        """
         at_once = training_tokens(self.model, readings)
         collator = Collator.of(self.tokenizer, self.masking, at_once, grain=grain_of(self.model))
         order = np.random.default_rng([self.seed, 3]).permutation(len(self.rows))
@@ -124,10 +132,10 @@ class Run:
             total += len(row)
             pool += len(row)
             if pool > SAMPLED_AT_ONCE * self.group.size:
-                yield from self.group.share(collator(chosen, rng))
+                yield self.group.share(collator(chosen, rng))
                 chosen, pool = [], 0
         if chosen:
-            yield from self.group.share(collator(chosen, rng))
+            yield self.group.share(collator(chosen, rng))
 
     def say(self, text: str) -> None:
         """Tell the user something, unless the run is quiet."""

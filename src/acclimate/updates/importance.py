@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Literal
 
@@ -52,12 +52,8 @@ def dropout_importance(
     *,
     representation: Representation = "hidden",
     precision: Precision = "fp32",
-    add: Callable[[Sequence[Tensor]], list[Tensor]] = list,
 ) -> dict[str, Tensor]:
     """Average the absolute gradient of the gate of each head, or other unit, over texts (Eq. 6).
-
-    The gates have a row for each text, so that one backward gives the exact gradient of every text by itself.
-    The parameters are frozen meanwhile and keep no gradient; the mode and the gates of the model are restored.
 
     Args:
         model: A masked language model with attached attention.
@@ -66,14 +62,43 @@ def dropout_importance(
         representation: See :func:`dropout_divergence`. The paper says "the resulting representations"; the hidden
             state is the default, since it is what those words name and needs no vocabulary projection at every token.
         precision: Of the forward.
-        add: How to sum tensors over the processes that read other batches; by default there are none.
 
     Returns:
         (layers, units) for each part, float32, not normalised.
 
     Raises:
-        UserError: If the model has no dropout (the divergence would be zero and its gradient rounding noise), there
-            is no text, or a gradient is not finite.
+        UserError: As :func:`summed_importance` and :func:`mean_importance`.
+    """
+    return mean_importance(
+        [summed_importance(model, units, batches, representation=representation, precision=precision)]
+    )
+
+
+def summed_importance(
+    model: PreTrainedModel,
+    units: Mapping[str, Sequence[Gated]],
+    batches: Iterable[Batch],
+    *,
+    representation: Representation = "hidden",
+    precision: Precision = "fp32",
+) -> tuple[int, dict[str, Tensor]]:
+    """Add up the absolute gradients of gates over texts: the sum of Eq. 6, for one group of texts.
+
+    The gates have a row for each text, so that one backward gives the exact gradient of every text by itself.
+    The parameters are frozen meanwhile and keep no gradient; the mode and the gates of the model are restored.
+
+    Args:
+        model: As for :func:`dropout_importance`, like the others.
+        units: See there.
+        batches: See there.
+        representation: See there.
+        precision: See there.
+
+    Returns:
+        The number of texts, and for each part the sum over them: (layers, units), float32.
+
+    Raises:
+        UserError: If the model has no dropout: the divergence would be zero and its gradient rounding noise.
     """
     if representation not in ("hidden", "logits"):
         raise UserError(f"Importance reads 'hidden' or 'logits', not '{representation}'.")
@@ -101,13 +126,28 @@ def dropout_importance(
             for part, gradient in zip(gates, gradients, strict=True):
                 total[part] += gradient.abs().sum(1)
             texts += batch.texts
-    counted, *totals = add([torch.tensor(float(texts), device=device), *total.values()])
-    texts, total = int(counted), dict(zip(total, totals, strict=True))
+    return texts, total
+
+
+def mean_importance(groups: Sequence[tuple[int, Mapping[str, Tensor]]]) -> dict[str, Tensor]:
+    """Average importances over the texts of all groups (Eq. 6).
+
+    Args:
+        groups: Of each the number of texts and the sums, as :func:`summed_importance` returns them.
+
+    Returns:
+        (layers, units) for each part.
+
+    Raises:
+        UserError: If there is no text, or a gradient was not finite.
+    """
+    texts = sum(number for number, _ in groups)
     if texts == 0:
         raise UserError("There is no text to measure head importance on.")
-    if not all(bool(values.isfinite().all()) for values in total.values()):
+    means = {part: torch.stack([sums[part] for _, sums in groups]).sum(0) / texts for part in groups[0][1]}
+    if not all(bool(values.isfinite().all()) for values in means.values()):
         raise UserError("Head importance is not finite; try precision fp32.")
-    return {part: values / texts for part, values in total.items()}
+    return means
 
 
 @contextmanager
@@ -141,9 +181,21 @@ def normalise(importance: Tensor, protect: Literal["unusual", "important"] = "un
     """
     if protect not in ("unusual", "important"):
         raise UserError(f"Importances protect 'unusual' or 'important' heads, not '{protect}'.")
+    score = standing(importance)
+    return score.abs() if protect == "unusual" else score.clamp(min=0)
+
+
+def standing(importance: Tensor) -> Tensor:
+    """Return tanh of the standardised importances of a layer: where a unit stands among its own (Eq. 10).
+
+    Args:
+        importance: (layers, units) of one part.
+
+    Returns:
+        (layers, units), from -1 to 1, zeros in a layer whose units are all equally important.
+    """
     centred = importance - importance.mean(1, keepdim=True)
     spread = importance.std(1, keepdim=True, correction=min(1, importance.shape[1] - 1))
     # Relative to the scores' size: the spread of equal scores is rounding noise, which must not be blown up.
     flat = spread <= 1e-6 * importance.abs().amax(1, keepdim=True)
-    score = torch.tanh(torch.where(flat, 0.0, centred / spread.masked_fill(flat, 1.0)))
-    return score.abs() if protect == "unusual" else score.clamp(min=0)
+    return torch.tanh(torch.where(flat, 0.0, centred / spread.masked_fill(flat, 1.0)))

@@ -1,0 +1,81 @@
+"""Importance is measured until it is exact enough, and not longer."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from tests.methods.test_contract import SHORT
+from tests.tiny import TEXTS
+
+import acclimate.training.importance as measuring
+import acclimate.training.run as running
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.methods import get
+from acclimate.training import adapt
+from acclimate.updates import normalise
+
+GROUP = 60
+"""Tokens of a group in these tests."""
+MANY = [f"{text} {number}" for text in TEXTS for number in range(40)]
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch):
+    monkeypatch.setattr(running, "SAMPLED_AT_ONCE", GROUP)
+
+
+def measured(tiny_bert, out, **settings):
+    """What an adaptation wrote about its importances, and the method with them."""
+    method = get("dga", **settings)
+    adapt(tiny_bert, Corpus.of(MANY), method, out, **SHORT)
+    return json.loads((out / "importance.json").read_text()), method
+
+
+def test_no_error_asked_for_reads_all(tiny_bert, tmp_path):
+    account, _ = measured(tiny_bert, tmp_path / "all", importance_error=0, importance_tokens=1_500)
+    assert 1_400 < account["tokens"] <= 1_500
+    assert 0 < account["standard_error"] < 1
+
+
+def test_measuring_stops_when_it_is_exact_enough(tiny_bert, tmp_path):
+    whole, exact = measured(tiny_bert, tmp_path / "a", importance_error=0)
+    error = 1.5 * whole["standard_error"]
+    account, _ = measured(tiny_bert, tmp_path / "b", importance_error=error)
+    assert 4 * GROUP < account["tokens"] < whole["tokens"]
+    assert account["standard_error"] <= error
+    off = normalise(torch.tensor(account["parts"]["H"]["raw"])) - exact._importance["H"].cpu()
+    assert 0 < float(off.square().mean().sqrt()) < 3 * error
+    soon, _ = measured(tiny_bert, tmp_path / "c", importance_error=1.0)
+    assert 4 * GROUP < soon["tokens"] <= 4 * GROUP + 4 * SHORT["max_length"]
+    again, _ = measured(tiny_bert, tmp_path / "d", importance_error=1.0)
+    assert again == soon, "from the cache"
+
+
+def test_too_little_text_to_tell_is_said_and_random_ones_have_no_error(tiny_bert, tmp_path):
+    account, _ = measured(tiny_bert, tmp_path / "few", importance_tokens=100)
+    assert account["standard_error"] is None
+    assert account["tokens"] <= 100
+    account, _ = measured(tiny_bert, tmp_path / "random", importance="random")
+    assert account["measured"] == "random" and "tokens" not in account
+
+
+def test_what_is_not_finite_is_told_at_the_first_group(tiny_bert, tmp_path, monkeypatch):
+    calls = []
+
+    def broken(model, units, batches, **_):
+        calls.append(len(list(batches)))
+        return 3, {"H": torch.full((2, 4), math.nan)}
+
+    monkeypatch.setattr(measuring, "summed_importance", broken)
+    with pytest.raises(UserError, match="not finite; try precision fp32"):
+        measured(tiny_bert, tmp_path / "out", importance_tokens=1_000)
+    assert len(calls) == 1
+
+
+def test_a_negative_error_is_a_mistake():
+    with pytest.raises(UserError, match="importance-error must be zero or more"):
+        get("dga", importance_error=-0.1)
