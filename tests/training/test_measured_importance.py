@@ -55,6 +55,34 @@ def test_measuring_stops_when_it_is_exact_enough(tiny_bert, tmp_path):
     assert again == soon, "from the cache"
 
 
+def test_a_killed_measurement_and_a_more_exact_one_go_on(tiny_bert, tmp_path, monkeypatch):
+    """With the same values, to the last bit, as if nothing had happened."""
+    measure, calls = measuring.summed_importance, []
+
+    def counted(*args, **kwargs):
+        if len(calls) == 5:
+            raise KeyboardInterrupt
+        calls.append(1)
+        return measure(*args, **kwargs)
+
+    options = {"importance_error": 0, "importance_tokens": 9 * GROUP}
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "one"))
+    whole, first = measured(tiny_bert, tmp_path / "whole", **options)
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "other"))
+    monkeypatch.setattr(measuring, "summed_importance", counted)
+    with pytest.raises(KeyboardInterrupt):
+        measured(tiny_bert, tmp_path / "out", **options)
+    calls[:] = [1, 1, 1, 1]
+    measured(tiny_bert, tmp_path / "soon", importance_error=1.0)
+    assert len(calls) == 4, "four of the five groups that were kept are enough"
+    calls.clear()
+    monkeypatch.setattr(measuring, "summed_importance", lambda *a, **k: calls.append(1) or measure(*a, **k))
+    again, second = measured(tiny_bert, tmp_path / "out", **options)
+    assert again == whole
+    assert torch.equal(first._importance["H"], second._importance["H"])
+    assert len(calls) == len(list((tmp_path / "one").glob("importance/*/*"))) - 5 > 0
+
+
 def test_too_little_text_to_tell_is_said_and_random_ones_have_no_error(tiny_bert, tmp_path):
     account, _ = measured(tiny_bert, tmp_path / "few", importance_tokens=100)
     assert account["standard_error"] is None
@@ -70,10 +98,12 @@ def test_what_is_not_finite_is_told_at_the_first_group(tiny_bert, tmp_path, monk
         calls.append(len(list(batches)))
         return 3, {"H": torch.full((2, 4), math.nan)}
 
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(measuring, "summed_importance", broken)
     with pytest.raises(UserError, match="not finite; try precision fp32"):
         measured(tiny_bert, tmp_path / "out", importance_tokens=1_000)
     assert len(calls) == 1
+    assert not list(tmp_path.glob("cache/importance/*/*")), "and not kept"
 
 
 def test_a_negative_error_is_a_mistake():

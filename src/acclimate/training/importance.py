@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,8 +19,8 @@ from acclimate.updates import mean_importance, sampling_error, summed_importance
 from acclimate.updates.importance import Representation
 from acclimate.updates.sampling_error import FEWEST
 
-READ, ERROR = "read", "error"
-"""Names of what is kept in the cache beside the importances of parts, which have letters."""
+TEXTS = "texts"
+"""Name of what is kept in the cache beside the sums of parts, which have letters."""
 SINGLY, THINNED = 32, 64
 """Units of a layer that are kept each, and how many of more."""
 
@@ -49,7 +49,9 @@ def measured_importance(
     error: float = 0.0,
     title: str = "Importance",
 ) -> Measured:
-    """Measure importance on a part of a run's text (DGA, Eq. 6 to 8), or take it from the cache.
+    """Measure importance on a part of a run's text (DGA, Eq. 6 to 8), group by group, until that is exact enough.
+
+    The sums of each group are kept in the cache: a run that was killed, or wants to know it more exactly, goes on.
 
     Args:
         run: The model, its text and the seed; what is measured depends on nothing else of it.
@@ -62,35 +64,45 @@ def measured_importance(
     Raises:
         UserError: As :func:`acclimate.updates.dropout_importance`.
     """
-    options = {"tokens": tokens, "reads": reads, "parts": sorted(units), "error": error}
-    kept = run.cached("importance", options, lambda: _measured(run, units, tokens, reads, error, title))
-    spread = float(kept.pop(ERROR))
-    return Measured(kept, int(kept.pop(READ)), None if math.isnan(spread) else spread)
-
-
-def _measured(
-    run: Run, units: Mapping[str, Sequence[Gated]], tokens: int, reads: Representation, error: float, title: str
-) -> dict[str, Tensor]:
-    """Measure group by group until that is exact enough; :data:`READ` and :data:`ERROR` stand beside the parts."""
     most = min(tokens, int(getattr(run.rows, "tokens", tokens)))
     least = min(most, FEWEST * SAMPLED_AT_ONCE * run.group.size)
+    shelf = run.shelf("importance", {"reads": reads, "parts": sorted(units)})
     groups: list[tuple[int, dict[str, Tensor]]] = []
-    found = None
+    read, found = 0, None
     with Progress(title, least if error else most, unit="tokens", enabled=run.progress) as bar:
-        read = _Count(bar, run.group.size)
-        for batches in run.sampled(tokens, readings=2):
-            mine = summed_importance(run.model, units, read.of(batches), representation=reads, precision=run.precision)
-            groups.append(_together(mine, run))
-            mean_importance(groups[-1:])  # what is not finite is told now, not at the end
+        for number, (size, batches) in enumerate(run.sampled(tokens, readings=2)):
+            told = _told(batches, bar, read, run.group.size)
+            sums = shelf(partial(_group, run, units, told, reads), number, size)
+            groups.append((int(sums.pop(TEXTS)), sums))
+            read += size
+            bar.at(read)
             found = sampling_error(groups)
             if error and found is not None:
                 if run.group.all(found <= error, run.device):
-                    bar.expect(read.everyone)
+                    bar.expect(read)
                     break
                 # The error falls with the root of what is read.
-                bar.expect(min(most, round(read.everyone * (found / error) ** 2)))
-    (together,) = run.group.add([torch.tensor(read.tokens, device=run.device)])
-    return {**mean_importance(groups), READ: together, ERROR: torch.tensor(math.nan if found is None else found)}
+                bar.expect(min(most, round(read * (found / error) ** 2)))
+    return Measured(mean_importance(groups), read, found)
+
+
+def _group(
+    run: Run, units: Mapping[str, Sequence[Gated]], batches: Iterable[Batch], reads: Representation
+) -> dict[str, Tensor]:
+    """Measure one group of texts, and add what all processes have; the number of texts stands beside the parts."""
+    texts, sums = summed_importance(run.model, units, batches, representation=reads, precision=run.precision)
+    count, *totals = run.group.add([torch.tensor(float(texts), device=run.device), *sums.values()])
+    together = dict(zip(sums, totals, strict=True))
+    mean_importance([(int(count), together)])  # what is not finite is told now, and not kept
+    return {TEXTS: count, **together}
+
+
+def _told(batches: Iterable[Batch], bar: Progress, before: int, processes: int) -> Iterator[Batch]:
+    """Pass batches on, and tell the bar about how many tokens all have read when the next one is asked for."""
+    for batch in batches:
+        yield batch
+        before += batch.tokens * processes
+        bar.at(before)
 
 
 def importance_account(
@@ -125,30 +137,3 @@ def importance_account(
 
 def _rounded(values: Tensor) -> list[list[float]]:
     return [[float(f"{value:.4g}") for value in row] for row in values.tolist()]
-
-
-def _together(mine: tuple[int, dict[str, Tensor]], run: Run) -> tuple[int, dict[str, Tensor]]:
-    """Add the sums of all processes, which read other batches of the same group."""
-    texts, sums = mine
-    count, *totals = run.group.add([torch.tensor(float(texts), device=run.device), *sums.values()])
-    return int(count), dict(zip(sums, totals, strict=True))
-
-
-class _Count:
-    """Passes batches on, and tells the bar how many real tokens have been read when the next one is asked for."""
-
-    def __init__(self, bar: Progress, processes: int) -> None:
-        self._bar = bar
-        self._processes = processes
-        self.tokens = 0
-
-    @property
-    def everyone(self) -> int:
-        """About how many tokens all processes have read."""
-        return self.tokens * self._processes
-
-    def of(self, batches: Iterable[Batch]) -> Iterator[Batch]:
-        for batch in batches:
-            yield batch
-            self.tokens += batch.tokens
-            self._bar.at(self.everyone)

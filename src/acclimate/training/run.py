@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -21,12 +20,12 @@ from acclimate.backbone.device import Precision
 from acclimate.backbone.dropout import dropout_rates
 from acclimate.backbone.memory import training_tokens
 from acclimate.backbone.shapes import grain_of
-from acclimate.files import new_folder
 from acclimate.masking import Masking
 from acclimate.objectives import Batch
 from acclimate.training.batches import Collator
 from acclimate.training.processes import Processes
 from acclimate.training.progress import TrainingBar
+from acclimate.training.shelf import Shelf
 
 T = TypeVar("T")
 SAYS_NOTHING = ("_name_or_path", "architectures", "dtype", "transformers_version", "use_cache")
@@ -110,13 +109,14 @@ class Run:
             tokens: Real tokens to read; the whole corpus if it has fewer.
             readings: How many times one forward reads each row, for the size of the micro-batches.
         """
-        for group in self.sampled(tokens, readings):
+        for _, group in self.sampled(tokens, readings):
             yield from group
 
-    def sampled(self, tokens: int, readings: int = 1) -> Iterator[list[Batch]]:
+    def sampled(self, tokens: int, readings: int = 1) -> Iterator[tuple[int, list[Batch]]]:
         """Yield what :meth:`sample` does in groups of micro-batches, each a random part of the corpus by itself.
 
-        There are as many in all processes, each with texts of :data:`SAMPLED_AT_ONCE` tokens for each process.
+        There are as many in all processes, each with texts of :data:`SAMPLED_AT_ONCE` tokens for each process. Before
+        the micro-batches of this process stand the tokens of the group in all.
         """
         at_once = training_tokens(self.model, readings)
         collator = Collator.of(self.tokenizer, self.masking, at_once, grain=grain_of(self.model))
@@ -132,10 +132,10 @@ class Run:
             total += len(row)
             pool += len(row)
             if pool > SAMPLED_AT_ONCE * self.group.size:
-                yield self.group.share(collator(chosen, rng))
+                yield pool, self.group.share(collator(chosen, rng))
                 chosen, pool = [], 0
         if chosen:
-            yield self.group.share(collator(chosen, rng))
+            yield pool, self.group.share(collator(chosen, rng))
 
     def say(self, text: str) -> None:
         """Tell the user something, unless the run is quiet."""
@@ -152,10 +152,15 @@ class Run:
         return gate_units(self.model, self.layers, parts)
 
     def cached(self, name: str, options: dict[str, Any], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Return tensors from the cache, or make and keep them; chance inside ``make`` comes from the run's seed.
+        """Return tensors from the cache, or make and keep them; chance inside ``make`` comes from the run's seed."""
+        return self.shelf(name, options)(make)
 
-        The key is the model's weights and configuration, the text, the seed, ``options``, and how it is computed.
+    def shelf(self, name: str, options: dict[str, Any]) -> Shelf:
+        """Return a place in the cache for tensors that belong together.
+
+        Its key is the model's weights and configuration, the text, the seed, ``options``, and how it is computed.
         """
+        text = getattr(self.rows, "fingerprint", None)
         parts = {
             "name": name,
             "options": options,
@@ -165,18 +170,7 @@ class Run:
             "processes": self.group.size,
             "device": self.device.type,
             "model": fingerprint_model(self.model),
-            "text": getattr(self.rows, "fingerprint", None),
+            "text": text,
         }
-        folder = cache_folder() / name / cache_key(parts)
-        file = folder / "tensors.safetensors"
-        found = parts["text"] is not None and file.is_file()
-        if self.group.all(found, self.device):
-            return {name: value.to(self.device) for name, value in load_file(file).items()}
-        with torch.random.fork_rng():
-            torch.manual_seed(self.seed + self.group.rank)
-            values = make()
-        if parts["text"] is not None and not found and self.group.first:
-            with new_folder(folder) as temporary:
-                kept = {name: value.cpu().contiguous() for name, value in values.items()}
-                save_file(kept, temporary / "tensors.safetensors")
-        return values
+        folder = None if text is None else cache_folder() / name / cache_key(parts)
+        return Shelf(folder, self.seed, self.group, self.device)

@@ -1,0 +1,61 @@
+"""A place in the cache for tensors that took long: made once, and found again by what decides them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from acclimate.files import new_folder
+from acclimate.training.processes import Processes
+
+
+@dataclass(frozen=True)
+class Shelf:
+    """Gives tensors from the cache, or makes and keeps them; all processes of a run must ask for the same.
+
+    Attributes:
+        folder: Where they are kept; None if nothing is to be.
+        seed: Where chance inside of what makes them comes from.
+        group: The processes of the run.
+        device: Where tensors from the cache are put.
+    """
+
+    folder: Path | None
+    seed: int
+    group: Processes
+    device: torch.device
+
+    def __call__(self, make: Callable[[], dict[str, Tensor]], *place: int) -> dict[str, Tensor]:
+        """Return the tensors at a place.
+
+        Args:
+            make: Makes them; called if not every process finds them.
+            place: Numbers, if there are several on this shelf. Each place has its own stream of chance, so that what
+                is made does not depend on whether others were found or made before.
+        """
+        folder = self.folder.joinpath(*(["-".join(map(str, place))] if place else [])) if self.folder else None
+        file = folder / "tensors.safetensors" if folder else None
+        found = file is not None and file.is_file()
+        if self.group.all(found, self.device):
+            assert file is not None
+            return {name: value.to(self.device) for name, value in load_file(file).items()}
+        with torch.random.fork_rng():
+            torch.manual_seed(self._chance(place))
+            values = make()
+        if folder is not None and not found and self.group.first:
+            with new_folder(folder) as temporary:
+                kept = {name: value.cpu().contiguous() for name, value in values.items()}
+                save_file(kept, temporary / "tensors.safetensors")
+        return values
+
+    def _chance(self, place: tuple[int, ...]) -> int:
+        """Return the seed of a place in this process."""
+        if not place:
+            return self.seed + self.group.rank
+        return int(np.random.SeedSequence([self.seed, self.group.rank, *place]).generate_state(1, np.uint64)[0] >> 1)
