@@ -77,6 +77,8 @@ def test_the_paper_in_numbers(plan):
     assert {given["importance_tokens"] for given in made.settings.values() if "importance_tokens" in given} == {
         1_640_000
     }
+    measured = [given for given in made.settings.values() if given.get("importance") == "dropout"]
+    assert len(measured) > 4 and {given["importance_error"] for given in measured} == {0}
     sizes = {name: (len(task.train), len(task.test)) for (_, name), task in made.tasks.items()}
     assert sizes["ACL-ARC"] == (1520, 421)
     assert sizes["SciERC"] == (2260, 2388)

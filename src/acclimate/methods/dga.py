@@ -37,8 +37,8 @@ class DGA(Method):
         importance: Measured by ``"dropout"`` (Eq. 5 to 8), or drawn at ``"random"`` before normalisation.
         importance_tokens: Tokens of domain text on which importance is measured, at most (paper: 1.64 M).
         importance_error: Measuring stops when the standard error of the normalised importances is this small; 0 reads
-            all, as the paper does. The default is not the paper's: it takes a tenth to a seventh of the time, and the
-            scores range from 0 to 1.
+            all, as the paper does. The default is not the paper's: it reads a fifth to an eighth of the text, and the
+            scores range from 0 to 1 (docs/analyses.md).
         importance_reads: Whether the divergence of Eq. 8 is taken between hidden states or vocabulary distributions.
         protect: ``"unusual"`` is Eq. 10, which protects the least important units of a layer as strongly as the most
             important; ``"important"`` keeps only the upper side.
