@@ -6,7 +6,7 @@ import sys
 import time
 
 FIRST, LAST = 10.0, 300.0
-"""Seconds until the first line, and between two lines at most. Each takes half as long again as all before it."""
+"""Seconds until the first line, and between two lines at most; else half of the time until now."""
 
 
 class ProgressLines:

@@ -39,7 +39,7 @@ class Shelf:
             place: Numbers, if there are several on this shelf. Each place has its own stream of chance, so that what
                 is made does not depend on whether others were found or made before.
         """
-        folder = self.folder.joinpath(*(["-".join(map(str, place))] if place else [])) if self.folder else None
+        folder = self.folder / "-".join(map(str, place)) if self.folder and place else self.folder
         file = folder / "tensors.safetensors" if folder else None
         found = file is not None and file.is_file()
         if self.group.all(found, self.device):
