@@ -19,7 +19,7 @@ from acclimate.training.engine import Engine, reference_for
 from acclimate.training.lengths import extend
 from acclimate.training.loop import train
 from acclimate.training.run import Run
-from acclimate.updates import UpdateRule, dropout_importance
+from acclimate.updates import UpdateRule, summed_importance
 from benchmarks.data import make_model, make_texts, make_tokenizer
 from benchmarks.gate import Gate, Job
 
@@ -93,7 +93,7 @@ def importance(job: Job, gate: Gate) -> None:
                 read.append(batch.tokens)
                 yield batch
 
-        dropout_importance(run.model, run.units(("H",)), batches(), precision=run.precision)
+        summed_importance(run.model, run.units(("H",)), batches(), precision=run.precision)
         gate.step(sum(read))
 
 

@@ -14,7 +14,7 @@ from acclimate.backbone import attach, encode, gate_units
 from acclimate.errors import UserError
 from acclimate.objectives import MaskedLM
 from acclimate.training.engine import Engine
-from acclimate.updates import SoftMask, dropout_importance
+from acclimate.updates import SoftMask, mean_importance, summed_importance
 
 REAL = TEXT >= 0
 OTHERS = ("I", "O", "E")
@@ -101,7 +101,7 @@ def test_importance_of_all_parts_is_the_mean_of_absolute_gradients(kind):
     units = gate_units(model, attach(model), ("H", *OTHERS))
     batch = micro_batches(10_000)[0]
     torch.manual_seed(5)
-    fast = dropout_importance(model, units, [batch])
+    fast = mean_importance([summed_importance(model, units, [batch])])
     torch.manual_seed(5)
     model.train()
     gates = {part: values.requires_grad_() for part, values in ones(units, batch.texts).items()}

@@ -9,8 +9,13 @@ from tests.training.helpers import micro_batches
 
 from acclimate.backbone import attach, encode
 from acclimate.errors import UserError
-from acclimate.updates import dropout_importance, normalise
+from acclimate.updates import mean_importance, normalise, summed_importance
 from acclimate.updates.importance import dropout_divergence
+
+
+def importance(model, units, batches, **options):
+    """The mean over all texts, measured as one group."""
+    return mean_importance([summed_importance(model, units, batches, **options)])
 
 
 def one_text(batch, index):
@@ -72,7 +77,7 @@ def test_importance_is_the_mean_of_absolute_gradients(model):
     layers = attach(model)
     batch = micro_batches(10_000)[0]
     torch.manual_seed(5)
-    fast = dropout_importance(model, {"H": layers}, [batch])["H"]
+    fast = importance(model, {"H": layers}, [batch])["H"]
     torch.manual_seed(5)
     model.train()
     gates = torch.ones(2, batch.texts, 4, requires_grad=True)
@@ -87,9 +92,9 @@ def test_importance_over_several_batches_is_the_mean_over_their_texts(model):
     batches = micro_batches(40)
     assert len(batches) > 2 and len({batch.texts for batch in batches}) > 1
     torch.manual_seed(5)
-    together = dropout_importance(model, {"H": layers}, batches)["H"]
+    together = importance(model, {"H": layers}, batches)["H"]
     torch.manual_seed(5)
-    alone = [dropout_importance(model, {"H": layers}, [batch])["H"] * batch.texts for batch in batches]
+    alone = [importance(model, {"H": layers}, [batch])["H"] * batch.texts for batch in batches]
     mean = torch.stack(alone).sum(0) / sum(batch.texts for batch in batches)
     torch.testing.assert_close(together, mean, rtol=1e-4, atol=1e-9)
 
@@ -98,7 +103,7 @@ def test_leaves_no_gradient_and_restores_the_model(model):
     layers = attach(model)
     assert not model.training
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    dropout_importance(model, {"H": layers}, micro_batches())
+    importance(model, {"H": layers}, micro_batches())
     assert all(parameter.grad is None and parameter.requires_grad for parameter in model.parameters())
     assert not model.training
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
@@ -107,7 +112,7 @@ def test_leaves_no_gradient_and_restores_the_model(model):
 def test_a_model_without_dropout_is_refused():
     model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     with pytest.raises(UserError, match="dropout of this model is zero"):
-        dropout_importance(model, {"H": attach(model)}, micro_batches())
+        importance(model, {"H": attach(model)}, micro_batches())
 
 
 @pytest.mark.parametrize("kind", ["bert", "albert", "modernbert", "distilbert"])
@@ -115,7 +120,7 @@ def test_a_model_without_dropout_is_refused():
 def test_every_head_gets_a_score(kind, representation):
     model = tiny_model(kind)
     layers = attach(model)
-    scores = dropout_importance(model, {"H": layers}, micro_batches(), representation=representation)["H"]
+    scores = importance(model, {"H": layers}, micro_batches(), representation=representation)["H"]
     assert scores.shape == (len(layers), layers[0].heads)
     assert (scores > 0).all()
 

@@ -83,7 +83,7 @@ def inspect_importance(
         error: Standard error of the normalised importances at which measuring stops
             (:func:`acclimate.updates.sampling_error`); 0 reads all ``tokens``.
         seeds: Each chooses its part of the text and its dropout.
-        reads: See :func:`acclimate.updates.dropout_importance`.
+        reads: See :func:`acclimate.updates.summed_importance`.
         protect: See :func:`acclimate.updates.normalise`.
         max_length: Tokens of a text at most.
         dropout: Of every layer of the encoder, in place of what its configuration says.

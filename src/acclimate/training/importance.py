@@ -57,12 +57,12 @@ def measured_importance(
         run: The model, its text and the seed; what is measured depends on nothing else of it.
         units: What is measured, as :meth:`Run.units` gives it.
         tokens: Tokens of text to measure on, at most; the whole text if it has fewer.
-        reads: What the divergence is taken between, see :func:`acclimate.updates.dropout_importance`.
+        reads: What the divergence is taken between, see :func:`acclimate.updates.summed_importance`.
         error: Standard error of the normalised importances at which measuring stops; 0 reads all ``tokens``.
         title: What the progress bar says.
 
     Raises:
-        UserError: As :func:`acclimate.updates.dropout_importance`.
+        UserError: As :func:`acclimate.updates.summed_importance` and :func:`acclimate.updates.mean_importance`.
     """
     most = min(tokens, int(getattr(run.rows, "tokens", tokens)))
     least = min(most, FEWEST * SAMPLED_AT_ONCE * run.group.size)

@@ -45,35 +45,6 @@ def dropout_divergence(
     return mean_pool(token_kl, batch.text, batch.texts).squeeze(-1)
 
 
-def dropout_importance(
-    model: PreTrainedModel,
-    units: Mapping[str, Sequence[Gated]],
-    batches: Iterable[Batch],
-    *,
-    representation: Representation = "hidden",
-    precision: Precision = "fp32",
-) -> dict[str, Tensor]:
-    """Average the absolute gradient of the gate of each head, or other unit, over texts (Eq. 6).
-
-    Args:
-        model: A masked language model with attached attention.
-        units: The layers of each part that is measured (see :func:`acclimate.backbone.gate_units`).
-        batches: Micro-batches of one text a row.
-        representation: See :func:`dropout_divergence`. The paper says "the resulting representations"; the hidden
-            state is the default, since it is what those words name and needs no vocabulary projection at every token.
-        precision: Of the forward.
-
-    Returns:
-        (layers, units) for each part, float32, not normalised.
-
-    Raises:
-        UserError: As :func:`summed_importance` and :func:`mean_importance`.
-    """
-    return mean_importance(
-        [summed_importance(model, units, batches, representation=representation, precision=precision)]
-    )
-
-
 def summed_importance(
     model: PreTrainedModel,
     units: Mapping[str, Sequence[Gated]],
@@ -88,11 +59,12 @@ def summed_importance(
     The parameters are frozen meanwhile and keep no gradient; the mode and the gates of the model are restored.
 
     Args:
-        model: As for :func:`dropout_importance`, like the others.
-        units: See there.
-        batches: See there.
-        representation: See there.
-        precision: See there.
+        model: A masked language model with attached attention.
+        units: The layers of each part that is measured (see :func:`acclimate.backbone.gate_units`).
+        batches: Micro-batches of one text a row.
+        representation: See :func:`dropout_divergence`. The paper says "the resulting representations"; the hidden
+            state is the default, since it is what those words name and needs no vocabulary projection at every token.
+        precision: Of the forward.
 
     Returns:
         The number of texts, and for each part the sum over them: (layers, units), float32.
@@ -136,7 +108,7 @@ def mean_importance(groups: Sequence[tuple[int, Mapping[str, Tensor]]]) -> dict[
         groups: Of each the number of texts and the sums, as :func:`summed_importance` returns them.
 
     Returns:
-        (layers, units) for each part.
+        (layers, units) for each part, float32, not normalised.
 
     Raises:
         UserError: If there is no text, or a gradient was not finite.
