@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, models, processors
 from transformers import (
     AutoModelForMaskedLM,
     BertConfig,
+    ModernBertConfig,
     PretrainedConfig,
     PreTrainedModel,
     PreTrainedTokenizerFast,
@@ -43,12 +44,15 @@ class Shape:
         """Ids of the special tokens, where the published vocabularies have them."""
         if self.family == "roberta":
             return {"cls": 0, "pad": 1, "sep": 2, "unk": 3, "mask": self.vocabulary - 1}
+        if self.family == "modernbert":
+            return {name: 50_280 + place for place, name in enumerate(("unk", "cls", "sep", "pad", "mask"))}
         return {"pad": 0, "unk": 100, "cls": 101, "sep": 102, "mask": 103}
 
 
 SHAPES = {
     "minilm": Shape("bert", 6, 384, 12, 1_536, 30_522),
     "base": Shape("roberta", 12, 768, 12, 3_072, 50_265),
+    "modern": Shape("modernbert", 22, 768, 12, 1_152, 50_368),
     "tiny": Shape("bert", 2, 32, 4, 64, 300),
     "tiny-roberta": Shape("roberta", 2, 32, 4, 64, 300),
 }
@@ -85,6 +89,11 @@ def make_model(name: str, seed: int, attention: str | None = None) -> PreTrained
     config: PretrainedConfig
     if shape.family == "roberta":
         config = RobertaConfig(**common, max_position_embeddings=514, type_vocab_size=1)
+    elif shape.family == "modernbert":
+        ends = {f"{name}_token_id": shape.special[name] for name in ("cls", "sep")}
+        config = ModernBertConfig(
+            **common, **ends, bos_token_id=ends["cls_token_id"], eos_token_id=ends["sep_token_id"]
+        )
     else:
         config = BertConfig(**common, max_position_embeddings=512)
     options: dict[str, Any] = {} if attention is None else {"attn_implementation": attention}

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from tests.tiny import ENCODERS, save_tiny, tiny_model
+from safetensors.torch import load_file, save_file
+from tests.tiny import ENCODERS, save_tiny, tiny_model, tiny_tokenizer
 
 from acclimate.backbone import attach, encode, head_rows, language_head, load_masked_lm
 from acclimate.backbone.encoding import check_packable
@@ -124,6 +125,24 @@ def test_absent_head_is_detected_and_tied(tmp_path):
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
     dense = model.cls.predictions.transform.dense
     torch.testing.assert_close(dense.weight, torch.eye(32), atol=0.06, rtol=0)
+
+
+def test_weights_that_transformers_has_no_place_for_are_told(tmp_path, caplog):
+    folder = save_tiny("bert", tmp_path / "model")
+    load_masked_lm(folder)
+    assert not caplog.text
+    weights = load_file(folder / "model.safetensors")
+    extra = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
+    save_file({**weights, extra: torch.zeros(3, 4)}, folder / "model.safetensors", metadata={"format": "pt"})
+    load_masked_lm(folder)
+    assert "1 weights of the encoder" in caplog.text and extra in caplog.text
+
+
+def test_heads_and_poolers_that_are_not_read_are_no_news(tmp_path, caplog):
+    transformers.BertForPreTraining(tiny_model("bert").config).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    load_masked_lm(tmp_path)
+    assert not caplog.text
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "./nowhere"])

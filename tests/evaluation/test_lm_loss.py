@@ -115,3 +115,10 @@ def test_a_token_that_is_not_known_is_charged_the_mean():
     found = masked_lm_loss(tiny_model("bert"), ["the soup was 漢 cold"], tokenizer=tokenizer, max_length=40)
     assert tokenizer.unk_token_id in tokenizer("漢")["input_ids"]
     assert found["tokens"] == 5 and found["bytes"] == len("the soup was 漢 cold".encode())
+
+
+def test_bytes_are_those_of_the_tokens_that_were_read_from_the_end():
+    tokenizer = tiny_tokenizer()
+    tokenizer.truncation_side = "left"
+    found = masked_lm_loss(tiny_model("bert"), ["the soup was so cold "], tokenizer=tokenizer, max_length=5)
+    assert (found["tokens"], found["bytes"]) == (3, len("so cold "))

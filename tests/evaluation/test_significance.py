@@ -236,3 +236,14 @@ def test_a_single_item_says_nothing_of_others():
     assert (found.difference, found.low, found.high, found.p, found.verdict) == (1.0, -1.0, 1.0, 1.0, "tie")
     alone = paired_difference([1.0], [0.5])
     assert (alone.difference, alone.p, alone.verdict) == (0.5, 1.0, "tie")
+
+
+@pytest.mark.parametrize("items", [2, 3, 40])
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_a_few_items_that_all_agree_are_no_certainty(items, seeds):
+    right, wrong = np.zeros((seeds, items), int), np.ones((seeds, items), int)
+    found = paired_bootstrap(np.zeros(items, int), right, wrong, metric="micro_f1")
+    assert found.difference == found.low == found.high == 1
+    assert found.p == pytest.approx(2 * 0.5**items)  # all one way or all the other, of all ways to swap
+    assert paired_difference(np.full((seeds, items), 3.0), np.full((seeds, items), 2.0)).p == found.p
+    assert paired_difference(np.full((seeds, items), 3.0), np.full((seeds, items), 3.0)).p == 1

@@ -106,6 +106,39 @@ def test_what_is_not_finite_is_told_at_the_first_group(tiny_bert, tmp_path, monk
     assert not list(tmp_path.glob("cache/importance/*/*")), "and not kept"
 
 
+def test_a_damaged_group_is_measured_again(tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    options = {"importance_error": 0, "importance_tokens": 3 * GROUP}
+    whole, _ = measured(tiny_bert, tmp_path / "a", **options)
+    files = sorted((tmp_path / "cache").glob("importance/*/*/*.safetensors"))
+    before = [file.read_bytes() for file in files]
+    files[0].write_bytes(before[0][:50])
+    files[1].unlink()
+    assert measured(tiny_bert, tmp_path / "b", **options)[0] == whole
+    assert [file.read_bytes() for file in files] == before
+
+
+def test_a_cache_that_cannot_be_written_costs_no_run(tiny_bert, tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("acclimate.training.shelf.save_file", full)
+    account, _ = measured(tiny_bert, tmp_path / "a", importance_tokens=100)
+    assert account["parts"]["H"]["raw"] and "could not be kept" in caplog.text
+    assert not list((tmp_path / "cache").glob("importance/*/*"))
+
+
+def test_what_decides_the_draws_is_another_measurement(tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    for number, (name, value) in enumerate([("__version__", "0"), ("training_tokens", lambda *_: 50)]):
+        measured(tiny_bert, tmp_path / f"a{number}", importance_tokens=100)
+        monkeypatch.setattr(running, name, value)
+    measured(tiny_bert, tmp_path / "b", importance_tokens=100)
+    assert len(list((tmp_path / "cache").glob("importance/*"))) == 3
+
+
 def test_a_negative_error_is_a_mistake():
     with pytest.raises(UserError, match="importance-error must be zero or more"):
         get("dga", importance_error=-0.1)

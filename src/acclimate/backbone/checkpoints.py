@@ -7,8 +7,9 @@ does not look for: it stops, and the README in the folder says what is needed.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -18,7 +19,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import PreTrainedModel
-from transformers.utils import logging
+from transformers.utils import logging as their_logging
 
 from acclimate.backbone.adapters import ADAPTER_SIZE, add_adapters
 from acclimate.backbone.ensembles import ENSEMBLE, ORIGINAL, average_with_original
@@ -27,8 +28,11 @@ from acclimate.backbone.identity import local_folder
 from acclimate.errors import UserError, first_line
 from acclimate.files import write_text
 
+log = logging.getLogger(__name__)
 WEIGHTS = "adapted.safetensors"
 MARK, BESIDE = ".adapter.", f"{ORIGINAL}."
+UNREAD = (".pooler.", "position_ids")
+"""Parts of names of weights that an encoder does not need: other heads read them, or they are the same in all."""
 
 README = """# A model that needs acclimate
 
@@ -107,6 +111,7 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     if not parts:
         code = {"trust_remote_code": trusted()}
         model, info = auto.from_pretrained(str(path), config=config, output_loading_info=True, **code, **options)
+        _warn_of_unread(model, info["unexpected_keys"], str(path))
         return _with_names_of_its_own(model), info
     try:
         state = load_file(Path(path) / WEIGHTS)
@@ -127,6 +132,21 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     if getattr(config, ENSEMBLE, False):
         _average(model, original, path)
     return model, info
+
+
+def _warn_of_unread(model: Any, names: Iterable[str], path: str) -> None:
+    """Warn of weights of an encoder that ``transformers`` has no place for: what it makes is another model."""
+    places = (f"{model.base_model_prefix}.", "embeddings.", "encoder.", "layers.", "transformer.")
+    unread = sorted(name for name in names if name.startswith(places) and not any(part in name for part in UNREAD))
+    if unread:
+        log.warning(
+            "%d weights of the encoder in '%s' have no place in the %s that transformers makes of it, such as %s: it "
+            "reads text as another model than the one that was trained.",
+            len(unread),
+            path,
+            type(model).__name__,
+            unread[0],
+        )
 
 
 def _with_names_of_its_own(model: Any) -> Any:
@@ -185,12 +205,12 @@ def instructions(kind: str, parts: str, folder: str) -> str:
 @contextmanager
 def quiet() -> Iterator[None]:
     """Keep transformers from listing the new weights and drawing bars: what is new is known and documented."""
-    level, bar = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
+    level, bar = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
+    their_logging.set_verbosity_error()
+    their_logging.disable_progress_bar()
     try:
         yield
     finally:
-        logging.set_verbosity(level)
+        their_logging.set_verbosity(level)
         if bar:
-            logging.enable_progress_bar()
+            their_logging.enable_progress_bar()

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
+from transformers.masking_utils import create_bidirectional_mask, create_bidirectional_sliding_window_mask
 
 from acclimate.backbone.last_layer import only_tokens
 from acclimate.backbone.units import gates_set
@@ -100,7 +101,19 @@ def unpadded_inputs(model: PreTrainedModel, text: Tensor, unpadded: Unpadded, **
     """
     moved = {**padded, "position_ids": _positions(text) + first_position(model)}
     inputs: dict[str, Any] = {name: unpadded.values(values) for name, values in moved.items()}
-    return {**inputs, "attention_mask": (text >= 0)[:, None, None, :], "unpadded": unpadded}
+    return {**inputs, "attention_mask": _masks(model, text >= 0), "unpadded": unpadded}
+
+
+def _masks(model: PreTrainedModel, real: Tensor) -> Any:
+    """Return where the queries of padded rows may look: a mask, or where a model has kinds of layers one for each."""
+    if not getattr(model.config, "layer_types", None):
+        return real[:, None, None, :]
+    like = real[..., None].to(model.dtype)  # of which only shape, type and device are read
+    makers = {
+        "full_attention": create_bidirectional_mask,
+        "sliding_attention": create_bidirectional_sliding_window_mask,
+    }
+    return {kind: make(model.config, like, real.long()) for kind, make in makers.items()}
 
 
 def _run(

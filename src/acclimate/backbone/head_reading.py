@@ -14,6 +14,7 @@ from transformers import PreTrainedModel
 
 from acclimate.backbone.attention import NAME
 from acclimate.backbone.encoding import unpadded_inputs
+from acclimate.backbone.ensembles import ORIGINAL
 from acclimate.backbone.last_layer import ends_by_token, only_tokens
 from acclimate.backbone.unpadded import Unpadded, leaves_padding_out
 
@@ -37,6 +38,9 @@ def only_what_the_head_reads(model: PreTrainedModel) -> Iterator[None]:
     with ExitStack() as stack:
         if reading.first:
             stack.enter_context(only_tokens(model, reading.first_tokens))
+        if reading.pooled:
+            for reader in filter(None, (model.base_model, getattr(model, ORIGINAL, None))):
+                stack.callback(reader.encoder.register_forward_hook(reading.first_only).remove)
         if reading.possible:
             before = model.base_model.register_forward_pre_hook(reading.close, with_kwargs=True)
             after = model.base_model.register_forward_hook(reading.open)
@@ -51,9 +55,10 @@ class _Reading:
     def __init__(self, model: PreTrainedModel) -> None:
         kind = type(model).__name__
         self.first = kind.endswith(CLASSIFIER) and ends_by_token(model)
-        by_token = kind.endswith((CLASSIFIER, TAGGER)) and getattr(model.base_model, "pooler", None) is None
-        own = model.config._attn_implementation == NAME
-        self.possible = own and (self.first or by_token) and leaves_padding_out(model)
+        own = model.config._attn_implementation == NAME and leaves_padding_out(model)
+        pooler = getattr(model.base_model, "pooler", None) is not None
+        self.pooled = own and pooler and not self.first and kind.endswith(CLASSIFIER)
+        self.possible = own and (self.first or self.pooled or (not pooler and kind.endswith((CLASSIFIER, TAGGER))))
         self.model = model
         self.unpadded: Unpadded | None = None
 
@@ -80,8 +85,13 @@ class _Reading:
             return states[:, :1]
         return self.unpadded.firsts(states)
 
+    def first_only(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+        """Leave the first token of each row to the pooler, which takes it from there."""
+        if self.unpadded is not None:
+            output.last_hidden_state = self.unpadded.firsts(output.last_hidden_state)
+
     def open(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """Put padding back into what the encoder gives, unless that is the first tokens."""
         unpadded, self.unpadded = self.unpadded, None
-        if unpadded is not None and not self.first:
+        if unpadded is not None and not self.first and not self.pooled:
             output.last_hidden_state = unpadded.open(output.last_hidden_state)

@@ -31,7 +31,7 @@ class _Lookup(torch.autograd.Function):
         """Add the gradient of each row, in the precision of the gradient that collects it."""
         (ids,) = ctx.saved_tensors
         weight = getattr(ctx.weight, MASTER, ctx.weight)
-        flat, rows = ids.reshape(-1), gradients[0].reshape(ids.numel(), -1)
+        flat, rows = ids.reshape(-1), gradients[0].reshape(-1, gradients[0].shape[-1])
         if ctx.padding is not None:
             real = flat != ctx.padding
             flat, rows = flat[real], rows[real]

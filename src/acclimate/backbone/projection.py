@@ -36,7 +36,7 @@ class _Projection(torch.autograd.Function):
         """Add the gradient of the weight, in the precision of the gradient that collects it."""
         (hidden,) = ctx.saved_tensors
         rows = gradients[0].reshape(-1, gradients[0].shape[-1])
-        _collect(getattr(ctx.weight, MASTER, ctx.weight), rows, hidden.reshape(len(rows), -1))
+        _collect(getattr(ctx.weight, MASTER, ctx.weight), rows, hidden.reshape(-1, hidden.shape[-1]))
         for_hidden = (rows @ ctx.weight).view(hidden.shape) if ctx.needs_input_grad[0] else None
         return for_hidden, None, rows.sum(0) if ctx.needs_input_grad[2] else None
 

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 from acclimate.backbone.device import moves_padding
 from acclimate.backbone.last_layer import KIN, LIBRARY
 
-TOKEN_BY_TOKEN = (*KIN, "distilbert", "albert")
+TOKEN_BY_TOKEN = (*KIN, "distilbert", "albert", "modernbert")
 """Types of models whose encoders work token by token, but for attention, and can be told positions."""
 KNOWN = (LIBRARY, "transformers.activations", "torch.nn.modules.", "acclimate.")
 """Where the code of their modules is; of other code nobody knows what it does."""

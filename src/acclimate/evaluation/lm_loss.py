@@ -132,8 +132,9 @@ def _extent(
     read = text
     if len(ids) >= max_length:  # it may have been cut
         if tokenizer.is_fast:
-            end = encoded["offset_mapping"][index][own[-1]][1]
-            read = text[:end] if text[end:].strip() else text
+            offsets = encoded["offset_mapping"][index]
+            start, end = offsets[own[0]][0], offsets[own[-1]][1]  # some tokenizers cut the beginning
+            read = text[start if text[:start].strip() else 0 : end if text[end:].strip() else len(text)]
         else:
             read = str(tokenizer.decode([ids[place] for place in own]))
     return len(own), len(read.encode("utf-8", "surrogatepass"))

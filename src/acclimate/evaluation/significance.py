@@ -269,7 +269,8 @@ def _student(
         item_part = max(mean_part - both, mean_part - seed_part, 0.0)
     variance = item_part + seed_part
     if variance < 1e-30:
-        return Interval(estimate, estimate, estimate, 1.0 if abs(estimate) < 1e-15 else 0.0)
+        # Where all items agree, each could have been the other way round: the p of swapping them, no smaller.
+        return Interval(estimate, estimate, estimate, 1.0 if abs(estimate) < 1e-15 else 2.0 ** (1 - items))
     error = float(np.sqrt(variance))
     spread = item_part**2 / (items - 1) + seed_part**2 / max(seeds - 1, 1)
     freedom = variance**2 / spread

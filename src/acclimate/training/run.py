@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -26,6 +27,7 @@ from acclimate.training.batches import Collator
 from acclimate.training.processes import Processes
 from acclimate.training.progress import TrainingBar
 from acclimate.training.shelf import Shelf
+from acclimate.version import __version__
 
 T = TypeVar("T")
 SAYS_NOTHING = ("_name_or_path", "architectures", "dtype", "transformers_version", "use_cache")
@@ -169,6 +171,9 @@ class Run:
             # Each process measures on its own batches with its own dropout; and an accelerator draws otherwise.
             "processes": self.group.size,
             "device": self.device.type,
+            # How texts are cut into micro-batches decides the draws of dropout.
+            "tokens_at_once": training_tokens(self.model),
+            "software": [__version__, torch.__version__, transformers.__version__],
             "model": fingerprint_model(self.model),
             "text": text,
         }

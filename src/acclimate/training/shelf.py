@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from acclimate.errors import first_line
 from acclimate.files import new_folder
 from acclimate.training.processes import Processes
+
+FILE = "tensors.safetensors"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -40,18 +46,19 @@ class Shelf:
                 is made does not depend on whether others were found or made before.
         """
         folder = self.folder / "-".join(map(str, place)) if self.folder and place else self.folder
-        file = folder / "tensors.safetensors" if folder else None
-        found = file is not None and file.is_file()
-        if self.group.all(found, self.device):
-            assert file is not None
-            return {name: value.to(self.device) for name, value in load_file(file).items()}
+        found = None if folder is None else _load(folder / FILE)
+        if self.group.all(found is not None, self.device):
+            assert found is not None
+            return {name: value.to(self.device) for name, value in found.items()}
         with torch.random.fork_rng():
             torch.manual_seed(self._chance(place))
             values = make()
-        if folder is not None and not found and self.group.first:
-            with new_folder(folder) as temporary:
-                kept = {name: value.cpu().contiguous() for name, value in values.items()}
-                save_file(kept, temporary / "tensors.safetensors")
+        if folder is not None and found is None and self.group.first:
+            try:
+                with new_folder(folder) as temporary:
+                    save_file({name: value.cpu().contiguous() for name, value in values.items()}, temporary / FILE)
+            except OSError as error:  # a full disk costs time later, not this run
+                log.warning("What was measured could not be kept in '%s': %s.", folder.parent, first_line(error))
         return values
 
     def _chance(self, place: tuple[int, ...]) -> int:
@@ -59,3 +66,11 @@ class Shelf:
         if not place:
             return self.seed + self.group.rank
         return int(np.random.SeedSequence([self.seed, self.group.rank, *place]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _load(file: Path) -> dict[str, Tensor] | None:
+    """Return the tensors of a file; None if it is absent or damaged."""
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError):
+        return None

@@ -1,0 +1,33 @@
+"""A text of a few tokens may have none that is masked: it adds nothing, and training goes on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.tiny import ENCODERS, save_tiny
+
+from acclimate.backbone import load_masked_lm, projection
+from acclimate.corpus import Corpus
+from acclimate.methods import get
+from acclimate.training import adapt
+
+WORDS = ["pizza", "wine", "soup", "good soup", "cold pasta", "rude", "fresh", "the menu"]
+
+
+@pytest.mark.parametrize("kind", sorted(ENCODERS))
+@pytest.mark.parametrize("name", ["mlm", "mlm-kd", "mlm-simcse"])
+def test_steps_of_one_text_go_on(kind, name, tmp_path, monkeypatch):
+    monkeypatch.setattr(projection, "MANY", 11)  # as for vocabularies of real models
+    counts = []
+    score = projection.RowProjection.forward
+    monkeypatch.setattr(
+        projection.RowProjection, "forward", lambda self, states: counts.append(len(states)) or score(self, states)
+    )
+    start = save_tiny(kind, tmp_path / "start")
+    options = {"steps": 8, "batch_size": 1, "precision": "fp32", "progress": False, "max_length": 16}
+    if name == "mlm-simcse":
+        options["dropout"] = 0.1
+    found = adapt(start, Corpus.of(WORDS), get(name), tmp_path / "out", **options)
+    assert found.steps == 8
+    assert 0 in counts, "a step without a chosen token"
+    assert all(torch.isfinite(value).all() for value in load_masked_lm(tmp_path / "out").model.parameters())
