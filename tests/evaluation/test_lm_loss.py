@@ -122,3 +122,12 @@ def test_bytes_are_those_of_the_tokens_that_were_read_from_the_end():
     tokenizer.truncation_side = "left"
     found = masked_lm_loss(tiny_model("bert"), ["the soup was so cold "], tokenizer=tokenizer, max_length=5)
     assert (found["tokens"], found["bytes"]) == (3, len("so cold "))
+
+
+def test_texts_longer_than_the_model_reads_are_an_error_that_says_so():
+    tokenizer = tiny_tokenizer()
+    long = "the soup was cold " * 40
+    with pytest.raises(UserError, match="up to 100 tokens of a text, more than the 80 positions"):
+        masked_lm_loss(tiny_model("bert"), [long], tokenizer=tokenizer, max_length=100)
+    assert masked_lm_loss(tiny_model("bert"), ["cold soup"], tokenizer=tokenizer, max_length=100)["tokens"] == 2
+    assert masked_lm_loss(tiny_model("bert"), [long], tokenizer=tokenizer, max_length=80)["tokens"] == 78

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.backbone import attach, encode, language_head, load_masked_lm
+from acclimate.backbone import attach, encode, language_head, load_masked_lm, longest_text
 from acclimate.backbone.device import micro_batch_tokens, to_device
 from acclimate.backbone.language_head import score_chosen
 from acclimate.backbone.shapes import grain_of
@@ -55,7 +55,7 @@ def masked_lm_loss(
         model. A token that the vocabulary does not know is never masked; it is charged the mean, too.
 
     Raises:
-        UserError: If the model has no trained head, or there is no text with a token to mask.
+        UserError: If the model has no trained head or reads no texts of that length, or no text has a token to mask.
     """
     if isinstance(model, PreTrainedModel):
         if tokenizer is None:
@@ -86,6 +86,13 @@ def _measure(
         return_offsets_mapping=tokenizer.is_fast,
     )
     encoded = found["input_ids"]
+    room = longest_text(model)
+    if room is not None and max(map(len, encoded), default=0) > room:
+        raise UserError(
+            f"The masked-LM loss reads up to {max_length} tokens of a text"
+            + (f" and {len(virtual)} virtual ones" if virtual else "")
+            + f", more than the {room} positions of this model. Lower max_length, for all models alike."
+        )
     special = tokenizer.all_special_ids
     questions = [_mask(np.array(ids), special, virtual, rate, seed) for ids in encoded]
     order = sorted((index for index, item in enumerate(questions) if item is not None), key=lambda i: -len(encoded[i]))
