@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -107,6 +108,46 @@ def test_general_text_is_learnt_once_for_all_seeds(tiny_bert, tmp_path, training
     for seed in (3, 4):
         run(tiny_bert, tmp_path / f"{seed}", seed=seed, general=general, general_epochs=1)
     assert [(made["start"] is None, made["seed"]) for made in trainings] == [(True, 0), (False, 3), (False, 4)]
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """The texts of each training of fastText."""
+    found = []
+    train = word_vectors.train_fasttext
+    monkeypatch.setattr(
+        word_vectors, "train_fasttext", lambda texts, **options: found.append([*texts]) or train(texts, **options)
+    )
+    return found
+
+
+def with_rule(model, folder, **parts):
+    """A copy of a model whose tokenizer has another normaliser or decoder."""
+    shutil.copytree(model, folder)
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | parts))
+    return folder
+
+
+def test_a_general_text_is_read_as_the_vocabulary_writes_it(tiny_bert, tmp_path, trainings, read):
+    """The tokenizer is uncased: what is learnt of Soup would not be there for its soup."""
+    (tmp_path / "general.txt").write_text("\n\n".join(f"Soup and Wine on the café Table {n}" for n in range(20)))
+    settings = {"general": str(tmp_path / "general.txt"), "general_epochs": 1, "steps": 1}
+    run(tiny_bert, tmp_path / "out", **settings)
+    assert read[0][3] == "soup and wine on the cafe table 3"
+    run(with_rule(tiny_bert, tmp_path / "cased", normalizer=None), tmp_path / "other", **settings)
+    assert read[2][3] == "Soup and Wine on the café Table 3"
+    assert [made["start"] is None for made in trainings] == [True, False, True, False]
+
+
+def test_a_long_document_is_read_in_whole_words(tiny_bert, tmp_path, read):
+    """Its rows are cut within words: read one by one they begin with the marks of pieces."""
+    whole = "xyzzy plugh grue " * 20  # words of several pieces
+    model = with_rule(tiny_bert, tmp_path / "model", decoder={"type": "WordPiece", "prefix": "##", "cleanup": True})
+    options = {**SHORT, "steps": 1, "max_length": 12}
+    adapt(model, Corpus.of([whole, *DOCUMENTS]), "tapter", tmp_path / "out", settings=SETTINGS, **options)
+    assert whole.strip() in read[0]
+    assert len(read[0]) == len(DOCUMENTS) + 1
 
 
 @pytest.mark.parametrize("form", ["folder", "folder/*.txt", "folder/a.txt"])

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.tiny import tiny_tokenizer
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from acclimate.errors import UserError
 from acclimate.vectors import Surface, surfaces
-from acclimate.vectors.surface import _BYTE_OF, _byte_level
+from acclimate.vectors.surface import _BYTE_OF, Spelling, _byte_level
 
 TEXTS = ["the café is good, the naïve soup is cold", "a crème brûlée 🍮 and a soup", "cold soup again and again"] * 3
 
@@ -44,6 +44,23 @@ def test_words_are_put_together_from_what_their_tokens_spell(kind):
         if kind == "metaspace" or text.isascii():
             assert spelled.split() == text.split()
     assert found[tokenizer.bos_token_id] == Surface("", False)
+
+
+@pytest.mark.parametrize(
+    ("normaliser", "expected"),
+    [
+        (None, "Crème  Brûlée"),
+        (normalizers.BertNormalizer(lowercase=True), "creme  brulee"),
+        (normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), "Crème  Brûlée"),
+    ],
+)
+def test_text_is_spelled_as_a_tokenizer_writes_it(normaliser, expected):
+    tokenizer = trained("metaspace")
+    if normaliser is not None:
+        tokenizer.backend_tokenizer.normalizer = normaliser
+    spelling = Spelling(tokenizer)
+    assert spelling("Crème  Brûlée") == expected
+    assert (spelling.rule == "null") == (normaliser is None)
 
 
 def test_bytes_that_are_no_text_spell_nothing():

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from acclimate.corpus import Corpus
 from acclimate.corpus.progress import Progress
@@ -12,10 +15,10 @@ from acclimate.files import found_file, hash_file, new_folder
 from acclimate.training.run import Run, cache_folder, cache_key
 from acclimate.vectors.fasttext import NEGATIVES, load_fasttext, save_fasttext, train_fasttext
 from acclimate.vectors.stop_words import read_stop_words
-from acclimate.vectors.surface import surfaces
+from acclimate.vectors.surface import Spelling, surfaces
 from acclimate.vectors.targets import Targets, make_targets, read_targets
 
-VERSION = 2
+VERSION = 3
 """Raise when the same text comes to give other vectors."""
 GENERAL_SEED = 0
 """Of what is learnt of a general text: gigabytes and hours that all runs share."""
@@ -25,7 +28,8 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
     """Train fastText on the text of a run and look its vocabulary up; both come from the cache if they are there.
 
     Where ``vectors`` is a ``.npy`` it is F itself, and nothing is trained. Otherwise the text is what the model reads,
-    decoded from its rows: words then have the case that the vocabulary has.
+    decoded from its rows, and a general text is read as the tokenizer writes it: words then have the case that the
+    vocabulary has.
 
     Args:
         run: The adaptation.
@@ -70,11 +74,16 @@ def fasttext_targets(run: Run, settings: Mapping[str, Any]) -> Targets:
 
 
 def _general(run: Run, text: Corpus, options: Mapping[str, Any]) -> Path:
-    """Return a ``.bin`` of the cache: what was learnt of a general text serves every run, whatever its seed."""
-    decides = {**options, "text": text.fingerprint, "negatives": NEGATIVES, "version": VERSION}
+    """Return a ``.bin`` of the cache: what was learnt of a general text serves every run, whatever its seed.
+
+    Models whose tokenizers write text in the same way share it: cased ones, or uncased ones.
+    """
+    spelling = Spelling(run.tokenizer)
+    decides = {**options, "text": text.fingerprint, "spelling": spelling.rule}
+    decides |= {"negatives": NEGATIVES, "version": VERSION}
     file = cache_folder() / "fasttext-general" / cache_key(decides) / "general.bin"
     if not file.is_file():
-        made = _trained(run, "general text", text, None, options, GENERAL_SEED)
+        made = _trained(run, "general text", _Spelled(text, spelling), None, options, GENERAL_SEED)
         with new_folder(file.parent) as folder:
             save_fasttext(made, folder / file.name)
     return file
@@ -86,12 +95,28 @@ def _trained(run: Run, what: str, texts: Iterable[str], start: Any, options: Map
         return train_fasttext(texts, start=start, seed=seed, tell=lambda share: bar.at(int(100 * share)), **options)
 
 
+class _Spelled:
+    """Texts as a tokenizer writes them, anew at every reading."""
+
+    def __init__(self, texts: Iterable[str], spelling: Callable[[str], str]) -> None:
+        self._texts, self._spelling = texts, spelling
+
+    def __iter__(self) -> Iterator[str]:
+        return map(self._spelling, self._texts)
+
+
 class _RowTexts:
-    """The rows of a run as texts, decoded at every reading."""
+    """The documents of a run as texts, decoded at every reading.
+
+    Their rows are put together first: a long document is cut anywhere, also within words.
+    """
 
     def __init__(self, run: Run) -> None:
         self._run = run
 
     def __iter__(self) -> Iterator[str]:
-        for row in self._run.rows:
-            yield self._run.tokenizer.decode(row.tolist(), skip_special_tokens=True)  # type: ignore[misc]
+        rows = self._run.rows
+        documents = getattr(rows, "document", range(len(rows)))
+        for _, of_one in groupby(range(len(rows)), key=documents.__getitem__):
+            ids = np.concatenate([rows[index] for index in of_one]).tolist()
+            yield self._run.tokenizer.decode(ids, skip_special_tokens=True)  # type: ignore[misc]

@@ -7,6 +7,7 @@ from typing import Any
 
 from acclimate.errors import UserError, did_you_mean
 from acclimate.files import found_file
+from acclimate.vectors.surface import Spelling
 
 
 def read_stop_words(source: str, tokenizer: Any = None) -> frozenset[str]:
@@ -30,10 +31,10 @@ def read_stop_words(source: str, tokenizer: Any = None) -> frozenset[str]:
         found = _of_file(file)
     else:
         found = _of_language(source)
-    backend = getattr(tokenizer, "backend_tokenizer", None)
-    if backend is None or backend.normalizer is None:
+    if tokenizer is None:
         return found
-    written = (backend.normalizer.normalize_str(word).replace("▁", " ").strip().lower() for word in found)
+    spelling = Spelling(tokenizer)
+    written = (spelling(word).lower() for word in found)
     return found | frozenset(word for word in written if word)
 
 

@@ -54,6 +54,24 @@ def surfaces(tokenizer: PreTrainedTokenizerBase) -> list[Surface]:
     return result
 
 
+class Spelling:
+    """How a tokenizer writes a text before it cuts it: in lower case, without accents, or as it is.
+
+    Attributes:
+        rule: The tokenizer's rule as JSON; ``"null"`` if it has none.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Read the rule of a fast tokenizer; one of another kind has none here."""
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        self._normaliser = None if backend is None else backend.normalizer
+        self.rule = json.dumps(None if backend is None else json.loads(backend.to_str())["normalizer"], sort_keys=True)
+
+    def __call__(self, text: str) -> str:
+        """Return a text as the tokenizer writes it, with spaces where it has marks for them."""
+        return text if self._normaliser is None else self._normaliser.normalize_str(text).replace("▁", " ").strip()
+
+
 def _reader(content: dict[str, Any], kind: str) -> Any:
     decoders = _names(content.get("decoder")) | _names(content.get("pre_tokenizer"))
     if content["model"]["type"] == "WordPiece":

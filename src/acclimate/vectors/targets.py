@@ -30,7 +30,7 @@ class Targets:
 
     @property
     def mean_norm(self) -> float:
-        """Mean norm of the vectors that take part: with targets as they are, a hidden weight of the regulariser."""
+        """Mean norm of the vectors that take part, each token once: with targets as they are, a hidden weight."""
         return float(self.vectors[self.regularised].norm(dim=1).mean())
 
 
@@ -45,7 +45,7 @@ def make_targets(
     """Look up every token in fastText.
 
     A token takes part unless it is special, a stop word, shorter than the shortest n-gram of the vectors, or has a
-    vector of zeros (nothing is known of it).
+    vector of zeros (nothing is known of it). A piece that goes on with a word is none, whatever it spells.
 
     Args:
         model: A ``gensim.models.FastText``.
@@ -91,7 +91,10 @@ def _targets(
     vectors: np.ndarray, pieces: Sequence[Surface], shortest: int, stop_words: Collection[str], normalise: bool
 ) -> Targets:
     norms = np.linalg.norm(vectors, axis=1)
-    wanted = [len(piece.text) >= max(1, shortest) and piece.text.lower() not in stop_words for piece in pieces]
+    wanted = [
+        len(piece.text) >= max(1, shortest) and not (piece.starts and piece.text.lower() in stop_words)
+        for piece in pieces
+    ]
     regularised = np.array(wanted) & (norms > 0)
     if not regularised.any():
         raise UserError("No token of the vocabulary has a word vector; is it the language of these vectors?")
