@@ -105,10 +105,14 @@ def fast_fp32_matmul() -> bool:
     """Let oneDNN multiply fp32 matrices on a CPU where that is still fp32, and say whether it does.
 
     The switch doubles the speed on some processors with AVX-512, changes nothing on others, and on some silently
-    computes in bfloat16. Also says how many of the kernels that oneDNN compiles are kept.
+    computes in bfloat16. Also says how many of the kernels that oneDNN compiles are kept, and on an accelerator that
+    attention is not cuDNN's, which plans anew for each shape: texts make new ones at every step.
     """
     _keep_kernels()  # before the first product, which may be the one that judges the switch
-    if torch.cuda.is_available() or not _medium_is_fp32():
+    if torch.cuda.is_available():
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        return False
+    if not _medium_is_fp32():
         return False
     torch.set_float32_matmul_precision("medium")  # at each call: another library may have set it back
     return True
