@@ -79,12 +79,14 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 
 
 def one_device(arguments: TrainingArguments) -> TrainingArguments:
-    """Keep a ``Trainer`` that one process runs on one device.
+    """Keep a ``Trainer`` that one process runs on one device, in the precision that was asked for.
 
     By itself it spreads every batch over all GPUs that it sees (``nn.DataParallel``): steps of several times the batch
-    size, and a model in a wrapper. Who wants several devices starts several processes.
+    size, and a model in a wrapper. Who wants several devices starts several processes; and ``accelerate launch`` tells
+    these a precision by the environment, which would be that of the forwards whatever the run says of itself.
     """
     arguments._n_gpu = min(1, arguments.n_gpu)
+    arguments.mixed_precision = "bf16" if arguments.bf16 else "no"
     return arguments
 
 
