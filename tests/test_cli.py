@@ -71,6 +71,23 @@ def test_a_mistake_is_one_line_and_exit_code_2(tiny_bert, corpus, tmp_path, monk
     assert not (tmp_path / "o").exists()
 
 
+@pytest.mark.parametrize("verb", sorted(set(cli.__all__) - {"app", "main", "adapt", "pretrain", "leakage", "cost"}))
+def test_what_several_processes_would_do_several_times_is_refused(verb, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, _, err = call(monkeypatch, capsys, verb, *(["leakage"] if verb == "inspect" else []))
+    assert code == 2
+    assert f"Start 'acclimate {verb}' without torchrun" in err
+    assert ("CUDA_VISIBLE_DEVICES=0" in err) == (verb == "compare")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--help")[2]
+
+
+@pytest.mark.parametrize("verb", ["adapt", "pretrain"])
+def test_what_several_processes_share_is_not(verb, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--quiet")[2]
+
+
 def test_methods_lists_papers_and_defaults(monkeypatch, capsys):
     code, out, _ = call(monkeypatch, capsys, "methods")
     assert code == 0
