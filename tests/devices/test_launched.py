@@ -8,9 +8,18 @@ from tests.accelerator import emulated
 from tests.methods.test_contract import TASK, run, weights
 from transformers import Trainer
 
+from acclimate.backbone.device import default_device
 from acclimate.tasks import finetune
 
 PRECISION = "ACCELERATE_MIXED_PRECISION"
+
+
+@pytest.mark.parametrize(("rank", "devices", "index"), [(1, 1, 0), (3, 1, 0), (3, 4, 3), (0, 4, 0)])
+def test_a_process_takes_a_device_that_it_sees(rank, devices, index, monkeypatch):
+    with emulated(), monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "device_count", lambda: devices)
+        patch.setenv("LOCAL_RANK", str(rank))
+        assert default_device() == torch.device("cuda", index)
 
 
 @pytest.mark.parametrize("told", ["fp16", "bf16"])

@@ -31,7 +31,8 @@ def default_device() -> torch.device:
     """Return the accelerator if there is one, else the CPU."""
     if not torch.cuda.is_available():
         return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))  # torchrun numbers the processes of a machine
+    rank = int(os.environ.get("LOCAL_RANK", "0"))  # torchrun numbers the processes of a machine
+    return torch.device("cuda", rank % torch.cuda.device_count())  # some launchers show each process its own one only
 
 
 def to_device(model: M) -> M:
