@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from accelerate.utils import parse_flag_from_env
 from tests.accelerator import emulated
 from tests.methods.test_contract import TASK, run, weights
 from transformers import Trainer
 
-from acclimate.backbone.device import default_device
+from acclimate.backbone.device import YES, default_device
 from acclimate.tasks import finetune
 
 PRECISION = "ACCELERATE_MIXED_PRECISION"
@@ -20,6 +21,24 @@ def test_a_process_takes_a_device_that_it_sees(rank, devices, index, monkeypatch
         patch.setattr(torch.cuda, "device_count", lambda: devices)
         patch.setenv("LOCAL_RANK", str(rank))
         assert default_device() == torch.device("cuda", index)
+
+
+@pytest.mark.parametrize("word", [*YES, "True"])
+def test_the_cpu_is_taken_where_it_is_asked_for(word, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", word)
+    with emulated():
+        assert parse_flag_from_env("ACCELERATE_USE_CPU")
+        assert default_device() == torch.device("cpu")
+        monkeypatch.setenv("ACCELERATE_USE_CPU", "no")
+        assert default_device().type == "cuda"
+
+
+def test_training_on_the_cpu_beside_an_accelerator(tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    with emulated() as accelerator:
+        run(tiny_bert, "dga", tmp_path / "out")
+        finetune(tiny_bert, TASK, epochs=1, precision="fp32", progress=False)
+        assert not accelerator.used
 
 
 @pytest.mark.parametrize("told", ["fp16", "bf16"])

@@ -23,13 +23,15 @@ M = TypeVar("M", bound=nn.Module)
 
 KERNELS, AMX_KERNELS, KERNELS_OF_A_THREAD = 512, 8_192, 16
 """Compiled products that are kept, 0.2 to 0.6 MB each: in all, so with AMX, and once more by each thread."""
+YES = ("y", "yes", "t", "true", "on", "1")
+"""What ``accelerate`` takes for it in an environment variable."""
 READ_AT_ONCE = {"cpu": 2_048, "cuda": 65_536}
 """Tokens (with padding) that one forward without a graph reads: on a CPU small enough to stay in the cache."""
 
 
 def default_device() -> torch.device:
-    """Return the accelerator if there is one, else the CPU."""
-    if not torch.cuda.is_available():
+    """Return the accelerator if there is one and ``accelerate`` was not told to leave it alone, else the CPU."""
+    if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() in YES:
         return torch.device("cpu")
     rank = int(os.environ.get("LOCAL_RANK", "0"))  # torchrun numbers the processes of a machine
     return torch.device("cuda", rank % torch.cuda.device_count())  # some launchers show each process its own one only
