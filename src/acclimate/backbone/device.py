@@ -25,8 +25,6 @@ KERNELS, AMX_KERNELS, KERNELS_OF_A_THREAD = 512, 8_192, 16
 """Compiled products that are kept, 0.2 to 0.6 MB each: in all, so with AMX, and once more by each thread."""
 YES = ("y", "yes", "t", "true", "on", "1")
 """What ``accelerate`` takes for it in an environment variable."""
-READ_AT_ONCE = {"cpu": 2_048, "cuda": 65_536}
-"""Tokens (with padding) that one forward without a graph reads: on a CPU small enough to stay in the cache."""
 
 
 def default_device() -> torch.device:
@@ -40,11 +38,6 @@ def default_device() -> torch.device:
 def to_device(model: M) -> M:
     """Move a model to the default device."""
     return nn.Module.to(model, default_device())
-
-
-def micro_batch_tokens(device: torch.device) -> int:
-    """Return how many tokens one forward without a graph should read; with one: :mod:`acclimate.backbone.memory`."""
-    return READ_AT_ONCE.get(device.type, READ_AT_ONCE["cuda"])
 
 
 @cache
