@@ -7,6 +7,7 @@ import subprocess
 import sys
 
 import pytest
+import torch
 
 from acclimate import cli
 from tests.tiny import TEXTS
@@ -86,6 +87,26 @@ def test_what_several_processes_would_do_several_times_is_refused(verb, monkeypa
 def test_what_several_processes_share_is_not(verb, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--quiet")[2]
+
+
+def test_an_accelerator_without_memory_is_one_line_that_says_what_to_do(monkeypatch, capsys):
+    def full():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore of it.")
+
+    monkeypatch.setattr(cli, "app", full)
+    code, _, err = call(monkeypatch, capsys, "methods")
+    assert code == 2
+    assert "CUDA out of memory. Set ACCLIMATE_MEMORY_GB to" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_other_errors_at_run_time_are_not_hidden(monkeypatch, capsys):
+    def wrong():
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(cli, "app", wrong)
+    with pytest.raises(RuntimeError, match="of ours"):
+        call(monkeypatch, capsys, "methods")
 
 
 def test_methods_lists_papers_and_defaults(monkeypatch, capsys):
