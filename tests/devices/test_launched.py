@@ -9,7 +9,7 @@ from tests.accelerator import emulated
 from tests.methods.test_contract import TASK, run, weights
 from transformers import Trainer
 
-from acclimate.backbone.device import YES, default_device
+from acclimate.backbone.device import YES, default_device, forked_chance
 from acclimate.tasks import finetune
 
 PRECISION = "ACCELERATE_MIXED_PRECISION"
@@ -21,6 +21,20 @@ def test_a_process_takes_a_device_that_it_sees(rank, devices, index, monkeypatch
         patch.setattr(torch.cuda, "device_count", lambda: devices)
         patch.setenv("LOCAL_RANK", str(rank))
         assert default_device() == torch.device("cuda", index)
+
+
+def test_chance_is_put_back_where_it_is_used_and_no_other_device_is_opened(monkeypatch):
+    opened = []
+    before = torch.get_rng_state()
+    with emulated(), monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "device_count", lambda: 4)
+        patch.setattr(torch.cuda, "get_rng_state", lambda device: opened.append(device) or torch.get_rng_state())
+        patch.setenv("LOCAL_RANK", "2")
+        with forked_chance():
+            torch.manual_seed(1)
+            torch.rand(3)
+    assert opened == [torch.device("cuda", 2)]
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 @pytest.mark.parametrize("word", [*YES, "True"])

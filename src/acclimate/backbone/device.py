@@ -40,6 +40,15 @@ def to_device(model: M) -> M:
     return nn.Module.to(model, default_device())
 
 
+def forked_chance() -> AbstractContextManager[None]:
+    """Return a context after which the random generators are as before: of the CPU and of the device that is used.
+
+    By itself ``fork_rng`` opens every accelerator that it sees, hundreds of megabytes on each.
+    """
+    device = default_device()
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
+
+
 @cache
 def has_fast_bf16(kind: str = "cpu") -> bool:
     """Say whether ``kind`` (``"cpu"`` or ``"cuda"``) multiplies bfloat16 in hardware: asked, not assumed."""

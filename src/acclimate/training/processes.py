@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from acclimate.backbone.device import default_device
+from acclimate.backbone.device import default_device, forked_chance
 from acclimate.errors import UserError
 
 PATIENCE = timedelta(hours=12)
@@ -108,7 +108,7 @@ class Processes:
             yield
             return
         seed = int(self.agree(float(torch.randint(2**31, (1,))), device))
-        with torch.random.fork_rng():
+        with forked_chance():
             torch.manual_seed(seed)
             yield
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.backbone import Gated, HeadLayer, gate_units
-from acclimate.backbone.device import Precision
+from acclimate.backbone.device import Precision, forked_chance
 from acclimate.backbone.dropout import dropout_rates
 from acclimate.backbone.memory import training_tokens
 from acclimate.backbone.shapes import grain_of
@@ -146,7 +146,7 @@ class Run:
 
     def seeded(self, make: Callable[[], T]) -> T:
         """Return what ``make`` makes, chance inside it coming from the run's seed; the same in all processes."""
-        with torch.random.fork_rng():
+        with forked_chance():
             torch.manual_seed(self.seed)
             return make()
 
