@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
 
+import acclimate.training
 from acclimate import cli
+from acclimate.training import processes
 from tests.tiny import TEXTS
 
 
@@ -81,6 +84,17 @@ def test_what_several_processes_would_do_several_times_is_refused(verb, monkeypa
     assert ("CUDA_VISIBLE_DEVICES=0" in err) == (verb == "compare")
     monkeypatch.setenv("WORLD_SIZE", "1")
     assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--help")[2]
+
+
+@pytest.mark.parametrize("verb", ["adapt", "pretrain"])
+def test_at_the_end_a_process_leaves_the_others(verb, monkeypatch, capsys, tmp_path):
+    done = []
+    result = SimpleNamespace(out=tmp_path, method="mlm", steps=1, tokens=9, seconds=1.0, losses={})
+    monkeypatch.setattr(acclimate.training, verb, lambda **_: done.append("trained") or result)
+    monkeypatch.setattr(processes, "leave", lambda: done.append("left"))
+    model = ["--model", "m"] if verb == "adapt" else []
+    assert call(monkeypatch, capsys, verb, *model, "--corpus", "c", "--out", "o")[0] == 0
+    assert done == ["trained", "left"]
 
 
 @pytest.mark.parametrize("verb", ["adapt", "pretrain"])

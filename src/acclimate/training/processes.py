@@ -158,3 +158,12 @@ def processes() -> Processes:
 
     state = PartialState(cpu=default_device().type == "cpu", timeout=PATIENCE)
     return Processes(state.process_index, state.num_processes)
+
+
+def leave() -> None:
+    """Disconnect from the other processes, at the end of all that they do together; alone, it changes nothing.
+
+    Not after an error: the others may be waiting in the middle of a sum, and the launcher ends them.
+    """
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()
