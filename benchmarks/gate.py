@@ -128,6 +128,8 @@ class Gate:
             seconds = time.perf_counter() - self._start
             done_here = {"seconds": seconds, "steps": self._steps, "tokens": self._tokens}
             self.wire.send({**done_here, "own": memory()["own"], "peak": peak_since(self.base)})
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()  # what its allocator keeps, the contenders whose turn it is could not have
         self._order = self.wire.recv()
         if self._order is None:
             raise Finished

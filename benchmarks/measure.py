@@ -91,7 +91,8 @@ def _context(threads: int) -> multiprocessing.context.BaseContext:
     """Return how processes start: where possible as forks of one that has imported everything and done nothing."""
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    os.environ.setdefault("CUDA_VISIBLE_DEVICES", "0")  # with several, the Trainer would take them all
+    # With several, the Trainer would take them all.
+    os.environ["CUDA_VISIBLE_DEVICES"] = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0]
     paths = os.environ.get("PYTHONPATH", "")
     if str(ROOT) not in paths.split(os.pathsep):
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(ROOT), paths]))

@@ -36,11 +36,11 @@ def loop(job: Job, gate: Gate) -> None:
     """Run a plain loop: padded batches, autocast for bf16, clipping, fused AdamW."""
     model = job.model()
     optimiser = _optimiser(model)
-    for batch in _batches(job):
+    for tokens, batch in _batches(job):
         with autocast(job.precision, default_device()):
             loss = model(**batch).loss
         _step(model, optimiser, loss)
-        gate.step(int(batch["attention_mask"].sum()))
+        gate.step(tokens)
 
 
 def three_forwards(job: Job, gate: Gate) -> None:
@@ -53,7 +53,7 @@ def three_forwards(job: Job, gate: Gate) -> None:
     gates = _HeadGates(model)
     importance = torch.rand(model.config.num_hidden_layers, heads, device=default_device())
     optimiser = _optimiser(model)
-    for batch in _batches(job):
+    for tokens, batch in _batches(job):
         mask = batch["attention_mask"]
         with autocast(job.precision, default_device()):
             out = model(**batch, output_hidden_states=True)
@@ -65,7 +65,7 @@ def three_forwards(job: Job, gate: Gate) -> None:
             gates.values = None
             loss = out.loss + contrast(anchor, positive, general, 0.05)
         _step(model, optimiser, loss)
-        gate.step(int(mask.sum()))
+        gate.step(tokens)
 
 
 def sample_loop(job: Job, gate: Gate) -> None:
@@ -141,13 +141,15 @@ def _trainer(job: Job, gate: Gate, items: list[dict[str, list[int]]]) -> None:
     ).train()
 
 
-def _batches(job: Job) -> Iterator[dict[str, Tensor]]:
+def _batches(job: Job) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    """Yield how many real tokens a batch has, counted where no accelerator has to be waited for, and the batch."""
     collator = _Counted(job)
     texts = make_texts(job.shape, job.count, job.seed, job.lengths)
     items = [collator.prepared(_item(text.tolist())) for text in texts]
     for chosen in endless(len(items), job.batch, job.seed):
         batch = collator.collate([items[index] for index in chosen])
-        yield {name: value.to(default_device()) for name, value in batch.items()}
+        tokens = int(batch["attention_mask"].sum())
+        yield tokens, {name: value.to(default_device()) for name, value in batch.items()}
 
 
 def _optimiser(model: nn.Module) -> torch.optim.Optimizer:

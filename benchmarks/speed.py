@@ -85,12 +85,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--seed", type=int, default=0)
     add("--json", type=Path, help="where to write (default benchmarks/results/<date>.json)")
     add("--update-docs", action="store_true", help="put the table into docs/performance.md")
-    add(
-        "--from-json",
-        type=Path,
-        nargs="+",
-        help="measure nothing; take the results from these files, one table of all",
-    )
+    add("--from-json", type=Path, nargs="+", help="measure nothing; make one table of the results in these files")
     return parser.parse_args(arguments)
 
 
@@ -184,7 +179,11 @@ class Bench:
                 raise
             say(f"{error}\nSo row by row: all at once are perhaps too much for the memory of this machine.")
             for row in timed:
-                self._timed(shape, precision, [row], specs, deadline, f"/{row.key}")
+                try:
+                    self._timed(shape, precision, [row], specs, deadline, f"/{row.key}")
+                except ContenderFailed as alone:
+                    say(str(alone))
+                    self.failed[f"{shape} {precision} {row.key}"] = str(alone)
 
     def _timed(
         self,

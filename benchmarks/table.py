@@ -81,7 +81,8 @@ def markdown(results: Sequence[dict[str, Any]]) -> str:
         lines.append("| " + " | ".join(cells) + " |")
     short = sum(not row["met"] for row in rows)
     lines += ["", f"{short} of {len(rows)} goals fall short." if short else "Every goal that was measured is met."]
-    measured = {f"{row['shape']} {row['precision']}" for row in rows if row["kind"] != "memory"}
+    timed = [row for row in rows if row["kind"] != "memory"]
+    measured = {f"{row['shape']} {row['precision']}{mark}" for row in timed for mark in ("", f" {row['key']}")}
     failed = {name for result in results for name in result["failed"]} - measured  # what one run missed, another has
     if failed:
         lines += ["", f"Not measured, because a contender failed: {', '.join(sorted(failed))}."]

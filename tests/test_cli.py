@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+import torch
 
+import acclimate.training
 from acclimate import cli
+from acclimate.training import processes
 from tests.tiny import TEXTS
 
 
@@ -69,6 +73,54 @@ def test_a_mistake_is_one_line_and_exit_code_2(tiny_bert, corpus, tmp_path, monk
     assert message in err
     assert len(err.strip().splitlines()) == 1
     assert not (tmp_path / "o").exists()
+
+
+@pytest.mark.parametrize("verb", sorted(set(cli.__all__) - {"app", "main", "adapt", "pretrain", "leakage", "cost"}))
+def test_what_several_processes_would_do_several_times_is_refused(verb, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    code, _, err = call(monkeypatch, capsys, verb, *(["leakage"] if verb == "inspect" else []))
+    assert code == 2
+    assert f"Start 'acclimate {verb}' without torchrun" in err
+    assert ("CUDA_VISIBLE_DEVICES=0" in err) == (verb == "compare")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--help")[2]
+
+
+@pytest.mark.parametrize("verb", ["adapt", "pretrain"])
+def test_at_the_end_a_process_leaves_the_others(verb, monkeypatch, capsys, tmp_path):
+    done = []
+    result = SimpleNamespace(out=tmp_path, method="mlm", steps=1, tokens=9, seconds=1.0, losses={})
+    monkeypatch.setattr(acclimate.training, verb, lambda **_: done.append("trained") or result)
+    monkeypatch.setattr(processes, "leave", lambda: done.append("left"))
+    model = ["--model", "m"] if verb == "adapt" else []
+    assert call(monkeypatch, capsys, verb, *model, "--corpus", "c", "--out", "o")[0] == 0
+    assert done == ["trained", "left"]
+
+
+@pytest.mark.parametrize("verb", ["adapt", "pretrain"])
+def test_what_several_processes_share_is_not(verb, monkeypatch, capsys):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--quiet")[2]
+
+
+def test_an_accelerator_without_memory_is_one_line_that_says_what_to_do(monkeypatch, capsys):
+    def full():
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore of it.")
+
+    monkeypatch.setattr(cli, "app", full)
+    code, _, err = call(monkeypatch, capsys, "methods")
+    assert code == 2
+    assert "CUDA out of memory. Set ACCLIMATE_MEMORY_GB to" in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_other_errors_at_run_time_are_not_hidden(monkeypatch, capsys):
+    def wrong():
+        raise RuntimeError("a mistake of ours")
+
+    monkeypatch.setattr(cli, "app", wrong)
+    with pytest.raises(RuntimeError, match="of ours"):
+        call(monkeypatch, capsys, "methods")
 
 
 def test_methods_lists_papers_and_defaults(monkeypatch, capsys):

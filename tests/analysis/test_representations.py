@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from unittest.mock import patch
+
 import numpy as np
 import pytest
 import torch
 import transformers
 
 from acclimate.analysis.representations import Products, measure_moved
+from acclimate.backbone.encoding import encode_layers
 from acclimate.errors import UserError
 from tests.tiny import ENCODERS, TEXTS, add_token, save_tiny, tiny_tokenizer
 
@@ -87,8 +90,12 @@ def test_against_a_plain_forward_of_each_text(tmp_path, monkeypatch):
                 for layer, hidden in zip(layers, model(ids, output_hidden_states=True).hidden_states, strict=True):
                     layer.append(hidden[0, 1:-1])  # without [CLS] and [SEP]
         states.append([torch.cat(layer) for layer in layers])
+    monkeypatch.setenv("ACCLIMATE_MEMORY_GB", "0.0005")  # room for 45 tokens
+    with patch("acclimate.analysis.representations.encode_layers", wraps=encode_layers) as read:
+        measure_moved(before, after, TEXTS, max_length=12)
+    assert [call.args[1].shape[0] for call in read.call_args_list[:2]] == [3, 3]
     for budget in (1, 16, 4096):
-        monkeypatch.setattr("acclimate.analysis.representations.micro_batch_tokens", lambda device, size=budget: size)
+        monkeypatch.setattr("acclimate.analysis.representations.micro_batch_tokens", lambda *_, size=budget: size)
         found = measure_moved(before, after, TEXTS, max_length=12)
         assert found["tokens"] == len(states[0][0])
         for layer, one, other in zip(found["layers"], *states, strict=True):

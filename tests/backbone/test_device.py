@@ -33,6 +33,20 @@ def test_the_fast_products_are_switched_on_at_each_call(monkeypatch):
         torch.set_float32_matmul_precision(before)
 
 
+def test_attention_on_an_accelerator_is_none_that_plans_for_each_shape(monkeypatch):
+    before = torch.backends.cuda.cudnn_sdp_enabled()
+    try:
+        torch.backends.cuda.enable_cudnn_sdp(True)
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+        device.fast_fp32_matmul()
+        assert torch.backends.cuda.cudnn_sdp_enabled()
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+        assert not device.fast_fp32_matmul()
+        assert not torch.backends.cuda.cudnn_sdp_enabled()
+    finally:
+        torch.backends.cuda.enable_cudnn_sdp(before)
+
+
 @pytest.mark.parametrize(("amx", "kept"), [(False, device.KERNELS), (True, device.AMX_KERNELS)])
 def test_kernels_are_kept_where_they_are_dear_to_compile(monkeypatch, amx, kept):
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):

@@ -10,8 +10,9 @@ from acclimate.errors import UserError
 
 
 class Model:
-    def __init__(self, kind, layers, width):
-        self.device, self.config = torch.device(kind), BertConfig(num_hidden_layers=layers, hidden_size=width)
+    def __init__(self, kind, layers, width, vocabulary=30_522):
+        self.device = torch.device(kind)
+        self.config = BertConfig(num_hidden_layers=layers, hidden_size=width, vocab_size=vocabulary)
 
 
 @pytest.fixture
@@ -38,6 +39,30 @@ def test_graphs_fit_into_the_memory_of_the_machine(gigabytes, size, layers, widt
     assert memory.training_tokens(model, 3) * 3 * each <= memory.SHARE * size * 2**30
     assert memory.kept_graph_tokens(model) * each <= memory.KEPT_SHARE * size * 2**30
     assert memory.training_tokens(model, 3) >= 1
+
+
+@pytest.mark.parametrize("size", [8, 24])
+@pytest.mark.parametrize(("layers", "width", "vocabulary"), [(6, 384, 30_522), (12, 768, 50_265), (24, 1024, 250_002)])
+def test_on_an_ordinary_cpu_memory_decides_nothing_of_what_is_read(gigabytes, size, layers, width, vocabulary):
+    gigabytes(size)
+    model = Model("cpu", layers, width, vocabulary)
+    assert memory.micro_batch_tokens(model) == 2_048
+    assert memory.micro_batch_tokens(model, 8 * 0.15 * vocabulary, times=2) == 4_096
+    assert memory.micro_batch_tokens(model, 8 * (layers + 1) * width) == 2_048
+    assert memory.training_tokens(model, 2, logits=True) == memory.training_tokens(model, 2)
+
+
+@pytest.mark.parametrize("size", [4, 8, 80])
+@pytest.mark.parametrize("vocabulary", [30_522, 250_002])
+def test_what_is_read_fits_into_an_accelerator(gigabytes, size, vocabulary):
+    gigabytes(size)
+    model, scored = Model("cuda", 12, 768, vocabulary), 8 * 0.15 * vocabulary
+    room = memory.SHARE * size * 2**30
+    assert memory.micro_batch_tokens(model) == min(65_536, int(room / (768 * memory.READ_BYTES)))
+    assert memory.micro_batch_tokens(model, scored, times=2) * (768 * memory.READ_BYTES + scored) <= room
+    distributions = 2 * memory.training_tokens(model, 2, logits=True) * memory.LOGIT_BYTES * vocabulary
+    assert distributions <= memory.LOGIT_SHARE * size * 2**30
+    assert memory.training_tokens(model, 2, logits=True) <= memory.training_tokens(model, 2)
 
 
 def test_the_limit_of_a_container_counts(monkeypatch, tmp_path):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 
 import numpy as np
 import pytest
 import torch
 from benchmarks.data import SHAPES, draw_lengths, make_model, make_texts, make_tokenizer
 from benchmarks.gate import Finished, Gate, Job, endless, memory, peak_since
+from benchmarks.measure import _context
 from benchmarks.rows import ROWS, judge
-from benchmarks.table import BEGIN, END, text_table, update_page
+from benchmarks.table import BEGIN, END, markdown, text_table, update_page
 from benchmarks.worker import CONTENDERS
 
 from acclimate.backbone import attach
@@ -21,6 +23,7 @@ from acclimate.objectives import Batch, MaskedLM
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
 from benchmarks import speed
+from tests.accelerator import emulated
 
 
 class Script:
@@ -48,6 +51,32 @@ def test_a_turn_counts_whole_steps_and_not_the_first():
             gate.step(10)
     assert [(answer["steps"], answer["tokens"]) for answer in script.answers] == [(2, 20), (3, 30)]
     assert all(answer["seconds"] > 0 for answer in script.answers)
+
+
+def test_what_a_contender_does_not_use_is_free_while_it_waits(monkeypatch):
+    freed, script = [], Script(order(), order())
+    receive = script.recv
+    monkeypatch.setattr(script, "recv", lambda: freed.append("waits") or receive())
+    with emulated(), monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "empty_cache", lambda: freed.append("freed"))
+        patch.setattr(torch.cuda, "max_memory_allocated", lambda: 7)
+        gate = Gate(script)
+        with pytest.raises(Finished):
+            for _ in range(9):
+                gate.step(10)
+    assert freed == ["freed", "waits"] * 3
+
+
+@pytest.mark.parametrize(("before", "after"), [(None, "0"), ("2,3", "2"), ("1", "1"), ("", "")])
+def test_contenders_see_one_device(before, after, monkeypatch):
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TOKENIZERS_PARALLELISM", "PYTHONPATH", "CUDA_VISIBLE_DEVICES"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # so that it is put back
+    if before is None:
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    else:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", before)
+    _context(1)
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == after
 
 
 def test_peak_memory_counts_what_was_allocated_since():
@@ -215,3 +244,21 @@ def test_what_does_not_fit_together_is_measured_row_by_row(tmp_path, monkeypatch
     assert together[1:] == [{"ours-mlm", "trainer-lines"}, {"ours-dga", "ours-mlm"}]
     assert result["contenders"]["minilm/fp32/ours-mlm/mlm-minilm"]["tokens_per_second"] == [1.0, 2.0]
     assert "row by row" in capsys.readouterr().err
+
+
+def test_a_row_that_fails_by_itself_does_not_take_the_others_with_it(tmp_path, monkeypatch):
+    def interleave(specs, **_):
+        if "trainer-lines" in specs:
+            raise speed.ContenderFailed("out of memory")
+        return {name: [1.0, 2.0] for name in specs}
+
+    monkeypatch.setattr(speed, "interleave", interleave)
+    file = tmp_path / "speed.json"
+    rows = ["--rows", "mlm-minilm", "--rows", "dga-minilm-cost", "--precision", "fp32", "--quick", "--json", str(file)]
+    assert speed.main(rows) == 1
+    result = json.loads(file.read_text(encoding="utf-8"))
+    assert [row["key"] for row in result["rows"]] == ["dga-minilm-cost"]
+    assert result["failed"] == {"minilm fp32 mlm-minilm": "out of memory"}
+    assert "a contender failed: minilm fp32 mlm-minilm." in markdown([result])
+    other = {**result, "rows": [{**result["rows"][0], "key": "mlm-minilm"}], "failed": {}}
+    assert "a contender failed" not in markdown([result, other])

@@ -51,8 +51,20 @@ def test_order_and_company_do_not_matter(monkeypatch):
     backwards = measure(TEXTS[::-1])
     assert forwards["per_text_masked"] == backwards["per_text_masked"][::-1]
     assert forwards["per_text"] == pytest.approx(backwards["per_text"][::-1], abs=1e-5)
-    monkeypatch.setattr("acclimate.evaluation.lm_loss.micro_batch_tokens", lambda device: 8)
+    monkeypatch.setattr("acclimate.evaluation.lm_loss.micro_batch_tokens", lambda *_, **__: 16)
     assert measure(TEXTS)["per_text"] == pytest.approx(forwards["per_text"], abs=1e-5)
+
+
+def test_less_memory_is_more_forwards(monkeypatch):
+    whole, read = measure(TEXTS), []
+    monkeypatch.setattr(
+        "acclimate.evaluation.lm_loss.encode",
+        lambda model, ids, text: read.append(ids.shape) or encode(model, ids, text),
+    )
+    monkeypatch.setenv("ACCLIMATE_MEMORY_GB", "0.0005")
+    assert measure(TEXTS)["per_text"] == pytest.approx(whole["per_text"], abs=1e-5)
+    assert len(read) > 2
+    assert all(rows == 1 or rows * width * (44 * 32 + 8 * 0.15 * len(tiny_tokenizer())) < 1e5 for rows, width in read)
 
 
 def test_text_without_an_ordinary_token():
@@ -67,7 +79,7 @@ def test_the_figure_of_forgetting_knows_no_batches_and_no_packing(kind, monkeypa
     model, tokenizer = tiny_model(kind), tiny_tokenizer()
     found = []
     for budget in (1, 24, 100_000):
-        monkeypatch.setattr("acclimate.evaluation.lm_loss.micro_batch_tokens", lambda device, size=budget: size)
+        monkeypatch.setattr("acclimate.evaluation.lm_loss.micro_batch_tokens", lambda *_, size=2 * budget, **__: size)
         found.append(masked_lm_loss(model, TEXTS, tokenizer=tokenizer, max_length=40))
     for other in found[1:]:
         assert other["nats"] == pytest.approx(found[0]["nats"], abs=1e-5)

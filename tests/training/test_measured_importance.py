@@ -12,6 +12,7 @@ from tests.tiny import TEXTS
 
 import acclimate.training.importance as measuring
 import acclimate.training.run as running
+from acclimate.backbone import memory
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.methods import get
@@ -132,10 +133,32 @@ def test_a_cache_that_cannot_be_written_costs_no_run(tiny_bert, tmp_path, monkey
 
 def test_what_decides_the_draws_is_another_measurement(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
-    for number, (name, value) in enumerate([("__version__", "0"), ("training_tokens", lambda *_: 50)]):
+    for number, (name, value) in enumerate([("__version__", "0"), ("training_tokens", lambda *_, **__: 50)]):
         measured(tiny_bert, tmp_path / f"a{number}", importance_tokens=100)
         monkeypatch.setattr(running, name, value)
     measured(tiny_bert, tmp_path / "b", importance_tokens=100)
+    assert len(list((tmp_path / "cache").glob("importance/*"))) == 3
+
+
+def test_distributions_over_the_vocabulary_have_to_fit_too(tiny_bert, tmp_path, monkeypatch):
+    """Where they decide how much is read at once, and so the draws, it is another measurement."""
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    measure, rows = measuring.summed_importance, []
+
+    def spy(model, units, batches, **options):
+        batches = list(batches)
+        rows.append(max(batch.original.numel() for batch in batches))
+        return measure(model, units, batches, **options)
+
+    monkeypatch.setattr(measuring, "summed_importance", spy)
+    options = {"importance_tokens": 200, "importance_reads": "logits"}
+    measured(tiny_bert, tmp_path / "a", **options)
+    monkeypatch.setattr(memory, "LOGIT_BYTES", memory.machine_memory(torch.device("cpu")) // 10_000)
+    measured(tiny_bert, tmp_path / "b", **{**options, "importance_reads": "hidden"})
+    assert max(rows) > 30
+    rows.clear()
+    measured(tiny_bert, tmp_path / "c", **options)
+    assert 0 < max(rows) <= 24, "a text each"
     assert len(list((tmp_path / "cache").glob("importance/*"))) == 3
 
 

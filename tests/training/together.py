@@ -15,7 +15,7 @@ from acclimate.masking import RandomMasking
 from acclimate.objectives import GeneralContrast, MaskedLM, TextContrast
 from acclimate.training.batches import Collator, Steps
 from acclimate.training.engine import Engine
-from acclimate.training.processes import Processes, processes
+from acclimate.training.processes import Processes, leave, processes
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
@@ -59,3 +59,6 @@ def main(out: Path) -> None:
         adapt(out / "bert", Corpus.of(DOCUMENTS), "dga", out / "early", settings=early, **options)
     timed = {**options, "steps": None, "max_minutes": 0.02}
     adapt(out / "bert", Corpus.of(DOCUMENTS), "mlm-taco", out / "timed", settings={"negatives": 5}, **timed)
+    leave()
+    assert not torch.distributed.is_initialized()
+    leave()  # alone, nothing happens

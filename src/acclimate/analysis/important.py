@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from acclimate.backbone import attach, load_masked_lm
-from acclimate.backbone.device import choose_precision, default_device, to_device
+from acclimate.backbone.device import choose_precision, default_device, forked_chance, to_device
 from acclimate.corpus import TokenRows
 from acclimate.errors import UserError
 from acclimate.masking import MASK_RATE, Masking, get
@@ -53,7 +53,7 @@ def selective_masking(
     method = get_method(NAME, **settings)
     data = open_task(task)
     chosen = choose_precision(precision, default_device())
-    with torch.random.fork_rng():
+    with forked_chance():
         torch.manual_seed(seed)  # of a head that the model lacks
         loaded = load_masked_lm(model)
     layers = attach(loaded.model)

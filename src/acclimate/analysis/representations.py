@@ -14,8 +14,9 @@ from torch import Tensor
 from acclimate.analysis.embeddings import static_table, vocabulary
 from acclimate.analysis.movement import movement
 from acclimate.backbone import LoadedModel, attach, load_masked_lm
-from acclimate.backbone.device import micro_batch_tokens, to_device
+from acclimate.backbone.device import to_device
 from acclimate.backbone.encoding import encode_layers
+from acclimate.backbone.memory import micro_batch_tokens
 from acclimate.corpus.progress import Progress
 from acclimate.errors import UserError
 from acclimate.modules import virtual_ids
@@ -134,7 +135,7 @@ def measure_moved(
     layers: list[_Layer] = []
     with torch.no_grad(), Progress("hidden states", len(texts), unit="texts", enabled=progress) as bar:
         done = 0
-        for group in _groups(rows, micro_batch_tokens(start.model.device)):
+        for group in _groups(rows, min(micro_batch_tokens(one.model, _state_bytes(one)) for one in (start, end))):
             states = [_states(loaded, [own[i] for i in group]) for loaded, own in zip((start, end), rows, strict=True)]
             layers = layers or [_Layer() for _ in states[0]]
             for layer, one, other in zip(layers, *states, strict=True):
@@ -172,6 +173,12 @@ def _groups(rows: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]], budget: int
         size = max(1, budget // lengths[order[0]])
         yield order[:size]
         order = order[size:]
+
+
+def _state_bytes(loaded: LoadedModel) -> int:
+    """Return the bytes of a token's states in all layers, of this model and of the one that it is compared with."""
+    config = loaded.model.config
+    return 2 * 4 * (config.num_hidden_layers + 1) * config.hidden_size
 
 
 def _states(loaded: LoadedModel, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Tensor]:

@@ -23,15 +23,16 @@ M = TypeVar("M", bound=nn.Module)
 
 KERNELS, AMX_KERNELS, KERNELS_OF_A_THREAD = 512, 8_192, 16
 """Compiled products that are kept, 0.2 to 0.6 MB each: in all, so with AMX, and once more by each thread."""
-READ_AT_ONCE = {"cpu": 2_048, "cuda": 65_536}
-"""Tokens (with padding) that one forward without a graph reads: on a CPU small enough to stay in the cache."""
+YES = ("y", "yes", "t", "true", "on", "1")
+"""What ``accelerate`` takes for it in an environment variable."""
 
 
 def default_device() -> torch.device:
-    """Return the accelerator if there is one, else the CPU."""
-    if not torch.cuda.is_available():
+    """Return the accelerator if there is one and ``accelerate`` was not told to leave it alone, else the CPU."""
+    if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() in YES:
         return torch.device("cpu")
-    return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))  # torchrun numbers the processes of a machine
+    rank = int(os.environ.get("LOCAL_RANK", "0"))  # torchrun numbers the processes of a machine
+    return torch.device("cuda", rank % torch.cuda.device_count())  # some launchers show each process its own one only
 
 
 def to_device(model: M) -> M:
@@ -39,9 +40,13 @@ def to_device(model: M) -> M:
     return nn.Module.to(model, default_device())
 
 
-def micro_batch_tokens(device: torch.device) -> int:
-    """Return how many tokens one forward without a graph should read; with one: :mod:`acclimate.backbone.memory`."""
-    return READ_AT_ONCE.get(device.type, READ_AT_ONCE["cuda"])
+def forked_chance() -> AbstractContextManager[None]:
+    """Return a context after which the random generators are as before: of the CPU and of the device that is used.
+
+    By itself ``fork_rng`` opens every accelerator that it sees, hundreds of megabytes on each.
+    """
+    device = default_device()
+    return torch.random.fork_rng([device] if device.type == "cuda" else [])
 
 
 @cache
@@ -79,12 +84,14 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 
 
 def one_device(arguments: TrainingArguments) -> TrainingArguments:
-    """Keep a ``Trainer`` that one process runs on one device.
+    """Keep a ``Trainer`` that one process runs on one device, in the precision that was asked for.
 
     By itself it spreads every batch over all GPUs that it sees (``nn.DataParallel``): steps of several times the batch
-    size, and a model in a wrapper. Who wants several devices starts several processes.
+    size, and a model in a wrapper. Who wants several devices starts several processes; and ``accelerate launch`` tells
+    these a precision by the environment, which would be that of the forwards whatever the run says of itself.
     """
     arguments._n_gpu = min(1, arguments.n_gpu)
+    arguments.mixed_precision = "bf16" if arguments.bf16 else "no"
     return arguments
 
 
@@ -105,10 +112,14 @@ def fast_fp32_matmul() -> bool:
     """Let oneDNN multiply fp32 matrices on a CPU where that is still fp32, and say whether it does.
 
     The switch doubles the speed on some processors with AVX-512, changes nothing on others, and on some silently
-    computes in bfloat16. Also says how many of the kernels that oneDNN compiles are kept.
+    computes in bfloat16. Also says how many of the kernels that oneDNN compiles are kept, and on an accelerator that
+    attention is not cuDNN's, which plans anew for each shape: texts make new ones at every step.
     """
     _keep_kernels()  # before the first product, which may be the one that judges the switch
-    if torch.cuda.is_available() or not _medium_is_fp32():
+    if torch.cuda.is_available():
+        torch.backends.cuda.enable_cudnn_sdp(False)
+        return False
+    if not _medium_is_fp32():
         return False
     torch.set_float32_matmul_precision("medium")  # at each call: another library may have set it back
     return True

@@ -131,7 +131,9 @@ def _run(
     if unpadded is not None:
         options |= unpadded_inputs(model, text, unpadded, input_ids=ids)
     else:
-        options |= {"input_ids": ids, "attention_mask": real.long()}
+        # The block mask alone keeps padding from texts, and lets it see itself. A query that sees nothing, as with
+        # both masks, is NaN in some kernels of accelerators, and so are the gradients of the keys of its row.
+        options |= {"input_ids": ids, "attention_mask": torch.ones_like(ids) if packed else real.long()}
         if packed:
             options["position_ids"] = _positions(text) + first_position(model)
     others = dict(gates or {})

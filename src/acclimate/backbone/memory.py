@@ -1,4 +1,4 @@
-"""How many tokens a training step reads at once, so that it is fast and fits into memory.
+"""How many tokens are read at once, in training and otherwise, so that it is fast and fits into memory.
 
 The sizes follow from the machine as it is, not from what is free at the moment: the same run on the same machine is
 cut into the same pieces, also after a kill.
@@ -27,26 +27,48 @@ SEVERAL = 2
 """With several views a forward reads this many times as many tokens over all of them: each would be too short."""
 KEPT = {"cpu": 16_384, "cuda": 131_072}
 """Tokens, over all views, whose graphs are kept together where they fit: on a CPU those of 64 texts in three views."""
-SHARE, KEPT_SHARE = 0.2, 0.3
-"""Of the memory of the machine: what the graph of one forward, and of all that are kept, may take."""
+READ_AT_ONCE = {"cpu": 2_048, "cuda": 65_536}
+"""Tokens (with padding) that one forward without a graph reads: on a CPU small enough to stay in the cache."""
+READ_BYTES, LOGIT_BYTES = 44, 16
+"""Of one token: for each unit of width while it is read without a graph, and for each entry of the vocabulary while
+two distributions over it are compared with a graph. Measured: 40 to 43 in fp32; 13 to 14 in fp32 and bf16."""
+SHARE, KEPT_SHARE, LOGIT_SHARE = 0.2, 0.3, 0.5
+"""Of the memory of the machine: what one forward, the graphs of all that are kept, and distributions may take."""
 LIMIT = Path("/sys/fs/cgroup/memory.max")
 MEMORY = "ACCLIMATE_MEMORY_GB"
 """Environment variable: how many gigabytes (10^9 bytes) count as the memory of the machine, if it has as many."""
 
 
-def training_tokens(model: PreTrainedModel, views: int = 1, length: int = USUAL_LENGTH) -> int:
+def micro_batch_tokens(model: PreTrainedModel, more: float = 0.0, times: int = 1) -> int:
+    """Return how many tokens (with padding) one forward without a graph should read.
+
+    Args:
+        model: Whose width and device count.
+        more: Bytes that are held for each token besides what the encoder needs.
+        times: How many times what is usual is wanted, where memory has room for it.
+    """
+    wanted = times * READ_AT_ONCE.get(model.device.type, READ_AT_ONCE["cuda"])
+    each = int(getattr(model.config, "hidden_size", 768)) * READ_BYTES + more
+    return max(1, min(wanted, int(SHARE * machine_memory(model.device) / each)))
+
+
+def training_tokens(model: PreTrainedModel, views: int = 1, length: int = USUAL_LENGTH, logits: bool = False) -> int:
     """Return how many tokens (with padding) of each text row one forward of a training step should read.
 
     Args:
         model: Whose size and device count.
         views: How many times it reads each text.
         length: Tokens of the longest rows.
+        logits: Whether the vocabulary is scored at all tokens, not only at those that are masked.
     """
     device = model.device
     wanted = FASTEST.get(device.type, FASTEST["cuda"])
     if views > 1 and device.type == "cpu":
         wanted *= SEVERAL
-    return max(1, min(wanted, _fitting(model, SHARE, length)) // max(1, views))
+    wanted = min(wanted, _fitting(model, SHARE, length))
+    if logits:
+        wanted = min(wanted, int(LOGIT_SHARE * machine_memory(device) / (LOGIT_BYTES * model.config.vocab_size)))
+    return max(1, wanted // max(1, views))
 
 
 def kept_graph_tokens(model: PreTrainedModel, length: int = USUAL_LENGTH) -> int:

@@ -24,7 +24,7 @@ from acclimate.cli import (
     push,
 )
 from acclimate.cli.app import app
-from acclimate.errors import UserError
+from acclimate.errors import UserError, first_line
 
 __all__ = [
     "adapt",
@@ -71,6 +71,17 @@ def main() -> None:
         typer.echo(
             f"Error: {error.strerror}{where}. Nothing half-written counts as a result: make room, or choose another "
             "folder, and give the same command again.",
+            err=True,
+        )
+        sys.exit(2)
+    except RuntimeError as error:
+        torch = sys.modules.get("torch")  # importing it takes seconds, which --help need not wait for
+        if torch is None or not isinstance(error, torch.OutOfMemoryError):
+            raise
+        typer.echo(
+            f"Error: {first_line(error).split('. ')[0]}. Set ACCLIMATE_MEMORY_GB to fewer gigabytes than the device "
+            "has, such as half, and give the same command again: less is read at once then. Where that does not help, "
+            "as in fine-tuning, lower the batch size.",
             err=True,
         )
         sys.exit(2)

@@ -67,6 +67,7 @@ def adapt(
     from acclimate.cards.hub import check_repo
     from acclimate.cards.hub import push_to_hub as put
     from acclimate.training import adapt as run
+    from acclimate.training.processes import leave
 
     pairs = {
         "settings": ("--set", given.pop("settings")),
@@ -78,6 +79,7 @@ def adapt(
     if repo:
         check_repo(repo)
     result = run(**values, progress=not quiet)
+    leave()
     options.tell(result, values.get("keep_steps") or [], result.method)
     if repo and int(os.environ.get("RANK") or 0) == 0:
         typer.echo(put(result.out, repo))

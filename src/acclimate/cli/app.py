@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,22 @@ app = typer.Typer(
 
 inspection = typer.Typer(no_args_is_help=True, help="Look inside a model or a text.")
 app.add_typer(inspection, name="inspect")
+
+SHARE = ("adapt", "pretrain")
+"""Verbs whose work the processes of one run share."""
+
+
+@app.callback()
+def _alone(context: typer.Context) -> None:
+    verb, size = context.invoked_subcommand, os.environ.get("WORLD_SIZE") or "1"
+    if size == "1" or verb in SHARE:
+        return
+    each = ", once for each device: CUDA_VISIBLE_DEVICES=0, 1, ... and the same --out" if verb == "compare" else ""
+    raise UserError(
+        f"{size} processes were started (WORLD_SIZE), and each would do all of '{verb}': only {' and '.join(SHARE)} "
+        f"share their work. Start 'acclimate {verb}' without torchrun or accelerate launch{each}."
+    )
+
 
 Out = Annotated[Path, typer.Option(help="Folder to make.")]
 Precision = Annotated[str, typer.Option(help="fp32, bf16, or auto: bf16 where the hardware has it.")]

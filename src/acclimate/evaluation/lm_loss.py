@@ -14,8 +14,9 @@ from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.backbone import attach, encode, language_head, load_masked_lm, longest_text
-from acclimate.backbone.device import micro_batch_tokens, to_device
+from acclimate.backbone.device import to_device
 from acclimate.backbone.language_head import score_chosen
+from acclimate.backbone.memory import micro_batch_tokens
 from acclimate.backbone.shapes import grain_of
 from acclimate.errors import UserError
 from acclimate.masking import IGNORED, MASK_RATE
@@ -101,7 +102,8 @@ def _measure(
     losses, counts = [0.0] * len(encoded), [0] * len(encoded)
     device = next(model.parameters()).device
     grain = grain_of(model)
-    budget = 2 * micro_batch_tokens(device)
+    scored = 8 * rate * model.config.vocab_size  # logits and their softmax in fp32, at masked tokens
+    budget = micro_batch_tokens(model, scored, times=2)
     training = model.training
     model.eval()
     start = 0

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from acclimate.backbone.device import micro_batch_tokens
+from acclimate.backbone.memory import micro_batch_tokens
 from acclimate.corpus.tokenizing import encode
 from acclimate.errors import UserError
 from acclimate.selective.annotation import Unit
@@ -88,7 +88,7 @@ class ClassifierConfidence:
             tokens: Tokens that one forward reads, padding included; by default what suits the device.
         """
         self.classifier, self.frame = classifier, Frame.of(classifier.tokenizer, pair)
-        self.tokens = tokens or micro_batch_tokens(classifier.device)
+        self.tokens = tokens or micro_batch_tokens(classifier.model)
         self._segments = getattr(classifier.model.config, "type_vocab_size", 0) > 1
         self.read = 0
         """Real tokens that were read so far."""

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerBase, set_seed
 
-from acclimate.backbone.device import Precision, autocast, default_device, micro_batch_tokens, to_device
+from acclimate.backbone.device import Precision, autocast, default_device, to_device
+from acclimate.backbone.memory import micro_batch_tokens
 from acclimate.backbone.shapes import grain_of
 from acclimate.errors import UserError
 from acclimate.masking import IGNORED
@@ -64,7 +65,7 @@ class TokenClassifier:
         self.model.eval()
         result: list[np.ndarray] = [np.zeros((0, 2), np.float32)] * len(rows)
         with exact_last_layer(self.model):
-            for batch in token_budget_batches(rows, micro_batch_tokens(self.device), grain_of(self.model).width):
+            for batch in token_budget_batches(rows, micro_batch_tokens(self.model), grain_of(self.model).width):
                 inputs = self.collate([{"input_ids": list(rows[place])} for place in batch])
                 with autocast(precision, self.device):
                     found = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits

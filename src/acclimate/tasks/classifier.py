@@ -16,8 +16,9 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from acclimate.backbone.device import Precision, autocast, micro_batch_tokens
+from acclimate.backbone.device import Precision, autocast
 from acclimate.backbone.head_reading import only_what_the_head_reads
+from acclimate.backbone.memory import micro_batch_tokens
 from acclimate.backbone.shapes import padding_multiple
 from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.data import Example
@@ -83,7 +84,7 @@ class Classifier:
 
     def batches(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
         """Cut rows of token ids into batches to read without a graph; see :func:`token_budget_batches`."""
-        return token_budget_batches(rows, micro_batch_tokens(self.device), padding_multiple(self.model))
+        return token_budget_batches(rows, micro_batch_tokens(self.model), padding_multiple(self.model))
 
     @torch.inference_mode()
     def probabilities(self, examples: Sequence[Example], precision: Precision) -> Tensor:

@@ -1,9 +1,10 @@
 """A finished fine-tuning or distillation is found again, so that the same call after a kill does nothing twice.
 
 There are no checkpoints in the middle of it. The unit is the seed, as a cell is the unit of a study: it takes minutes,
-a run of the same seed from its start ends with the same weights to the bit, and nothing that it holds in memory (the
-weights of the best epoch, the optimiser of a connector, what was measured after each epoch) has to be saved and
-believed. What is found is a whole folder, which appears by one rename, with a record of everything that decided it.
+a run of the same seed from its start ends with the same weights (on a CPU to the bit), and nothing that it holds in
+memory (the weights of the best epoch, the optimiser of a connector, what was measured after each epoch) has to be
+saved and believed. What is found is a whole folder, which appears by one rename, with a record of everything that
+decided it.
 """
 
 from __future__ import annotations

@@ -103,7 +103,8 @@ def adapt(
         epochs: Passes over the corpus.
         tokens: Tokens of text to read.
         max_minutes: Minutes of training; the learning rate decays with the time. Not repeatable to the bit.
-        seed: From it comes every random choice: the same seed gives the same weights on the same machine.
+        seed: From it comes every random choice: the same seed gives the same weights on the same machine, on a CPU to
+            the bit, on an accelerator up to the rounding of sums whose order is open there.
         max_length: Tokens of a text at most, without those that a method appends; a longer document becomes several.
         batch_size: Texts a step, however many micro-batches they make.
         learning_rate: Peak, reached after the warm-up, then linear to zero; by default what the method says, mostly

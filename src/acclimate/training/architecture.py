@@ -10,6 +10,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
+from acclimate.backbone.device import forked_chance
 from acclimate.backbone.identity import local_folder
 from acclimate.errors import UserError, did_you_mean, first_line, unknown
 
@@ -145,6 +146,6 @@ def fit_vocabulary(config: Any, tokenizer: PreTrainedTokenizerBase) -> PreTraine
 
 def fresh_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
     """Make a masked language model with random weights: the same for the same seed."""
-    with torch.random.fork_rng():
+    with forked_chance():
         torch.manual_seed(seed)
         return AutoModelForMaskedLM.from_config(config)

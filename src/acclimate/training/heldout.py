@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
+from acclimate.backbone.device import forked_chance
 from acclimate.corpus import Corpus, tokenize
 from acclimate.errors import UserError, check_positive
 from acclimate.objectives import Batch
@@ -49,7 +50,7 @@ def measure(engine: Engine, steps: Sequence[Sequence[Batch]], seed: int = 0) -> 
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
     try:
-        with torch.random.fork_rng():
+        with forked_chance():
             torch.manual_seed(seed)
             for step in steps:
                 batches = [batch.to(device) for batch in step]

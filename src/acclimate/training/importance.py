@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from acclimate.backbone import Gated
+from acclimate.backbone.memory import training_tokens
 from acclimate.backbone.units import PARTS
 from acclimate.corpus.progress import Progress
 from acclimate.objectives import Batch
@@ -66,11 +67,15 @@ def measured_importance(
     """
     most = min(tokens, int(getattr(run.rows, "tokens", tokens)))
     least = min(most, FEWEST * SAMPLED_AT_ONCE * run.group.size)
-    shelf = run.shelf("importance", {"reads": reads, "parts": sorted(units)})
+    logits = reads == "logits"
+    how: dict[str, Any] = {"reads": reads, "parts": sorted(units)}
+    if logits:  # what is scored takes more than the graph, and may be what decides how much is read at once
+        how["tokens_at_once"] = training_tokens(run.model, 2, logits=True)
+    shelf = run.shelf("importance", how)
     groups: list[tuple[int, dict[str, Tensor]]] = []
     read, found = 0, None
     with Progress(title, least if error else most, unit="tokens", enabled=run.progress) as bar:
-        for number, (size, batches) in enumerate(run.sampled(tokens, readings=2)):
+        for number, (size, batches) in enumerate(run.sampled(tokens, readings=2, logits=logits)):
             told = _told(batches, bar, read, run.group.size)
             sums = shelf(partial(_group, run, units, told, reads), number, size)
             groups.append((int(sums.pop(TEXTS)), sums))

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from acclimate.backbone.device import default_device
+from acclimate.backbone.device import default_device, forked_chance
 from acclimate.errors import UserError
 
 PATIENCE = timedelta(hours=12)
@@ -108,7 +108,7 @@ class Processes:
             yield
             return
         seed = int(self.agree(float(torch.randint(2**31, (1,))), device))
-        with torch.random.fork_rng():
+        with forked_chance():
             torch.manual_seed(seed)
             yield
 
@@ -158,3 +158,12 @@ def processes() -> Processes:
 
     state = PartialState(cpu=default_device().type == "cpu", timeout=PATIENCE)
     return Processes(state.process_index, state.num_processes)
+
+
+def leave() -> None:
+    """Disconnect from the other processes, at the end of all that they do together; alone, it changes nothing.
+
+    Not after an error: the others may be waiting in the middle of a sum, and the launcher ends them.
+    """
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()

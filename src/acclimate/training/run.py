@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.backbone import Gated, HeadLayer, gate_units
-from acclimate.backbone.device import Precision
+from acclimate.backbone.device import Precision, forked_chance
 from acclimate.backbone.dropout import dropout_rates
 from acclimate.backbone.memory import training_tokens
 from acclimate.backbone.shapes import grain_of
@@ -102,7 +102,7 @@ class Run:
         """Where the model is."""
         return next(self.model.parameters()).device
 
-    def sample(self, tokens: int, readings: int = 1) -> Iterator[Batch]:
+    def sample(self, tokens: int, readings: int = 1, logits: bool = False) -> Iterator[Batch]:
         """Yield micro-batches, one text a row, from a random part of the corpus of about ``tokens`` tokens.
 
         With several processes each gets its share of them.
@@ -110,17 +110,18 @@ class Run:
         Args:
             tokens: Real tokens to read; the whole corpus if it has fewer.
             readings: How many times one forward reads each row, for the size of the micro-batches.
+            logits: Whether the vocabulary is scored at all tokens, for the same.
         """
-        for _, group in self.sampled(tokens, readings):
+        for _, group in self.sampled(tokens, readings, logits):
             yield from group
 
-    def sampled(self, tokens: int, readings: int = 1) -> Iterator[tuple[int, list[Batch]]]:
+    def sampled(self, tokens: int, readings: int = 1, logits: bool = False) -> Iterator[tuple[int, list[Batch]]]:
         """Yield what :meth:`sample` does in groups of micro-batches, each a random part of the corpus by itself.
 
         There are as many in all processes, each with texts of :data:`SAMPLED_AT_ONCE` tokens for each process. Before
         the micro-batches of this process stand the tokens of the group in all.
         """
-        at_once = training_tokens(self.model, readings)
+        at_once = training_tokens(self.model, readings, logits=logits)
         collator = Collator.of(self.tokenizer, self.masking, at_once, grain=grain_of(self.model))
         order = np.random.default_rng([self.seed, 3]).permutation(len(self.rows))
         rng = np.random.default_rng([self.seed, 4])
@@ -145,7 +146,7 @@ class Run:
 
     def seeded(self, make: Callable[[], T]) -> T:
         """Return what ``make`` makes, chance inside it coming from the run's seed; the same in all processes."""
-        with torch.random.fork_rng():
+        with forked_chance():
             torch.manual_seed(self.seed)
             return make()
 

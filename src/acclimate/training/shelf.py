@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from acclimate.backbone.device import forked_chance
 from acclimate.errors import first_line
 from acclimate.files import new_folder
 from acclimate.training.processes import Processes
@@ -50,7 +51,7 @@ class Shelf:
         if self.group.all(found is not None, self.device):
             assert found is not None
             return {name: value.to(self.device) for name, value in found.items()}
-        with torch.random.fork_rng():
+        with forked_chance():
             torch.manual_seed(self._chance(place))
             values = make()
         if folder is not None and found is None and self.group.first:

@@ -18,7 +18,8 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from acclimate.backbone.device import Precision, autocast, micro_batch_tokens
+from acclimate.backbone.device import Precision, autocast
+from acclimate.backbone.memory import micro_batch_tokens
 from acclimate.backbone.shapes import padding_multiple
 from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.loading import exact_last_layer, load_with_head
@@ -104,7 +105,7 @@ class Reader:
         self.model.eval()
         rows = [windows[place]["input_ids"] for place in range(len(windows))]
         with exact_last_layer(self.model):
-            for batch in token_budget_batches(rows, micro_batch_tokens(self.device), padding_multiple(self.model)):
+            for batch in token_budget_batches(rows, micro_batch_tokens(self.model), padding_multiple(self.model)):
                 inputs = self.collate([windows[place] for place in batch])
                 del inputs["start_positions"], inputs["end_positions"]
                 with autocast(precision, self.device):

@@ -1,0 +1,79 @@
+"""What ``torchrun`` and ``accelerate launch`` say by the environment."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from accelerate.utils import parse_flag_from_env
+from tests.accelerator import emulated
+from tests.methods.test_contract import TASK, run, weights
+from transformers import Trainer
+
+from acclimate.backbone.device import YES, default_device, forked_chance
+from acclimate.tasks import finetune
+
+PRECISION = "ACCELERATE_MIXED_PRECISION"
+
+
+@pytest.mark.parametrize(("rank", "devices", "index"), [(1, 1, 0), (3, 1, 0), (3, 4, 3), (0, 4, 0)])
+def test_a_process_takes_a_device_that_it_sees(rank, devices, index, monkeypatch):
+    with emulated(), monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "device_count", lambda: devices)
+        patch.setenv("LOCAL_RANK", str(rank))
+        assert default_device() == torch.device("cuda", index)
+
+
+def test_chance_is_put_back_where_it_is_used_and_no_other_device_is_opened(monkeypatch):
+    opened = []
+    before = torch.get_rng_state()
+    with emulated(), monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "device_count", lambda: 4)
+        patch.setattr(torch.cuda, "get_rng_state", lambda device: opened.append(device) or torch.get_rng_state())
+        patch.setenv("LOCAL_RANK", "2")
+        with forked_chance():
+            torch.manual_seed(1)
+            torch.rand(3)
+    assert opened == [torch.device("cuda", 2)]
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("word", [*YES, "True"])
+def test_the_cpu_is_taken_where_it_is_asked_for(word, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", word)
+    with emulated():
+        assert parse_flag_from_env("ACCELERATE_USE_CPU")
+        assert default_device() == torch.device("cpu")
+        monkeypatch.setenv("ACCELERATE_USE_CPU", "no")
+        assert default_device().type == "cuda"
+
+
+def test_training_on_the_cpu_beside_an_accelerator(tiny_bert, tmp_path, monkeypatch):
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "true")
+    with emulated() as accelerator:
+        run(tiny_bert, "dga", tmp_path / "out")
+        finetune(tiny_bert, TASK, epochs=1, precision="fp32", progress=False)
+        assert not accelerator.used
+
+
+@pytest.mark.parametrize("told", ["fp16", "bf16"])
+@pytest.mark.parametrize("asked", ["fp32", "bf16"])
+def test_the_precision_of_a_run_is_its_own(told, asked, tiny_bert, tmp_path, monkeypatch):
+    """One of fp16 would ask for a scaler that no loss of ours goes through."""
+    seen, train = [], Trainer.train
+
+    def spy(trainer, *args, **options):
+        seen.append(trainer.accelerator.mixed_precision)
+        return train(trainer, *args, **options)
+
+    monkeypatch.setattr(Trainer, "train", spy)
+    with emulated(bf16=True):
+        monkeypatch.setenv(PRECISION, told)
+        run(tiny_bert, "mlm", tmp_path / "told", precision=asked)
+        assert set(seen) == {"no"}  # the engine has an autocast of its own
+        seen.clear()
+        finetune(tiny_bert, TASK, epochs=1, precision=asked, progress=False)
+        assert set(seen) == {"bf16" if asked == "bf16" else "no"}
+        monkeypatch.delenv(PRECISION)
+        run(tiny_bert, "mlm", tmp_path / "alone", precision=asked)
+    ours, plain = weights(tmp_path / "told"), weights(tmp_path / "alone")
+    assert all(torch.equal(ours[name], plain[name]) for name in plain)

@@ -1,0 +1,37 @@
+"""Packed rows in the fused kernel of an accelerator, which may give NaN where a query sees nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.accelerator import emulated
+from tests.tiny import ENCODERS, tiny_model
+from torch.nn import functional
+
+from acclimate.backbone import attach, encode
+from acclimate.backbone.device import to_device
+
+TEXT = torch.tensor([[0] * 3 + [1] * 5 + [-1] * 4, [2] * 6 + [3] * 5 + [-1]])
+IDS = torch.arange(10, 34).view(2, 12) * (TEXT >= 0)
+
+
+@pytest.mark.parametrize("family", sorted(ENCODERS))
+def test_every_query_sees_something_and_padding_no_text(family, monkeypatch):
+    masks, kernel = [], functional.scaled_dot_product_attention
+
+    def spy(*args, attn_mask, **options):
+        masks.append(attn_mask)
+        return kernel(*args, attn_mask=attn_mask, **options)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", spy)
+    with emulated():
+        model = to_device(tiny_model(family))
+        attach(model)
+        masks.clear()
+        packed = encode(model, IDS.to("cuda"), TEXT.to("cuda")).cpu()
+        assert masks
+        assert all(mask.any(-1).all() for mask in masks)
+        for row in range(2):
+            alone = [IDS[row][TEXT[row] == text][None].to("cuda") for text in TEXT[row].unique() if text >= 0]
+            expected = [encode(model, ids, torch.zeros_like(ids)).cpu()[0] for ids in alone]
+            torch.testing.assert_close(packed[row][TEXT[row] >= 0], torch.cat(expected), atol=1e-5, rtol=1e-4)
