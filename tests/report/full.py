@@ -87,3 +87,15 @@ def everything(results):
         if run["method"].startswith("dga"):
             run["importance"] = importance()
     return found
+
+
+def crowded(results, methods=20):
+    """Results with many methods of long names, each with the curves and scores of one that was there."""
+    found = everything(results)
+    model = found["methods"][1]["label"]
+    for number in range(methods - len(found["methods"])):
+        label = f"{model}, the {number}th of the variants"
+        found["methods"].append({**found["methods"][1], "label": label})
+        for name in ("adaptations", "scores", "losses", "moved"):
+            found[name] += [{**row, "method": label} for row in found[name] if row["method"] == model]
+    return found

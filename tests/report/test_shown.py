@@ -13,7 +13,7 @@ from acclimate.report.html import FIGURES
 from acclimate.report.masked import masked_samples
 from acclimate.report.moved import layer_numbers, layers
 from acclimate.report.table import tables
-from tests.report.full import EVIL, everything, importance
+from tests.report.full import EVIL, crowded, everything, importance
 from tests.report.test_report import read, results  # noqa: F401  (a fixture)
 
 
@@ -157,3 +157,16 @@ def test_without_distillation_there_is_no_figure_of_it(results):  # noqa: F811
     older = {name: value for name, value in results.items() if name != "distillations"}
     assert agreement(results) == "" and agreement(older) == "" and agreement_numbers(older).rows == []
     assert "Agreement with the teacher" not in render(older)
+
+
+def test_methods_have_room_and_colours_of_their_own(results, recwarn):  # noqa: F811
+    page = render(crowded(results, 20))
+    assert [str(warning.message) for warning in recwarn] == []  # matplotlib warns where nothing is left for axes
+    for number in range(20):
+        assert f"--c{number}:" in page and f"var(--c{number})" in page
+    heights = [
+        [float(box.split()[3]) for box in re.findall(r'<svg viewBox="([^"]*)"', render(found))]
+        for found in (everything(results), crowded(results, 20))
+    ]
+    assert len(heights[0]) == len(heights[1])
+    assert max(many - few for few, many in zip(*heights, strict=True)) > 200

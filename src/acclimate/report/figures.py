@@ -18,11 +18,13 @@ _PAGE = {
     **{INK: "currentColor", MUTED: "var(--muted)", GRID: "var(--line)", CARD: "var(--card)"},
     **{WARM: "var(--warm)", COOL: "var(--cool)"},
 }
-SERIES = 8
+SERIES = 24
+"""Colours of the page: eight, and two more shades of each."""
 COLUMNS = 2
 """Of panels beside each other."""
 MARKERS = "osD^vPX*"
 """They tell lines apart where colours cannot be told."""
+LEGEND_LINE = 0.22  # inches
 WIDTH = 6.0  # inches: 432 units, so that text is still readable when a phone shows the figure 360 wide
 
 
@@ -58,7 +60,7 @@ def short(text: str, width: int) -> str:
 
 
 def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
-    """Put a legend of markers above the axes."""
+    """Put a legend of markers above the axes; the figure grows where it needs more than two lines."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -67,6 +69,8 @@ def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
     ]
     names = [short(name, 40) for _, _, name in entries]
     columns = 1 if max(map(len, names)) > 24 else 2 if max(map(len, names)) > 14 else min(4, len(names))
+    lines = -(-len(names) // columns)
+    figure.set_figheight(figure.get_figheight() + LEGEND_LINE * max(0, lines - 2))
     figure.legend(handles, names, loc="outside upper left", ncols=columns, frameon=False, handletextpad=0.3)
 
 
