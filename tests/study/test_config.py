@@ -195,6 +195,20 @@ def test_names_of_the_hub_may_have_a_dot(tmp_path):
     assert config.domains[0].corpus == [str(tmp_path / "c.v2")]
 
 
+def test_text_is_looked_for_beside_the_study_or_on_the_hub(tmp_path, monkeypatch):
+    """A folder of the same name where the command is typed is not what the study means."""
+    typed, study = tmp_path / "typed", tmp_path / "study"
+    (typed / "news").mkdir(parents=True)
+    study.mkdir()
+    monkeypatch.chdir(typed)
+    text = ["hf:org/data-v1.5", "hf:wikitext:wikitext-2-raw-v1:validation", "news"]
+    values = {"models": ["m"], "methods": ["none"], "general": text}
+    values["domains"] = [{"name": "d", "corpus": text, "heldout": text}]
+    config = StudyConfig.of(values).relative_to(study)
+    for read in (config.domains[0].corpus, config.domains[0].heldout, config.general):
+        assert read == [*text[:2], str(study / "news")]
+
+
 def test_on_needs_no_quotes(tmp_path):
     """YAML 1.1 reads the bare word as true."""
     path = tmp_path / "study.yaml"

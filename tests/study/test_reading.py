@@ -67,6 +67,13 @@ def test_a_rate_that_cannot_be_meant_for_a_method_is_told(folder, caplog, monkey
     assert "'mlm' learns at 0.3 by itself, and at 0.0002 here" in record.getMessage()
 
 
+@pytest.mark.parametrize("name", ["seed", "text_column", "head_tokens"])
+def test_what_all_methods_share_cannot_be_one_methods_own(folder, name):
+    own = {"name": "mlm", "adapt": {name: "body" if name == "text_column" else 7}}
+    with pytest.raises(UserError, match=rf"\.adapt\.{name}' would be .* set adapt\.{name}"):
+        plan_of(folder, [own], adapt={"steps": 2})
+
+
 def test_a_method_that_reads_tasks_wants_one_in_every_domain(folder):
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": []}]
     config = StudyConfig.of(study(folder, domains=domains, methods=["mlm", "tapt"]))

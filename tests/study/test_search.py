@@ -262,6 +262,7 @@ def test_combinations():
         ({"search": {"finetune": {"epochs": [0]}}}, "'epochs': Input should be greater than or equal to 1"),
         ({"search": {"combinations": "some", "finetune": {"epochs": [1]}}}, "combinations"),
         ({"search": {"adapt": {"learning_rat": [1]}}}, "unknown key 'search.adapt.learning_rat'"),
+        ({"search": {"adapt": {"seed": [1, 2]}}}, "'search.adapt.seed' would be for one method alone"),
         ({"methods": [{"name": "dga", "search": {"contrast": [1]}}]}, "contrast_weight"),
         ({"search": {"per": "task", "adapt": {"learning_rate": [1]}}}, "search these with per: method"),
     ],

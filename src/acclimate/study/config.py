@@ -242,14 +242,14 @@ class StudyConfig(Strict):
         for model in copy.models:
             model.path = _model(model.path, folder)
         for domain in copy.domains:
-            domain.corpus = [_located(source, folder) for source in domain.corpus]
-            domain.heldout = domain.heldout and [_located(source, folder) for source in domain.heldout]
+            domain.corpus = [_read(source, folder) for source in domain.corpus]
+            domain.heldout = domain.heldout and [_read(source, folder) for source in domain.heldout]
         for task in (*copy.other_tasks, *(task for domain in copy.domains for task in domain.tasks)):
             task.path = _inside(task.path, folder)
             task.first = task.first and _inside(task.first, folder)
         for row in copy.distill:
             row.teacher.path = row.teacher.path and _model(row.teacher.path, folder)
-        copy.general = copy.general and [_located(source, folder) for source in copy.general]
+        copy.general = copy.general and [_read(source, folder) for source in copy.general]
         searches: list[Any] = [copy.search, *(method.search for method in copy.methods)]
         for method in copy.methods:
             for given in (method.model_extra, method.search and method.search.model_extra):
@@ -283,6 +283,11 @@ def _inside(path: str, folder: Path) -> str:
 def _model(name: str, folder: Path) -> str:
     """Resolve a model against ``folder`` if it is there or written as a path; names of the hub may have a dot."""
     return _inside(name, folder) if written_as_path(name) or (folder / name).exists() else name
+
+
+def _read(source: str, folder: Path) -> str:
+    """Resolve a source of text against ``folder``, also if it is not there, unless it is a data set of the hub."""
+    return source if not source or source.startswith("hf:") else _inside(source, folder)
 
 
 def _located(source: str, folder: Path) -> str:

@@ -249,6 +249,23 @@ A keyword that came later is part of it only where it differs from its default, 
 FIRST_STAGE = ("first_epochs", "first_learning_rate")
 """Settings of a task that are keywords of ``finetune`` and speak of the task that is learnt before it."""
 
+OF_ALL = {"seed": "adapt.seed, or adapt_seeds", "text_column": "adapt.text_column", "head_tokens": "adapt.head_tokens"}
+"""Keywords of ``adapt`` that a method cannot have of its own in a study, with what all methods have instead."""
+
+
+def check_own(given: Iterable[str], where: str) -> None:
+    """Raise UserError for a keyword that a study has for all of its methods.
+
+    Raises:
+        UserError: Naming the section of the study file and the key.
+    """
+    for name in given:
+        if name in OF_ALL:
+            raise UserError(
+                f"study: '{where}.{name}' would be for one method alone, and it is the same for all methods of a "
+                f"study. Remove it, or set {OF_ALL[name]}."
+            )
+
 
 def check_keywords(given: Iterable[str], known: Iterable[str], where: str) -> None:
     """Raise UserError for a keyword that is not known, proposing the closest.

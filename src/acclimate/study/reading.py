@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig
-from acclimate.study.parts import Parts, check_keywords
+from acclimate.study.parts import Parts, check_keywords, check_own
 from acclimate.study.settings import UNADAPTED
 
 if TYPE_CHECKING:
@@ -92,6 +92,7 @@ def read_methods(plan: Plan, config: StudyConfig, parts: Parts, defaults: dict[s
         if defaults is not None:
             check_keywords(config.adapt.given(), defaults, "adapt")
             check_keywords(method.adapt, defaults, f"methods.{method.label}.adapt")
+        check_own(method.adapt, f"methods.{method.label}.adapt")
         _warn_of_rate(method, config, parts)
 
 

@@ -18,7 +18,7 @@ from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig, TaskSpec
 from acclimate.study.distilling import OWN, TEACHING, add_distillations
 from acclimate.study.grid import SearchSettings, combinations, possible
 from acclimate.study.lessons import DistillSpec
-from acclimate.study.parts import check_keywords
+from acclimate.study.parts import check_keywords, check_own
 from acclimate.study.settings import UNADAPTED
 
 if TYPE_CHECKING:
@@ -108,8 +108,9 @@ def check_search(ground: Ground) -> None:
             "study: with search.per: task all methods share their settings, and not all have parameters or an "
             "adaptation; search these with per: method."
         )
+    given = [*search.adapt, *(name for method in config.methods if method.search for name in method.search.adapt)]
+    check_own(given, "search.adapt")
     if ground.adapt_defaults is not None:
-        given = [*search.adapt, *(name for method in config.methods if method.search for name in method.search.adapt)]
         check_keywords(given, ground.adapt_defaults, "search.adapt")
     for method in config.methods:
         for combination in combinations(_parameters(method), "one-factor", 0):
