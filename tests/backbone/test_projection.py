@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from acclimate.backbone import projection
+from acclimate.backbone import projection, tables
 from acclimate.backbone.lookup import spare_embeddings
 from acclimate.backbone.lowered import LoweredWeights
 from acclimate.backbone.projection import RowProjection, spare_projection
@@ -15,7 +15,7 @@ from acclimate.backbone.projection import RowProjection, spare_projection
 @pytest.fixture(autouse=True)
 def few_are_many(monkeypatch):
     monkeypatch.setattr(projection, "MANY", 11)
-    monkeypatch.setattr(projection, "CHUNK", 16)  # four rows of width 4
+    monkeypatch.setattr(tables, "CHUNK", 16)  # four rows of width 4
 
 
 class Tied(nn.Module):

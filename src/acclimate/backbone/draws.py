@@ -16,7 +16,7 @@ from torch import Tensor
 WORD = 64
 STRIDE, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """Of SplitMix64: what its counter advances by, and what it multiplies with."""
-PIECE = 1 << 18
+PIECE = 1 << 16
 """Words that are made at a time: they and their counters stay in the cache."""
 
 

@@ -61,6 +61,12 @@ def keep(values: Tensor, mask: Tensor) -> Tensor:
     return values.contiguous().view(kind).bitwise_and(mask.to(kind)).view(values.dtype)
 
 
+def keep_(values: Tensor, mask: Tensor) -> None:
+    """Do as :func:`keep`, in place; ``values`` must be contiguous."""
+    kind = BITS[values.element_size()]
+    values.view(kind).bitwise_and_(mask.to(kind))
+
+
 def dropout(values: Tensor, probability: float) -> Tensor:
     """Drop values with a probability and scale up the rest, whatever the mode of the module.
 

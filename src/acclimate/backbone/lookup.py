@@ -12,6 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from acclimate.backbone.tables import add_rows
+
 MASTER = "acclimate_master"
 """Attribute of a weight that stands in for another: the parameter whose gradient is wanted."""
 
@@ -35,9 +37,7 @@ class _Lookup(torch.autograd.Function):
         if ctx.padding is not None:
             real = flat != ctx.padding
             flat, rows = flat[real], rows[real]
-        if weight.grad is None:
-            weight.grad = torch.zeros_like(weight)
-        weight.grad.index_add_(0, flat, rows.to(weight.grad.dtype))
+        add_rows(weight, flat, rows)
         return None, None, None
 
 

@@ -1,7 +1,8 @@
 """The vocabulary projection, whose weight collects its gradient some rows at a time.
 
 The gradient of a layer with one output for each word is as large as the embeddings. Where torch makes it anew for
-every micro-batch and then adds it up, here a piece of it that fits into the cache is made and added at a time.
+every micro-batch and then adds it up, here a piece of it that fits into the cache is made and added at a time, and in
+training once for several micro-batches (:mod:`acclimate.backbone.tables`).
 """
 
 from __future__ import annotations
@@ -13,11 +14,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from acclimate.backbone.lookup import MASTER, collects_by_row
+from acclimate.backbone.tables import add_product
 
 MANY = 10_000
 """Outputs from which on a layer is worth it: vocabularies have more, feed-forward layers fewer."""
-CHUNK = 1 << 20
-"""Values of the gradient that are made at a time."""
 
 
 class _Projection(torch.autograd.Function):
@@ -36,21 +36,9 @@ class _Projection(torch.autograd.Function):
         """Add the gradient of the weight, in the precision of the gradient that collects it."""
         (hidden,) = ctx.saved_tensors
         rows = gradients[0].reshape(-1, gradients[0].shape[-1])
-        _collect(getattr(ctx.weight, MASTER, ctx.weight), rows, hidden.reshape(-1, hidden.shape[-1]))
+        add_product(getattr(ctx.weight, MASTER, ctx.weight), rows, hidden.reshape(-1, hidden.shape[-1]))
         for_hidden = (rows @ ctx.weight).view(hidden.shape) if ctx.needs_input_grad[0] else None
         return for_hidden, None, rows.sum(0) if ctx.needs_input_grad[2] else None
-
-
-def _collect(weight: Tensor, rows: Tensor, hidden: Tensor) -> None:
-    """Add ``rows`` transposed times ``hidden`` to the gradient of ``weight``."""
-    total = weight.grad
-    first = total is None
-    if total is None:
-        weight.grad = total = torch.empty_like(weight)
-    height = max(1, CHUNK // weight.shape[1])
-    for start in range(0, len(weight), height):
-        part, some = rows[:, start : start + height].t() @ hidden, total[start : start + height]
-        some.copy_(part) if first else some.add_(part)
 
 
 class RowProjection(nn.Linear):

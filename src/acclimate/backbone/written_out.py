@@ -13,7 +13,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from acclimate.backbone.dropout import cut_and_factor, drop_mask, keep
+from acclimate.backbone.dropout import cut_and_factor, drop_mask, keep, keep_
+
+PIECE = 1 << 17
+"""Scores whose softmax is computed at a time."""
 
 
 def attend(
@@ -52,13 +55,11 @@ class _Attention(torch.autograd.Function):
         rows, heads = query.shape[:2]
         query, key, value = (part.flatten(0, 1) for part in (query, key, value))
         shape = torch.Size((len(query), query.shape[1], key.shape[1]))
-        scores = query.new_empty(shape)
+        weights = query.new_empty(shape)
         if bias is not None:
-            scores.unflatten(0, (rows, heads)).copy_(bias)
-        scores.baddbmm_(query, key.transpose(1, 2), beta=float(bias is not None), alpha=scaling)
-        # Through float32: the kernel for bfloat16 takes twice as long where the width is no multiple of 32.
-        exact = torch.promote_types(scores.dtype, torch.float32)
-        weights = torch.softmax(scores, dim=-1, dtype=exact).to(scores.dtype)
+            weights.unflatten(0, (rows, heads)).copy_(bias)
+        weights.baddbmm_(query, key.transpose(1, 2), beta=float(bias is not None), alpha=scaling)
+        _softmax_(weights)
         mask = drop_mask(shape, cut) if cut else None
         ctx.save_for_backward(query, key, value, weights, mask)
         ctx.scaling, ctx.factor = scaling, factor
@@ -71,11 +72,27 @@ class _Attention(torch.autograd.Function):
         gradient = gradients[0]
         heads, gradient = gradient.shape[:2], gradient.flatten(0, 1)
         value_slope = _product(_kept(weights, mask).transpose(1, 2), gradient, ctx.factor)
-        slope = _kept(_product(gradient, value.transpose(1, 2), ctx.factor), mask)
-        slope = torch._softmax_backward_data(slope, weights, -1, weights.dtype)
+        slope = _product(gradient, value.transpose(1, 2), ctx.factor)
+        if mask is not None:
+            keep_(slope, mask)
+        torch._softmax_backward_data(slope, weights, -1, weights.dtype, grad_input=slope)
         query_slope = _product(slope, key, ctx.scaling)
         key_slope = _product(slope.transpose(1, 2), query, ctx.scaling)
         return *(part.unflatten(0, heads) for part in (query_slope, key_slope, value_slope)), None, None, None, None
+
+
+def _softmax_(scores: Tensor) -> None:
+    """Turn scores into weights in place, in float32, some matrices at a time that stay in the cache.
+
+    The kernel for bfloat16 takes twice as long where the width is no multiple of 32.
+    """
+    if scores.element_size() >= 4:  # it has the digits itself
+        torch.softmax(scores, dim=-1, out=scores)
+        return
+    room = torch.empty(0, dtype=torch.float32)
+    for some in scores.split(max(1, PIECE // max(1, scores[0].numel()))):
+        exact = room.resize_(some.shape).copy_(some)
+        some.copy_(torch.softmax(exact, dim=-1, out=exact))
 
 
 def _kept(weights: Tensor, mask: Tensor | None) -> Tensor:

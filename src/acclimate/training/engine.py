@@ -20,6 +20,7 @@ from acclimate.backbone.last_layer import ends_by_token
 from acclimate.backbone.lowered import weights_for_a_step
 from acclimate.backbone.memory import kept_graph_tokens
 from acclimate.backbone.shapes import grain_of
+from acclimate.backbone.tables import collected_tables
 from acclimate.errors import UserError
 from acclimate.masking import Rewriting
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
@@ -132,7 +133,7 @@ class Engine:
         """
         counts = self._counts(batches)
         terms: Terms = {}
-        with self.lowered():
+        with self.lowered(), collected_tables():
             self._run(batches, counts, terms, backward)
         if backward:
             self.group.add_gradients(self.readers["student"].parameters())
