@@ -1,7 +1,11 @@
 """Attention step by step, beside one line for each operation."""
 
+from unittest.mock import patch
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from acclimate.backbone import written_out
 from acclimate.backbone.dropout import STEPS, drop_mask
@@ -102,3 +106,20 @@ def test_a_second_derivative_is_refused():
 def test_without_gradients_nothing_is_kept():
     with torch.no_grad():
         assert not attend(*inputs(), None, SCALING, 0.1).requires_grad
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    matrices=st.integers(1, 9),
+    queries=st.integers(1, 6),
+    keys=st.integers(1, 70),
+    piece=st.sampled_from([1, 40, 300, 1 << 17]),
+    dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
+)
+def test_softmax_in_place_is_that_of_the_whole_in_any_pieces(matrices, queries, keys, piece, dtype):
+    scores = 5 * torch.randn(matrices, queries, keys, generator=torch.Generator().manual_seed(keys)).to(dtype)
+    exact = torch.promote_types(dtype, torch.float32)
+    expected = torch.softmax(scores, dim=-1, dtype=exact).to(dtype)
+    with patch.object(written_out, "PIECE", piece):
+        written_out._softmax_(scores)
+    torch.testing.assert_close(scores, expected)
