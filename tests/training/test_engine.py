@@ -11,7 +11,7 @@ import torch
 from tests.tiny import ENCODERS, tiny_model
 from tests.training.helpers import micro_batches
 
-from acclimate.backbone import attach
+from acclimate.backbone import attach, projection
 from acclimate.backbone.shapes import grain_of
 from acclimate.objectives import BatchObjective, Gates, GeneralContrast, MaskedLM, View
 from acclimate.training.engine import Engine
@@ -44,6 +44,27 @@ def test_mlm_equals_the_model_of_transformers(kind, layout):
         assert found.keys() == expected.keys()
         for name, value in found.items():
             torch.testing.assert_close(value, expected[name], atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", sorted(ENCODERS))
+@pytest.mark.parametrize("tied", [True, False])
+def test_a_large_vocabulary_has_its_gradient_when_the_step_is_over(kind, tied, monkeypatch):
+    """From so many words on it is made once for all micro-batches, not by torch."""
+    monkeypatch.setattr(projection, "MANY", 11)
+    ours = tiny_model(kind)
+    if not tied:
+        head = ours.get_output_embeddings()
+        head.weight = torch.nn.Parameter(head.weight.detach() + 0.1)
+    theirs = copy.deepcopy(ours)
+    attach(ours)
+    (batch,), pieces = micro_batches(100_000), micro_batches(40)
+    assert len(pieces) > 3
+    engine = Engine(ours, [MaskedLM()])
+    for _ in range(2):  # gradients of two steps add up
+        theirs(input_ids=batch.masked, attention_mask=(batch.text >= 0).long(), labels=batch.labels).loss.backward()
+        engine.step(pieces)
+    assert isinstance(ours.get_output_embeddings(), projection.RowProjection)
+    torch.testing.assert_close(gradients(ours), gradients(theirs), atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", sorted(ENCODERS))

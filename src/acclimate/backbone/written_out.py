@@ -90,7 +90,7 @@ def _softmax_(scores: Tensor) -> None:
         torch.softmax(scores, dim=-1, out=scores)
         return
     room = torch.empty(0, dtype=torch.float32)
-    for some in scores.split(max(1, PIECE // max(1, scores[0].numel()))):
+    for some in scores.split(max(1, PIECE // max(1, scores[:1].numel()))):
         exact = room.resize_(some.shape).copy_(some)
         some.copy_(torch.softmax(exact, dim=-1, out=exact))
 
