@@ -2,7 +2,7 @@
 
 The gradient of ``nn.Embedding`` is a table of zeros as large as the vocabulary with a few rows filled in, made and
 added up anew for every micro-batch. For a small model that costs as much as a layer. Here the rows are added straight
-to the gradient that is there.
+to the gradient that is there, in training at the end of a step (:mod:`acclimate.backbone.tables`).
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ def weights_for_a_step(
 def _hand_over(copy: Tensor) -> None:
     """Add the gradient of a copy to that of its parameter, in float32: a sum over micro-batches needs the digits."""
     parameter: nn.Parameter = getattr(copy, MASTER)
-    if copy.grad is None:  # a lookup has added its rows itself
+    if copy.grad is None:  # a lookup adds its rows itself
         return
     if parameter.grad is None:
         parameter.grad = copy.grad.to(parameter.dtype)
