@@ -14,6 +14,7 @@ import pytest
 import torch
 import transformers
 
+from acclimate.backbone import compiled
 from tests.accelerator import emulated
 from tests.tiny import ENCODERS, save_tiny
 
@@ -45,6 +46,16 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("no shared data here")
     return SHARED
+
+
+@pytest.fixture(params=["compiled", "torch"])
+def each_way(request, monkeypatch) -> str:
+    """Once with the compiled passes, where there is a compiler, and once without."""
+    if request.param == "torch":
+        monkeypatch.setattr(compiled, "library", lambda: None)
+    elif compiled.library() is None:
+        pytest.skip("no compiler here")
+    return request.param
 
 
 @pytest.fixture(autouse=True, scope="session")

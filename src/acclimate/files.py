@@ -18,6 +18,11 @@ from typing import Any
 from acclimate.errors import UserError
 
 
+def cache_folder() -> Path:
+    """Return where is kept what took long and is needed again: ``$ACCLIMATE_CACHE`` or ``~/.cache/acclimate``."""
+    return Path(os.environ.get("ACCLIMATE_CACHE") or Path.home() / ".cache" / "acclimate")
+
+
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of the content of a file."""
     with path.open("rb") as file:

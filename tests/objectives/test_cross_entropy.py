@@ -9,7 +9,7 @@ from acclimate.objectives.cross_entropy import summed_cross_entropy
 
 
 @pytest.fixture(autouse=True)
-def few_rows(monkeypatch):
+def few_rows(each_way, monkeypatch):
     monkeypatch.setattr(cross_entropy, "ROWS", 4)
 
 

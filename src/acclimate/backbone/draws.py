@@ -20,16 +20,21 @@ PIECE = 1 << 16
 """Words that are made at a time: they and their counters stay in the cache."""
 
 
-def random_words(count: int) -> Tensor:
-    """Draw words of 64 random bits.
+def random_key() -> int:
+    """Draw what words follow from: 64 bits of the generator of torch, so of its seed."""
+    return int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
+
+
+def random_words(count: int, key: int) -> Tensor:
+    """Make words of 64 random bits.
 
     Args:
         count: How many.
+        key: What they follow from.
 
     Returns:
-        (count,) int64. They follow from one draw of the generator of torch, so from its seed.
+        (count,) int64.
     """
-    key = int(torch.empty((), dtype=torch.int64).random_(-(2**63), None))
     words = torch.empty(count, dtype=torch.int64)
     shifted = torch.empty(min(count, PIECE), dtype=torch.int64)
     for start in range(0, count, PIECE):

@@ -13,9 +13,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers import PretrainedConfig
 
-from acclimate.backbone.draws import random_words, signed
+from acclimate.backbone.draws import random_key, random_words, signed
+from acclimate.backbone.passes import passes_for
 
 STEPS, LANES = 1 << 15, 4
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -25,26 +27,39 @@ OF_TASKS = ("classifier", "qa", "seq_classif", "summary")
 
 
 class _Dropout(torch.autograd.Function):
-    """Cut values with a mask of bits and rescale; only the mask is kept for the backward."""
+    """Cut values with a mask of bits and rescale; for the backward the mask is kept, or only its key if compiled."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, cut: int, factor: float) -> Tensor:
         """Drop each value of ``values`` with probability ``cut`` / 32,768, and multiply the others with ``factor``."""
-        mask = drop_mask(values.shape, cut)
+        key = random_key()
+        ctx.draw = key, cut, factor
+        ctx.passes = passes_for(values)
+        if ctx.passes is not None:
+            return ctx.passes.drop(values, *ctx.draw)
+        mask = drop_mask(values.shape, cut, key)
         ctx.save_for_backward(mask)
-        ctx.factor = factor
         return keep(values, mask).mul_(factor)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         """Pass the gradient on where the value was kept."""
-        return keep(gradients[0], *ctx.saved_tensors).mul_(ctx.factor), None, None
+        if ctx.passes is not None:
+            return ctx.passes.drop(gradients[0], *ctx.draw), None, None
+        return keep(gradients[0], *ctx.saved_tensors).mul_(ctx.draw[2]), None, None
 
 
-def drop_mask(shape: torch.Size, cut: int) -> Tensor:
-    """Draw a mask of 16-bit integers: all bits zero with probability ``cut`` / 32,768, else all one."""
+def drop_mask(shape: torch.Size, cut: int, key: int) -> Tensor:
+    """Make a mask of 16-bit integers: all bits zero with probability ``cut`` / 32,768, else all one.
+
+    Args:
+        shape: Of the mask.
+        cut: Of 32,768 cases how many drop a value.
+        key: What the mask follows from (:func:`acclimate.backbone.draws.random_key`).
+    """
     count = shape.numel()
-    words = random_words(-(-count // LANES))
+    words = random_words(-(-count // LANES), key)
     # In each lane a number below 32,768; the sum with 32,768 - cut reaches the sign, and no neighbour, if it is kept.
     words.bitwise_and_(_in_lanes(STEPS - 1)).add_(_in_lanes(STEPS - cut))
     return words.view(torch.int16)[:count].bitwise_right_shift_(15).view(shape)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from acclimate.backbone.device import Precision, lowers_weights
 from acclimate.backbone.lookup import MASTER
+from acclimate.backbone.passes import passes_for
 
 CHUNK = 1 << 19
 """Values that are cast at a time: their copy stays in the cache."""
@@ -82,7 +83,11 @@ def _hand_over(copy: Tensor) -> None:
 
 
 def _add(total: Tensor, part: Tensor) -> None:
-    """Add bfloat16 to float32 some rows at a time: at once, torch would first make a float32 copy of ``part``."""
+    """Add bfloat16 to float32 in one pass, or some rows at a time: at once torch would first copy ``part``."""
+    passes = passes_for(part)
+    if passes is not None and total.is_contiguous() and part.is_contiguous():
+        passes.add_(total, part)
+        return
     rows = max(1, CHUNK // max(1, part[0].numel())) if part.dim() > 1 and len(part) else 0
     if not rows:
         total.add_(part)

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from acclimate.backbone.draws import random_key
 from acclimate.backbone.dropout import cut_and_factor, drop_mask, keep, keep_
+from acclimate.backbone.passes import passes_for
 
 PIECE = 1 << 17
 """Scores whose softmax is computed at a time."""
@@ -55,15 +57,22 @@ class _Attention(torch.autograd.Function):
         rows, heads = query.shape[:2]
         query, key, value = (part.flatten(0, 1) for part in (query, key, value))
         shape = torch.Size((len(query), query.shape[1], key.shape[1]))
-        weights = query.new_empty(shape)
-        if bias is not None:
-            weights.unflatten(0, (rows, heads)).copy_(bias)
-        weights.baddbmm_(query, key.transpose(1, 2), beta=float(bias is not None), alpha=scaling)
-        _softmax_(weights)
-        mask = drop_mask(shape, cut) if cut else None
+        ctx.passes, ctx.scaling, ctx.factor = passes_for(query), scaling, factor
+        ctx.draw = random_key() if cut else 0, cut
+        mask = None
+        if ctx.passes is not None:
+            weights = _product(query, key.transpose(1, 2), scaling)
+            kept = ctx.passes.weigh_(weights.unflatten(0, (rows, heads)), bias, *ctx.draw).view(shape)
+        else:
+            weights = query.new_empty(shape)
+            if bias is not None:
+                weights.unflatten(0, (rows, heads)).copy_(bias)
+            weights.baddbmm_(query, key.transpose(1, 2), beta=float(bias is not None), alpha=scaling)
+            _softmax_(weights)
+            mask = drop_mask(shape, cut, ctx.draw[0]) if cut else None
+            kept = _kept(weights, mask)
         ctx.save_for_backward(query, key, value, weights, mask)
-        ctx.scaling, ctx.factor = scaling, factor
-        return _product(_kept(weights, mask), value, factor).unflatten(0, (rows, heads))
+        return _product(kept, value, factor).unflatten(0, (rows, heads))
 
     @staticmethod
     @once_differentiable
@@ -71,11 +80,15 @@ class _Attention(torch.autograd.Function):
         query, key, value, weights, mask = ctx.saved_tensors
         gradient = gradients[0]
         heads, gradient = gradient.shape[:2], gradient.flatten(0, 1)
-        value_slope = _product(_kept(weights, mask).transpose(1, 2), gradient, ctx.factor)
         slope = _product(gradient, value.transpose(1, 2), ctx.factor)
-        if mask is not None:
-            keep_(slope, mask)
-        torch._softmax_backward_data(slope, weights, -1, weights.dtype, grad_input=slope)
+        if ctx.passes is not None:
+            kept = ctx.passes.weigh_back_(weights, slope, *ctx.draw)
+        else:
+            kept = _kept(weights, mask)
+            if mask is not None:
+                keep_(slope, mask)
+            torch._softmax_backward_data(slope, weights, -1, weights.dtype, grad_input=slope)
+        value_slope = _product(kept.transpose(1, 2), gradient, ctx.factor)
         query_slope = _product(slope, key, ctx.scaling)
         key_slope = _product(slope.transpose(1, 2), query, ctx.scaling)
         return *(part.unflatten(0, heads) for part in (query_slope, key_slope, value_slope)), None, None, None, None

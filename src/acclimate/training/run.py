@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
@@ -21,6 +19,7 @@ from acclimate.backbone.device import Precision, forked_chance
 from acclimate.backbone.dropout import dropout_rates
 from acclimate.backbone.memory import training_tokens
 from acclimate.backbone.shapes import grain_of
+from acclimate.files import cache_folder
 from acclimate.masking import Masking
 from acclimate.objectives import Batch
 from acclimate.training.batches import Collator
@@ -34,11 +33,6 @@ SAYS_NOTHING = ("_name_or_path", "architectures", "dtype", "transformers_version
 """Entries of a model's configuration on which no number depends."""
 SAMPLED_AT_ONCE = 40_000
 """Tokens of a sample, for each process, that are cut into micro-batches together, so that rows of like length meet."""
-
-
-def cache_folder() -> Path:
-    """Return where is kept what took long and is needed again: ``$ACCLIMATE_CACHE`` or ``~/.cache/acclimate``."""
-    return Path(os.environ.get("ACCLIMATE_CACHE") or Path.home() / ".cache" / "acclimate")
 
 
 def cache_key(decides: Mapping[str, Any]) -> str:

@@ -1,0 +1,130 @@
+"""What ``passes.cpp`` does, on tensors; :func:`passes_for` says where that is possible."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from acclimate.backbone import compiled
+
+NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
+FEW = 1 << 15
+"""Values for which one thread is faster than two, which have to be called."""
+
+
+@dataclass(frozen=True)
+class Passes:
+    """The compiled passes over values of one type.
+
+    Attributes:
+        library: What was compiled.
+        name: Of the type.
+    """
+
+    library: ctypes.CDLL
+    name: str
+
+    def drop(self, values: Tensor, key: int, cut: int, factor: float) -> Tensor:
+        """Return ``factor`` times the values that dropout keeps, and zero for the others.
+
+        Args:
+            values: Any shape.
+            key: Of the draw (:func:`acclimate.backbone.draws.random_key`).
+            cut: Of 32,768 cases how many drop a value.
+            factor: Of those that are kept.
+        """
+        values = values.contiguous()
+        out = torch.empty_like(values)
+        self._call("drop", values, out, _count(values.numel()), _word(key), cut, ctypes.c_float(factor), of=values)
+        return out
+
+    def weigh_(self, scores: Tensor, bias: Tensor | None, key: int, cut: int) -> Tensor:
+        """Turn scores into softmax(scores + bias) in place, and return what dropout keeps of it.
+
+        Args:
+            scores: (rows, heads, tokens, keys), contiguous.
+            bias: What can be broadcast to the scores, or None.
+            key: As for :meth:`drop`.
+            cut: As for :meth:`drop`; 0 keeps all, and then it is the scores themselves that are returned.
+        """
+        kept = torch.empty_like(scores) if cut else scores
+        steps: tuple[int, ...] = (0, 0, 0)
+        if bias is not None:
+            bias = bias.to(scores.dtype)
+            if bias.shape[-1] != scores.shape[3] or bias.stride(-1) != 1:
+                bias = bias.expand(*bias.shape[:-1], scores.shape[3]).contiguous()
+            steps = bias.expand(scores.shape).stride()[:3]
+        sizes = map(_count, (*steps, *scores.shape))
+        self._call("weigh", scores, kept, bias, *sizes, _word(key), cut, of=scores)
+        return kept
+
+    def weigh_back_(self, weights: Tensor, slopes: Tensor, key: int, cut: int) -> Tensor:
+        """Turn slopes of what dropout kept into those of the scores, in place, and return what it kept, once more.
+
+        Args:
+            weights: What :meth:`weigh_` made of the scores.
+            slopes: As large, contiguous.
+            key: As for :meth:`weigh_`.
+            cut: As for :meth:`weigh_`.
+        """
+        kept = torch.empty_like(weights) if cut else weights
+        lines, keys = weights.numel() // max(1, weights.shape[-1]), weights.shape[-1]
+        self._call("weigh_back", weights, slopes, kept, _count(lines), _count(keys), _word(key), cut, of=weights)
+        return kept
+
+    def cross_entropy(self, logits: Tensor, labels: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
+        """Return the losses (items,) in float32, in nats, and their slopes (items, classes) if wanted.
+
+        Args:
+            logits: (items, classes).
+            labels: Classes (items,), int64.
+            slopes: Whether they are.
+
+        Raises:
+            IndexError: If a label is no class.
+        """
+        logits, labels = logits.contiguous(), labels.contiguous()
+        losses = torch.empty(len(logits), dtype=torch.float32)
+        slope = torch.empty_like(logits) if slopes else None
+        sizes = map(_count, logits.shape)
+        if self._call("cross_entropy", logits, labels, losses, slope, *sizes, of=logits):
+            raise IndexError(f"a label is none of {logits.shape[1]} classes")
+        return losses, slope
+
+    def add_(self, total: Tensor, part: Tensor) -> None:
+        """Add ``part``, of this type, to ``total`` in float32; both contiguous and of one shape."""
+        self._call("add", total, part, _count(part.numel()), of=part)
+
+    def _call(self, function: str, *arguments: Any, of: Tensor) -> int:
+        """Call a function with pointers to tensors; ``of`` is what it passes over."""
+        if not of.numel():
+            return 0
+        threads = 1 if of.numel() < FEW else torch.get_num_threads()
+        plain = [_pointer(one) if one is None or isinstance(one, Tensor) else one for one in arguments]
+        call = getattr(self.library, f"{function}_{self.name}")
+        call.restype = ctypes.c_int64 if function == "cross_entropy" else None
+        return call(*plain, threads) or 0
+
+
+def passes_for(values: Tensor) -> Passes | None:
+    """Return the passes over such values, or None where there are none and torch has to do it."""
+    name = NAMES.get(values.dtype)
+    if name is None or values.device.type != "cpu":
+        return None
+    library = compiled.library()
+    return None if library is None else Passes(library, name)
+
+
+_count = ctypes.c_int64
+
+
+def _word(key: int) -> ctypes.c_uint64:
+    return ctypes.c_uint64(key % (1 << 64))
+
+
+def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
+    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
