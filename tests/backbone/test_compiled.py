@@ -91,6 +91,17 @@ def test_a_compiler_that_fails_leaves_nothing_and_torch_does_it(folder, compiler
 
 
 @HERE
+def test_what_another_user_left_is_not_run(folder, monkeypatch):
+    compiled.library()
+    (file,) = folder.iterdir()
+    file.write_text("harm")
+    user = compiled.os.getuid()
+    monkeypatch.setattr(compiled.os, "getuid", lambda: user + 1)
+    monkeypatch.setattr(compiled, "_load", lambda path: path.read_bytes()[:4])
+    assert compiled.library() == b"\x7fELF"  # compiled anew
+
+
+@HERE
 def test_a_folder_that_cannot_be_written_is_no_error(folder, tmp_path):
     (tmp_path / "cache").write_text("a file where a folder should be")
     assert compiled.library() is None

@@ -41,6 +41,14 @@ def test_other_types_have_none(values):
     assert passes_for(values) is None
 
 
+def test_other_kinds_of_tensors_have_none():
+    class Shard(torch.Tensor):
+        pass
+
+    assert passes_for(torch.ones(3).as_subclass(Shard)) is None
+    assert passes_for(torch.nn.Parameter(torch.ones(3))) is not None
+
+
 def test_another_device_has_none():
     assert passes_for(torch.empty(3, device="meta")) is None
 

@@ -43,7 +43,7 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         file = _place(threads)
-        if not file.exists():
+        if not _is_ours(file):
             if compiler is None:
                 logger.info("no compiler (%s): dropout, attention and losses are torch's own", ", ".join(COMPILERS))
                 return None
@@ -52,6 +52,14 @@ def library() -> ctypes.CDLL | None:
     except (OSError, subprocess.SubprocessError) as error:
         logger.info("dropout, attention and losses are torch's own: %s", error)
         return None
+
+
+def _is_ours(file: Path) -> bool:
+    """Say whether the file is there and this user made it: code of others is not run, wherever the cache is."""
+    try:
+        return file.stat().st_uid == os.getuid()
+    except FileNotFoundError:
+        return False
 
 
 def _load(file: Path) -> ctypes.CDLL:

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from acclimate.backbone import compiled
 
 NAMES = {torch.float32: "float32", torch.bfloat16: "bfloat16"}
 FEW = 1 << 15
 """Values for which one thread is faster than two, which have to be called."""
+P, N, KEY, CUT, FACTOR = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_int, ctypes.c_float
+ARGUMENTS = {
+    "drop": (P, P, N, KEY, CUT, FACTOR),
+    "weigh": (P, P, P, N, N, N, N, N, N, N, KEY, CUT),
+    "weigh_back": (P, P, P, N, N, KEY, CUT),
+    "cross_entropy": (P, P, P, P, N, N),
+    "add": (P, P, N),
+}
+"""What each function takes before the number of threads: pointers, sizes, and what dropout is drawn by."""
+PLAIN = (Tensor, nn.Parameter)
+"""Other tensors, of a model in shards say, need not have their values where their pointer says."""
 
 
-@dataclass(frozen=True)
 class Passes:
-    """The compiled passes over values of one type.
+    """The compiled passes over values of one type."""
 
-    Attributes:
-        library: What was compiled.
-        name: Of the type.
-    """
-
-    library: ctypes.CDLL
-    name: str
+    def __init__(self, library: ctypes.CDLL, name: str) -> None:
+        """Look up what ``library`` has for the type of that name."""
+        self._functions = {}
+        for function, arguments in ARGUMENTS.items():
+            if hasattr(library, f"{function}_{name}"):
+                found = self._functions[function] = getattr(library, f"{function}_{name}")
+                found.argtypes = (*arguments, ctypes.c_int)
+                found.restype = ctypes.c_int64 if function == "cross_entropy" else None
 
     def drop(self, values: Tensor, key: int, cut: int, factor: float) -> Tensor:
         """Return ``factor`` times the values that dropout keeps, and zero for the others.
@@ -39,7 +50,7 @@ class Passes:
         """
         values = values.contiguous()
         out = torch.empty_like(values)
-        self._call("drop", values, out, _count(values.numel()), _word(key), cut, ctypes.c_float(factor), of=values)
+        self._call("drop", values, out, values.numel(), key, cut, factor, of=values)
         return out
 
     def weigh_(self, scores: Tensor, bias: Tensor | None, key: int, cut: int) -> Tensor:
@@ -58,8 +69,7 @@ class Passes:
             if bias.shape[-1] != scores.shape[3] or bias.stride(-1) != 1:
                 bias = bias.expand(*bias.shape[:-1], scores.shape[3]).contiguous()
             steps = bias.expand(scores.shape).stride()[:3]
-        sizes = map(_count, (*steps, *scores.shape))
-        self._call("weigh", scores, kept, bias, *sizes, _word(key), cut, of=scores)
+        self._call("weigh", scores, kept, bias, *steps, *scores.shape, key, cut, of=scores)
         return kept
 
     def weigh_back_(self, weights: Tensor, slopes: Tensor, key: int, cut: int) -> Tensor:
@@ -73,7 +83,7 @@ class Passes:
         """
         kept = torch.empty_like(weights) if cut else weights
         lines, keys = weights.numel() // max(1, weights.shape[-1]), weights.shape[-1]
-        self._call("weigh_back", weights, slopes, kept, _count(lines), _count(keys), _word(key), cut, of=weights)
+        self._call("weigh_back", weights, slopes, kept, lines, keys, key, cut, of=weights)
         return kept
 
     def cross_entropy(self, logits: Tensor, labels: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
@@ -90,41 +100,30 @@ class Passes:
         logits, labels = logits.contiguous(), labels.contiguous()
         losses = torch.empty(len(logits), dtype=torch.float32)
         slope = torch.empty_like(logits) if slopes else None
-        sizes = map(_count, logits.shape)
-        if self._call("cross_entropy", logits, labels, losses, slope, *sizes, of=logits):
+        if self._call("cross_entropy", logits, labels, losses, slope, *logits.shape, of=logits):
             raise IndexError(f"a label is none of {logits.shape[1]} classes")
         return losses, slope
 
     def add_(self, total: Tensor, part: Tensor) -> None:
         """Add ``part``, of this type, to ``total`` in float32; both contiguous and of one shape."""
-        self._call("add", total, part, _count(part.numel()), of=part)
+        self._call("add", total, part, part.numel(), of=part)
 
     def _call(self, function: str, *arguments: Any, of: Tensor) -> int:
         """Call a function with pointers to tensors; ``of`` is what it passes over."""
         if not of.numel():
             return 0
         threads = 1 if of.numel() < FEW else torch.get_num_threads()
-        plain = [_pointer(one) if one is None or isinstance(one, Tensor) else one for one in arguments]
-        call = getattr(self.library, f"{function}_{self.name}")
-        call.restype = ctypes.c_int64 if function == "cross_entropy" else None
-        return call(*plain, threads) or 0
+        plain = [one.data_ptr() if isinstance(one, Tensor) else one for one in arguments]
+        return self._functions[function](*plain, threads) or 0
 
 
 def passes_for(values: Tensor) -> Passes | None:
     """Return the passes over such values, or None where there are none and torch has to do it."""
     name = NAMES.get(values.dtype)
-    if name is None or values.device.type != "cpu":
+    if name is None or values.device.type != "cpu" or type(values) not in PLAIN:
         return None
     library = compiled.library()
-    return None if library is None else Passes(library, name)
+    return None if library is None else _passes(library, name)
 
 
-_count = ctypes.c_int64
-
-
-def _word(key: int) -> ctypes.c_uint64:
-    return ctypes.c_uint64(key % (1 << 64))
-
-
-def _pointer(tensor: Tensor | None) -> ctypes.c_void_p:
-    return ctypes.c_void_p(None if tensor is None else tensor.data_ptr())
+_passes = cache(Passes)
