@@ -93,8 +93,8 @@ def paired_bootstrap(
         scoring: What the metric is made of; None: one label an item (macro_f1, micro_f1 or accuracy).
 
     Returns:
-        The difference in units of the metric. A single item says nothing of others: the interval then is all that is
-        possible.
+        The difference in units of the metric. A single item says nothing of others, nor do up to five that all differ
+        by the same: the interval then is all that is possible.
 
     Raises:
         ValueError: If the shapes do not fit together, or nothing was given.
@@ -129,7 +129,8 @@ def paired_difference(
 
     Returns:
         The difference in the units of the values. The parts of items and seeds are joined as in
-        :func:`paired_bootstrap`. With a single item the interval has no ends: they are infinite.
+        :func:`paired_bootstrap`. With a single item, or up to five that all differ by the same, the interval has
+        no ends: they are infinite.
 
     Raises:
         ValueError: If the shapes do not fit together, or nothing was given.
@@ -269,8 +270,12 @@ def _student(
         item_part = max(mean_part - both, mean_part - seed_part, 0.0)
     variance = item_part + seed_part
     if variance < 1e-30:
-        # Where all items agree, each could have been the other way round: the p of swapping them, no smaller.
-        return Interval(estimate, estimate, estimate, 1.0 if abs(estimate) < 1e-15 else 2.0 ** (1 - items))
+        if abs(estimate) < 1e-15:
+            return Interval(estimate, estimate, estimate, 1.0)
+        # Where all items agree, each could have been the other way round: the p of swapping them, no smaller. Of up
+        # to five that is no evidence, and no resample says how far off they may be.
+        p = 2.0 ** (1 - items)
+        return Interval(estimate, estimate, estimate, p) if p < 0.05 else Interval(estimate, -np.inf, np.inf, p)
     error = float(np.sqrt(variance))
     spread = item_part**2 / (items - 1) + seed_part**2 / max(seeds - 1, 1)
     freedom = variance**2 / spread
