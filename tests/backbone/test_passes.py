@@ -151,6 +151,19 @@ def test_a_label_that_is_no_class_is_an_error(label):
         passes(torch.float32).cross_entropy(some(3, 9), torch.tensor([0, label, 8]), slopes=True)
 
 
+@pytest.mark.parametrize("labels", [torch.tensor([1, 2]), torch.tensor([[1, 2, 3]]), torch.tensor(1)])
+def test_labels_that_are_not_as_many_as_items_are_an_error(labels):
+    with pytest.raises(ValueError, match="3 items have labels of shape"):
+        passes(torch.float32).cross_entropy(some(3, 9), labels, slopes=False)
+
+
+def test_labels_may_be_of_any_integer_type():
+    labels = torch.tensor([0, 8, 3])
+    expected, _ = passes(torch.float32).cross_entropy(some(3, 9), labels, slopes=False)
+    found, _ = passes(torch.float32).cross_entropy(some(3, 9), labels.to(torch.int16), slopes=False)
+    assert torch.equal(found, expected)
+
+
 def test_logits_without_a_number_have_no_loss():
     logits = some(2, 9)
     logits[1, 4] = NAN

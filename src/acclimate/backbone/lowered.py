@@ -85,7 +85,8 @@ def _hand_over(copy: Tensor) -> None:
 def _add(total: Tensor, part: Tensor) -> None:
     """Add bfloat16 to float32 in one pass, or some rows at a time: at once torch would first copy ``part``."""
     passes = passes_for(part)
-    if passes is not None and total.is_contiguous() and part.is_contiguous():
+    flat = total.dtype == torch.float32 and total.is_contiguous() and part.is_contiguous()
+    if passes is not None and flat:
         passes.add_(total, part)
         return
     rows = max(1, CHUNK // max(1, part[0].numel())) if part.dim() > 1 and len(part) else 0

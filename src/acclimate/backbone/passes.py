@@ -91,13 +91,16 @@ class Passes:
 
         Args:
             logits: (items, classes).
-            labels: Classes (items,), int64.
+            labels: Classes (items,).
             slopes: Whether they are.
 
         Raises:
             IndexError: If a label is no class.
+            ValueError: If there are not as many labels as items.
         """
-        logits, labels = logits.contiguous(), labels.contiguous()
+        if labels.shape != logits.shape[:1]:
+            raise ValueError(f"{len(logits)} items have labels of shape {tuple(labels.shape)}")
+        logits, labels = logits.contiguous(), labels.to(torch.int64).contiguous()
         losses = torch.empty(len(logits), dtype=torch.float32)
         slope = torch.empty_like(logits) if slopes else None
         if self._call("cross_entropy", logits, labels, losses, slope, *logits.shape, of=logits):

@@ -2,7 +2,8 @@
 
 The attention weights have a value for each pair of tokens and head, so that on a CPU passes over them cost as much as
 the matrix products. Here factors (of the scores, of dropout) ride on the products, the bias is what the first product
-is added to, and of the weights only the softmax and the bits of dropout are kept for the backward.
+is added to, and of the weights only the softmax and the bits of dropout are kept for the backward. Where they are
+compiled (:mod:`acclimate.backbone.compiled`) the passes are one, and the bits are made again.
 """
 
 from __future__ import annotations
