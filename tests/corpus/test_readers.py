@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import example, given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from acclimate.corpus import readers
@@ -33,10 +33,17 @@ def good(path: Path, **options) -> list[str]:
     return [text for _, text, _ in records]
 
 
+def looks_like_rows(text: str) -> bool:
+    """Whether each line of it, quoted in a TSV of two columns, has the one tab of a row: :func:`tables.stray_rows`."""
+    first, *others = text.split("\n")
+    return bool(others) and "\t" not in first and all(line.count("\t") == 1 for line in others)
+
+
 @pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if not suffix.startswith(".txt")])
 @given(texts=st.lists(anything, min_size=1, max_size=6), end=st.sampled_from(["\n", "\r\n"]), bom=st.booleans())
 @example(texts=['"', "a\tb", 'a,b\n\n"c"\r\nd', "\u2028\x85\x1c", "\ufeff", "\x00", "\r"], end="\r\n", bom=True)
 def test_every_text_comes_back_from_every_format(suffix, texts, end, bom):
+    assume(not (suffix.startswith(".tsv") and any(map(looks_like_rows, texts))))
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), suffix, texts, end=end, bom=bom)
         assert good(path) == texts
