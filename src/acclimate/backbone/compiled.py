@@ -38,12 +38,13 @@ def library() -> ctypes.CDLL | None:
     """Return the compiled passes; None if they are not wanted, or cannot be had here."""
     if os.environ.get(SWITCH, "").lower() in NO:
         return None
-    threads, compiler = _threads_of_torch(), next(filter(None, map(shutil.which, COMPILERS)), None)
+    threads = _threads_of_torch()
     if threads is None:
         return None
     try:
         file = _place(threads)
         if not _is_ours(file):
+            compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
             if compiler is None:
                 logger.info("no compiler (%s): dropout, attention and losses are torch's own", ", ".join(COMPILERS))
                 return None
@@ -114,17 +115,8 @@ def _compile(compiler: str, threads: Path, file: Path) -> None:
     with tempfile.TemporaryDirectory(dir=file.parent, prefix=".") as folder:
         made = Path(folder) / file.name
         # The library of torch comes first, so that the compiler's own, which would be another, is not needed.
-        command = [
-            compiler,
-            *OPTIONS,
-            "-shared",
-            "-fPIC",
-            str(SOURCE),
-            "-Wl,--as-needed",
-            str(threads),
-            "-o",
-            str(made),
-        ]
+        libraries = ["-Wl,--as-needed", str(threads)]
+        command = [compiler, *OPTIONS, "-shared", "-fPIC", str(SOURCE), *libraries, "-o", str(made)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
         if done.returncode:
             raise OSError(f"{compiler} failed: {(done.stderr.strip() or 'without a word').splitlines()[0]}")
