@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -21,6 +20,7 @@ from acclimate.errors import UserError
 from acclimate.masking import IGNORED, Masking, Rewriting, Vocabulary
 from acclimate.objectives import Batch, Reading
 from acclimate.training.cutting import cut, fewest
+from acclimate.training.order import Order
 from acclimate.training.processes import Processes
 
 Layout = Literal["padded", "packed"]
@@ -186,10 +186,7 @@ def _spans(rows: list[list[int]], texts: list[np.ndarray]) -> Iterator[tuple[int
 
 
 class Steps(Dataset):
-    """The micro-batches of every step: item ``i`` is the list for step ``i``.
-
-    Each epoch visits every text once in an order drawn anew; a step may reach over the end of an epoch.
-    """
+    """The micro-batches of every step: item ``i`` is the list for step ``i``."""
 
     def __init__(
         self,
@@ -210,18 +207,14 @@ class Steps(Dataset):
         if batch_size < self.group.size:
             raise UserError(f"batch-size {batch_size} is less than the {self.group.size} processes; give each a text.")
         self.batch_size, self.steps, self.seed = batch_size, steps, seed
-        self._order = lru_cache(maxsize=2)(self._draw_order)
-
-    def _draw_order(self, epoch: int) -> np.ndarray:
-        return np.random.default_rng([self.seed, 1, epoch]).permutation(len(self.rows))
+        self._order = Order(len(rows), batch_size, seed)
 
     def __len__(self) -> int:
         return self.steps
 
     def indices(self, step: int) -> list[int]:
         """Return which texts step ``step`` reads."""
-        places = range(step * self.batch_size, (step + 1) * self.batch_size)
-        return [int(self._order(place // len(self.rows))[place % len(self.rows)]) for place in places]
+        return self._order.of(step)
 
     def __getitem__(self, step: int) -> list[Batch]:
         texts = [np.asarray(self.rows[index]) for index in self.indices(step)]

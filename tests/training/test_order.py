@@ -1,0 +1,59 @@
+"""Each epoch visits every text, and steps that reach over its end do not hold one twice."""
+
+import time
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from acclimate.training.order import Order
+
+sizes = st.tuples(st.integers(1, 90), st.integers(1, 30))
+
+
+@settings(deadline=None)
+@given(sizes, st.integers(0, 3), st.integers(1, 9))
+def test_each_epoch_visits_every_text_once(size, seed, epochs):
+    texts, batch_size = size
+    order = Order(texts, batch_size, seed)
+    read = [text for step in range(epochs * texts // batch_size + 1) for text in order.of(step)]
+    for epoch in range(len(read) // texts):
+        assert sorted(read[epoch * texts : (epoch + 1) * texts]) == list(range(texts))
+
+
+@settings(deadline=None)
+@given(sizes, st.integers(0, 3))
+def test_no_step_holds_a_text_twice_where_there_are_enough(size, seed):
+    texts, batch_size = size
+    order = Order(texts, batch_size, seed)
+    for step in range(4 * texts // batch_size + 1):
+        read = order.of(step)
+        if texts >= 3 * batch_size:
+            assert len(set(read)) == len(read)
+
+
+@settings(deadline=None)
+@given(sizes, st.integers(0, 3), st.integers(0, 200))
+def test_a_step_is_the_same_whatever_was_asked_for_before(size, seed, step):
+    texts, batch_size = size
+    in_turn = Order(texts, batch_size, seed)
+    for earlier in range(step):
+        in_turn.of(earlier)
+    assert in_turn.of(step) == Order(texts, batch_size, seed).of(step)
+
+
+def test_without_the_care_steps_would_hold_texts_twice():
+    drawn = [np.random.default_rng([0, 1, epoch]).permutation(50) for epoch in range(8)]
+    steps = np.concatenate(drawn).reshape(-1, 16)
+    assert any(len(set(step)) < 16 for step in steps.tolist())
+    order = Order(50, 16, 0)
+    assert all(len(set(order.of(step))) == 16 for step in range(len(steps)))
+    changed = sum(step != order.of(number) for number, step in enumerate(steps.tolist()))
+    assert 0 < changed < len(steps) / 2  # the others are as drawn
+
+
+def test_a_late_epoch_of_a_large_corpus_does_not_wait_for_those_before():
+    began = time.process_time()
+    Order(1_000_001, 64, 0).of(10**12)
+    assert time.process_time() - began < 5  # a few permutations, not ten million
+    assert len(set(Order(193, 64, 0).of(10**12))) == 64
