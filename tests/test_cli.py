@@ -103,6 +103,28 @@ def test_what_several_processes_share_is_not(verb, monkeypatch, capsys):
     assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--quiet")[2]
 
 
+def test_a_file_where_a_folder_must_be_is_one_line(tiny_bert, corpus, tmp_path, monkeypatch, capsys):
+    (tmp_path / "cache").write_text("no folder")
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
+    arguments = [
+        "--model",
+        tiny_bert,
+        "--corpus",
+        corpus,
+        "--steps",
+        1,
+        "--max-length",
+        24,
+        "--out",
+        tmp_path / "out",
+        "--quiet",
+    ]
+    code, _, err = call(monkeypatch, capsys, "adapt", *arguments)
+    assert code == 2
+    (line,) = err.splitlines()
+    assert line.startswith("Error: Not a directory") and str(tmp_path / "cache") in line and "another folder" in line
+
+
 def test_an_accelerator_without_memory_is_one_line_that_says_what_to_do(monkeypatch, capsys):
     def full():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore of it.")

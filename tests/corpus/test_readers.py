@@ -221,3 +221,15 @@ def test_format_of():
     assert format_of(Path("a.parquet")) == ".parquet"
     for name in ("a.parquet.gz", "a.json", "a.gz", "txt", "a.txt.bz2"):
         assert format_of(Path(name)) is None
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv", ".txt.gz"])
+def test_wide_letters_are_said_to_be_so_and_none_is_read(tmp_path, encoding, suffix):
+    path = write(tmp_path, suffix, ["a first text", "a second", "a third"])
+    plain = gzip.decompress(path.read_bytes()) if suffix.endswith(".gz") else path.read_bytes()
+    wide = plain.decode().encode(encoding)
+    path.write_bytes(gzip.compress(wide) if suffix.endswith(".gz") else wide)
+    ((line, text, problem),) = read(path)
+    assert (line, text) == (1, "")
+    assert f"{encoding.upper()}, not UTF-8" in problem and "iconv" in problem

@@ -46,6 +46,8 @@ __all__ = [
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 """Of a disk that is full, read-only or broken."""
+PLACES = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
+"""Of a name that nothing can be written to: there is a file where a folder must be, say."""
 
 
 def _quieten() -> None:
@@ -65,7 +67,7 @@ def main() -> None:
         typer.echo(f"Error: {error}", err=True)
         sys.exit(2)
     except OSError as error:
-        if error.errno not in DISK:
+        if error.errno not in (*DISK, *PLACES):
             raise
         where = f" ('{error.filename}')" if error.filename else ""
         typer.echo(

@@ -14,6 +14,8 @@ import zstandard
 from acclimate.errors import UserError
 
 BOM = b"\xef\xbb\xbf"
+WIDE = {b"\xff\xfe\0\0": "UTF-32", b"\0\0\xfe\xff": "UTF-32", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+"""Encodings by the byte order mark that a file of them begins with."""
 LONGEST_LINE = 1 << 28
 """Bytes. A longer line is hardly a document; it would only fill the memory."""
 
@@ -96,8 +98,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
     Raises:
         UserError: If the file cannot be opened.
-        Damaged: If it is cut off, is not what its name says, has a line that is too long, or cannot be read to the
-            end.
+        Damaged: If it is cut off, is not what its name says, has a line that is too long, cannot be read to the end,
+            or begins as one in UTF-16 or UTF-32 does.
     """
     number = 0
     with open_bytes(path) as file:
@@ -108,6 +110,8 @@ def numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                     raise Damaged(number, f"a line of more than {LONGEST_LINE:,} bytes; nothing is read from here on")
                 if number == 1:
                     line = line.removeprefix(BOM)
+                    if wide := next((name for mark, name in WIDE.items() if line.startswith(mark)), ""):
+                        raise Damaged(1, f"{wide}, not UTF-8; save it so, for instance by 'iconv -f {wide} -t UTF-8'")
                 yield number, line
         except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
             raise Damaged(number + 1, f"the file is damaged or cut off from here on ({error})") from error
