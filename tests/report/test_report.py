@@ -173,6 +173,42 @@ def test_what_corrections_and_intervals_take_away_is_in_the_headline(results):
     assert f"%; {signed(entry['low'], 3)} to {signed(entry['high'], 3)}) with mlm" in said
 
 
+def test_of_many_methods_the_headline_counts_and_names_the_best_and_the_worst(results):
+    def as_method(row, number):
+        """Let a row be that of a further method, the worse the higher its number, and lost from the tenth on."""
+        entry = row["difference"]["macro_f1"]
+        entry = {**entry, "difference": entry["difference"] - number / 100, "verdict": "loss" if number > 9 else "win"}
+        return {**row, "method": f"m{number}", "difference": {**row["difference"], "macro_f1": entry}}
+
+    def as_text(row, number):
+        entry = {**row["difference"], "difference": row["difference"]["difference"] + number}
+        return {**row, "method": f"m{number}", "difference": entry}
+
+    numbers = range(1, 13)
+    own = [row for row in results["scores"] if row["method"] == "mlm"]
+    general = [row for row in results["losses"] if row["text"] == "general" and row["method"] == "mlm"]
+    many = {
+        **results,
+        "methods": [{"label": f"m{number}"} for number in numbers],
+        "scores": [as_method(row, number) for row in own for number in numbers],
+        "losses": [as_text(row, number) for row in general for number in numbers],
+        "kept": [as_method(row, number) for row in own for number in numbers],
+    }
+    said = answer(many)["headline"]
+    assert said.startswith(
+        "Over all, of 24 comparisons of 12 methods 18 helped and 6 hurt. On average best: m1 helped on"
+    )
+    assert "; worst: m12 hurt on 2 of 2 tasks (mean " in said
+    assert re.search(
+        r"masked-LM loss changed by \S+ nats \([^)]+ %\) with m1 to \S+ nats \([^)]+ %\) with m12\.", said
+    )
+    assert "On tasks of other domains, at worst and at best m12 lost on 2 of 2 (mean " in said
+    assert not any(f"m{number} " in said for number in range(2, 12))
+    one = {**many, "domains": ["cs"], "scores": [row for row in many["scores"] if row["domain"] == "cs"]}
+    said = answer(one)["headline"]
+    assert re.match(r"On [^,]+, of 12 methods 9 helped and 3 hurt\. On average best: m1 helped \(\+", said)
+
+
 def test_one_seed_is_said_to_be_too_few(tmp_path):
     found = small(tmp_path, seeds=1)
     read(render(found))

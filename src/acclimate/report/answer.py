@@ -18,6 +18,9 @@ from acclimate.report.words import (
 )
 
 NO_DIFFERENCE = "made no difference that these data can show"
+WORDS = (("win", "helped"), ("loss", "hurt"), ("tie", NO_DIFFERENCE))
+FEW = 5
+"""Methods up to which the headline speaks of each; of more it names the best and the worst."""
 
 
 def answer(results: dict[str, Any]) -> dict[str, Any]:
@@ -68,7 +71,7 @@ def _score_line(row: dict[str, Any], baseline: str) -> dict[str, str]:
     span = f"95 % interval {interval_text(entry, 100)}, {p_text(entry['p'])}"
     if entry["verdict"] == "tie":
         return {"verdict": "tie", "method": row["method"], "text": f"{NO_DIFFERENCE}: {change} ({span})."}
-    word = "helped" if entry["verdict"] == "win" else "hurt"
+    word = dict(WORDS)[entry["verdict"]]
     adjusted = entry.get("p_holm", entry["p"])
     doubt = f" Corrected for all comparisons of the study it is less certain ({p_text(adjusted)})."
     return {
@@ -100,13 +103,14 @@ def _headline(results: dict[str, Any], compared: list[dict[str, Any]]) -> str:
     methods = [method["label"] for method in results["methods"]]
     places = {place_name(results, row) for row in compared}
     if compared:
-        words = []
-        for method in methods:
-            rows = [row for row in compared if row["method"] == method]
-            if rows:
-                words.append(f"{method} {_counted(rows, len(places))}")
+        rows = {method: [row for row in compared if row["method"] == method] for method in methods}
+        rows = {method: mine for method, mine in rows.items() if mine}
         where = f"On {next(iter(places))}, " if len(places) == 1 else ""
-        sentences.append(f"{where}{joined(words)}.")
+        if len(rows) > FEW:
+            sentences.append(f"{where or 'Over all, '}{_ranked(rows, len(places))}")
+        else:
+            words = [f"{method} {_counted(mine, len(places))}" for method, mine in rows.items()]
+            sentences.append(f"{where}{joined(words)}.")
     elif results["scores"]:
         why = "only one method has scores"
         if len({row["method"] for row in results["scores"]}) > 1:
@@ -127,25 +131,44 @@ def _headline(results: dict[str, Any], compared: list[dict[str, Any]]) -> str:
 
 def _counted(rows: list[dict[str, Any]], places: int) -> str:
     """Say for one method where it helped and where not."""
-    verdicts = [row["difference"][row["metric"]]["verdict"] for row in rows]
+    entries = [_entry(row) for row in rows]
+    verdicts = [entry["verdict"] for entry in entries]
     if places == 1 and len(rows) == 1:
-        entry = rows[0]["difference"][rows[0]["metric"]]
+        entry = entries[0]
         word = NO_DIFFERENCE if verdicts[0] == "tie" else VERDICTS[verdicts[0]]
         metric = metric_name(rows[0]["metric"])
         doubt = ", but not once corrected for all comparisons" if _doubtful(entry) else ""
         points = f"{signed(100 * entry['difference'])} points of {metric}, {interval_text(entry, 100)}"
         return f"{word}{doubt} ({points})"
     said = []
-    for verdict, word in (("win", "helped"), ("loss", "hurt"), ("tie", NO_DIFFERENCE)):
+    for verdict, word in WORDS:
         count = verdicts.count(verdict)
         if count:
             unit = "comparisons" if len({row["model"] for row in rows}) > 1 else "tasks"
-            entries = [row["difference"][row["metric"]] for row in rows]
             left = sum(entry["verdict"] == verdict and not _doubtful(entry) for entry in entries)
             corrected = f" ({left or 'none'} once corrected for all comparisons)" if left < count else ""
             said.append(f"{word} on {count} of {len(rows)} {unit}{corrected}")
-    mean = sum(100 * row["difference"][row["metric"]]["difference"] for row in rows) / len(rows)
-    return f"{joined(said)} (mean {signed(mean)} points)"
+    return f"{joined(said)} (mean {signed(_points(rows))} points)"
+
+
+def _ranked(rows: dict[str, list[dict[str, Any]]], places: int) -> str:
+    """Say of many methods how many comparisons were won and lost, and which did best and worst on average."""
+    verdicts = [_entry(row)["verdict"] for mine in rows.values() for row in mine]
+    counts = [f"{verdicts.count(verdict)} {word}" for verdict, word in WORDS if verdict in verdicts]
+    unit = "methods" if len(verdicts) == len(rows) else f"comparisons of {len(rows)} methods"
+    best, worst = (pick(rows, key=lambda method: _points(rows[method])) for pick in (max, min))
+    ends = [f"{end}: {method} {_counted(rows[method], places)}" for end, method in (("best", best), ("worst", worst))]
+    return f"of {len(verdicts)} {unit} {joined(counts)}. On average {'; '.join(ends)}."
+
+
+def _entry(row: dict[str, Any]) -> dict[str, Any]:
+    entry: dict[str, Any] = row["difference"][row["metric"]]
+    return entry
+
+
+def _points(rows: list[dict[str, Any]]) -> float:
+    """Return the mean difference of some comparisons, in points."""
+    return sum(100 * _entry(row)["difference"] for row in rows) / len(rows)
 
 
 def _doubtful(entry: dict[str, Any]) -> bool:
@@ -155,25 +178,31 @@ def _doubtful(entry: dict[str, Any]) -> bool:
 
 def _cost(rows: list[dict[str, Any]], methods: list[str], start: str) -> list[str]:
     """Say what the loss did, as the mean over the places of the study."""
-    words = []
+    words = {}
     for method in methods:
         mine = [row for row in rows if row["method"] == method]
         if mine:
             nats = sum(row["difference"]["difference"] for row in mine) / len(mine)
             percent = sum(row["percent"] or 0.0 for row in mine) / len(mine)
             span = f"; {interval_text(mine[0]['difference'], 1, 3)}" if len(mine) == 1 else ""
-            words.append(f"{signed(nats, 3)} nats ({signed(percent)} %{span}) with {method}")
-    return [f"{start} {joined(words)}."] if words else []
+            words[f"{signed(nats, 3)} nats ({signed(percent)} %{span}) with {method}"] = nats
+    link = joined if len(words) <= FEW else " to ".join
+    return [f"{start} {link(_ends(words))}."] if words else []
+
+
+def _ends(words: dict[str, float]) -> list[str]:
+    """Return all that there is to say of a few methods; of many, that of the lowest value and that of the highest."""
+    return list(words) if len(words) <= FEW else [pick(words, key=words.__getitem__) for pick in (min, max)]
 
 
 def _kept(results: dict[str, Any], methods: list[str]) -> list[str]:
     """Say in one sentence what each method did to other tasks; nothing where that was not measured."""
-    words = []
+    words = {}
     for method in methods:
         rows = [row for row in results.get("kept", []) if row["method"] == method and row.get("difference")]
         if rows:
-            entries = [row["difference"][row["metric"]] for row in rows]
-            hurt = sum(entry["verdict"] == "loss" for entry in entries)
-            mean = sum(100 * entry["difference"] for entry in entries) / len(entries)
-            words.append(f"{method} lost on {hurt} of {len(rows)} (mean {signed(mean)} points)")
-    return [f"On tasks of other domains, {joined(words)}."] if words else []
+            hurt = sum(_entry(row)["verdict"] == "loss" for row in rows)
+            mean = _points(rows)
+            words[f"{method} lost on {hurt} of {len(rows)} (mean {signed(mean)} points)"] = mean
+    which = "" if len(words) <= FEW else "at worst and at best "
+    return [f"On tasks of other domains, {which}{joined(_ends(words))}."] if words else []
