@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 from acclimate.errors import UserError
 from acclimate.masking.words import Pieces
 from acclimate.parameters import build
+from acclimate.registry import own_code
 
 IGNORED = -100
 """The label of a position that no loss reads."""
@@ -151,8 +152,9 @@ class Strategy(ABC):
         return corrupted, labels
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that decides what is masked, as plain values; files by what they hold."""
+        """Return everything that decides what is masked, as plain values; files, and code of your own, by content."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         for name in self.files:
             values[name] = sha256(Path(values[name]).read_bytes()).hexdigest()[:16]
-        return {"name": self.name, **values}
+        code = own_code(type(self))
+        return {"name": self.name, **values, **({"code": code} if code else {})}

@@ -14,7 +14,7 @@ from acclimate.files import found_file, hash_file
 from acclimate.masking import Masking
 from acclimate.objectives import BatchObjective, MaskedLM, Objective
 from acclimate.parameters import build
-from acclimate.registry import Registry
+from acclimate.registry import Registry, own_code
 from acclimate.training.run import Run
 from acclimate.updates import UpdateRule
 
@@ -105,10 +105,11 @@ class Method:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def file_contents(self) -> dict[str, str]:
-        """Return a hash of the content of every parameter that is a file: a file may change under its name."""
+        """Return a hash of every parameter that is a file, and of code of your own: files change under their names."""
         given = {name: getattr(self, name) for name in self.files}
         found = {name: found_file(str(value)) for name, value in given.items() if value}
-        return {name: hash_file(path) for name, path in found.items() if path is not None}
+        contents = {name: hash_file(path) for name, path in found.items() if path is not None}
+        return contents | {f"code of {module}": code for module, code in own_code(type(self)).items()}
 
 
 REGISTRY: Registry[Method] = Registry("acclimate.methods", "method", "methods")

@@ -1,0 +1,84 @@
+"""What is known of code that users bring: results of what they have mended since are not taken for those of now."""
+
+import importlib
+import sys
+
+import pytest
+
+from acclimate import masking, methods
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.registry import own_code
+from acclimate.training import adapt
+from acclimate.training.method import REGISTRY
+from tests.tiny import TEXTS
+
+MINE = """
+from dataclasses import dataclass
+from acclimate.methods import Method, register
+
+@register("mine", summary="for this test")
+@dataclass
+class Mine(Method):
+    factor: float = 1.0
+
+    def objectives(self):
+        return super().objectives()  # {}
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """Give a function that writes the module of a method of one's own, and imports it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(remark):
+        (tmp_path / "my_methods.py").write_text(MINE.format(remark))
+        sys.modules.pop("my_methods", None)
+        importlib.invalidate_caches()
+        return importlib.import_module("my_methods").Mine
+
+    yield write
+    sys.modules.pop("my_methods", None)
+    REGISTRY.entries.pop("mine", None)
+
+
+def test_code_of_this_package_is_known_by_its_version():
+    for name in methods.names():
+        assert own_code(methods.lookup(name)) == {}
+    for name in masking.names():
+        assert own_code(masking.lookup(name)) == {}
+
+
+def test_code_of_others_is_known_by_its_file_also_through_what_derives_from_it(mine):
+    first = mine("first")
+    code = own_code(first)
+    assert list(code) == ["my_methods"]
+    assert methods.get("mine").file_contents() == {"code of my_methods": code["my_methods"]}
+    derived = type("Derived", (first,), {"__module__": "my_methods"})
+    assert own_code(derived) == code
+    assert own_code(mine("second")) != code
+    assert own_code(mine("first")) == code
+
+
+def test_a_class_without_a_file_has_no_code_to_look_at():
+    assert own_code(type("Typed", (methods.Method,), {"__module__": "nowhere"})) == {}
+
+
+def test_a_method_that_was_mended_is_not_finished(mine, tiny_bert, tmp_path):
+    options = {
+        "model": tiny_bert,
+        "corpus": Corpus.of(TEXTS),
+        "steps": 1,
+        "max_length": 24,
+        "batch_size": 4,
+        "progress": False,
+    }
+    mine("first")
+    adapt(**options, method="mine", out=tmp_path / "out")
+    made = (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns
+    adapt(**options, method="mine", out=tmp_path / "out")
+    assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == made
+    mine("second")
+    with pytest.raises(UserError, match="holds another adaptation"):
+        adapt(**options, method="mine", out=tmp_path / "out")
