@@ -125,6 +125,39 @@ def test_softmax_has_the_digits_of_float32():
     assert ((scores.double() - expected).abs() / expected).max() < 2e-6
 
 
+@settings(deadline=None, max_examples=120)
+@given(
+    rows=st.one_of(st.integers(0, 40), st.integers(FEW // 16, FEW // 8)),
+    width=st.integers(1, 300),
+    dtype=st.sampled_from(TYPES),
+    cut=st.sampled_from(CUTS),
+    key=st.integers(-(2**63), 2**63 - 1),
+)
+def test_the_end_of_a_layer_is_dropout_sum_and_normalisation_and_so_is_its_way_back(rows, width, dtype, cut, key):
+    factor = 1.25 if cut else 1.0
+    update, residual, slopes = (some(rows, width, dtype=dtype, seed=seed) for seed in (1, 2, 3))
+    weight, bias = (some(width, dtype=dtype, seed=seed) for seed in (4, 5))
+    out, sums, stats = passes(dtype).add_and_norm(update, residual, weight, bias, 1e-5, key, cut, factor)
+    kept = thinned(update, cut, key).float() * factor
+    close = {"rtol": 0.01, "atol": 0.01} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(sums, (residual.float() + kept).to(dtype), **close)
+
+    exact = [part.double().requires_grad_() for part in (sums, weight, bias)]
+    expected = torch.nn.functional.layer_norm(exact[0], (width,), exact[1], exact[2], 1e-5)
+    torch.testing.assert_close(out.double(), expected.detach(), rtol=close["rtol"], atol=max(3e-5, close["atol"]))
+    gradients = torch.autograd.grad(expected, exact, slopes.double()) if rows else [torch.zeros_like(e) for e in exact]
+    found = passes(dtype).add_and_norm_back(slopes, sums, stats, weight, key, cut, factor)
+    scale = stats[1].max() if rows else 1  # gradients of a row that hardly varies are as large as that
+    for_update = thinned(found[1], cut, key).float() * factor
+    torch.testing.assert_close(found[0], for_update.to(dtype), rtol=close["rtol"], atol=1e-5)
+    torch.testing.assert_close(
+        found[1].double(), gradients[0], rtol=0.02, atol=float(1e-2 * close["rtol"] ** 0.5 * scale)
+    )
+    for mine, right in zip(found[2:], gradients[1:], strict=True):
+        atol = float(right.abs().max()) * (0.01 if dtype == torch.bfloat16 else 1e-4) + 1e-4
+        torch.testing.assert_close(mine.double(), right, rtol=0.01, atol=atol)
+
+
 @settings(deadline=None, max_examples=60)
 @given(
     items=st.integers(0, 12),

@@ -214,6 +214,113 @@ void weigh_back(const T* weights, T* slopes, T* kept, int64_t lines, int64_t key
     }
 }
 
+// ---- the end of a layer ----
+
+struct Norm {  // of layer normalisation: (width) each, and what is added to the variance
+    const void *weight, *bias;
+    float epsilon;
+};
+
+// Sums (rows, width) of `residual` and what dropout leaves of `update`, times `factor`; `out` is their layer
+// normalisation, `means` and `scales` (one over the deviation) those of each row.
+template <class T>
+void add_and_norm(const T* update, const T* residual, const Norm& norm, T* sums, T* out, float* means, float* scales,
+                  int64_t rows, int64_t width, uint64_t key, uint16_t cut, float factor, int threads) {
+    const int64_t at_once = width < PIECE ? PIECE / width : 1;
+    const T *weight = static_cast<const T*>(norm.weight), *bias = static_cast<const T*>(norm.bias);
+    #pragma omp parallel num_threads(threads)
+    {
+        Lanes lanes(at_once * width);
+        std::vector<uint16_t> zeros(cut ? 0 : width);
+        #pragma omp for schedule(static)
+        for (int64_t first = 0; first < rows; first += at_once) {
+            const int64_t end = first + at_once < rows ? first + at_once : rows;
+            const uint16_t* lane = cut ? lanes.between(key, first * width, end * width) : zeros.data();
+            for (int64_t row = first; row < end; ++row) {
+                const int64_t start = row * width;
+                const T *more = update + start, *stream = residual + start;
+                T *sum = sums + start, *normal = out + start;
+                const uint16_t* mine = cut ? lane + (row - first) * width : lane;
+                float total = 0, squares = 0;
+                #pragma omp simd reduction(+ : total)
+                for (int64_t i = 0; i < width; ++i) {
+                    sum[i] = narrow<T>(wide(stream[i]) + (mine[i] >= cut ? wide(more[i]) * factor : 0.0f));
+                    total += wide(sum[i]);
+                }
+                const float mean = total / float(width);
+                #pragma omp simd reduction(+ : squares)
+                for (int64_t i = 0; i < width; ++i) squares += (wide(sum[i]) - mean) * (wide(sum[i]) - mean);
+                const float scale = 1 / std::sqrt(squares / float(width) + norm.epsilon);
+                #pragma omp simd
+                for (int64_t i = 0; i < width; ++i) {
+                    normal[i] = narrow<T>((wide(sum[i]) - mean) * scale * wide(weight[i]) + wide(bias[i]));
+                }
+                means[row] = mean;
+                scales[row] = scale;
+            }
+        }
+    }
+}
+
+// The way back: from `slopes` of the normalised rows those of `update`, `residual`, weight and bias. Without dropout
+// the first two are the same, and `for_update` is unused.
+template <class T>
+void add_and_norm_back(const T* slopes, const T* sums, const float* means, const float* scales, const T* weight,
+                       T* for_update, T* for_residual, T* for_weight, T* for_bias, int64_t rows, int64_t width,
+                       uint64_t key, uint16_t cut, float factor, int threads) {
+    const int64_t at_once = width < PIECE ? PIECE / width : 1;
+    const int64_t pieces = (rows + at_once - 1) / at_once, share = (pieces + threads - 1) / threads;
+    std::vector<float> parts(2 * width * threads);  // of weight and bias, for each thread
+    #pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t part = 0; part < threads; ++part) {
+        Lanes lanes(at_once * width);
+        float *weights = parts.data() + 2 * width * part, *biases = weights + width;
+        const int64_t last = (part + 1) * share * at_once < rows ? (part + 1) * share * at_once : rows;
+        for (int64_t first = part * share * at_once; first < last; first += at_once) {
+            const int64_t end = first + at_once < last ? first + at_once : last;
+            const uint16_t* lane = cut ? lanes.between(key, first * width, end * width) : nullptr;
+            for (int64_t row = first; row < end; ++row) {
+                const int64_t start = row * width;
+                const T *slope = slopes + start, *sum = sums + start;
+                T* back = for_residual + start;
+                const float mean = means[row], scale = scales[row];
+                float all = 0, along = 0;
+                #pragma omp simd reduction(+ : all, along)
+                for (int64_t i = 0; i < width; ++i) {
+                    const float normal = (wide(sum[i]) - mean) * scale, own = wide(slope[i]);
+                    weights[i] += own * normal;
+                    biases[i] += own;
+                    all += own * wide(weight[i]);
+                    along += own * wide(weight[i]) * normal;
+                }
+                all /= float(width);
+                along /= float(width);
+                #pragma omp simd
+                for (int64_t i = 0; i < width; ++i) {
+                    const float normal = (wide(sum[i]) - mean) * scale;
+                    back[i] = narrow<T>(scale * (wide(slope[i]) * wide(weight[i]) - all - normal * along));
+                }
+                if (!cut) continue;
+                const uint16_t* mine = lane + (row - first) * width;
+                T* thinned = for_update + start;
+                #pragma omp simd
+                for (int64_t i = 0; i < width; ++i) {
+                    thinned[i] = narrow<T>(mine[i] >= cut ? wide(back[i]) * factor : 0.0f);
+                }
+            }
+        }
+    }
+    for (int64_t i = 0; i < width; ++i) {
+        float weights = 0, biases = 0;
+        for (int64_t part = 0; part < threads; ++part) {
+            weights += parts[2 * width * part + i];
+            biases += parts[2 * width * part + width + i];
+        }
+        for_weight[i] = narrow<T>(weights);
+        for_bias[i] = narrow<T>(biases);
+    }
+}
+
 // ---- cross-entropy ----
 
 // Losses (items) of logits (items, classes), each with its own label, and their slopes unless these are null.
@@ -272,6 +379,19 @@ void add(float* total, const bfloat16* part, int64_t count, int threads) {
     extern "C" void weigh_back_##NAME(const T* weights, T* slopes, T* kept, int64_t lines, int64_t keys,             \
                                       uint64_t key, int cut, int threads) {                                          \
         weigh_back(weights, slopes, kept, lines, keys, key, uint16_t(cut), threads);                                 \
+    }                                                                                                                \
+    extern "C" void add_and_norm_##NAME(const T* update, const T* residual, const void* weight, const void* bias,    \
+                                        T* sums, T* out, float* means, float* scales, int64_t rows, int64_t width,   \
+                                        float epsilon, uint64_t key, int cut, float factor, int threads) {           \
+        add_and_norm(update, residual, Norm{weight, bias, epsilon}, sums, out, means, scales, rows, width, key,      \
+                     uint16_t(cut), factor, threads);                                                                \
+    }                                                                                                                \
+    extern "C" void add_and_norm_back_##NAME(const T* slopes, const T* sums, const float* means,                     \
+                                             const float* scales, const T* weight, T* for_update, T* for_residual,   \
+                                             T* for_weight, T* for_bias, int64_t rows, int64_t width, uint64_t key,  \
+                                             int cut, float factor, int threads) {                                   \
+        add_and_norm_back(slopes, sums, means, scales, weight, for_update, for_residual, for_weight, for_bias, rows, \
+                          width, key, uint16_t(cut), factor, threads);                                               \
     }                                                                                                                \
     extern "C" int64_t cross_entropy_##NAME(const T* logits, const int64_t* labels, float* losses, T* slopes,        \
                                             int64_t items, int64_t classes, int threads) {                           \

@@ -19,6 +19,8 @@ ARGUMENTS = {
     "drop": (P, P, N, KEY, CUT, FACTOR),
     "weigh": (P, P, P, N, N, N, N, N, N, N, KEY, CUT),
     "weigh_back": (P, P, P, N, N, KEY, CUT),
+    "add_and_norm": (P, P, P, P, P, P, P, P, N, N, FACTOR, KEY, CUT, FACTOR),
+    "add_and_norm_back": (P, P, P, P, P, P, P, P, P, N, N, KEY, CUT, FACTOR),
     "cross_entropy": (P, P, P, P, N, N),
     "add": (P, P, N),
 }
@@ -85,6 +87,49 @@ class Passes:
         lines, keys = weights.numel() // max(1, weights.shape[-1]), weights.shape[-1]
         self._call("weigh_back", weights, slopes, kept, lines, keys, key, cut, of=weights)
         return kept
+
+    def add_and_norm(
+        self,
+        update: Tensor,
+        residual: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        epsilon: float,
+        key: int,
+        cut: int,
+        factor: float,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return LayerNorm(residual + dropout(update)), that sum, and what the way back needs of its rows.
+
+        Args:
+            update: (..., width).
+            residual: As large.
+            weight: Of the normalisation (width,).
+            bias: Of the normalisation (width,).
+            epsilon: What is added to the variance.
+            key: As for :meth:`drop`.
+            cut: As for :meth:`drop`; 0 keeps all.
+            factor: As for :meth:`drop`.
+        """
+        update, residual = update.contiguous(), residual.contiguous()
+        width = len(weight)
+        rows = update.numel() // width
+        sums, out, stats = torch.empty_like(update), torch.empty_like(update), torch.empty(2, rows)
+        sizes = rows, width, epsilon, key, cut, factor
+        self._call("add_and_norm", update, residual, weight, bias, sums, out, *stats, *sizes, of=update)
+        return out, sums, stats
+
+    def add_and_norm_back(
+        self, slopes: Tensor, sums: Tensor, stats: Tensor, weight: Tensor, key: int, cut: int, factor: float
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return the slopes of update, residual, weight and bias from those of what :meth:`add_and_norm` returned."""
+        slopes = slopes.contiguous()
+        for_residual = torch.empty_like(sums)
+        for_update = torch.empty_like(sums) if cut else for_residual
+        both = weight.new_zeros(2, len(weight))
+        sizes = stats.shape[1], len(weight), key, cut, factor
+        self._call("add_and_norm_back", slopes, sums, *stats, weight, for_update, for_residual, *both, *sizes, of=sums)
+        return for_update, for_residual, both[0], both[1]
 
     def cross_entropy(self, logits: Tensor, labels: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
         """Return the losses (items,) in float32, in nats, and their slopes (items, classes) if wanted.
