@@ -57,31 +57,49 @@ def gated_attention(
     """
     if attention_probe is not None:
         attention_probe.append((module, query.shape[1], query.shape[3]))
-    if unpadded is not None:
-        query, key, value = (_opened(part, unpadded) for part in (query, key, value))
     if key.shape[1] != query.shape[1]:
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     mask = attention_mask
     if mask is None and getattr(module, "is_causal", False):  # transformers leaves a plain causal mask to the kernel
-        mask = torch.ones(query.shape[2], key.shape[2], dtype=torch.bool, device=query.device).tril()
+        tokens = query.shape[2] if unpadded is None else unpadded.shape[1]
+        mask = torch.ones(tokens, tokens, dtype=torch.bool, device=query.device).tril()
     if block_mask is not None:
         mask = block_mask if mask is None else _joined(mask, block_mask)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
     if writes_attention_out(query.device):
         if torch.is_autocast_enabled("cpu"):  # which knows nothing of a function with its own backward
             query, key, value = (part.to(torch.get_autocast_dtype("cpu")) for part in (query, key, value))
-        context = attend(query, key, value, None if mask is None else _bias(mask, query.dtype), scaling, dropout)
+        bias = None if mask is None else _bias(mask, query.dtype)
+        context = attend(query, key, value, bias, scaling, dropout, unpadded).transpose(1, 2)
     else:
-        context = nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
-        )
+        context = _fused(query, key, value, mask, scaling, dropout, unpadded)
     if head_gates is not None:
-        context = context * head_gates[getattr(module, LAYER)][:, :, None, None].to(context.dtype)
-    context = context.transpose(1, 2)
-    if unpadded is None:
-        return context.contiguous(), None
-    return unpadded.close(context.flatten(2)).unflatten(2, context.shape[2:]), None
+        gates = head_gates[getattr(module, LAYER)].to(context.dtype)  # (rows, heads)
+        if unpadded is None:
+            gates = gates[:, None]
+        else:
+            gates = gates.index_select(0, unpadded.kept // unpadded.shape[1])[None]
+        context = context * gates[..., None]
+    return context.contiguous(), None
+
+
+def _fused(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    dropout: float,
+    unpadded: Unpadded | None,
+) -> Tensor:
+    """Return the context vectors (rows, tokens, heads, head width) by the fused kernel of the device."""
+    if unpadded is not None:
+        query, key, value = (_opened(part, unpadded) for part in (query, key, value))
+    context = nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
+    ).transpose(1, 2)
+    return context if unpadded is None else unpadded.close(context.flatten(2)).unflatten(2, context.shape[2:])
 
 
 def _opened(part: Tensor, unpadded: Unpadded) -> Tensor:

@@ -214,6 +214,36 @@ void weigh_back(const T* weights, T* slopes, T* kept, int64_t lines, int64_t key
     }
 }
 
+// Tokens with their heads side by side become (rows, heads, tokens, width), one matrix for each row and head. `place`
+// says for each of the rows x tokens which one it is; null: the same. `head` and `token` are how far it is to the next.
+template <class T>
+void split_heads(const T* from, T* to, const int64_t* place, int64_t rows, int64_t heads, int64_t tokens,
+                 int64_t width, int64_t row, int64_t head, int64_t token, int threads) {
+    #pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t here = 0; here < rows * tokens; ++here) {
+        const int64_t in = here / tokens, at = here % tokens;
+        const T* values = from + (place ? place[here] * token : in * row + at * token);
+        T* out = to + (in * heads * tokens + at) * width;
+        for (int64_t i = 0; i < heads; ++i) {
+            std::memcpy(out + i * tokens * width, values + i * head, sizeof(T) * width);
+        }
+    }
+}
+
+// And back: `count` tokens (heads, width) each; `place` says which of the rows x tokens each one is; null: the same.
+template <class T>
+void merge_heads(const T* from, T* to, const int64_t* place, int64_t count, int64_t heads, int64_t tokens,
+                 int64_t width, int threads) {
+    #pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t here = 0; here < count; ++here) {
+        const int64_t there = place ? place[here] : here, in = there / tokens, at = there % tokens;
+        const T* values = from + (in * heads * tokens + at) * width;
+        for (int64_t i = 0; i < heads; ++i) {
+            std::memcpy(to + (here * heads + i) * width, values + i * tokens * width, sizeof(T) * width);
+        }
+    }
+}
+
 // ---- the end of a layer ----
 
 struct Norm {  // of layer normalisation: (width) each, and what is added to the variance
@@ -379,6 +409,15 @@ void add(float* total, const bfloat16* part, int64_t count, int threads) {
     extern "C" void weigh_back_##NAME(const T* weights, T* slopes, T* kept, int64_t lines, int64_t keys,             \
                                       uint64_t key, int cut, int threads) {                                          \
         weigh_back(weights, slopes, kept, lines, keys, key, uint16_t(cut), threads);                                 \
+    }                                                                                                                \
+    extern "C" void split_heads_##NAME(const T* from, T* to, const int64_t* place, int64_t rows, int64_t heads,      \
+                                       int64_t tokens, int64_t width, int64_t row, int64_t head, int64_t token,      \
+                                       int threads) {                                                                \
+        split_heads(from, to, place, rows, heads, tokens, width, row, head, token, threads);                         \
+    }                                                                                                                \
+    extern "C" void merge_heads_##NAME(const T* from, T* to, const int64_t* place, int64_t count, int64_t heads,     \
+                                       int64_t tokens, int64_t width, int threads) {                                 \
+        merge_heads(from, to, place, count, heads, tokens, width, threads);                                          \
     }                                                                                                                \
     extern "C" void add_and_norm_##NAME(const T* update, const T* residual, const void* weight, const void* bias,    \
                                         T* sums, T* out, float* means, float* scales, int64_t rows, int64_t width,   \

@@ -17,6 +17,8 @@ FEW = 1 << 15
 P, N, KEY, CUT, FACTOR = ctypes.c_void_p, ctypes.c_int64, ctypes.c_uint64, ctypes.c_int, ctypes.c_float
 ARGUMENTS = {
     "drop": (P, P, N, KEY, CUT, FACTOR),
+    "split_heads": (P, P, P, N, N, N, N, N, N, N),
+    "merge_heads": (P, P, P, N, N, N, N),
     "weigh": (P, P, P, N, N, N, N, N, N, N, KEY, CUT),
     "weigh_back": (P, P, P, N, N, KEY, CUT),
     "add_and_norm": (P, P, P, P, P, P, P, P, N, N, FACTOR, KEY, CUT, FACTOR),
@@ -53,6 +55,35 @@ class Passes:
         values = values.contiguous()
         out = torch.empty_like(values)
         self._call("drop", values, out, values.numel(), key, cut, factor, of=values)
+        return out
+
+    def split_heads(self, part: Tensor, places: Tensor | None, rows: int, tokens: int) -> Tensor:
+        """Return (rows x heads, tokens, head width), contiguous, from what has the tokens of all rows in one.
+
+        Args:
+            part: (1, heads, kept, head width); (rows, heads, tokens, head width) if nothing was left out.
+            places: Which of those that were kept each token is (rows x tokens,); None if nothing was left out.
+            rows: Of the result.
+            tokens: Of each row.
+        """
+        part = part if part.stride(3) == 1 else part.contiguous()
+        heads, width = part.shape[1], part.shape[3]
+        out = part.new_empty(rows * heads, tokens, width)
+        self._call("split_heads", part, out, places, rows, heads, tokens, width, *part.stride()[:3], of=out)
+        return out
+
+    def merge_heads(self, part: Tensor, places: Tensor | None, heads: int, count: int) -> Tensor:
+        """Return (count, heads, head width), contiguous, from (rows x heads, tokens, head width), contiguous.
+
+        Args:
+            part: As :meth:`split_heads` returns it.
+            places: Which of the rows x tokens are wanted (count,); None for all.
+            heads: Of each row.
+            count: How many tokens are wanted.
+        """
+        tokens, width = part.shape[1:]
+        out = part.new_empty(count, heads, width)
+        self._call("merge_heads", part, out, places, count, heads, tokens, width, of=out)
         return out
 
     def weigh_(self, scores: Tensor, bias: Tensor | None, key: int, cut: int) -> Tensor:

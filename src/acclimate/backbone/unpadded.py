@@ -40,7 +40,13 @@ def leaves_padding_out(model: PreTrainedModel) -> bool:
 
 
 class Unpadded:
-    """Where the tokens of padded rows are in one row without padding, and back."""
+    """Where the tokens of padded rows are in one row without padding, and back.
+
+    Attributes:
+        shape: Rows and tokens of a row, with padding.
+        kept: Where each token that is left is in the flattened rows (kept,).
+        back: Which of those that are left stands at each place of the flattened rows (rows x tokens,).
+    """
 
     def __init__(self, text: Tensor) -> None:
         """Find the places.
@@ -51,8 +57,8 @@ class Unpadded:
         self.shape = text.shape
         real = (text >= 0).flatten()
         places, padding = real.nonzero()[:, 0], (~real).nonzero()[:1, 0]
-        self._kept = torch.cat([places, padding.expand(MULTIPLE - len(places) % MULTIPLE)])
-        self._back = real.cumsum(0).sub_(1).masked_fill_(~real, len(places))
+        self.kept = torch.cat([places, padding.expand(MULTIPLE - len(places) % MULTIPLE)])
+        self.back = real.cumsum(0).sub_(1).masked_fill_(~real, len(places))
 
     @classmethod
     def if_it_pays(cls, text: Tensor) -> Unpadded | None:
@@ -64,31 +70,31 @@ class Unpadded:
 
     def __len__(self) -> int:
         """Return how many tokens are left."""
-        return len(self._kept)
+        return len(self.kept)
 
     def values(self, padded: Tensor) -> Tensor:
         """Return what stands at the tokens that are left: (1, kept) from (rows, tokens)."""
-        return padded.flatten()[self._kept][None]
+        return padded.flatten()[self.kept][None]
 
     def places(self, padded: Tensor) -> Tensor:
         """Return where tokens are now, from where they were in the flattened rows; both (places,)."""
-        return self._back[padded]
+        return self.back[padded]
 
     def firsts(self, states: Tensor) -> Tensor:
         """Return the first token of each row, which is none of padding: (rows, 1, width) from (1, kept, width)."""
-        return states[0][self._back[:: self.shape[1]]][:, None]
+        return states[0][self.back[:: self.shape[1]]][:, None]
 
     def close(self, states: Tensor) -> Tensor:
         """Leave padding out: (1, kept, width) from (rows, tokens, width).
 
         The gradient of what stands at padding must be zero; it is where nobody reads it.
         """
-        moved: Tensor = _Moved.apply(states.reshape(-1, states.shape[-1]), self._kept, self._back)
+        moved: Tensor = _Moved.apply(states.reshape(-1, states.shape[-1]), self.kept, self.back)
         return moved[None]
 
     def open(self, states: Tensor) -> Tensor:
         """Put padding back: (rows, tokens, width) from (1, kept, width); see :meth:`close`."""
-        moved: Tensor = _Moved.apply(states.reshape(-1, states.shape[-1]), self._back, self._kept)
+        moved: Tensor = _Moved.apply(states.reshape(-1, states.shape[-1]), self.back, self.kept)
         return moved.view(*self.shape, -1)
 
 

@@ -16,29 +16,38 @@ from torch.autograd.function import once_differentiable
 
 from acclimate.backbone.draws import random_key
 from acclimate.backbone.dropout import cut_and_factor, drop_mask, keep, keep_
+from acclimate.backbone.head_layout import merge_heads, split_heads
 from acclimate.backbone.passes import passes_for
+from acclimate.backbone.unpadded import Unpadded
 
 PIECE = 1 << 17
 """Scores whose softmax is computed at a time."""
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, scaling: float, dropout: float = 0.0
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    bias: Tensor | None,
+    scaling: float,
+    dropout: float = 0.0,
+    unpadded: Unpadded | None = None,
 ) -> Tensor:
     """Return dropout(softmax(scaling * query key^T + bias)) value (Vaswani et al., 2017, Eq. 1).
 
     Args:
-        query: (rows, heads, tokens, head width).
-        key: (rows, heads, keys, head width).
+        query: (rows, heads, tokens, head width), or (1, heads, kept, head width) where padding was left out.
+        key: (rows, heads, keys, head width), or as the query where padding was left out.
         value: As ``key``.
         bias: What is added to the scores, (rows or 1, heads or 1, tokens, keys), without a gradient; or None.
         scaling: Factor on the scores.
         dropout: Probability with which a weight is dropped.
+        unpadded: How to put padding back for as long as tokens attend, if it was left out.
 
     Returns:
-        (rows, heads, tokens, head width); it can be differentiated once.
+        As ``query``, a view of what has the heads of a token side by side; it can be differentiated once.
     """
-    context: Tensor = _Attention.apply(query, key, value, bias, scaling, *cut_and_factor(dropout))
+    context: Tensor = _Attention.apply(query, key, value, bias, scaling, *cut_and_factor(dropout), unpadded)
     return context
 
 
@@ -53,34 +62,36 @@ class _Attention(torch.autograd.Function):
         scaling: float,
         cut: int,
         factor: float,
+        unpadded: Unpadded | None,
     ) -> Tensor:
         """``cut`` is for :func:`drop_mask`, ``factor`` what the weights that are left are multiplied with."""
-        rows, heads = query.shape[:2]
-        query, key, value = (part.flatten(0, 1) for part in (query, key, value))
-        shape = torch.Size((len(query), query.shape[1], key.shape[1]))
+        heads = query.shape[1]
         ctx.passes, ctx.scaling, ctx.factor = passes_for(query), scaling, factor
+        ctx.heads, ctx.unpadded = heads, unpadded
         ctx.draw = random_key() if cut else 0, cut
+        query, key, value = (split_heads(part, unpadded, ctx.passes) for part in (query, key, value))
+        shape = torch.Size((len(query), query.shape[1], key.shape[1]))
         mask = None
         if ctx.passes is not None:
             weights = _product(query, key.transpose(1, 2), scaling)
-            kept = ctx.passes.weigh_(weights.unflatten(0, (rows, heads)), bias, *ctx.draw).view(shape)
+            kept = ctx.passes.weigh_(weights.unflatten(0, (-1, heads)), bias, *ctx.draw).view(shape)
         else:
             weights = query.new_empty(shape)
             if bias is not None:
-                weights.unflatten(0, (rows, heads)).copy_(bias)
+                weights.unflatten(0, (-1, heads)).copy_(bias)
             weights.baddbmm_(query, key.transpose(1, 2), beta=float(bias is not None), alpha=scaling)
             _softmax_(weights)
             mask = drop_mask(shape, cut, ctx.draw[0]) if cut else None
             kept = _kept(weights, mask)
         ctx.save_for_backward(query, key, value, weights, mask)
-        return _product(kept, value, factor).unflatten(0, (rows, heads))
+        return merge_heads(_product(kept, value, factor), heads, unpadded, ctx.passes)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, mask = ctx.saved_tensors
-        gradient = gradients[0]
-        heads, gradient = gradient.shape[:2], gradient.flatten(0, 1)
+        # What stands at padding has no gradient; all of it is one token here, whose gradient is zero.
+        gradient = split_heads(gradients[0], ctx.unpadded, ctx.passes)
         slope = _product(gradient, value.transpose(1, 2), ctx.factor)
         if ctx.passes is not None:
             kept = ctx.passes.weigh_back_(weights, slope, *ctx.draw)
@@ -92,7 +103,8 @@ class _Attention(torch.autograd.Function):
         value_slope = _product(kept.transpose(1, 2), gradient, ctx.factor)
         query_slope = _product(slope, key, ctx.scaling)
         key_slope = _product(slope.transpose(1, 2), query, ctx.scaling)
-        return *(part.unflatten(0, heads) for part in (query_slope, key_slope, value_slope)), None, None, None, None
+        parts = query_slope, key_slope, value_slope
+        return *(merge_heads(part, ctx.heads, ctx.unpadded, ctx.passes) for part in parts), *[None] * 5
 
 
 def _softmax_(scores: Tensor) -> None:
