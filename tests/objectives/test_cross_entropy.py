@@ -14,13 +14,14 @@ def few_rows(each_way, monkeypatch):
 
 
 @pytest.mark.parametrize("items", [0, 1, 4, 11])
+@pytest.mark.parametrize("more", [0, 1, 6])
 @pytest.mark.parametrize("scale", [1.0, 200.0])
-def test_value_and_gradient_are_those_of_torch(items, scale):
+def test_value_and_gradient_are_those_of_torch(items, more, scale):
     torch.manual_seed(0)
-    logits = (scale * torch.randn(items, 9)).requires_grad_()
+    logits = (scale * torch.randn(items + more, 9)).requires_grad_()
     labels = torch.randint(0, 9, (items,))
     found = summed_cross_entropy(logits, labels)
-    expected = nn.functional.cross_entropy(logits, labels, reduction="sum")
+    expected = nn.functional.cross_entropy(logits[:items], labels, reduction="sum")
     torch.testing.assert_close(found, expected)
     (mine,), (theirs,) = (torch.autograd.grad(0.37 * value, logits) for value in (found, expected))
     torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-7)
@@ -39,11 +40,11 @@ def test_bfloat16_logits_have_a_value_in_float32_and_a_gradient_of_their_own_kin
     torch.testing.assert_close(mine, theirs, rtol=0.01, atol=1e-4)
 
 
-def test_nothing_as_large_as_the_logits_is_kept_but_the_gradient():
+def test_one_table_as_large_as_the_logits_is_kept():
     logits, kept = torch.randn(11, 9, requires_grad=True), []
     with torch.autograd.graph.saved_tensors_hooks(lambda part: kept.append(part.shape) or part, lambda part: part):
         summed_cross_entropy(logits * 1.0, torch.zeros(11, dtype=torch.long))
-    assert kept == [(11, 9)]
+    assert [shape for shape in kept if shape.numel() > 2 * 11] == [(11, 9)]
 
 
 def test_without_gradients_there_is_none():

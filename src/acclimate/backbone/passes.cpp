@@ -353,38 +353,54 @@ void add_and_norm_back(const T* slopes, const T* sums, const float* means, const
 
 // ---- cross-entropy ----
 
-// Losses (items) of logits (items, classes), each with its own label, and their slopes unless these are null.
+// Losses (items) of logits (items, classes), each with its own label; `most` and `shares` are what the way back needs.
 // Says how many labels are no class; their losses are NaN.
 template <class T>
-int64_t cross_entropy(const T* logits, const int64_t* labels, float* losses, T* slopes, int64_t items,
-                      int64_t classes, int threads) {
+int64_t cross_entropy(const T* logits, const int64_t* labels, float* losses, float* most, float* shares,
+                      int64_t items, int64_t classes, int threads) {
     int64_t strangers = 0;
     #pragma omp parallel for num_threads(threads) schedule(static) reduction(+ : strangers)
     for (int64_t item = 0; item < items; ++item) {
         const T* mine = logits + item * classes;
         const int64_t label = labels[item];
-        float most = -INFINITY;
-        #pragma omp simd reduction(max : most)
-        for (int64_t i = 0; i < classes; ++i) most = wide(mine[i]) > most ? wide(mine[i]) : most;
+        float high = -INFINITY;
+        #pragma omp simd reduction(max : high)
+        for (int64_t i = 0; i < classes; ++i) high = wide(mine[i]) > high ? wide(mine[i]) : high;
         double total = 0;  // of pieces: a float has too few digits for as many classes
         for (int64_t from = 0; from < classes; from += PIECE) {
             const int64_t end = from + PIECE < classes ? from + PIECE : classes;
             float part = 0;
             #pragma omp simd reduction(+ : part)
-            for (int64_t i = from; i < end; ++i) part += exponential(wide(mine[i]) - most);
+            for (int64_t i = from; i < end; ++i) part += exponential(wide(mine[i]) - high);
             total += part;
         }
         const bool strange = label < 0 || label >= classes;
         strangers += strange;
-        losses[item] = strange ? NAN : float(std::log(total) + double(most) - double(wide(mine[label])));
-        if (!slopes) continue;
-        T* slope = slopes + item * classes;
-        const float factor = float(1 / total);
-        #pragma omp simd
-        for (int64_t i = 0; i < classes; ++i) slope[i] = narrow<T>(exponential(wide(mine[i]) - most) * factor);
-        if (!strange) slope[label] = narrow<T>(exponential(wide(mine[label]) - most) * factor - 1);
+        losses[item] = strange ? NAN : float(std::log(total) + double(high) - double(wide(mine[label])));
+        most[item] = high;
+        shares[item] = float(1 / total);
     }
     return strangers;
+}
+
+// The way back: the slopes of the logits, times `factor`; those of rows beyond `items` are zero.
+template <class T>
+void cross_entropy_back(const T* logits, const int64_t* labels, const float* most, const float* shares, T* slopes,
+                        int64_t items, int64_t rows, int64_t classes, float factor, int threads) {
+    #pragma omp parallel for num_threads(threads) schedule(static)
+    for (int64_t row = 0; row < rows; ++row) {
+        const T* mine = logits + row * classes;
+        T* slope = slopes + row * classes;
+        if (row >= items) {
+            std::memset(slope, 0, sizeof(T) * classes);
+            continue;
+        }
+        const float high = most[row], share = shares[row] * factor;
+        #pragma omp simd
+        for (int64_t i = 0; i < classes; ++i) slope[i] = narrow<T>(exponential(wide(mine[i]) - high) * share);
+        const int64_t label = labels[row];
+        slope[label] = narrow<T>(exponential(wide(mine[label]) - high) * share - factor);
+    }
 }
 
 // ---- gradients ----
@@ -432,9 +448,14 @@ void add(float* total, const bfloat16* part, int64_t count, int threads) {
         add_and_norm_back(slopes, sums, means, scales, weight, for_update, for_residual, for_weight, for_bias, rows, \
                           width, key, uint16_t(cut), factor, threads);                                               \
     }                                                                                                                \
-    extern "C" int64_t cross_entropy_##NAME(const T* logits, const int64_t* labels, float* losses, T* slopes,        \
-                                            int64_t items, int64_t classes, int threads) {                           \
-        return cross_entropy(logits, labels, losses, slopes, items, classes, threads);                               \
+    extern "C" int64_t cross_entropy_##NAME(const T* logits, const int64_t* labels, float* losses, float* most,      \
+                                            float* shares, int64_t items, int64_t classes, int threads) {            \
+        return cross_entropy(logits, labels, losses, most, shares, items, classes, threads);                         \
+    }                                                                                                                \
+    extern "C" void cross_entropy_back_##NAME(const T* logits, const int64_t* labels, const float* most,             \
+                                              const float* shares, T* slopes, int64_t items, int64_t rows,           \
+                                              int64_t classes, float factor, int threads) {                          \
+        cross_entropy_back(logits, labels, most, shares, slopes, items, rows, classes, factor, threads);             \
     }
 
 FOR(float, float32)

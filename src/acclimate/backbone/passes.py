@@ -23,7 +23,8 @@ ARGUMENTS = {
     "weigh_back": (P, P, P, N, N, KEY, CUT),
     "add_and_norm": (P, P, P, P, P, P, P, P, N, N, FACTOR, KEY, CUT, FACTOR),
     "add_and_norm_back": (P, P, P, P, P, P, P, P, P, N, N, KEY, CUT, FACTOR),
-    "cross_entropy": (P, P, P, P, N, N),
+    "cross_entropy": (P, P, P, P, P, N, N),
+    "cross_entropy_back": (P, P, P, P, P, N, N, N, FACTOR),
     "add": (P, P, N),
 }
 """What each function takes before the number of threads: pointers, sizes, and what dropout is drawn by."""
@@ -162,26 +163,33 @@ class Passes:
         self._call("add_and_norm_back", slopes, sums, *stats, weight, for_update, for_residual, *both, *sizes, of=sums)
         return for_update, for_residual, both[0], both[1]
 
-    def cross_entropy(self, logits: Tensor, labels: Tensor, slopes: bool) -> tuple[Tensor, Tensor | None]:
-        """Return the losses (items,) in float32, in nats, and their slopes (items, classes) if wanted.
+    def cross_entropy(self, logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the losses (items,) in float32, in nats, and what the way back needs of each row.
 
         Args:
-            logits: (items, classes).
-            labels: Classes (items,).
-            slopes: Whether they are.
+            logits: (items or more, classes), contiguous; rows beyond the labels count for nothing.
+            labels: Classes (items,), int64, contiguous.
 
         Raises:
             IndexError: If a label is no class.
-            ValueError: If there are not as many labels as items.
+            ValueError: If there are more labels than rows, or these are of another kind.
         """
-        if labels.shape != logits.shape[:1]:
-            raise ValueError(f"{len(logits)} items have labels of shape {tuple(labels.shape)}")
-        logits, labels = logits.contiguous(), labels.to(torch.int64).contiguous()
-        losses = torch.empty(len(logits), dtype=torch.float32)
-        slope = torch.empty_like(logits) if slopes else None
-        if self._call("cross_entropy", logits, labels, losses, slope, *logits.shape, of=logits):
-            raise IndexError(f"a label is none of {logits.shape[1]} classes")
-        return losses, slope
+        if labels.dim() != 1 or len(labels) > len(logits):
+            raise ValueError(f"{len(logits)} rows of logits have labels of shape {tuple(labels.shape)}")
+        if labels.dtype != torch.int64:
+            raise ValueError(f"labels are int64, not {labels.dtype}")
+        items, classes = len(labels), logits.shape[1]
+        losses, stats = torch.empty(items), torch.empty(2, items)
+        if self._call("cross_entropy", logits, labels, losses, *stats, items, classes, of=logits[:items]):
+            raise IndexError(f"a label is none of {classes} classes")
+        return losses, stats
+
+    def cross_entropy_back(self, logits: Tensor, labels: Tensor, stats: Tensor, factor: float) -> Tensor:
+        """Return ``factor`` times the slopes of the logits in the sum of the losses; as large as the logits."""
+        slopes = torch.empty_like(logits)
+        sizes = len(labels), *logits.shape, factor
+        self._call("cross_entropy_back", logits, labels, *stats, slopes, *sizes, of=logits)
+        return slopes
 
     def add_(self, total: Tensor, part: Tensor) -> None:
         """Add ``part``, of this type, to ``total`` in float32; both contiguous and of one shape."""

@@ -14,7 +14,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from acclimate.backbone.language_head import score_chosen
 from acclimate.backbone.shapes import chosen_positions
 from acclimate.masking import Rewriting
 
@@ -176,12 +175,15 @@ class Outputs:
 
     def masked_logits(self, view: View) -> Tensor:
         """Vocabulary logits at the chosen positions only, in row order: (chosen, vocabulary)."""
+        return self.scored(view)[: int((self.batch.labels >= 0).sum())]
+
+    def scored(self, view: View) -> Tensor:
+        """The same, perhaps followed by rows that mean nothing: their number suits the device."""
         if view not in self._logits:
-            head, chosen = self._heads[view.reader], self.batch.labels >= 0
-            if view in self._chosen:
-                self._logits[view] = head(self._chosen[view])[: int(chosen.sum())]
-            else:
-                self._logits[view] = score_chosen(head, self._hidden[view], chosen)
+            states = (
+                self._chosen[view] if view in self._chosen else self._hidden[view].flatten(0, 1)[self.batch.chosen]
+            )
+            self._logits[view] = self._heads[view.reader](states)
         return self._logits[view]
 
 

@@ -17,46 +17,53 @@ ROWS = 32
 def summed_cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Return the sum of the negative log-probabilities of ``labels``.
 
-    On a CPU the gradient is made with the value, some rows at a time in float32, and kept in the precision of the
-    logits, where torch keeps three tables in float32. Elsewhere torch does it.
+    On a CPU no table in float32 is kept, where torch keeps three; the gradient has the precision of the logits.
+    Elsewhere torch does it.
 
     Args:
-        logits: (items, classes).
+        logits: (items or more, classes); rows beyond the labels count for nothing.
         labels: Classes (items,).
 
     Returns:
         A scalar in float32, in nats; 0 where there are no items. It can be differentiated once.
     """
     if logits.device.type != "cpu":
-        return nn.functional.cross_entropy(logits.float(), labels, reduction="sum")
+        return nn.functional.cross_entropy(logits[: len(labels)].float(), labels, reduction="sum")
     total: Tensor = _CrossEntropy.apply(logits, labels)
     return total
 
 
 class _CrossEntropy(torch.autograd.Function):
+    """The gradient of an item is its distribution, less one at its label."""
+
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
-        """The gradient of an item is its distribution, less one at its label."""
-        passes = passes_for(logits)
-        if passes is not None:
-            losses, slope = passes.cross_entropy(logits, labels, slopes=ctx.needs_input_grad[0])
-            ctx.save_for_backward(slope)
+        """Compiled, the distributions are made once more for the backward; by torch that would take longer."""
+        ctx.passes = passes_for(logits)
+        if ctx.passes is not None:
+            logits, labels = logits.contiguous(), labels.to(torch.int64).contiguous()
+            losses, stats = ctx.passes.cross_entropy(logits, labels)
+            ctx.save_for_backward(logits, labels, stats)
             return losses.sum()
         slope = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         total = torch.zeros((), dtype=torch.float32)
-        for start in range(0, len(logits), ROWS):
-            some = slice(start, start + ROWS)
+        for start in range(0, len(labels), ROWS):
+            some = slice(start, min(start + ROWS, len(labels)))
             label = labels[some, None]
             logarithms = torch.log_softmax(logits[some], dim=-1, dtype=torch.float32)
             total -= logarithms.gather(1, label).sum()
             if slope is not None:
                 less = torch.full(label.shape, -1.0)
                 slope[some] = logarithms.exp_().scatter_add_(1, label, less)
+        if slope is not None:
+            slope[len(labels) :] = 0
         ctx.save_for_backward(slope)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        if ctx.passes is not None:
+            return ctx.passes.cross_entropy_back(*ctx.saved_tensors, gradients[0].item()), None
         (slope,) = ctx.saved_tensors
         return slope * gradients[0].to(slope.dtype), None

@@ -29,4 +29,4 @@ class MaskedLM(Objective):
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed cross-entropy."""
         labels = outputs.batch.labels
-        return summed_cross_entropy(outputs.masked_logits(self.view), labels[labels >= 0])
+        return summed_cross_entropy(outputs.scored(self.view), labels[labels >= 0])
