@@ -42,7 +42,7 @@ def nasty(place: Path) -> dict[str, tuple[int, int, int]]:
 
     put("good.txt", "\n".join(GOOD).encode(), len(GOOD))
     put("latin.txt", "naïve\nplain latin\ncafé\n".encode("latin-1"), 1, 0, 2)
-    put("utf16.txt", "what ends it is a letter, all else is wrong\n".encode("utf-16") * 2, 1, 0, 2)
+    put("utf16.txt", "nothing of it is read\n".encode("utf-16") * 2, 0, 0, 1)
     put("nul.txt", b"a\x00b nul\n\x00\x00\n", 2)
     put("bom.txt", b"\xef\xbb\xbfafter the mark\r\nand a windows line end\r\n", 2)
     put("blank.txt", b"\n \n\t\r\nonly this one\n", 1, 3)
