@@ -86,6 +86,15 @@ def test_hooks_on_the_parts_are_called(each_way):
             torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("options", [{"bias": False}, {"elementwise_affine": False}])
+def test_a_normalisation_without_weights_is_left_to_torch(each_way, options):
+    plain, joined = pair()
+    for module in (plain, joined):
+        module.LayerNorm = nn.LayerNorm(12, **options)
+    for mine, theirs in zip(run(joined), run(plain), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
 def test_other_types_than_those_of_the_weights_are_left_to_torch(each_way):
     plain, joined = pair()
     for module in (plain, joined):

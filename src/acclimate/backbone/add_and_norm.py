@@ -46,10 +46,10 @@ class AddAndNorm(nn.Module):
         norm = self.LayerNorm
         if any(part._forward_hooks or part._forward_pre_hooks for part in (self.dropout, norm)):
             return None
-        same = (
-            update.dtype == residual.dtype == norm.weight.dtype == norm.bias.dtype and update.shape == residual.shape
-        )
-        return passes_for(update) if same and passes_for(residual) and passes_for(norm.weight) else None
+        others = residual, norm.weight, norm.bias
+        if any(other is None or other.dtype != update.dtype or not passes_for(other) for other in others):
+            return None
+        return passes_for(update) if update.shape == residual.shape else None
 
 
 class _AddAndNorm(torch.autograd.Function):
@@ -76,9 +76,8 @@ class _AddAndNorm(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of update, residual, weight and bias."""
         slopes = ctx.passes.add_and_norm_back(gradients[0], *ctx.saved_tensors, *ctx.draw)
-        return *(slope if wanted else None for slope, wanted in zip(slopes, ctx.needs_input_grad, strict=False)), *[
-            None
-        ] * 4
+        wanted = [slope if needed else None for slope, needed in zip(slopes, ctx.needs_input_grad, strict=False)]
+        return *wanted, None, None, None, None
 
 
 def join_layer_ends(model: nn.Module) -> None:

@@ -132,33 +132,38 @@ def _headline(results: dict[str, Any], compared: list[dict[str, Any]]) -> str:
 def _counted(rows: list[dict[str, Any]], places: int) -> str:
     """Say for one method where it helped and where not."""
     entries = [_entry(row) for row in rows]
-    verdicts = [entry["verdict"] for entry in entries]
     if places == 1 and len(rows) == 1:
-        entry = entries[0]
-        word = NO_DIFFERENCE if verdicts[0] == "tie" else VERDICTS[verdicts[0]]
+        (entry,) = entries
+        word = NO_DIFFERENCE if entry["verdict"] == "tie" else VERDICTS[entry["verdict"]]
         metric = metric_name(rows[0]["metric"])
         doubt = ", but not once corrected for all comparisons" if _doubtful(entry) else ""
         points = f"{signed(100 * entry['difference'])} points of {metric}, {interval_text(entry, 100)}"
         return f"{word}{doubt} ({points})"
-    said = []
-    for verdict, word in WORDS:
-        count = verdicts.count(verdict)
-        if count:
-            unit = "comparisons" if len({row["model"] for row in rows}) > 1 else "tasks"
-            left = sum(entry["verdict"] == verdict and not _doubtful(entry) for entry in entries)
-            corrected = f" ({left or 'none'} once corrected for all comparisons)" if left < count else ""
-            said.append(f"{word} on {count} of {len(rows)} {unit}{corrected}")
+    unit = "comparisons" if len({row["model"] for row in rows}) > 1 else "tasks"
+    said = [f"{word} on {count} of {len(rows)} {unit}{left}" for word, count, left in _verdicts(entries)]
     return f"{joined(said)} (mean {signed(_points(rows))} points)"
+
+
+def _verdicts(entries: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
+    """Return each verdict in words, its count, and how many are left once all comparisons are corrected for."""
+    found = []
+    for verdict, word in WORDS:
+        doubts = [_doubtful(entry) for entry in entries if entry["verdict"] == verdict]
+        left = doubts.count(False)
+        corrected = f" ({left or 'none'} once corrected for all comparisons)" if any(doubts) else ""
+        if doubts:
+            found.append((word, len(doubts), corrected))
+    return found
 
 
 def _ranked(rows: dict[str, list[dict[str, Any]]], places: int) -> str:
     """Say of many methods how many comparisons were won and lost, and which did best and worst on average."""
-    verdicts = [_entry(row)["verdict"] for mine in rows.values() for row in mine]
-    counts = [f"{verdicts.count(verdict)} {word}" for verdict, word in WORDS if verdict in verdicts]
-    unit = "methods" if len(verdicts) == len(rows) else f"comparisons of {len(rows)} methods"
+    entries = [_entry(row) for mine in rows.values() for row in mine]
+    counts = [f"{count} {word}{left}" for word, count, left in _verdicts(entries)]
+    unit = "methods" if len(entries) == len(rows) else f"comparisons of {len(rows)} methods"
     best, worst = (pick(rows, key=lambda method: _points(rows[method])) for pick in (max, min))
     ends = [f"{end}: {method} {_counted(rows[method], places)}" for end, method in (("best", best), ("worst", worst))]
-    return f"of {len(verdicts)} {unit} {joined(counts)}. On average {'; '.join(ends)}."
+    return f"of {len(entries)} {unit} {joined(counts)}. On average {'; '.join(ends)}."
 
 
 def _entry(row: dict[str, Any]) -> dict[str, Any]:
