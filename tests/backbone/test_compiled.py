@@ -46,6 +46,19 @@ def test_the_compiler_is_called_once_and_leaves_one_file(folder, monkeypatch):
 
 
 @HERE
+@pytest.mark.parametrize(("wanted", "called"), [("mine", "mine"), ("absent", "c++"), ("", "c++")])
+def test_the_compiler_that_is_wished_for_is_called_if_it_is_there(tmp_path, monkeypatch, wanted, called):
+    for name in ("mine", "c++"):
+        file = tmp_path / name
+        file.write_text(f"#!/bin/sh\necho {name} >> {tmp_path}/called\nexit 1\n")
+        file.chmod(file.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("CXX", wanted)
+    assert compiled.library() is None
+    assert (tmp_path / "called").read_text().split() == [called]
+
+
+@HERE
 def test_another_processor_has_its_own(folder, tmp_path, monkeypatch):
     compiled.library()
     other = tmp_path / "cpuinfo"

@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 SWITCH, NO = "ACCLIMATE_COMPILE", ("0", "no", "off", "false")
 SOURCE = Path(__file__).with_name("passes.cpp")
 COMPILERS = ("c++", "g++", "clang++")
+"""Those that are looked for; before them the one that ``$CXX`` names."""
 OPTIONS = ("-std=c++17", "-O3", "-march=native", "-fopenmp", "-fno-math-errno", "-fno-trapping-math")
 """No option that lets the compiler change values (``-ffast-math``): that a NaN stays one is promised."""
 SECONDS = 120
@@ -44,7 +45,8 @@ def library() -> ctypes.CDLL | None:
     try:
         file = _place(threads)
         if not _is_ours(file):
-            compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+            names = (os.environ.get("CXX", ""), *COMPILERS)
+            compiler = next(filter(None, map(shutil.which, names)), None)
             if compiler is None:
                 logger.info("no compiler (%s): dropout, attention and losses are torch's own", ", ".join(COMPILERS))
                 return None
