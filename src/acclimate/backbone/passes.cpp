@@ -1,9 +1,9 @@
 // Passes over memory that torch makes as several, each with a fork and a join of its threads.
 //
-// Dropout, the softmax of attention with its dropout, cross-entropy and the sum of gradients in two precisions do
-// little with each value, so what they cost is how often the values come from memory and go back. Here each is one
-// pass by pieces that stay in the innermost cache. What a mask of dropout holds follows from a key, as in draws.py and
-// dropout.py, so it is made again for the backward instead of being kept.
+// Dropout, the softmax of attention with its dropout, the end of a layer, the splitting of heads, cross-entropy and the
+// sum of gradients in two precisions do little with each value, so what they cost is how often the values come from
+// memory and go back. Here each is one pass by pieces that stay in the innermost cache. What a mask of dropout holds
+// follows from a key, as in draws.py and dropout.py, so it is made again for the backward instead of being kept.
 //
 // Called by passes.py, compiled by compiled.py; every function does what its name says with torch in
 // tests/backbone/test_passes.py. No NaN is lost. No pointer may be null but where it says so.
