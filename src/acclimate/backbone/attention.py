@@ -76,10 +76,7 @@ def gated_attention(
         context = _fused(query, key, value, mask, scaling, dropout, unpadded)
     if head_gates is not None:
         gates = head_gates[getattr(module, LAYER)].to(context.dtype)  # (rows, heads)
-        if unpadded is None:
-            gates = gates[:, None]
-        else:
-            gates = gates.index_select(0, unpadded.kept // unpadded.shape[1])[None]
+        gates = gates[:, None] if unpadded is None else gates.index_select(0, unpadded.rows)[None]
         context = context * gates[..., None]
     return context.contiguous(), None
 

@@ -90,6 +90,8 @@ class Lanes {
         return lanes_.data() + (from - 4 * first);
     }
 
+    const uint16_t* none() const { return lanes_.data(); }  // zeros, as long as nothing was drawn
+
   private:
     std::vector<uint16_t> lanes_;
 };
@@ -246,31 +248,25 @@ void merge_heads(const T* from, T* to, const int64_t* place, int64_t count, int6
 
 // ---- the end of a layer ----
 
-struct Norm {  // of layer normalisation: (width) each, and what is added to the variance
-    const void *weight, *bias;
-    float epsilon;
-};
-
 // Sums (rows, width) of `residual` and what dropout leaves of `update`, times `factor`; `out` is their layer
 // normalisation, `means` and `scales` (one over the deviation) those of each row.
 template <class T>
-void add_and_norm(const T* update, const T* residual, const Norm& norm, T* sums, T* out, float* means, float* scales,
-                  int64_t rows, int64_t width, uint64_t key, uint16_t cut, float factor, int threads) {
+void add_and_norm(const T* update, const T* residual, const T* weight, const T* bias, T* sums, T* out, float* means,
+                  float* scales, int64_t rows, int64_t width, float epsilon, uint64_t key, uint16_t cut, float factor,
+                  int threads) {
     const int64_t at_once = width < PIECE ? PIECE / width : 1;
-    const T *weight = static_cast<const T*>(norm.weight), *bias = static_cast<const T*>(norm.bias);
     #pragma omp parallel num_threads(threads)
     {
         Lanes lanes(at_once * width);
-        std::vector<uint16_t> zeros(cut ? 0 : width);
         #pragma omp for schedule(static)
         for (int64_t first = 0; first < rows; first += at_once) {
             const int64_t end = first + at_once < rows ? first + at_once : rows;
-            const uint16_t* lane = cut ? lanes.between(key, first * width, end * width) : zeros.data();
+            const uint16_t* lane = cut ? lanes.between(key, first * width, end * width) : lanes.none();
             for (int64_t row = first; row < end; ++row) {
                 const int64_t start = row * width;
                 const T *more = update + start, *stream = residual + start;
                 T *sum = sums + start, *normal = out + start;
-                const uint16_t* mine = cut ? lane + (row - first) * width : lane;
+                const uint16_t* mine = lane + (row - first) * width;
                 float total = 0, squares = 0;
                 #pragma omp simd reduction(+ : total)
                 for (int64_t i = 0; i < width; ++i) {
@@ -280,7 +276,7 @@ void add_and_norm(const T* update, const T* residual, const Norm& norm, T* sums,
                 const float mean = total / float(width);
                 #pragma omp simd reduction(+ : squares)
                 for (int64_t i = 0; i < width; ++i) squares += (wide(sum[i]) - mean) * (wide(sum[i]) - mean);
-                const float scale = 1 / std::sqrt(squares / float(width) + norm.epsilon);
+                const float scale = 1 / std::sqrt(squares / float(width) + epsilon);
                 #pragma omp simd
                 for (int64_t i = 0; i < width; ++i) {
                     normal[i] = narrow<T>((wide(sum[i]) - mean) * scale * wide(weight[i]) + wide(bias[i]));
@@ -435,10 +431,10 @@ void add(float* total, const bfloat16* part, int64_t count, int threads) {
                                        int64_t tokens, int64_t width, int threads) {                                 \
         merge_heads(from, to, place, count, heads, tokens, width, threads);                                          \
     }                                                                                                                \
-    extern "C" void add_and_norm_##NAME(const T* update, const T* residual, const void* weight, const void* bias,    \
-                                        T* sums, T* out, float* means, float* scales, int64_t rows, int64_t width,   \
+    extern "C" void add_and_norm_##NAME(const T* update, const T* residual, const T* weight, const T* bias, T* sums, \
+                                        T* out, float* means, float* scales, int64_t rows, int64_t width,            \
                                         float epsilon, uint64_t key, int cut, float factor, int threads) {           \
-        add_and_norm(update, residual, Norm{weight, bias, epsilon}, sums, out, means, scales, rows, width, key,      \
+        add_and_norm(update, residual, weight, bias, sums, out, means, scales, rows, width, epsilon, key,            \
                      uint16_t(cut), factor, threads);                                                                \
     }                                                                                                                \
     extern "C" void add_and_norm_back_##NAME(const T* slopes, const T* sums, const float* means,                     \

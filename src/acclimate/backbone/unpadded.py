@@ -6,6 +6,7 @@ in a single row, and one token stands for all padding. Same states, same gradien
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -71,6 +72,11 @@ class Unpadded:
     def __len__(self) -> int:
         """Return how many tokens are left."""
         return len(self.kept)
+
+    @cached_property
+    def rows(self) -> Tensor:
+        """Which row each token that is left comes from (kept,)."""
+        return self.kept // self.shape[1]
 
     def values(self, padded: Tensor) -> Tensor:
         """Return what stands at the tokens that are left: (1, kept) from (rows, tokens)."""

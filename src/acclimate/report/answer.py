@@ -18,7 +18,7 @@ from acclimate.report.words import (
 )
 
 NO_DIFFERENCE = "made no difference that these data can show"
-WORDS = (("win", "helped"), ("loss", "hurt"), ("tie", NO_DIFFERENCE))
+WORDS = {**VERDICTS, "tie": NO_DIFFERENCE}
 FEW = 5
 """Methods up to which the headline speaks of each; of more it names the best and the worst."""
 
@@ -71,7 +71,7 @@ def _score_line(row: dict[str, Any], baseline: str) -> dict[str, str]:
     span = f"95 % interval {interval_text(entry, 100)}, {p_text(entry['p'])}"
     if entry["verdict"] == "tie":
         return {"verdict": "tie", "method": row["method"], "text": f"{NO_DIFFERENCE}: {change} ({span})."}
-    word = dict(WORDS)[entry["verdict"]]
+    word = WORDS[entry["verdict"]]
     adjusted = entry.get("p_holm", entry["p"])
     doubt = f" Corrected for all comparisons of the study it is less certain ({p_text(adjusted)})."
     return {
@@ -134,7 +134,7 @@ def _counted(rows: list[dict[str, Any]], places: int) -> str:
     entries = [_entry(row) for row in rows]
     if places == 1 and len(rows) == 1:
         (entry,) = entries
-        word = NO_DIFFERENCE if entry["verdict"] == "tie" else VERDICTS[entry["verdict"]]
+        word = WORDS[entry["verdict"]]
         metric = metric_name(rows[0]["metric"])
         doubt = ", but not once corrected for all comparisons" if _doubtful(entry) else ""
         points = f"{signed(100 * entry['difference'])} points of {metric}, {interval_text(entry, 100)}"
@@ -147,7 +147,7 @@ def _counted(rows: list[dict[str, Any]], places: int) -> str:
 def _verdicts(entries: list[dict[str, Any]]) -> list[tuple[str, int, str]]:
     """Return each verdict in words, its count, and how many are left once all comparisons are corrected for."""
     found = []
-    for verdict, word in WORDS:
+    for verdict, word in WORDS.items():
         doubts = [_doubtful(entry) for entry in entries if entry["verdict"] == verdict]
         left = doubts.count(False)
         corrected = f" ({left or 'none'} once corrected for all comparisons)" if any(doubts) else ""
@@ -191,13 +191,14 @@ def _cost(rows: list[dict[str, Any]], methods: list[str], start: str) -> list[st
             percent = sum(row["percent"] or 0.0 for row in mine) / len(mine)
             span = f"; {interval_text(mine[0]['difference'], 1, 3)}" if len(mine) == 1 else ""
             words[f"{signed(nats, 3)} nats ({signed(percent)} %{span}) with {method}"] = nats
-    link = joined if len(words) <= FEW else " to ".join
-    return [f"{start} {link(_ends(words))}."] if words else []
+    return [f"{start} {_all_or_ends(words, '{} to {}')}."] if words else []
 
 
-def _ends(words: dict[str, float]) -> list[str]:
-    """Return all that there is to say of a few methods; of many, that of the lowest value and that of the highest."""
-    return list(words) if len(words) <= FEW else [pick(words, key=words.__getitem__) for pick in (min, max)]
+def _all_or_ends(words: dict[str, float], ends: str) -> str:
+    """Say all of a few methods; of many, put that of the lowest value and that of the highest into ``ends``."""
+    if len(words) <= FEW:
+        return joined(list(words))
+    return ends.format(min(words, key=words.__getitem__), max(words, key=words.__getitem__))
 
 
 def _kept(results: dict[str, Any], methods: list[str]) -> list[str]:
@@ -209,5 +210,5 @@ def _kept(results: dict[str, Any], methods: list[str]) -> list[str]:
             hurt = sum(_entry(row)["verdict"] == "loss" for row in rows)
             mean = _points(rows)
             words[f"{method} lost on {hurt} of {len(rows)} (mean {signed(mean)} points)"] = mean
-    which = "" if len(words) <= FEW else "at worst and at best "
-    return [f"On tasks of other domains, {which}{joined(_ends(words))}."] if words else []
+    said = _all_or_ends(words, "at worst and at best {} and {}")
+    return [f"On tasks of other domains, {said}."] if words else []
