@@ -85,6 +85,22 @@ def test_bf16_is_near_fp32_however_a_step_is_cut(kind):
         assert (found["bf16", kept] - exact).norm() < 0.02 * exact.norm()
 
 
+@pytest.mark.parametrize("contrast", [False, True])
+def test_memory_of_gradients_stays_where_states_are_not_all_there_before_them(contrast):
+    model = tiny_model("bert")
+    attach(model)
+    engine = Engine(model, dga({"H": torch.ones(2, 4)}) if contrast else [MaskedLM()], "bf16")
+    held, places = [], []
+    for _ in range(2):
+        engine.step(micro_batches(40))
+        found = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+        places.append({name: gradient.data_ptr() for name, gradient in found.items()})
+        held.append(found)  # so that fresh memory is another
+        model.zero_grad()
+    assert places[0].keys() == places[1].keys()
+    assert [places[0][name] == place for name, place in places[1].items()] == [not contrast] * len(places[1])
+
+
 def test_the_fused_kernel_gives_what_the_written_out_attention_gives(monkeypatch):
     """It is what an accelerator runs."""
     from acclimate.backbone import attention

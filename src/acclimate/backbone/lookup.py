@@ -14,9 +14,6 @@ from torch import Tensor, nn
 
 from acclimate.backbone.tables import add_rows
 
-MASTER = "acclimate_master"
-"""Attribute of a weight that stands in for another: the parameter whose gradient is wanted."""
-
 
 class _Lookup(torch.autograd.Function):
     """Take rows of a weight; the backward adds to ``grad`` of that weight and reports no gradient of its own."""
@@ -32,12 +29,11 @@ class _Lookup(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None]:
         """Add the gradient of each row, in the precision of the gradient that collects it."""
         (ids,) = ctx.saved_tensors
-        weight = getattr(ctx.weight, MASTER, ctx.weight)
         flat, rows = ids.reshape(-1), gradients[0].reshape(-1, gradients[0].shape[-1])
         if ctx.padding is not None:
             real = flat != ctx.padding
             flat, rows = flat[real], rows[real]
-        add_rows(weight, flat, rows)
+        add_rows(ctx.weight, flat, rows)
         return None, None, None
 
 

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.backbone.device import Precision, lowers_weights
-from acclimate.backbone.lookup import MASTER
 from acclimate.backbone.passes import passes_for
+from acclimate.backbone.stand_in import master, room_for_gradient, stand_in
 
 CHUNK = 1 << 19
 """Values that are cast at a time: their copy stays in the cache."""
@@ -23,9 +23,14 @@ CHUNK = 1 << 19
 class LoweredWeights:
     """Swaps the float32 parameters of a model for bfloat16 copies, whose gradients go to the parameters in float32."""
 
-    def __init__(self, model: nn.Module) -> None:
-        """Swap nothing yet."""
-        self._model = model
+    def __init__(self, model: nn.Module, keeps_room: bool = False) -> None:
+        """Swap nothing yet.
+
+        Args:
+            model: Whose weights are lowered.
+            keeps_room: Whether the memory of gradients is kept for the next step, which overwrites them.
+        """
+        self._model, self._keeps_room = model, keeps_room
         self._copies: dict[int, nn.Parameter] = {}
 
     @contextmanager
@@ -49,9 +54,7 @@ class LoweredWeights:
         key = id(parameter)
         copy = self._copies.get(key)
         if copy is None or copy.shape != parameter.shape:
-            copy = nn.Parameter(parameter.detach().to(torch.bfloat16), requires_grad=False)
-            setattr(copy, MASTER, parameter)  # which also keeps the id from being given to another
-            self._copies[key] = copy
+            copy = self._copies[key] = stand_in(parameter, torch.bfloat16, self._keeps_room)
         elif key not in fresh:
             with torch.no_grad():
                 copy.copy_(parameter)
@@ -64,19 +67,27 @@ class LoweredWeights:
 
 
 def weights_for_a_step(
-    model: nn.Module, precision: Precision, device: torch.device
+    model: nn.Module, precision: Precision, device: torch.device, keeps_room: bool = False
 ) -> Callable[[], AbstractContextManager[None]]:
-    """Return the context in which forward and backward of a training step run: lowered weights where they pay."""
-    return LoweredWeights(model) if lowers_weights(precision, device) else nullcontext
+    """Return the context in which forward and backward of a training step run: lowered weights where they pay.
+
+    Args:
+        model: That is trained.
+        precision: Of the forward.
+        device: Of the model.
+        keeps_room: As for :class:`LoweredWeights`. It pays where states of one micro-batch after the other are alive
+            beside gradients. Where all states are there before any gradient, the two cannot share memory then.
+    """
+    return LoweredWeights(model, keeps_room) if lowers_weights(precision, device) else nullcontext
 
 
 def _hand_over(copy: Tensor) -> None:
     """Add the gradient of a copy to that of its parameter, in float32: a sum over micro-batches needs the digits."""
-    parameter: nn.Parameter = getattr(copy, MASTER)
+    parameter = master(copy)
     if copy.grad is None:  # a lookup adds its rows itself
         return
     if parameter.grad is None:
-        parameter.grad = copy.grad.to(parameter.dtype)
+        parameter.grad = room_for_gradient(copy).copy_(copy.grad)
     else:
         _add(parameter.grad, copy.grad)
     copy.grad = None

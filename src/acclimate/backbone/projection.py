@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from acclimate.backbone.lookup import MASTER, collects_by_row
+from acclimate.backbone.lookup import collects_by_row
 from acclimate.backbone.tables import add_product
 
 MANY = 10_000
@@ -36,7 +36,7 @@ class _Projection(torch.autograd.Function):
         """Add the gradient of the weight, in the precision of the gradient that collects it."""
         (hidden,) = ctx.saved_tensors
         rows = gradients[0].reshape(-1, gradients[0].shape[-1])
-        add_product(getattr(ctx.weight, MASTER, ctx.weight), rows, hidden.reshape(-1, hidden.shape[-1]))
+        add_product(ctx.weight, rows, hidden.reshape(-1, hidden.shape[-1]))
         for_hidden = (rows @ ctx.weight).view(hidden.shape) if ctx.needs_input_grad[0] else None
         return for_hidden, None, rows.sum(0) if ctx.needs_input_grad[2] else None
 

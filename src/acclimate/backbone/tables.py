@@ -14,6 +14,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from acclimate.backbone.stand_in import master, room_for_gradient
+
 CHUNK = 1 << 20
 """Values of the gradient that are made at a time: they stay in the cache."""
 
@@ -30,17 +32,18 @@ class _Waiting:
     def is_large(self) -> bool:
         """Whether it takes as much memory as the gradient."""
         held = sum(part.nbytes for pair in (*self.products, *self.lookups) for part in pair)
-        return held >= self.weight.nbytes
+        return held >= master(self.weight).nbytes
 
     def settle(self) -> None:
         """Add it to the gradient."""
         if self.products:
             _add_products(self.weight, self.products)
         if self.lookups:
-            if self.weight.grad is None:
-                self.weight.grad = torch.zeros_like(self.weight)
+            parameter = master(self.weight)
+            if parameter.grad is None:
+                parameter.grad = room_for_gradient(self.weight).zero_()
             for ids, rows in self.lookups:
-                self.weight.grad.index_add_(0, ids, rows.to(self.weight.grad.dtype))
+                parameter.grad.index_add_(0, ids, rows.to(parameter.grad.dtype))
         self.products, self.lookups = [], []
 
 
@@ -65,11 +68,11 @@ def add_product(weight: Tensor, slopes: Tensor, hidden: Tensor) -> None:
     """Add ``slopes`` transposed times ``hidden`` to the gradient of a table, now or at the end of the context.
 
     Args:
-        weight: The table (words, width).
+        weight: The table (words, width), or what stands in for it.
         slopes: (positions, words); neither it nor ``hidden`` may change any more.
         hidden: (positions, width).
     """
-    if not len(slopes) and weight.grad is not None:
+    if not len(slopes) and master(weight).grad is not None:
         return
     waiting = _of(weight)
     waiting.products.append((slopes, hidden))
@@ -85,7 +88,7 @@ def add_rows(weight: Tensor, ids: Tensor, rows: Tensor) -> None:
 
 def _of(weight: Tensor) -> _Waiting:
     """Return what waits for a table; it holds the table, so that no other gets its id."""
-    return _Waiting(weight) if _waiting is None else _waiting.setdefault(id(weight), _Waiting(weight))
+    return _Waiting(weight) if _waiting is None else _waiting.setdefault(id(master(weight)), _Waiting(weight))
 
 
 def _settle_if_due(waiting: _Waiting) -> None:
@@ -95,10 +98,11 @@ def _settle_if_due(waiting: _Waiting) -> None:
 
 def _add_products(weight: Tensor, products: list[tuple[Tensor, Tensor]]) -> None:
     """Add the sum of the products, in the precision of the gradient, some rows at a time."""
-    total = weight.grad
+    parameter = master(weight)
+    total = parameter.grad
     first = total is None
     if total is None:
-        weight.grad = total = torch.empty_like(weight)
+        parameter.grad = total = room_for_gradient(weight)
     hidden = torch.cat([states for _, states in products])
     height = max(1, CHUNK // weight.shape[1])
     for start in range(0, len(weight), height):

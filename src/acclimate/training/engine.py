@@ -63,10 +63,10 @@ class Engine:
         self.graph_tokens = kept_graph_tokens(model) if graph_tokens is None else graph_tokens
         self.grain = grain_of(model)
         self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
-        self.lowered = weights_for_a_step(model, precision, device)
         self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
         self.plain = [term for term in objectives if isinstance(term, Objective)]
         self.whole = [term for term in objectives if isinstance(term, BatchObjective)]
+        self.lowered = weights_for_a_step(model, precision, device, keeps_room=not self.whole)
         self.precision = precision
         self.views = tuple(dict.fromkeys(view for term in objectives for view in term.views))
         self.embeddings = any(term.embeddings for term in objectives)
