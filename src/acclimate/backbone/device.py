@@ -54,7 +54,12 @@ def has_fast_bf16(kind: str = "cpu") -> bool:
     """Say whether ``kind`` (``"cpu"`` or ``"cuda"``) multiplies bfloat16 in hardware: asked, not assumed."""
     if kind == "cuda":
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
-    return _has("avx512_bf16") or _has("amx_tile")
+    return _has("avx512_bf16") or has_amx()
+
+
+def has_amx() -> bool:
+    """Say whether the processor multiplies tiles of bfloat16 (AMX)."""
+    return _has("amx_tile")
 
 
 def _has(instructions: str) -> bool:
@@ -104,7 +109,7 @@ def _keep_kernels() -> None:
 
     Has no effect on a process that has multiplied already, nor on who has set the variables.
     """
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(AMX_KERNELS if _has("amx_tile") else KERNELS))
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(AMX_KERNELS if has_amx() else KERNELS))
     os.environ.setdefault("LRU_CACHE_CAPACITY", str(KERNELS_OF_A_THREAD))
 
 
