@@ -47,7 +47,7 @@ def _add_gradient(weight: Tensor, slopes: Tensor, hidden: Tensor) -> None:
 
 
 class LoweredLinear(nn.Linear):
-    """``nn.Linear`` that does so with a weight that stands in for another; for ``backward()``, not ``autograd.grad``."""
+    """``nn.Linear`` that does so where its weight stands in for another; for ``backward()``, not ``autograd.grad``."""
 
     def forward(self, input: Tensor) -> Tensor:
         """Project."""
