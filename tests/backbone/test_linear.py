@@ -114,3 +114,18 @@ def test_small_layers_and_others_are_left_alone(monkeypatch):
     kinds = [type(module) for module in model]
     spare_linear(model)
     assert [type(module) for module in model] == [LoweredLinear, *kinds[1:]]
+
+
+def test_a_frozen_layer_does_not_keep_its_input():
+    """Importance and adapters read with frozen layers, and nobody asks for the gradient of these."""
+    for frozen in (True, False):
+        layer = nn.Linear(6, 8)
+        spare_linear(layer)
+        layer.weight.requires_grad_(not frozen)
+        states = torch.randn(3, 6).bfloat16().requires_grad_()
+        with LoweredWeights(layer)():
+            out = layer(states)
+            assert len(out.grad_fn.saved_tensors) == (not frozen)
+            out.sum().backward()
+            expected = layer.weight.detach().sum(0).expand(3, 6)
+        torch.testing.assert_close(states.grad, expected, atol=0.05, rtol=0.02)

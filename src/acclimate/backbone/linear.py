@@ -21,8 +21,9 @@ class _Linear(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         """Return (..., outputs) for hidden (..., width)."""
-        ctx.save_for_backward(hidden)
-        ctx.weight = weight
+        ctx.weight, ctx.shape = weight, hidden.shape
+        if ctx.needs_input_grad[1]:  # of a frozen layer nobody asks for it
+            ctx.save_for_backward(hidden)
         out = multiply(hidden.reshape(-1, hidden.shape[-1]), weight.t(), bias)
         return out.view(*hidden.shape[:-1], len(weight))
 
@@ -30,11 +31,11 @@ class _Linear(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, Tensor | None]:
         """Add the gradient of the weight, and return those of the input and the bias."""
-        (hidden,) = ctx.saved_tensors
         slopes = gradients[0].reshape(-1, gradients[0].shape[-1])
         if ctx.needs_input_grad[1]:
+            (hidden,) = ctx.saved_tensors
             _add_gradient(ctx.weight, slopes, hidden.reshape(-1, hidden.shape[-1]))
-        for_hidden = multiply(slopes, ctx.weight).view(hidden.shape) if ctx.needs_input_grad[0] else None
+        for_hidden = multiply(slopes, ctx.weight).view(ctx.shape) if ctx.needs_input_grad[0] else None
         return for_hidden, None, slopes.sum(0) if ctx.needs_input_grad[2] else None
 
 
