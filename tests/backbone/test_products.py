@@ -72,6 +72,18 @@ def test_other_shapes_and_types_are_refused(kind, wrong):
         put_product(total, left, right)
 
 
+def test_a_product_that_is_none_is_not_used(monkeypatch):
+    """A build with longer integers, say."""
+    if not has_fast_products():
+        pytest.skip("a processor without AMX, or a torch without MKL")
+    monkeypatch.setattr(products, "_call", lambda product, total, *_, add: total.zero_())
+    products._product_of_mkl.cache_clear()
+    try:
+        assert not has_fast_products()
+    finally:
+        products._product_of_mkl.cache_clear()
+
+
 @given(SIZES, SIZES, SIZES, st.integers(1, 40), st.booleans(), st.booleans())
 @settings(deadline=None, max_examples=60)
 def test_pieces_are_the_whole(rows, inner, outputs, most, biased, turned):

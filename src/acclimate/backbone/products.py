@@ -74,7 +74,10 @@ def put_product(total: Tensor, left: Tensor, right: Tensor, add: bool = True) ->
         part = left.t() @ right
         total.add_(part) if add else total.copy_(part)
         return
-    left, right = left.contiguous(), right.contiguous()
+    _call(product, total, left.contiguous(), right.contiguous(), add)
+
+
+def _call(product: Any, total: Tensor, left: Tensor, right: Tensor, add: bool) -> None:
     outputs, inner = total.shape
     sizes = outputs, inner, len(left)
     places = left.data_ptr(), outputs, right.data_ptr(), inner, float(add), total.data_ptr(), inner
@@ -88,7 +91,7 @@ def has_fast_products() -> bool:
 
 @cache
 def _product_of_mkl() -> Any:
-    """Return ``cblas_gemm_bf16bf16f32``; None without AMX, on a build without MKL, or if it does not multiply."""
+    """Return ``cblas_gemm_bf16bf16f32``; None without AMX, on a build without MKL, or if it does something else."""
     if not has_amx():
         return None
     try:
@@ -98,4 +101,6 @@ def _product_of_mkl() -> Any:
     number, real, place = ctypes.c_int, ctypes.c_float, ctypes.c_void_p
     product.argtypes = [*[number] * 6, real, place, number, place, number, real, place, number]
     product.restype = None
-    return product
+    total, left, right = torch.ones(2, 3), torch.arange(8.0).view(4, 2), torch.arange(12.0).view(4, 3)
+    _call(product, total, left.bfloat16(), right.bfloat16(), add=True)
+    return product if torch.equal(total, 1 + left.t() @ right) else None
