@@ -55,8 +55,6 @@ def test_it_is_the_plain_layer(shape, keeps_room):
     plain, spared = models()
     batches = [torch.randn(shape) for _ in range(3)]
     exact, exact_inputs = read(plain, batches)
-    for batch in batches:  # the same without lowered weights, for the size of what bfloat16 rounds
-        spared(batch)
     found, inputs = read(spared, batches, keeps_room, steps=2)
     assert found.keys() == exact.keys()
     torch.testing.assert_close(inputs[3:], exact_inputs, atol=0.1, rtol=0.02)

@@ -73,6 +73,11 @@ def _load(file: Path) -> ctypes.CDLL:
         raise
 
 
+def torch_library() -> ctypes.CDLL:
+    """Return the library that torch works with on a CPU; an OSError says that this build has another."""
+    return ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+
+
 def _threads_of_torch() -> Path | None:
     """Return the file of the OpenMP library that torch uses; None if it cannot be told.
 
@@ -80,7 +85,7 @@ def _threads_of_torch() -> Path | None:
     packages bring theirs.
     """
     try:
-        used = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).GOMP_parallel
+        used = torch_library().GOMP_parallel
         place = ctypes.cast(used, ctypes.c_void_p).value or 0
         lines = MAPS.read_text(encoding="utf-8").splitlines()
     except (OSError, AttributeError):  # another system, or another kind of build

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from acclimate.backbone.products import has_fast_products, multiply, put_product
-from acclimate.backbone.stand_in import is_stand_in, master, room_for_gradient
+from acclimate.backbone.stand_in import gradient_of, is_stand_in
 
 LEAST = 512
 """Inputs and outputs from which on a layer is worth it: with 384, calls from Python cost what the products save."""
@@ -34,17 +34,10 @@ class _Linear(torch.autograd.Function):
         slopes = gradients[0].reshape(-1, gradients[0].shape[-1])
         if ctx.needs_input_grad[1]:
             (hidden,) = ctx.saved_tensors
-            _add_gradient(ctx.weight, slopes, hidden.reshape(-1, hidden.shape[-1]))
+            total, there = gradient_of(ctx.weight)
+            put_product(total, slopes, hidden.reshape(-1, hidden.shape[-1]), add=there)
         for_hidden = multiply(slopes, ctx.weight).view(ctx.shape) if ctx.needs_input_grad[0] else None
         return for_hidden, None, slopes.sum(0) if ctx.needs_input_grad[2] else None
-
-
-def _add_gradient(weight: Tensor, slopes: Tensor, hidden: Tensor) -> None:
-    parameter = master(weight)
-    first = parameter.grad is None
-    if parameter.grad is None:
-        parameter.grad = room_for_gradient(weight)
-    put_product(parameter.grad, slopes, hidden, add=not first)
 
 
 class LoweredLinear(nn.Linear):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from acclimate.backbone.device import Precision, lowers_weights
 from acclimate.backbone.passes import passes_for
-from acclimate.backbone.stand_in import master, room_for_gradient, stand_in
+from acclimate.backbone.stand_in import gradient_of, stand_in
 
 CHUNK = 1 << 19
 """Values that are cast at a time: their copy stays in the cache."""
@@ -83,13 +83,13 @@ def weights_for_a_step(
 
 def _hand_over(copy: Tensor) -> None:
     """Add the gradient of a copy to that of its parameter, in float32: a sum over micro-batches needs the digits."""
-    parameter = master(copy)
     if copy.grad is None:  # a lookup adds its rows itself
         return
-    if parameter.grad is None:
-        parameter.grad = room_for_gradient(copy).copy_(copy.grad)
+    total, there = gradient_of(copy)
+    if there:
+        _add(total, copy.grad)
     else:
-        _add(parameter.grad, copy.grad)
+        total.copy_(copy.grad)
     copy.grad = None
 
 

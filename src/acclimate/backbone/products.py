@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ctypes
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from acclimate.backbone.compiled import torch_library
 from acclimate.backbone.device import has_amx
 
 SHARED = {2: {512: (320, 1_024), 768: (640, 1_536)}}
@@ -95,7 +95,7 @@ def _product_of_mkl() -> Any:
     if not has_amx():
         return None
     try:
-        product = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so")).cblas_gemm_bf16bf16f32
+        product = torch_library().cblas_gemm_bf16bf16f32
     except (OSError, AttributeError):
         return None
     number, real, place = ctypes.c_int, ctypes.c_float, ctypes.c_void_p

@@ -51,3 +51,12 @@ def room_for_gradient(weight: Tensor) -> Tensor:
         room = torch.empty_like(parameter, requires_grad=False)
         setattr(weight, ROOM, room)
     return room
+
+
+def gradient_of(weight: Tensor) -> tuple[Tensor, bool]:
+    """Return the gradient of :func:`master`, and whether it was there; else what is in it has no meaning yet."""
+    parameter = master(weight)
+    there = parameter.grad is not None
+    if parameter.grad is None:
+        parameter.grad = room_for_gradient(weight)
+    return parameter.grad, there

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from acclimate.backbone.stand_in import master, room_for_gradient
+from acclimate.backbone.stand_in import gradient_of, master
 
 CHUNK = 1 << 20
 """Values of the gradient that are made at a time: they stay in the cache."""
@@ -39,11 +39,11 @@ class _Waiting:
         if self.products:
             _add_products(self.weight, self.products)
         if self.lookups:
-            parameter = master(self.weight)
-            if parameter.grad is None:
-                parameter.grad = room_for_gradient(self.weight).zero_()
+            total, there = gradient_of(self.weight)
+            if not there:
+                total.zero_()
             for ids, rows in self.lookups:
-                parameter.grad.index_add_(0, ids, rows.to(parameter.grad.dtype))
+                total.index_add_(0, ids, rows.to(total.dtype))
         self.products, self.lookups = [], []
 
 
@@ -98,14 +98,10 @@ def _settle_if_due(waiting: _Waiting) -> None:
 
 def _add_products(weight: Tensor, products: list[tuple[Tensor, Tensor]]) -> None:
     """Add the sum of the products, in the precision of the gradient, some rows at a time."""
-    parameter = master(weight)
-    total = parameter.grad
-    first = total is None
-    if total is None:
-        parameter.grad = total = room_for_gradient(weight)
+    total, there = gradient_of(weight)
     hidden = torch.cat([states for _, states in products])
     height = max(1, CHUNK // weight.shape[1])
     for start in range(0, len(weight), height):
         slopes = torch.cat([some[:, start : start + height] for some, _ in products])
         part, rows = slopes.t() @ hidden, total[start : start + height]
-        rows.copy_(part) if first else rows.add_(part)
+        rows.add_(part) if there else rows.copy_(part)
