@@ -14,7 +14,6 @@ import pytest
 import torch
 import transformers
 
-from acclimate.backbone import compiled
 from tests.accelerator import emulated
 from tests.tiny import ENCODERS, save_tiny
 
@@ -35,6 +34,13 @@ def any_encoder(request, tmp_path_factory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def encoders(tmp_path_factory) -> dict[str, Path]:
+    """The folders of tiny random masked LMs of all supported architectures, by name."""
+    folder = tmp_path_factory.mktemp("models")
+    return {kind: save_tiny(kind, folder / kind) for kind in sorted(ENCODERS)}
+
+
+@pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory) -> Path:
     """The folder of a tiny random BERT with a masked-LM head and a tokenizer."""
     return save_tiny("bert", tmp_path_factory.mktemp("models") / "bert")
@@ -46,16 +52,6 @@ def shared() -> Path:
     if not SHARED.is_dir():
         pytest.skip("no shared data here")
     return SHARED
-
-
-@pytest.fixture(params=["compiled", "torch"])
-def each_way(request, monkeypatch) -> str:
-    """Once with the compiled passes, where there is a compiler, and once without."""
-    if request.param == "torch":
-        monkeypatch.setattr(compiled, "library", lambda: None)
-    elif compiled.library() is None:
-        pytest.skip("no compiler here")
-    return request.param
 
 
 @pytest.fixture(autouse=True, scope="session")

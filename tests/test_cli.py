@@ -13,6 +13,7 @@ import torch
 import acclimate.training
 from acclimate import cli
 from acclimate.training import processes
+from tests.cases import each
 from tests.tiny import TEXTS
 
 
@@ -53,7 +54,7 @@ def test_adapt_from_options_and_from_a_file(tiny_bert, corpus, tmp_path, monkeyp
     assert again["result"]["losses"] == card["result"]["losses"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "message"),
     [
         (["--method", "dgaa"], "Did you mean 'dga'"),
@@ -75,7 +76,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(tiny_bert, corpus, tmp_path, monk
     assert not (tmp_path / "o").exists()
 
 
-@pytest.mark.parametrize("verb", sorted(set(cli.__all__) - {"app", "main", "adapt", "pretrain", "leakage", "cost"}))
+@each("verb", sorted(set(cli.__all__) - {"app", "main", "adapt", "pretrain", "leakage", "cost"}))
 def test_what_several_processes_would_do_several_times_is_refused(verb, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, _, err = call(monkeypatch, capsys, verb, *(["leakage"] if verb == "inspect" else []))

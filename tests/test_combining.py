@@ -6,12 +6,11 @@ import re
 import sys
 import unicodedata
 
-import pytest
-
 from acclimate.analysis.vocabulary import count_words
 from acclimate.combining import MARKS
 from acclimate.corpus.text_index import normalised_words
 from acclimate.vectors.fasttext import words
+from tests.cases import each
 
 WRITTEN = {
     "Hindi": "हिन्दी विद्यार्थी परीक्षण",
@@ -31,7 +30,7 @@ def test_every_mark_of_unicode_is_there_and_nothing_else():
         assert bool(is_mark.match(character)) == unicodedata.category(character).startswith("M"), hex(code)
 
 
-@pytest.mark.parametrize("text", WRITTEN.values(), ids=WRITTEN)
+@each("text", WRITTEN.values())
 def test_words_are_not_torn_at_their_marks(text):
     apart = text.split()
     assert words(f"({text})!") == ["(", *apart, ")", "!"]

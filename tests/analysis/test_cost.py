@@ -13,6 +13,7 @@ from acclimate.errors import UserError
 from acclimate.files import read_json, write_json
 from acclimate.selective.cost import cost_table, read_cost
 from acclimate.tasks import Task
+from tests.cases import each
 from tests.test_cli import call
 from tests.tiny import TEXTS
 
@@ -25,8 +26,7 @@ def card(folder, minutes, steps, **more):
         write_json(folder / "acclimate.json", {**read_json(folder / "acclimate.json"), **more})
 
 
-@pytest.fixture
-def runs(tmp_path):
+def made(tmp_path):
     """The paper's: 1M steps in three days, stopped at 300k, then 200k of task-guided pre-training."""
     card(tmp_path / "general", 4320, 1_000_000)
     for step in (100_000, 300_000):
@@ -40,6 +40,11 @@ def runs(tmp_path):
     for seed, minutes in enumerate((4, 8)):
         write_json(tmp_path / "tuned" / f"seed-{seed}" / "metrics.json", {"seconds": 60 * minutes})
     return tmp_path
+
+
+@pytest.fixture
+def runs(tmp_path):
+    return made(tmp_path)
 
 
 def test_the_table_of_the_paper(runs):
@@ -92,7 +97,7 @@ def test_a_folder_that_was_moved_needs_the_step(runs):
         read_cost(runs / "yelp", runs / "moved", step=100_000)
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "message"),
     [
         (lambda runs: (runs / "yelp" / "acclimate.json").unlink(), "no folder that acclimate adapt made"),
@@ -104,7 +109,8 @@ def test_a_folder_that_was_moved_needs_the_step(runs):
         (lambda runs: (runs / "tuned" / "seed-1" / "metrics.json").write_text("[]"), "acclimate finetune made"),
     ],
 )
-def test_what_is_missing_is_said(runs, change, message):
+def test_what_is_missing_is_said(tmp_path, change, message):
+    runs = made(tmp_path)
     change(runs)
     with pytest.raises(UserError, match=message):
         read_cost(runs / "yelp", runs / "general", finetuned=[runs / "tuned"])

@@ -18,6 +18,7 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.training import adapt
 from acclimate.updates import normalise
+from tests.cases import each
 from tests.test_cli import call
 from tests.tiny import TEXTS, save_tiny
 
@@ -117,7 +118,7 @@ def test_adapt_with_dga_and_the_inspection_share_their_importances(tiny_bert, tm
     assert len(calls) == 2
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "message"),
     [
         ({"parts": "H,X"}, "Unknown part 'X'"),

@@ -20,6 +20,7 @@ from acclimate.masking import IGNORED, get
 from acclimate.masking.preview import masked_pieces
 from acclimate.report.masked_text import as_html, as_rich
 from acclimate.tasks import Task
+from tests.cases import each
 from tests.masking.kinds import batches, spoken, tokenizer, vocabulary
 from tests.test_cli import call
 from tests.tiny import TEXTS, save_tiny
@@ -48,7 +49,7 @@ class Reader(HTMLParser):
         self.words += data
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta"])
+@each("kind", ["bert", "roberta"])
 def test_counts_are_what_a_slow_count_says(kind):
     special = np.array(tokenizer(kind).all_special_ids)
     made = batches(get("random", 0.3), kind, copies=4)
@@ -174,7 +175,7 @@ def test_maskings_that_are_no_strategies_of_ours(tiny_bert):
     assert masking["counts"]["later_rate"] == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"maskings": ["whole-words"]}, "Did you mean 'whole-word'"),

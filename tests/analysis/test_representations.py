@@ -12,6 +12,7 @@ import transformers
 from acclimate.analysis.representations import Products, measure_moved
 from acclimate.backbone.encoding import encode_layers
 from acclimate.errors import UserError
+from tests.cases import each
 from tests.tiny import ENCODERS, TEXTS, add_token, save_tiny, tiny_tokenizer
 
 
@@ -38,7 +39,7 @@ def cka(x: np.ndarray, y: np.ndarray, pieces: int = 1) -> float:
     return found.cka()
 
 
-@pytest.mark.parametrize("pieces", [1, 3, 12])
+@each("pieces", [1, 3, 12])
 def test_against_the_formula_of_the_paper(pieces):
     rng = np.random.default_rng(0)
     x, y = rng.normal(3, 2, (12, 4)), rng.normal(-1, 1, (12, 5))
@@ -65,7 +66,7 @@ def test_states_that_are_all_the_same_have_no_similarity():
         assert found.cka() == 0.0
 
 
-@pytest.mark.parametrize("kind", sorted(ENCODERS))
+@each("kind", sorted(ENCODERS))
 def test_a_model_and_itself(kind, tmp_path):
     folder = save_tiny(kind, tmp_path / "model")
     found = measure_moved(folder, folder, TEXTS, max_length=16)

@@ -5,8 +5,6 @@ import torch
 
 from acclimate.backbone.dropout import dropout
 
-pytestmark = pytest.mark.usefixtures("each_way")
-
 
 @pytest.mark.parametrize("probability", [1e-9, 0.5, 0.99999, 1 - 1e-12])
 def test_every_probability_below_one_has_finite_values(probability):

@@ -13,6 +13,7 @@ from acclimate.corpus import Corpus, text_index
 from acclimate.corpus.leakage import find_leakage
 from acclimate.corpus.text_index import Rules, TextIndex, normalised_words
 from acclimate.errors import UserError
+from tests.cases import each
 
 TEXT = "The waiter brought us a cold soup, and nobody at the table was surprised by that any more."
 LETTERS = "abcdefghijklm"
@@ -44,7 +45,7 @@ def oracle(document: str, text: str, rules: Rules) -> str | None:
     return "contained" if held >= rules.contained - 1e-9 else None
 
 
-@pytest.mark.parametrize(
+@each(
     ("document", "kind"),
     [
         (TEXT, "exact"),

@@ -18,6 +18,7 @@ from acclimate.corpus import readers
 from acclimate.corpus.readers import format_of, read, txt_layout
 from acclimate.errors import UserError
 from acclimate.tasks.rows import read_rows
+from tests.cases import each
 from tests.corpus.writing import SUFFIXES, write
 
 # Any text that UTF-8 can carry.
@@ -39,7 +40,7 @@ def looks_like_rows(text: str) -> bool:
     return bool(others) and "\t" not in first and all(line.count("\t") == 1 for line in others)
 
 
-@pytest.mark.parametrize("suffix", [suffix for suffix in SUFFIXES if not suffix.startswith(".txt")])
+@each("suffix", [suffix for suffix in SUFFIXES if not suffix.startswith(".txt")])
 @given(texts=st.lists(anything, min_size=1, max_size=6), end=st.sampled_from(["\n", "\r\n"]), bom=st.booleans())
 @example(texts=['"', "a\tb", 'a,b\n\n"c"\r\nd', "\u2028\x85\x1c", "\ufeff", "\x00", "\r"], end="\r\n", bom=True)
 def test_every_text_comes_back_from_every_format(suffix, texts, end, bom):
@@ -49,7 +50,7 @@ def test_every_text_comes_back_from_every_format(suffix, texts, end, bom):
         assert good(path) == texts
 
 
-@pytest.mark.parametrize("suffix", [".txt", ".txt.gz", ".txt.zst"])
+@each("suffix", [".txt", ".txt.gz", ".txt.zst"])
 @given(texts=st.lists(a_line, min_size=1, max_size=6), end=st.sampled_from(["\n", "\r\n"]), bom=st.booleans())
 def test_every_line_comes_back_from_txt(suffix, texts, end, bom):
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +69,7 @@ def test_blocks_come_back_from_txt(blocks, gap):
         assert good(path) == ["\n".join(block) for block in blocks]
 
 
-@pytest.mark.parametrize("suffix", SUFFIXES)
+@each("suffix", SUFFIXES)
 @given(data=st.data())
 def test_damage_anywhere_never_ends_in_a_traceback(suffix, data):
     with tempfile.TemporaryDirectory() as folder:
@@ -139,7 +140,7 @@ def test_undecodable_txt(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("suffix", [".txt.gz", ".jsonl.gz", ".csv.gz", ".txt.zst", ".jsonl.zst"])
+@each("suffix", [".txt.gz", ".jsonl.gz", ".csv.gz", ".txt.zst", ".jsonl.zst"])
 def test_cut_off_files_give_what_they_have(tmp_path, suffix):
     draw = random.Random(0)
     texts = ["".join(draw.choices("abcdefghijklmnop", k=60)) for _ in range(20_000)]
@@ -166,7 +167,7 @@ def test_not_what_the_name_says(tmp_path):
         assert (line, text) == (1, "") and "damaged" in problem
 
 
-@pytest.mark.parametrize("suffix", [s for s in SUFFIXES if not s.startswith(".txt")])
+@each("suffix", [s for s in SUFFIXES if not s.startswith(".txt")])
 def test_missing_column_lists_the_columns(tmp_path, suffix):
     path = write(tmp_path, suffix, ["one"], column="review")
     with pytest.raises(UserError, match=r"no column 'text'.*'id', 'review'"):
@@ -223,8 +224,8 @@ def test_format_of():
         assert format_of(Path(name)) is None
 
 
-@pytest.mark.parametrize("encoding", ["utf-16", "utf-32"])
-@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv", ".txt.gz"])
+@each("encoding", ["utf-16", "utf-32"])
+@each("suffix", [".txt", ".jsonl", ".csv", ".txt.gz"])
 def test_wide_letters_are_said_to_be_so_and_none_is_read(tmp_path, encoding, suffix):
     path = write(tmp_path, suffix, ["a first text", "a second", "a third"])
     plain = gzip.decompress(path.read_bytes()) if suffix.endswith(".gz") else path.read_bytes()

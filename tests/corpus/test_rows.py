@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from acclimate.corpus import TokenRows
 from acclimate.corpus.rows import RowWriter
+from tests.cases import each
 
 lists = st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=5), max_size=8)
 
@@ -41,7 +42,7 @@ def test_indexing():
             rows[index]
 
 
-@pytest.mark.parametrize(("largest", "width"), [(65_535, 2), (65_536, 4)])
+@each(("largest", "width"), [(65_535, 2), (65_536, 4)])
 def test_files(tmp_path, largest, width):
     with RowWriter(tmp_path, largest) as writer:
         writer.add([[1, largest], [2]], 0)

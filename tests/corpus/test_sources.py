@@ -8,6 +8,7 @@ import pytest
 
 from acclimate.corpus.sources import FileSource, HubSource, ListSource, resolve
 from acclimate.errors import UserError
+from tests.cases import each
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def test_a_name_with_brackets_is_a_file_first(tmp_path):
     assert resolve(path) == [FileSource(path)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "message"),
     [
         ("c.txt", "no file .*c.txt"),
@@ -50,13 +51,13 @@ def test_a_name_with_brackets_is_a_file_first(tmp_path):
     ],
 )
 def test_what_cannot_be_found_is_one_line(tree, source, message):
-    (tree / "empty").mkdir()
+    (tree / "empty").mkdir(exist_ok=True)
     with pytest.raises(UserError, match=message) as error:
         resolve(str(tree / source))
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("source", "message"),
     [
         ("x" * 300, "File name too long"),

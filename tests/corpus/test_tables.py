@@ -10,6 +10,7 @@ from acclimate.corpus import tables
 from acclimate.corpus.streams import Damaged
 from acclimate.corpus.tables import read_table
 from acclimate.errors import UserError
+from tests.cases import each
 
 
 def table(tmp_path, content, delimiter=","):
@@ -30,7 +31,7 @@ def test_wrong_number_of_fields_and_line_numbers(tmp_path):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("bad", ['2,"never closed', '2,"closed" too early', '2,"spans\n3,"lines'])
+@each("bad", ['2,"never closed', '2,"closed" too early', '2,"spans\n3,"lines'])
 def test_a_bad_quote_costs_one_line(tmp_path, bad):
     rows = "".join(f"{i},row {i}\n" for i in range(10))
     records = table(tmp_path, f"id,text\n1,first\n{bad}\n{rows}")
@@ -67,8 +68,8 @@ def test_a_quotation_over_several_rows_of_tsv_leaves_them_rows(tmp_path):
     assert table(tmp_path, STRAY.replace("\n", "\r\n"), "\t")[2] == (4, 'I like it."', "")
 
 
-@pytest.mark.parametrize("texts", [["two\nlines", "a\ttab,\nand\ntwo lines"], ["x\n\ny", 'a "quote"\n\nand\tit']])
-@pytest.mark.parametrize("columns", [["text"], ["text", "label"], ["label", "text", "id"]])
+@each("texts", [["two\nlines", "a\ttab,\nand\ntwo lines"], ["x\n\ny", 'a "quote"\n\nand\tit']])
+@each("columns", [["text"], ["text", "label"], ["label", "text", "id"]])
 def test_fields_of_tsv_that_span_lines_stay_whole(tmp_path, columns, texts):
     buffer = io.StringIO(newline="")
     writer = csv.DictWriter(buffer, columns, restval="1", delimiter="\t", lineterminator="\n")
@@ -105,7 +106,7 @@ def test_damage_passes_through(tmp_path):
         list(read_table(path, "text", ","))
 
 
-@pytest.mark.parametrize("delimiter", [",", "\t"])
+@each("delimiter", [",", "\t"])
 def test_an_open_quote_loses_no_row_before_the_file_is_cut_off(tmp_path, delimiter):
     rows = "".join(f"{i}{delimiter}row {i} {i * 7919 % 9973}\n" for i in range(2_000))
     packed = gzip.compress(f'id{delimiter}text\n0{delimiter}first\n1{delimiter}"open\n{rows}'.encode())

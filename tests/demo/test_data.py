@@ -11,6 +11,7 @@ from acclimate.demo.task import TOPICS
 from acclimate.demo.text import Document
 from acclimate.errors import UserError
 from acclimate.tasks import load_task
+from tests.cases import each
 from tests.demo.packages import library
 
 
@@ -81,7 +82,7 @@ def test_a_corpus_of_ones_own_is_split_by_document_without_the_texts_of_the_test
     assert machine == []
 
 
-@pytest.mark.parametrize("part", ["corpus", "general", "task"])
+@each("part", ["corpus", "general", "task"])
 def test_a_part_that_is_not_there_is_an_error_before_any_work(tmp_path, machine, part):
     with pytest.raises(UserError, match="nowhere"):
         prepare(tmp_path / "data", progress=False, **{part: str(tmp_path / "nowhere.txt")})

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from acclimate.demo.task import NEUTRAL, OVERLAP, PACKAGES, TOPICS, derive, label_counts, mask_names, shown_text, topic
 from acclimate.demo.text import Document
 from acclimate.errors import UserError
+from tests.cases import each
 from tests.demo.packages import library
 
 SIZES = {"train": 3, "dev": 1, "test": 2}
@@ -19,7 +20,7 @@ def document(text: str = "Some text of it.", module: str = "scipy.signal.x", nam
     return Document(module.split(".")[0], module, name, text)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "masked"),
     [
         ("SciPy and NUMPY arrays", "library and library arrays"),

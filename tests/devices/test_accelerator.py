@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.accelerator import emulated
+from tests.cases import each
 from tests.kills import killed
 from tests.methods.test_contract import DOCUMENTS, TASK, run, weights
 from tests.study.test_real import folder, write_study  # noqa: F401
@@ -32,14 +33,26 @@ def accelerator(request):
         assert accelerator.used, "all was computed elsewhere"
 
 
-@pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains])
-def test_methods_adapt(accelerator, tiny_bert, tmp_path, method):
-    result = run(
-        tiny_bert, method, tmp_path / "out", precision="auto", heldout=Corpus.of(DOCUMENTS[:4]), heldout_every=2
-    )
+def adapts(model, method, out, precision):
+    result = run(model, method, out, precision="auto", heldout=Corpus.of(DOCUMENTS[:4]), heldout_every=2)
     assert result.steps > 0
-    assert read_json(tmp_path / "out" / "acclimate.json")["precision"] == accelerator
-    assert all(value.isfinite().all() for value in weights(tmp_path / "out").values())
+    assert read_json(out / "acclimate.json")["precision"] == precision
+    assert all(value.isfinite().all() for value in weights(out).values())
+
+
+@pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains])
+def test_methods_adapt(tiny_bert, tmp_path, method):
+    """In bf16, as an accelerator that has it does: there dtypes can be wrong as well as devices."""
+    with emulated(bf16=True) as accelerator:
+        adapts(tiny_bert, method, tmp_path / "out", "bf16")
+        assert accelerator.used, "all was computed elsewhere"
+
+
+@each("method", ["mlm", "dga", "selective"])
+def test_methods_adapt_in_fp32(tiny_bert, tmp_path, method):
+    with emulated(bf16=False) as accelerator:
+        adapts(tiny_bert, method, tmp_path / "out", "fp32")
+        assert accelerator.used, "all was computed elsewhere"
 
 
 def test_without_chance_the_weights_are_those_of_the_cpu(tmp_path):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from accelerate.utils import parse_flag_from_env
 from tests.accelerator import emulated
+from tests.cases import each
 from tests.methods.test_contract import TASK, run, weights
 from transformers import Trainer
 
@@ -15,7 +15,7 @@ from acclimate.tasks import finetune
 PRECISION = "ACCELERATE_MIXED_PRECISION"
 
 
-@pytest.mark.parametrize(("rank", "devices", "index"), [(1, 1, 0), (3, 1, 0), (3, 4, 3), (0, 4, 0)])
+@each(("rank", "devices", "index"), [(1, 1, 0), (3, 1, 0), (3, 4, 3), (0, 4, 0)])
 def test_a_process_takes_a_device_that_it_sees(rank, devices, index, monkeypatch):
     with emulated(), monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "device_count", lambda: devices)
@@ -37,7 +37,7 @@ def test_chance_is_put_back_where_it_is_used_and_no_other_device_is_opened(monke
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@pytest.mark.parametrize("word", [*YES, "True"])
+@each("word", [*YES, "True"])
 def test_the_cpu_is_taken_where_it_is_asked_for(word, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", word)
     with emulated():
@@ -55,8 +55,8 @@ def test_training_on_the_cpu_beside_an_accelerator(tiny_bert, tmp_path, monkeypa
         assert not accelerator.used
 
 
-@pytest.mark.parametrize("told", ["fp16", "bf16"])
-@pytest.mark.parametrize("asked", ["fp32", "bf16"])
+@each("told", ["fp16", "bf16"])
+@each("asked", ["fp32", "bf16"])
 def test_the_precision_of_a_run_is_its_own(told, asked, tiny_bert, tmp_path, monkeypatch):
     """One of fp16 would ask for a scaler that no loss of ours goes through."""
     seen, train = [], Trainer.train

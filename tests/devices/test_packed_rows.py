@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
 from tests.accelerator import emulated
+from tests.cases import each
 from tests.tiny import ENCODERS, tiny_model
 from torch.nn import functional
 
@@ -15,7 +15,7 @@ TEXT = torch.tensor([[0] * 3 + [1] * 5 + [-1] * 4, [2] * 6 + [3] * 5 + [-1]])
 IDS = torch.arange(10, 34).view(2, 12) * (TEXT >= 0)
 
 
-@pytest.mark.parametrize("family", sorted(ENCODERS))
+@each("family", sorted(ENCODERS))
 def test_every_query_sees_something_and_padding_no_text(family, monkeypatch):
     masks, kernel = [], functional.scaled_dot_product_attention
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate.evaluation.calibration import calibration, expected_error, pooled
+from tests.cases import each
 
 
 def test_single_labels_by_hand():
@@ -77,7 +78,7 @@ def test_pooled_bins_are_those_of_all_predictions():
     assert expected_error(joined) == pytest.approx(whole["ece"])
 
 
-@pytest.mark.parametrize(("rows", "gold"), [([], []), ([[1.0]], [0, 0])])
+@each(("rows", "gold"), [([], []), ([[1.0]], [0, 0])])
 def test_what_cannot_be_measured(rows, gold):
     with pytest.raises(ValueError, match="do not belong"):
         calibration(rows, gold)

@@ -13,6 +13,7 @@ from acclimate.backbone import attach, encode, language_head
 from acclimate.errors import UserError
 from acclimate.evaluation import masked_lm_loss
 from acclimate.evaluation.lm_loss import _mask
+from tests.cases import each
 from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 
 
@@ -73,7 +74,7 @@ def test_text_without_an_ordinary_token():
     assert measure(["", "pizza"])["per_text_masked"] == [0, 1]
 
 
-@pytest.mark.parametrize("kind", ["bert", "roberta", "modernbert"])
+@each("kind", ["bert", "roberta", "modernbert"])
 def test_the_figure_of_forgetting_knows_no_batches_and_no_packing(kind, monkeypatch):
     """What a study reports is the same however many texts a forward reads, and as if texts shared rows."""
     model, tokenizer = tiny_model(kind), tiny_tokenizer()

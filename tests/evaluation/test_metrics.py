@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import classification_report
 
 from acclimate.evaluation.metrics import NAMES, classification_metrics
+from tests.cases import each
 
 
 def test_a_case_worked_by_hand():
@@ -43,7 +44,7 @@ def test_as_scikit_learn(pairs):
     assert set(metrics) == {*NAMES, "per_class"}
 
 
-@pytest.mark.parametrize(("gold", "predicted"), [([], []), ([0], [0, 1]), ([0], [2]), ([-1], [0])])
+@each(("gold", "predicted"), [([], []), ([0], [0, 1]), ([0], [2]), ([-1], [0])])
 def test_input_that_cannot_be_scored(gold, predicted):
     with pytest.raises(ValueError, match=r"compared|outside"):
         classification_metrics(gold, predicted, ["a", "b"])

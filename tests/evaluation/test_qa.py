@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from acclimate.evaluation.qa import exact_match, f1, fold, normalise, qa_metrics, qa_scores, reciprocal_rank
+from tests.cases import each
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "expected"),
     [
         ("The  Denver\tBroncos\n", "denver broncos"),
@@ -73,7 +74,7 @@ def test_all_scores_of_three_questions():
     )
 
 
-@pytest.mark.parametrize(("gold", "ranked"), [([], []), ([["a"]], []), ([[]], [["a"]])])
+@each(("gold", "ranked"), [([], []), ([["a"]], []), ([[]], [["a"]])])
 def test_what_cannot_be_scored(gold, ranked):
     with pytest.raises(ValueError, match="at least one question"):
         qa_scores(gold, ranked)

@@ -12,6 +12,7 @@ from acclimate.errors import UserError
 from acclimate.evaluation.metrics import multi_label_metrics
 from acclimate.evaluation.scoring import MultiLabel, SingleLabel, scoring_of
 from acclimate.evaluation.significance import paired_bootstrap, permutation_test
+from tests.cases import each
 
 SETS = st.lists(st.sets(st.integers(0, 3)).map(sorted), min_size=1, max_size=12)
 OLD_MACRO = (0.04358947757640567, -0.44469428499991615, 0.5318732401527275, 0.7378947748343487)
@@ -139,7 +140,7 @@ def test_documents_are_resampled_whole():
     assert (together.low, together.high) == (-1.0, 1.0)
 
 
-@pytest.mark.parametrize("scoring", [SingleLabel((2,)), MultiLabel(3), MultiLabel(2, (0, 0, 1))])
+@each("scoring", [SingleLabel((2,)), MultiLabel(3), MultiLabel(2, (0, 0, 1))])
 def test_details_make_an_equal_scoring(scoring):
     details = {name: list(value) if isinstance(value, tuple) else value for name, value in scoring.details().items()}
     assert scoring_of(scoring.kind, details) == scoring

@@ -12,6 +12,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from acclimate.evaluation.significance import Interval, holm, paired_bootstrap, paired_difference, permutation_test
+from tests.cases import each
 
 
 def null_study(rng, seeds=3, items=139, classes=6, luck=0.1):
@@ -44,7 +45,7 @@ def coverage(studies, **options):
     return inside / studies
 
 
-@pytest.mark.parametrize("luck", [0.0, 0.3])
+@each("luck", [0.0, 0.3])
 def test_interval_covers_zero_when_there_is_no_difference(luck):
     assert coverage(200, luck=luck) >= 0.9
 
@@ -120,7 +121,7 @@ def test_groups_of_unequal_size_weigh_alike_in_estimate_and_variance():
     assert found.high - found.difference == pytest.approx(stats.t.ppf(0.975, 2) * variance**0.5)
 
 
-@pytest.mark.parametrize("sizes", [(2, 2, 1), (4, 1, 1), (3, 2)])
+@each("sizes", [(2, 2, 1), (4, 1, 1), (3, 2)])
 def test_the_variance_of_unequal_groups_is_that_of_the_estimate(sizes):
     rng = np.random.default_rng(9)
     groups = np.repeat(np.arange(len(sizes)), sizes)
@@ -194,7 +195,7 @@ def test_paired_difference_of_losses():
     assert several.high - several.low > found.high - found.low
 
 
-@pytest.mark.parametrize("case", [([], [[]], [[]]), ([1], [], []), ([1], [[1]], []), ([1, 2], [[1, 2]], [[1]])])
+@each("case", [([], [[]], [[]]), ([1], [], []), ([1], [[1]], []), ([1, 2], [[1, 2]], [[1]])])
 def test_what_cannot_be_compared(case):
     with pytest.raises(ValueError):
         paired_bootstrap(*case)
@@ -238,8 +239,8 @@ def test_a_single_item_says_nothing_of_others():
     assert (alone.difference, alone.p, alone.verdict) == (0.5, 1.0, "tie")
 
 
-@pytest.mark.parametrize("items", [2, 3, 5, 6, 40])
-@pytest.mark.parametrize("seeds", [1, 3])
+@each("items", [2, 3, 5, 6, 40])
+@each("seeds", [1, 3])
 def test_a_few_items_that_all_agree_are_no_certainty(items, seeds):
     right, wrong = np.zeros((seeds, items), int), np.ones((seeds, items), int)
     found = paired_bootstrap(np.zeros(items, int), right, wrong, metric="micro_f1")

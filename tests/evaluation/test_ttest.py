@@ -7,9 +7,10 @@ import pytest
 from scipy import stats
 
 from acclimate.evaluation.ttest import paired_t
+from tests.cases import each
 
 
-@pytest.mark.parametrize("seeds", [2, 3, 10])
+@each("seeds", [2, 3, 10])
 def test_it_is_that_of_scipy(seeds):
     rng = np.random.default_rng(seeds)
     a, b = rng.normal(0.70, 0.02, seeds), rng.normal(0.68, 0.02, seeds)

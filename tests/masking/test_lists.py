@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
+from tests.cases import each
 from tests.masking.kinds import KINDS, batches, tokenizer, vocabulary
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
@@ -46,14 +47,14 @@ def found_with(known, entries, text, fold=True):
     return result
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_entries_are_found_whatever_parts_they_are_cut_into(kind):
     text = "the unseen waiter was slow, slow soup was cold and the slow service was unseen."
     entries = ["slow", "unseen waiter", "slow service", "soup was", "was unseen.", "pizza"]
     assert found(kind, entries, text) == ["unseen waiter", "slow", "slow", "soup was", "slow service", "was unseen ."]
 
 
-@pytest.mark.parametrize("merges", [0, 2, 4], ids=["bytes", "space and half a character", "space and character"])
+@each("merges", [0, 2, 4])
 def test_entries_are_compared_by_characters_where_tokens_are_parts_of_them(merges):
     """Behind a space a character may be another token, or be cut into others, than alone."""
     steps = [("Ġ", "ð"), ("Ġð", "Ł"), ("ĠðŁ", "ĺ"), ("ĠðŁĺ", "Ĭ")][:merges]
@@ -111,7 +112,7 @@ def test_a_share_of_the_occurrences_comes_first(write):
     assert 200 < half["soup"] < 280  # half of 400, and a sixth of the other half by chance
 
 
-@pytest.mark.parametrize("share", [-3, 1.5, float("nan")])
+@each("share", [-3, 1.5, float("nan")])
 def test_a_share_is_one(write, share):
     with pytest.raises(UserError, match="'share'"):
         get("lexicon-first", lexicon=write("soup"), share=share)

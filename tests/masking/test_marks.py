@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.cases import each
 from tests.tiny import tiny_tokenizer
 from tests.training.helpers import rows
 
@@ -64,8 +65,8 @@ def test_a_rank_is_the_place_by_falling_score():
     assert ranked(np.array([1, 0, 1, 1], bool), np.array([0.1, 9.0, 0.3, 0.2])).tolist() == [3, 0, 1, 2]
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-@pytest.mark.parametrize("static", [True, False])
+@each("layout", ["padded", "packed"])
+@each("static", [True, False])
 def test_exactly_the_important_tokens_are_predicted(marks, flags, layout, static):
     masking = SelectiveMasking(marks=marks)
     found = masked_texts(StaticMasking(masking) if static else masking, layout)
@@ -75,7 +76,7 @@ def test_exactly_the_important_tokens_are_predicted(marks, flags, layout, static
     assert not found[0][1].any(), "a text without important tokens is left alone"
 
 
-@pytest.mark.parametrize("cap", [0.01, 0.15, 0.3, 1.0])
+@each("cap", [0.01, 0.15, 0.3, 1.0])
 def test_a_cap_keeps_the_best_and_at_least_one(marks, flags, scores, cap):
     found = masked_texts(SelectiveMasking(marks=marks, cap=cap), "padded")
     for (_, chosen), flag, score, ids in zip(found, flags, scores, TEXTS, strict=True):
@@ -112,7 +113,7 @@ def test_fates_are_eighty_ten_ten_and_no_special_token_is_ever_drawn(marks):
     assert np.allclose(fates / fates.sum(), [0.8, 0.1, 0.1], atol=0.015)
 
 
-@pytest.mark.parametrize("static", [True, False])
+@each("static", [True, False])
 def test_the_control_masks_as_many_tokens_of_each_text_elsewhere(marks, flags, static):
     control = RandomSameCount.like(SelectiveMasking(marks=marks))
     found = masked_texts(StaticMasking(control, 1) if static else control, "packed")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
+from tests.cases import each
 from tests.tiny import tiny_tokenizer
 from tests.training.helpers import rows
 
@@ -18,7 +18,7 @@ def collate(layout, rewritings, seed=0, tokens=100):
     return collator([np.asarray(row) for row in rows(4)], np.random.default_rng(seed))
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
+@each("layout", ["padded", "packed"])
 def test_the_text_without_and_the_ngram_alone_fit_together(layout):
     """Put back into the gap, the n-gram makes the text again; it is one contiguous stretch between special tokens."""
     without, alone = WithoutNGram(), NGramAlone()
@@ -76,7 +76,7 @@ def test_lengths_and_places_follow_their_distributions():
     assert (NGrams(8, 1, 2).draw(text, allowed, range(3000)).sum(1) == 2).all()
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
+@each("layout", ["padded", "packed"])
 def test_asking_for_an_ngram_changes_no_mask_and_the_seed_gives_it_again(layout):
     how = WithoutNGram()
     plain = collate(layout, ())

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cases import each
 from tests.masking.kinds import KINDS, SENTENCES, batches, tokenizer
 from tests.masking.kinds import vocabulary as of
 from tests.tiny import TEXTS
@@ -38,9 +39,9 @@ def runs(chosen):
     return edges[1::2] - edges[::2]
 
 
-@pytest.mark.parametrize("layout", ["padded", "packed"])
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", names())
+@each("layout", ["padded", "packed"])
+@each("kind", KINDS)
 @given(seed=st.integers(0, 2**31), rate=st.floats(0.02, 0.9))
 @settings(max_examples=8, deadline=None)
 def test_labels_are_originals_and_nothing_else_is_touched(listed, name, kind, layout, seed, rate):
@@ -62,8 +63,8 @@ def test_labels_are_originals_and_nothing_else_is_touched(listed, name, kind, la
         assert batch.labels.equal(again.labels)
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", names())
+@each("kind", KINDS)
 def test_the_rate_is_what_was_asked_for(listed, name, kind):
     """Also in texts of one word, and in those of a long one."""
     for rate in (0.15, 0.4):
@@ -77,8 +78,8 @@ def test_the_rate_is_what_was_asked_for(listed, name, kind):
         assert abs(chosen / free - rate) < 0.02 * rate + 0.004
 
 
-@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", WHOLE)
+@each("kind", KINDS)
 @given(seed=st.integers(0, 2**31))
 @settings(max_examples=8, deadline=None)
 def test_words_are_never_half_chosen_and_share_their_fate(listed, name, kind, seed):
@@ -108,7 +109,7 @@ def test_fate_by_token_is_drawn_by_token():
     assert set(hidden[1]) >= {1, 2, 3, 4, 5}
 
 
-@pytest.mark.parametrize("name", [name for name in names() if name != "random-same-count"])
+@each("name", [name for name in names() if name != "random-same-count"])
 @given(seed=st.integers(0, 2**31))
 @settings(max_examples=10, deadline=None)
 def test_the_control_masks_as_many_tokens_of_each_text(listed, name, seed):

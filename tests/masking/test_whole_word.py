@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each
 
 from acclimate.masking.whole_word import fill
 from acclimate.masking.words import Words
@@ -40,7 +40,7 @@ def test_words_are_taken_in_order_until_the_share_is_reached(texts, rate, seed, 
                 full = True
 
 
-@pytest.mark.parametrize("text", [[6], [1], [1, 5], [2, 2, 2], [1, 1, 1, 1, 7], [3, 1, 4, 1, 5, 9, 2, 6]])
+@each("text", [[6], [1], [1, 5], [2, 2, 2], [1, 1, 1, 1, 7], [3, 1, 4, 1, 5, 9, 2, 6]])
 def test_the_expected_number_of_tokens_is_exact_and_long_words_are_not_left_out(text):
     many = words(*[text] * 20_000)
     taken = fill(many, 0.15, np.random.default_rng(0)).reshape(20_000, len(text))

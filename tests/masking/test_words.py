@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cases import each
 from tests.masking.kinds import KINDS, SENTENCES, spoken, tokenizer
 from tests.masking.kinds import vocabulary as of
 from tokenizers import Tokenizer, models
@@ -29,8 +30,8 @@ def spelled(kind, text, fold=True):
     return words.spelled(ids, vocabulary.pieces, fold=fold)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("text", [text for text in SENTENCES if text.isascii()])
+@each("kind", KINDS)
+@each("text", [text for text in SENTENCES if text.isascii()])
 def test_words_are_letters_together_and_signs_alone_whatever_marks_them(kind, text):
     assert spelled(kind, text) == WORD.findall(text)
 
@@ -75,7 +76,7 @@ def test_bytes_that_are_no_text_are_characters_together_unless_a_cut_parts_them(
         assert word == expected if expected else "\0" in word
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 @given(data=st.data())
 @settings(max_examples=30, deadline=None)
 def test_words_end_with_their_text_and_at_special_tokens(kind, data):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from tests.cases import each
 from tests.methods.test_contract import SHORT
 from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
 
@@ -88,7 +89,7 @@ def test_a_contrast_of_two_draws_wants_dropout(tmp_path):
     assert json.loads((tmp_path / "out" / "acclimate.json").read_text())["dropout"] == 0.1
 
 
-@pytest.mark.parametrize("kind", ["bert", "albert", "modernbert", "distilbert"])
+@each("kind", ["bert", "albert", "modernbert", "distilbert"])
 def test_dropout_reaches_every_layer(kind, tmp_path):
     folder = save_tiny(kind, tmp_path / kind)
     assert dropout_rates(load_masked_lm(folder, dropout=0.25).model) == [0.25]

@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.cases import each
 from tests.methods.test_contract import SHORT, weights
 
 from acclimate.backbone import load_masked_lm
@@ -256,7 +257,7 @@ def test_bad_input(tiny_bert, tmp_path):
         run(tiny_bert, tmp_path / "out", settings={"delta": 2})
 
 
-@pytest.mark.parametrize(
+@each(
     ("setting", "message"),
     [({"cap": 1.5}, "cap=1.5"), ({"class_weight": 0}, "class_weight"), ({"token_length": 2}, "max_length=2")],
 )

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from tests.cases import each
 from tests.kills import counted, killed
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.training.test_task_text import rows
@@ -120,7 +121,7 @@ def test_only_one_limit_for_the_second_stage(tiny_bert, tmp_path):
         both(tiny_bert, tmp_path / "out", task_tokens=100)
 
 
-@pytest.mark.parametrize(
+@each(
     ("settings", "message"),
     [
         ({"task_steps": 0}, "task-steps must be more than zero"),

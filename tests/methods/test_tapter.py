@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.cases import each
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tiny import VOCABULARY
 
@@ -169,7 +170,7 @@ def test_general_text_that_is_gone_is_told_when_it_is_read(tmp_path):
     assert TAPTER(general=str(tmp_path / "gone")).file_contents() == {}
 
 
-@pytest.mark.parametrize(
+@each(
     ("setting", "message"),
     [
         *(

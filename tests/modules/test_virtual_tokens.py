@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
+from tests.cases import each
+from tests.tiny import ENCODERS
 
 from acclimate.backbone import load_masked_lm
 from acclimate.errors import UserError
@@ -15,12 +17,9 @@ from acclimate.modules.virtual_tokens import NEVER
 TEXTS = ["the food was good", "cold soup and a slow waiter, a rude one!"]
 
 
-@pytest.fixture
-def loaded(any_encoder):
-    return load_masked_lm(any_encoder)
-
-
-def test_every_text_and_pair_ends_with_them_also_after_saving(loaded, tmp_path):
+@each("kind", sorted(ENCODERS))
+def test_every_text_and_pair_ends_with_them_also_after_saving(encoders, kind, tmp_path):
+    loaded = load_masked_lm(encoders[kind])
     longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 3)
     ids = virtual_ids(longer)
     assert len(ids) == 3
@@ -51,7 +50,9 @@ def test_segments_of_a_pair_are_given_as_before(tiny_bert, tmp_path):
         assert tokenizer(*TEXTS)["token_type_ids"] == [*before["token_type_ids"], 1, 1]
 
 
-def test_the_model_reads_them_never_predicts_them_and_loads_without_us(loaded, tmp_path):
+@each("kind", sorted(ENCODERS))
+def test_the_model_reads_them_never_predicts_them_and_loads_without_us(encoders, kind, tmp_path):
+    loaded = load_masked_lm(encoders[kind])
     longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 3)
     loaded.model.save_pretrained(tmp_path)
     model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from tests.cases import each
 
 from acclimate.objectives.activation_boundary import activation_boundary, disagreement
 
@@ -21,7 +21,7 @@ def spelled_out(student, teacher, margin, scale):
     return scale * total / len(student)
 
 
-@pytest.mark.parametrize(("margin", "scale"), [(1.0, 1e-3), (0.3, 1.0), (0.0, 2.0)])
+@each(("margin", "scale"), [(1.0, 1e-3), (0.3, 1.0), (0.0, 2.0)])
 def test_equals_the_equation_in_value_and_gradient(margin, scale):
     chance = torch.Generator().manual_seed(0)
     student = torch.randn(5, 7, generator=chance).mul(1.5).requires_grad_()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.cases import each
 from tests.objectives.layouts import cut, packed, padded
 from tests.tiny import tiny_model
 
@@ -53,7 +54,7 @@ def assert_same(one, other):
         torch.testing.assert_close(other[1][name], value, atol=2e-5, rtol=1e-3)
 
 
-@pytest.mark.parametrize(("name", "settings"), VARIANTS)
+@each(("name", "settings"), VARIANTS)
 def test_neither_the_cut_nor_packing_changes_value_or_gradient(name, settings):
     model, engine = engine_for(name, settings)
     batch = padded(rewritings=engine.rewritings)
@@ -65,7 +66,7 @@ def test_neither_the_cut_nor_packing_changes_value_or_gradient(name, settings):
     assert_same(whole, run(model, engine, [packed(batch)]))
 
 
-@pytest.mark.parametrize("name", METHODS)
+@each("name", METHODS)
 def test_two_passes_repeat_the_dropout_and_the_draws_of_one(name):
     model, engine = engine_for(name, training=True, graph_tokens=100_000)
     pieces = cut(padded(rewritings=engine.rewritings), 3)
@@ -76,14 +77,14 @@ def test_two_passes_repeat_the_dropout_and_the_draws_of_one(name):
     assert torch.equal(torch.get_rng_state(), after)  # or the next step would draw the same again
 
 
-@pytest.mark.parametrize("texts", [[[2]], [[2, 3]], [[2, 10, 3], [2]], [[2, 10, 11, 12, 3]], [[2, 10, 11, 3]] * 3])
-@pytest.mark.parametrize("rate", [1e-9, 0.999])
-@pytest.mark.parametrize(("name", "settings"), VARIANTS)
-def test_texts_with_little_or_nothing_to_learn_from_give_finite_numbers(name, settings, rate, texts):
+@each(("name", "settings"), VARIANTS)
+def test_texts_with_little_or_nothing_to_learn_from_give_finite_numbers(name, settings):
     model, engine = engine_for(name, settings)
-    terms, gradients = run(model, engine, [padded(texts, rate, engine.rewritings)])
-    assert all(value.isfinite() for value in terms.values())
-    assert all(value.isfinite().all() for value in gradients.values())
+    for texts in [[[2]], [[2, 3]], [[2, 10, 3], [2]], [[2, 10, 11, 12, 3]], [[2, 10, 11, 3]] * 3]:
+        for rate in (1e-9, 0.999):
+            terms, gradients = run(model, engine, [padded(texts, rate, engine.rewritings)])
+            assert all(value.isfinite() for value in terms.values()), (texts, rate)
+            assert all(value.isfinite().all() for value in gradients.values()), (texts, rate)
 
 
 def test_the_reference_is_a_frozen_copy_that_reads_without_dropout():

@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from tests.cases import each
 
 from acclimate.objectives.confidence import confidence_penalty, entropy, soft_divergence
 
@@ -22,7 +23,7 @@ def distributions(row, several):
     return [[torch.exp(value) / total for value in row]]
 
 
-@pytest.mark.parametrize("several", [False, True])
+@each("several", [False, True])
 def test_the_penalty_is_the_entropy_spelled_out(several):
     logits = draw(0)
     entropies = [-sum(p * p.log() for group in distributions(row, several) for p in group) for row in logits]
@@ -33,7 +34,7 @@ def test_the_penalty_is_the_entropy_spelled_out(several):
     torch.testing.assert_close(torch.autograd.grad(ours, logits)[0], torch.autograd.grad(slow, logits)[0])
 
 
-@pytest.mark.parametrize("several", [False, True])
+@each("several", [False, True])
 def test_certain_and_uncertain_predictions(several):
     assert entropy(torch.zeros(1, 4), several).item() == pytest.approx(4 * math.log(2) if several else math.log(4))
     logits = torch.tensor([[200.0, -200.0]], requires_grad=True)
@@ -42,8 +43,8 @@ def test_certain_and_uncertain_predictions(several):
     assert logits.grad.isfinite().all()
 
 
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("temperature", [1.0, 2.5])
+@each("several", [False, True])
+@each("temperature", [1.0, 2.5])
 def test_the_divergence_spelled_out(several, temperature):
     student, teacher = draw(1), draw(2).detach()
     slow = 0.0

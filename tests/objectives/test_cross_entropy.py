@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from tests.cases import each
 from torch import nn
 
 from acclimate.objectives import cross_entropy
@@ -9,13 +10,13 @@ from acclimate.objectives.cross_entropy import summed_cross_entropy
 
 
 @pytest.fixture(autouse=True)
-def few_rows(each_way, monkeypatch):
+def few_rows(monkeypatch):
     monkeypatch.setattr(cross_entropy, "ROWS", 4)
 
 
-@pytest.mark.parametrize("items", [0, 1, 4, 11])
-@pytest.mark.parametrize("more", [0, 1, 6])
-@pytest.mark.parametrize("scale", [1.0, 200.0])
+@each("items", [0, 1, 4, 11])
+@each("more", [0, 1, 6])
+@each("scale", [1.0, 200.0])
 def test_value_and_gradient_are_those_of_torch(items, more, scale):
     torch.manual_seed(0)
     logits = (scale * torch.randn(items + more, 9)).requires_grad_()

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from tests.cases import each
 from tests.objectives.layouts import outputs, packed, padded, random_states, same_gradients, spread
 
 from acclimate.objectives import Distillation
@@ -22,8 +22,8 @@ def spelled_out(student, teacher, temperature, reverse):
     return temperature**2 * total / count
 
 
-@pytest.mark.parametrize("layout", [lambda batch: batch, packed])
-@pytest.mark.parametrize(("divergence", "temperature"), [("forward", 1.0), ("forward", 2.5), ("reverse", 1.0)])
+@each("layout", [lambda batch: batch, packed])
+@each(("divergence", "temperature"), [("forward", 1.0), ("forward", 2.5), ("reverse", 1.0)])
 def test_equals_the_divergence_spelled_out(layout, divergence, temperature):
     batch = layout(padded())
     term = Distillation(temperature=temperature, divergence=divergence)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from tests.cases import each
 from tests.tiny import tiny_model
 from tests.training.helpers import micro_batches
 
@@ -40,7 +40,7 @@ def spelled_out(batches, table, projection, vectors, regularised):
     return torch.stack(losses).mean()
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@each("precision", ["fp32", "bf16"])
 def test_is_the_equation_in_value_and_gradient_however_a_step_is_cut(precision):
     """Also where the rest of the model is read with weights in bfloat16, f among them: both stay exact."""
     model = tiny_model("bert")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.cases import each
 from tests.objectives.layouts import (
     by_text,
     outputs,
@@ -45,9 +46,9 @@ def spelled_out(whole, local, temperature, similarity):
     return sum(losses) / len(losses)
 
 
-@pytest.mark.parametrize("layout", [lambda batch: batch, packed])
-@pytest.mark.parametrize("pooling", ["mean", "first"])
-@pytest.mark.parametrize(("similarity", "temperature"), [("cosine", 0.3), ("dot", 2.0)])
+@each("layout", [lambda batch: batch, packed])
+@each("pooling", ["mean", "first"])
+@each(("similarity", "temperature"), [("cosine", 0.3), ("dot", 2.0)])
 def test_hidden_ngram_against_the_text_around_it(layout, pooling, similarity, temperature):
     batch = layout(whole_batch())
     term = SpanContrast(temperature=temperature, pooling=pooling, similarity=similarity, ngrams=NGRAMS)
@@ -65,7 +66,7 @@ def test_hidden_ngram_against_the_text_around_it(layout, pooling, similarity, te
     same_gradients(term.loss(representations), slow, around + inside)
 
 
-@pytest.mark.parametrize("layout", [lambda batch: batch, packed])
+@each("layout", [lambda batch: batch, packed])
 def test_masked_tokens_against_the_text_around_them(layout):
     """The recipe of the released code, which divides by zero for a text without a masked token."""
     batch = layout(without_labels(padded(), 2))

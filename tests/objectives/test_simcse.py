@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from tests.cases import each
 from tests.objectives.layouts import outputs, packed, padded, random_states, same_gradients
 from tests.tiny import tiny_model
 
@@ -24,7 +24,7 @@ def spelled_out(first, second, temperature):
     return -sum(torch.log(e(i, i) / sum(e(i, j) for j in range(count))) for i in range(count)) / count
 
 
-@pytest.mark.parametrize("layout", [lambda batch: batch, packed])
+@each("layout", [lambda batch: batch, packed])
 def test_equals_the_loss_spelled_out(layout):
     batch = layout(padded())
     term = TextContrast(temperature=0.3)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
+from tests.cases import each
 from tests.objectives.layouts import by_text, outputs, packed, padded, random_states, same_gradients, without_labels
 
 from acclimate.objectives import MaskedLM, TokenAwareContrast, View
@@ -28,9 +28,9 @@ def spelled_out(student, teacher, chosen, temperature, similarity):
     return sum(losses) / len(losses)
 
 
-@pytest.mark.parametrize("layout", [lambda batch: batch, packed])
-@pytest.mark.parametrize("positions", ["masked", "unmasked"])
-@pytest.mark.parametrize(("similarity", "temperature"), [("cosine", 0.1), ("dot", 2.0)])
+@each("layout", [lambda batch: batch, packed])
+@each("positions", ["masked", "unmasked"])
+@each(("similarity", "temperature"), [("cosine", 0.1), ("dot", 2.0)])
 def test_equals_the_loss_spelled_out(layout, positions, similarity, temperature):
     batch = layout(without_labels(padded(), 2))
     term = TokenAwareContrast(temperature=temperature, similarity=similarity, positions=positions)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-import pytest
 import torch
+from tests.cases import each
 from tests.objectives.layouts import outputs, packed, padded, random_states, same_gradients
 
 from acclimate.objectives import ContextContrast, MaskedLM
@@ -38,7 +38,7 @@ def test_equals_the_loss_spelled_out():
     same_gradients(ours, spelled_out(states, LENGTHS, positive, negative, 0.2), [states])
 
 
-@pytest.mark.parametrize("layout", [lambda batch: batch, packed])
+@each("layout", [lambda batch: batch, packed])
 def test_the_context_is_the_last_state_less_the_embedding_of_the_same_pass(layout):
     batch = layout(padded())
     term = ContextContrast(temperature=0.3, negatives=9)

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 import pytest
 import torch
+from tests.cases import each
 from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 
 from acclimate.backbone import attach
@@ -38,10 +39,11 @@ def parts(request):
     return model, reference, token, batches
 
 
-@pytest.mark.parametrize("distance", ["divergence", "cosine", "squared"])
+@each("distance", ["divergence", "cosine", "squared"])
 def test_is_the_equation_in_value_and_gradient(parts, distance):
     model, reference, token, make = parts
     engine, (batch,) = make(TokenDistillation(token, distance=distance))
+    model.zero_grad()
     terms = engine.step([batch])
     fast = {name: value.grad.clone() for name, value in model.named_parameters() if value.grad is not None}
     model.zero_grad()

@@ -9,6 +9,7 @@ from transformers import Trainer
 
 from acclimate.errors import UserError
 from acclimate.files import check_writable, disk_errors, inside, new_folder, sweep
+from tests.cases import each
 from tests.robustness.dying import Trouble, left_over, results, run
 
 VERBS = ("adapt", "finetune", "compare")
@@ -57,7 +58,7 @@ def test_a_disk_that_fills_up_at_any_change(commands, undisturbed, tmp_path, ver
         goes_on(commands[verb], folder, results(whole), ended)
 
 
-@pytest.mark.parametrize("verb", ["adapt", "finetune", "distill", "compare"])
+@each("verb", ["adapt", "finetune", "distill", "compare"])
 def test_a_read_only_folder_is_found_out_before_the_work(commands, tmp_path, monkeypatch, verb):
     def work(*_, **__):
         raise AssertionError("the work has begun")
@@ -108,7 +109,7 @@ def test_what_a_killed_process_left_is_swept_and_what_it_took_away_comes_back(tm
     assert [path.name for path in out.iterdir()] == ["b"]
 
 
-@pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", "..", ".", ""])
+@each("name", ["../x", "/etc/x", "a/../../x", "..", ".", ""])
 def test_a_name_cannot_lead_out_of_a_folder(tmp_path, name):
     with pytest.raises(UserError, match="leads out of the folder"):
         inside(tmp_path / "out", name)

@@ -13,6 +13,7 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.tasks import Task, finetune
 from acclimate.training import adapt
+from tests.cases import each
 from tests.tiny import TEXTS, save_tiny, tiny_model, tiny_tokenizer
 
 ROWS = [{"text": text, "label": "ab"[number % 2]} for number, text in enumerate(TEXTS)]
@@ -31,7 +32,7 @@ def tune(folder):
     return finetune(folder, TASK, epochs=1, precision="fp32", progress=False)
 
 
-@pytest.mark.parametrize("kind", ["ViT", "Wav2Vec2", "CLIP", "Whisper", "T5"])
+@each("kind", ["ViT", "Wav2Vec2", "CLIP", "Whisper", "T5"])
 def test_a_model_of_another_modality(tmp_path, kind):
     folder = tmp_path / kind
     getattr(transformers, f"{kind}Config")().save_pretrained(folder)
@@ -78,8 +79,8 @@ def test_a_tokenizer_that_was_made_up(tmp_path):
         refused(use, str(folder))
 
 
-@pytest.mark.parametrize("damage", ["empty", "half", "garbage", "folder", "gone"])
-@pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])
+@each("damage", ["empty", "half", "garbage", "folder", "gone"])
+@each("name", ["config.json", "model.safetensors", "tokenizer.json"])
 def test_damaged_files(tiny_bert, tmp_path, name, damage):
     folder = shutil.copytree(tiny_bert, tmp_path / "model")
     file = folder / name
@@ -93,9 +94,7 @@ def test_damaged_files(tiny_bert, tmp_path, name, damage):
         refused(use, str(folder))
 
 
-@pytest.mark.parametrize(
-    "content", ["[]", "3", "null", '{"model_type": 3}', '{"model_type": "bert", "hidden_size": "wide"}', "{}"]
-)
+@each("content", ["[]", "3", "null", '{"model_type": 3}', '{"model_type": "bert", "hidden_size": "wide"}', "{}"])
 def test_configurations_that_make_no_sense(tiny_bert, tmp_path, content):
     folder = shutil.copytree(tiny_bert, tmp_path / "model")
     (folder / "config.json").write_text(content)

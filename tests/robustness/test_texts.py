@@ -19,6 +19,7 @@ from acclimate.corpus import Corpus, streams, tokenize, tokenizing
 from acclimate.errors import UserError
 from acclimate.tasks import load_task
 from acclimate.training import adapt
+from tests.cases import each
 from tests.tasks.test_data import TEST, TRAIN, folder, lines
 from tests.tiny import tiny_tokenizer
 
@@ -203,7 +204,7 @@ def test_a_document_of_many_megabytes_takes_little_memory(tmp_path):
     assert sum(taken) > 19_000_000 and max(taken) <= tokenizing.LONGEST_PIECE
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "data", "message"),
     [
         ("test.jsonl", b'{"text": "x", "text": "y", "label": "pos"}\n', r"test\.jsonl:1: the key 'text' stands twice"),

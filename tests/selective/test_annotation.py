@@ -23,6 +23,7 @@ from acclimate.selective.annotation import Unit
 from acclimate.selective.buffers import annotate_units
 from acclimate.selective.units import make_units, split_sentences, stop_word_ids
 from acclimate.tasks.data import Example
+from tests.cases import each
 from tests.masking.kinds import tokenizer as byte_level
 from tests.selective.models import examples, ids_of, sharp_classifier
 from tests.tiny import tiny_tokenizer
@@ -92,7 +93,7 @@ def test_the_marginal_criterion_compares_with_the_buffer_before():
     assert flags([GOOD], {GOOD: 2}, criterion="marginal", epsilon=0.9) == [0]
 
 
-@pytest.mark.parametrize(("choice", "expected"), [("annotate", [0, 0, 1]), ("negative", [0, 0, 0]), ("drop", None)])
+@each(("choice", "expected"), [("annotate", [0, 0, 1]), ("negative", [0, 0, 0]), ("drop", None)])
 def test_a_misclassified_text(choice, expected):
     # P(positive | s) = sigmoid(-1), and the last word brings it about.
     assert flags([BAD, BAD, FINE], {BAD: -2, FINE: 3}, misclassified=choice) == expected
@@ -132,7 +133,7 @@ def test_tokens_near_the_threshold_are_counted():
     assert found.near(annotation_options(delta=0.05)) == 0
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "parts"),
     [
         ("The soup was cold. The waiter was kind!", ["The soup was cold.", "The waiter was kind!"]),

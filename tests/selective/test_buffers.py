@@ -15,6 +15,7 @@ from acclimate.selective.buffers import annotate_units
 from acclimate.selective.scoring import ClassifierConfidence, Frame
 from acclimate.selective.units import make_units, stop_word_ids
 from acclimate.tasks.data import Example
+from tests.cases import each
 from tests.selective.models import examples, ids_of, probability, reference, sharp_classifier
 from tests.tiny import save_tiny
 
@@ -38,10 +39,11 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("pair", [False, True], ids=["single", "pair"])
-@pytest.mark.parametrize("name", OPTIONS)
-def test_labels_are_those_of_the_naive_reference(classifier, name, pair):
+@each("name", OPTIONS)
+def test_labels_are_those_of_the_naive_reference(classifier, name):
+    """What one of the two classifiers reads as single texts the other one reads as pairs."""
     options = annotation_options(**OPTIONS[name])
+    pair = (list(OPTIONS).index(name) % 2 == 0) == (classifier.model.config.model_type == "bert")
     texts = examples(pair=pair)
     units = make_units(texts, classifier.tokenizer, classifier.max_length, options).units
     stop = stop_word_ids(classifier.tokenizer, options.stop_words)
@@ -64,7 +66,7 @@ def test_labels_are_those_of_the_naive_reference(classifier, name, pair):
     assert 0.02 < share < 0.98, "a test on labels that are all the same would show nothing"
 
 
-@pytest.mark.parametrize("tokens", [1, 50, 5_000])
+@each("tokens", [1, 50, 5_000])
 def test_the_budget_of_a_batch_changes_no_label(classifier, tokens):
     options = annotation_options()
     units = make_units(examples(), classifier.tokenizer, classifier.max_length, options).units
@@ -103,7 +105,7 @@ def test_probabilities_come_in_the_order_of_the_requests(classifier):
         np.testing.assert_allclose(row, probability(classifier, list(buffer), None).numpy(), atol=1e-6)
 
 
-@pytest.mark.parametrize("pair", [False, True], ids=["single", "pair"])
+@each("pair", [False, True])
 def test_the_whole_text_is_what_the_classifier_was_trained_on(classifier, pair):
     texts = [Example("good [MASK] food [SEP] bad wine", "[CLS] soup" if pair else None, 0), *examples(3, pair)]
     units = make_units(texts, classifier.tokenizer, classifier.max_length, annotation_options()).units

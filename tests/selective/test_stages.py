@@ -6,7 +6,6 @@ import multiprocessing
 import time
 from dataclasses import replace
 
-import pytest
 import torch
 from tokenizers import normalizers
 
@@ -16,6 +15,7 @@ from acclimate.selective import stages, start
 from acclimate.tasks import cached
 from acclimate.training.processes import Processes
 from acclimate.training.run import Run
+from tests.cases import each
 from tests.tiny import ENCODERS, VOCABULARY, tiny_model, tiny_tokenizer
 
 
@@ -36,7 +36,7 @@ def test_model_tokenizer_precision_and_software_are_in_the_key(monkeypatch):
     assert start.starts_from(plain) != first
 
 
-@pytest.mark.parametrize("kind", sorted(ENCODERS))
+@each("kind", sorted(ENCODERS))
 def test_of_the_masked_lm_head_only_what_classifiers_go_on_with_is_in_the_key(kind):
     model, tokenizer = tiny_model(kind), tiny_tokenizer()
     first, head = start.starts_from(run(model, tokenizer)), start.shared_head(model)

@@ -22,8 +22,9 @@ from acclimate.selective.token_classifier import (
     train_token_classifier,
     weighted_loss,
 )
+from tests.cases import each
 from tests.selective.models import ids_of
-from tests.tiny import VOCABULARY, tiny_tokenizer
+from tests.tiny import ENCODERS, VOCABULARY, tiny_tokenizer
 
 GOOD, BAD, THE, SOUP = ids_of("good", "bad", "the", "soup")
 IMPORTANT = {GOOD, BAD}
@@ -161,7 +162,7 @@ def test_a_saved_classifier_is_found_again(trained, tmp_path):
     assert (again.predict([row], "fp32")[0] == trained[0].predict([row], "fp32")[0]).all()
 
 
-@pytest.mark.parametrize(
+@each(
     ("count", "options", "message"),
     [
         (1, {}, "at least 2"),
@@ -176,9 +177,10 @@ def test_bad_input(tiny_bert, count, options, message):
         train_token_classifier(tiny_bert, texts(count), TokenTraining(**options), seed=0, precision="fp32")
 
 
-def test_every_architecture_is_trained(any_encoder):
+@each("kind", sorted(ENCODERS))
+def test_every_architecture_is_trained(encoders, kind):
     fast = TokenTraining(epochs=1, batch_size=8)
-    _, account = train_token_classifier(any_encoder, texts(16), fast, seed=0, precision="fp32")
+    _, account = train_token_classifier(encoders[kind], texts(16), fast, seed=0, precision="fp32")
     assert 0 <= account["f1"] <= 1
     assert tiny_tokenizer().pad_token_id == 0
 

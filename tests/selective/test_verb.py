@@ -11,6 +11,7 @@ from acclimate.selective.fine_tuning import FineTuning
 from acclimate.selective.options import annotation_options
 from acclimate.selective.verb import annotate_task
 from acclimate.tasks import finetune
+from tests.cases import each
 from tests.methods.test_selective import task
 from tests.test_cli import call
 
@@ -86,7 +87,7 @@ def test_a_model_that_cannot_be_read_is_told(folder, tmp_path):
         annotate_task(tmp_path / "model", folder, tmp_path / "out", annotation_options(), progress=False)
 
 
-@pytest.mark.parametrize(("option", "message"), [({"seed": -1}, "seed must be"), ({"samples": -1}, "samples must be")])
+@each(("option", "message"), [({"seed": -1}, "seed must be"), ({"samples": -1}, "samples must be")])
 def test_bad_numbers_are_told_before_the_work(folder, tmp_path, option, message):
     with pytest.raises(UserError, match=message):
         annotate_task("no-such/model/folder", folder, tmp_path / "out", annotation_options(), progress=False, **option)

@@ -12,6 +12,7 @@ from acclimate.study import Parts, StudyConfig
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.identity import digest, model_identity, texts_identity
 from acclimate.study.plan import make_plan
+from tests.cases import each
 from tests.study.fakes import World, files, study
 
 
@@ -33,7 +34,7 @@ def test_counts_of_cells(folder):
     assert {kind: len(some) for kind, some in found.items()} == {"adapt": 2, "loss": 6, "finetune": 9}
 
 
-@pytest.mark.parametrize(
+@each(
     "changes",
     [
         {"name": "other", "title": "Other", "notes": ["x"], "samples": [{"text": "a"}]},
@@ -49,7 +50,7 @@ def test_what_decides_nothing_changes_no_key(folder, changes):
     assert keys(folder, **changes) == keys(folder)
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "kinds"),
     [
         ({"adapt": {"tokens": 300_000}}, {"adapt", "loss", "finetune"}),

@@ -8,6 +8,7 @@ import pytest
 
 from acclimate.errors import UserError
 from acclimate.study import StudyConfig, compare
+from tests.cases import each
 from tests.study.fakes import World, study
 
 CELLS = 2 + 6 + 9  # adaptations, losses, fine-tunings
@@ -134,7 +135,7 @@ def test_methods_get_their_parameters_and_tasks_their_settings(no_report, folder
     assert (tuned["epochs"], tuned["few_shot"]) == (7, 16)
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "message"),
     [
         ({"methods": ["none", "dgaa"]}, "Unknown method 'dgaa'. Did you mean 'dga'?"),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from acclimate.errors import UserError
 from acclimate.study import StudyConfig, TaskSpec
+from tests.cases import each
 from tests.study.fakes import files, study
 
 TINY = {
@@ -51,7 +52,7 @@ def test_own_settings_of_a_task_are_kept_apart():
     assert config.finetune.given() == {"epochs": 9}
 
 
-@pytest.mark.parametrize("suffix", ["yaml", "toml"])
+@each("suffix", ["yaml", "toml"])
 def test_relative_paths_start_at_the_file(tmp_path, suffix):
     folder = files(tmp_path / "data")
     (tmp_path / "studies").mkdir()
@@ -87,7 +88,7 @@ def test_files_of_methods_and_of_what_is_searched_start_at_the_file(tmp_path):
     assert config.search.adapt["masking_settings"] == [{"lexicon": words}, {"lexicon": other}]
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "message"),
     [
         ({"sedes": 3}, "unknown key 'sedes'. Did you mean 'seeds'?"),
@@ -137,7 +138,7 @@ def test_mistakes_are_one_clear_line(change, message):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     "text", ["a: [", "just words", "", "- 1", "seeds: 2\nseeds: 3", "adapt: {seed: 1, seed: 2}", "title: 2024-13-45"]
 )
 def test_a_file_that_is_no_study(tmp_path, text):

@@ -16,6 +16,7 @@ from acclimate.study.config import StudyConfig
 from acclimate.study.distilling import OWN
 from acclimate.study.plan import make_plan
 from acclimate.study.shards import Shard
+from tests.cases import each
 from tests.study.fakes import World, files, study
 from tests.study.test_real import folder, write_study  # noqa: F401
 from tests.tasks.distillation.conftest import save_student
@@ -133,7 +134,7 @@ def test_other_cells_keep_their_keys_and_shards_keep_chains_together(two_models)
         assert chain <= set(own) or not chain & set(own)
 
 
-@pytest.mark.parametrize(
+@each(
     ("row", "message"),
     [
         ({"teacher": {"model": "modle", "method": "mlm"}}, "Did you mean 'model'"),

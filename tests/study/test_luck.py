@@ -6,6 +6,7 @@ import pytest
 from acclimate.study.cells import HEAD, Cell
 from acclimate.study.luck import draws
 from acclimate.study.scored import against
+from tests.cases import each
 
 
 class Chain:
@@ -25,7 +26,7 @@ class Chain:
         return [self.add(name, seed, needs=made.get(origin)) for seed, origin in enumerate(origins)]
 
 
-@pytest.mark.parametrize(
+@each(
     ("ours", "theirs", "expected"),
     [
         ("abab", [None] * 4, [0, 1, 0, 1]),

@@ -9,6 +9,7 @@ import pytest
 from acclimate.errors import UserError
 from acclimate.study import Parts, StudyConfig
 from acclimate.study.plan import make_plan
+from tests.cases import each
 from tests.study.fakes import World, study
 
 ADAPT = {"tokens": 200_000, "max_length": 64}
@@ -25,7 +26,7 @@ def settings(folder, adapt, own=None):
     return cell.key, cell.identity["settings"], plan.adapt[cell.key]
 
 
-@pytest.mark.parametrize("own", [{}, {"masking": "random"}, {"masking": "random", "masking_settings": {"mask": 0.8}}])
+@each("own", [{}, {"masking": "random"}, {"masking": "random", "masking_settings": {"mask": 0.8}}])
 def test_without_a_choice_the_key_is_what_it_was(folder, own):
     assert settings(folder, ADAPT, own)[0] == BEFORE
 

@@ -13,6 +13,7 @@ from acclimate.report import markdown
 from acclimate.study import Parts, StudyConfig, compare
 from acclimate.study.parts import Reads
 from acclimate.study.plan import make_plan
+from tests.cases import each
 from tests.study.fakes import METHODS, World, study
 
 BEFORE = {
@@ -67,7 +68,7 @@ def test_a_rate_that_cannot_be_meant_for_a_method_is_told(folder, caplog, monkey
     assert "'mlm' learns at 0.3 by itself, and at 0.0002 here" in record.getMessage()
 
 
-@pytest.mark.parametrize("name", ["seed", "text_column", "head_tokens"])
+@each("name", ["seed", "text_column", "head_tokens"])
 def test_what_all_methods_share_cannot_be_one_methods_own(folder, name):
     own = {"name": "mlm", "adapt": {name: "body" if name == "text_column" else 7}}
     with pytest.raises(UserError, match=rf"\.adapt\.{name}' would be .* set adapt\.{name}"):

@@ -10,6 +10,7 @@ import transformers
 
 from acclimate.errors import UserError
 from acclimate.study import compare
+from tests.cases import each
 from tests.tiny import WORDS, save_tiny, tiny_tokenizer
 
 
@@ -57,7 +58,7 @@ def test_from_files_to_a_report_and_nothing_twice(folder):
     assert compare(path, folder / "out", progress=False)["cells"]["reused"] == 7
 
 
-@pytest.mark.parametrize(
+@each(
     ("said", "instead", "why"),
     [
         (

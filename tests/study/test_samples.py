@@ -10,6 +10,7 @@ import pytest
 from acclimate.study import compare
 from acclimate.study.samples import masked_texts, read_importance
 from acclimate.study.tally import tally
+from tests.cases import each
 from tests.report.full import importance
 from tests.study.fakes import World, study
 
@@ -67,7 +68,7 @@ def test_masked_texts_and_importances_reach_the_results(folder, tmp_path):
     assert hidden["masked"] == [] and hidden["cells"]["done"] == 0
 
 
-@pytest.mark.parametrize("content", [None, "{", "[]", '{"parts": 3}'])
+@each("content", [None, "{", "[]", '{"parts": 3}'])
 def test_what_is_no_account_of_importance_is_none(tmp_path, content):
     if content is not None:
         (tmp_path / "importance.json").write_text(content)

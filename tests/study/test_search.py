@@ -15,6 +15,7 @@ from acclimate.study.grid import combinations
 from acclimate.study.plan import make_plan, survey
 from acclimate.study.rounds import rounds
 from acclimate.study.search import _Judged, choose
+from tests.cases import each
 from tests.study.searching import BEST, Trials, searching, write_task
 
 pytestmark = pytest.mark.usefixtures("no_report")
@@ -251,7 +252,7 @@ def test_combinations():
     assert len(combinations(huge, 3, 0)) == 3
 
 
-@pytest.mark.parametrize(
+@each(
     ("changes", "message"),
     [
         (

@@ -15,6 +15,7 @@ from acclimate.study import StudyConfig, compare, runner
 from acclimate.study.cells import Cell, CellStore, Kind
 from acclimate.study.plan import make_plan
 from acclimate.study.shards import Shard, with_needs
+from tests.cases import each
 from tests.study.fakes import World, study
 from tests.study.sharing import Process
 
@@ -72,7 +73,7 @@ def test_shares_cost_about_the_same(folder):
     assert adaptations == [1, 1] and min(sizes) >= CELLS // 2 - 1
 
 
-@pytest.mark.parametrize("text", ["0/4", "5/4", "x", "", "1", "1/", "-1/2", "1/0", "1.5/2", "1/2/3", "²/3"])
+@each("text", ["0/4", "5/4", "x", "", "1", "1/", "-1/2", "1/0", "1.5/2", "1/2/3", "²/3"])
 def test_what_is_no_shard(folder, tmp_path, text):
     world = World()
     with pytest.raises(UserError, match=r"no shard. Give i/n"):

@@ -23,7 +23,8 @@ from acclimate.tasks import Task, finetune
 from acclimate.tasks.classifier import load_classifier
 from acclimate.tasks.data import Example
 from acclimate.tasks.result import Measured
-from tests.tiny import SPECIAL, save_tiny, tiny_model, tiny_tokenizer
+from tests.cases import each
+from tests.tiny import ENCODERS, SPECIAL, save_tiny, tiny_model, tiny_tokenizer
 
 FILLER = ["the", "a", "of", "and", "to", "in", "is", "was", "it", "for", "on", "with", "he", "as", "at", "by", "this"]
 QUICK = {"progress": False, "precision": "fp32"}
@@ -170,8 +171,9 @@ def test_a_special_token_in_a_text_is_read_as_text(tiny_bert, tmp_path, kind):
         assert set(row["token_type_ids"]) == ({0} if second is None else {0, 1})
 
 
-def test_every_architecture_is_fine_tuned(any_encoder):
-    result = finetune(any_encoder, keyword_task(train=8, test=4, pair=True), epochs=1, **QUICK)
+@each("kind", sorted(ENCODERS))
+def test_every_architecture_is_fine_tuned(encoders, kind):
+    result = finetune(encoders[kind], keyword_task(train=8, test=4, pair=True), epochs=1, **QUICK)
     assert len(result.predicted) == 4
 
 
@@ -241,7 +243,7 @@ def test_a_task_folder_will_do(tiny_bert, tmp_path):
     assert finetune(tiny_bert, tmp_path, epochs=1, **QUICK).task == tmp_path.name
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"select": "best"}, "Unknown choice of weights 'best'"),

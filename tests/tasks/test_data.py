@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from acclimate.errors import UserError
 from acclimate.tasks import Example, Task, load_task
+from tests.cases import each
 
 TRAIN = [{"text": "good food", "label": "pos"}, {"text": "rude waiter", "label": "neg"}]
 TEST = [{"text": "fresh pasta", "label": "pos"}]
@@ -50,7 +51,7 @@ def write(path, rows):
     path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
 
 
-@pytest.mark.parametrize("ending", ["jsonl", "jsonl.gz", "csv", "csv.gz", "tsv", "parquet"])
+@each("ending", ["jsonl", "jsonl.gz", "csv", "csv.gz", "tsv", "parquet"])
 def test_every_format_gives_the_same_task(tmp_path, ending):
     rows = [
         {"text": 'She said "no",\n\tand left', "text_pair": "service", "label": "neg", "id": "7"},
@@ -85,7 +86,7 @@ def test_any_bytes_give_a_task_or_one_line(tmp_path_factory, data):
         (path / name).unlink()
 
 
-@pytest.mark.parametrize(
+@each(
     ("labels", "order"),
     [
         ([10, 9, 2], ["2", "9", "10"]),
@@ -144,7 +145,7 @@ def test_missing_and_doubled_files(tmp_path):
         load_task(tmp_path / "empty")
 
 
-@pytest.mark.parametrize(
+@each(
     ("split", "content", "message"),
     [
         ("test", '{"text": "x", "label": "pos"}\n\n{"text": "x"', r"test\.jsonl:3: broken JSON"),
@@ -178,7 +179,7 @@ def test_a_pair_task_wants_a_pair_everywhere(tmp_path):
         load_task(folder(tmp_path / "t", train=pairs))
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "data", "message"),
     [
         ("test.csv", b"text,label\nfine,pos\na,b,pos\n", r"test\.csv:3: 3 cells, but the header has 2"),

@@ -9,6 +9,7 @@ from acclimate.tasks import Task
 from acclimate.tasks.classifier import load_classifier
 from acclimate.tasks.loop import train
 from acclimate.tasks.options import Options
+from tests.cases import each
 from tests.tiny import TEXTS, save_tiny
 
 CPU = torch.device("cpu")
@@ -31,8 +32,8 @@ def spelled_out(logits, labels, weight, several):
     return sum(values) / len(values)
 
 
-@pytest.mark.parametrize("several", [False, True])
-@pytest.mark.parametrize("weight", [0.0, 0.3])
+@each("several", [False, True])
+@each("weight", [0.0, 0.3])
 def test_it_is_the_cross_entropy_minus_the_weighted_entropy(several, weight, tmp_path):
     """Without a weight it is the cross-entropy alone."""
     rows = [

@@ -16,6 +16,7 @@ from acclimate.errors import UserError
 from acclimate.evaluation.scoring import MultiLabel, SingleLabel
 from acclimate.tasks import Task, finetune, load_task, repartition
 from acclimate.tasks.classifier import load_classifier
+from tests.cases import each
 
 FILLER = ["the", "a", "of", "and", "to", "in", "is", "was", "it", "for", "on", "with"]
 QUICK = {"progress": False, "precision": "fp32"}
@@ -70,7 +71,7 @@ def test_lists_and_single_labels_do_not_mix(labels):
         assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("train", "test", "message"),
     [
         ([["a"], ["b"]], ["c"], "t/test: row 1: the label 'c' occurs in test but not in train"),
@@ -166,7 +167,7 @@ def test_the_loss_is_the_mean_binary_cross_entropy(tiny_bert):
     assert output.loss.item() == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("task", ["chemprot", "ddi", "hoc", "hoc_doc"])
+@each("task", ["chemprot", "ddi", "hoc", "hoc_doc"])
 def test_real_sets_are_read(shared, task):
     loaded = load_task(shared / "data" / task)
     sizes = {"chemprot": (4169, 2427, 3469), "ddi": (25296, 2496, 5716)}

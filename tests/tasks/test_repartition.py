@@ -14,6 +14,7 @@ from acclimate.errors import UserError
 from acclimate.study import StudyConfig
 from acclimate.study.plan import make_plan
 from acclimate.tasks import Task, load_task, repartition
+from tests.cases import each
 from tests.study.fakes import World, files, study
 from tests.test_cli import call
 
@@ -60,7 +61,7 @@ def test_no_warning_when_every_class_keeps_a_row(caplog):
     assert caplog.text == ""
 
 
-@pytest.mark.parametrize("ratio", [0, -0.5, 1.5, float("nan")])
+@each("ratio", [0, -0.5, 1.5, float("nan")])
 def test_a_ratio_out_of_range(ratio):
     with pytest.raises(UserError, match="above 0 and at most 1"):
         repartition(Task.of("t", rows("ab"), rows("ab", "test")), ratio)
@@ -93,7 +94,7 @@ def test_no_row_is_lost_or_doubled_and_the_quota_holds(train, test, dev, ratio):
         assert [example for example in made.train if example.label == label] == here[quota:]
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "ratio", "sizes", "emptied"),
     [
         ("citation_intent", 0.9, (1520, 421), 0),
@@ -109,7 +110,7 @@ def test_the_sizes_of_the_papers_table_1(shared, caplog, name, ratio, sizes, emp
     assert (f"no train row of {emptied} of its 13 classes: AGONIST, " in caplog.text) == bool(emptied)
 
 
-@pytest.mark.parametrize(
+@each(
     ("name", "product", "ratio", "sizes"),
     [
         # The paper has 230 and 626: one row of the other cameras has both signs and is not in our copy.
@@ -167,7 +168,7 @@ def test_on_the_command_line(tmp_path, tiny_bert, monkeypatch, capsys):
     assert code == 2 and "at most 1" in err
 
 
-@pytest.mark.parametrize("value", [0, 1.2, "much"])
+@each("value", [0, 1.2, "much"])
 def test_a_study_with_a_ratio_that_makes_no_sense(value):
     domain = {"name": "d", "corpus": "c", "tasks": [{"path": "t", "repartition": value}]}
     with pytest.raises(UserError, match=r"domains\[0\]\.tasks\[0\]\.repartition"):

@@ -8,6 +8,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from tests.cases import each
 from tests.tiny import TEXTS, save_tiny
 
 from acclimate.corpus import Corpus
@@ -32,7 +33,7 @@ def test_budgets(tiny_bert, tmp_path):
     assert 0.4 < timed.seconds < 5
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"steps": 1, "epochs": 1}, "one of"),
@@ -101,7 +102,7 @@ def test_a_run_with_other_dropout_or_another_model_in_the_same_place_is_another_
         run(tmp_path / "model", tmp_path / "out", steps=2, dropout=0.3)
 
 
-@pytest.mark.parametrize(("steps", "warmup"), [(1, 0.1), (5, 0.1), (5, 0.0), (40, 0.1)])
+@each(("steps", "warmup"), [(1, 0.1), (5, 0.1), (5, 0.0), (40, 0.1)])
 def test_the_learning_rate_never_exceeds_its_peak(tiny_bert, tmp_path, steps, warmup):
     run(tiny_bert, tmp_path / "out", steps=steps, warmup=warmup)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]

@@ -6,6 +6,7 @@ import json
 
 import pytest
 import torch
+from tests.cases import each
 from tests.tiny import tiny_tokenizer
 from transformers import AutoConfig
 
@@ -21,8 +22,8 @@ def test_bert_mini_is_that_of_turc_et_al():
     assert encoder == 30_522 * 256 + 514 * 256 + 2 * 256 + 4 * (4 * (256 * 257) + 2 * 256 * 1024 + 1280 + 4 * 256)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("size", sorted(SIZES))
+@each("family", FAMILIES)
+@each("size", sorted(SIZES))
 def test_sizes_mean_the_same_everywhere(family, size):
     config = configure(family, size)
     assert (config.num_hidden_layers, config.hidden_size) == SIZES[size]
@@ -32,7 +33,7 @@ def test_sizes_mean_the_same_everywhere(family, size):
     assert inner == config.hidden_size * (1.5 if family == "modernbert" else 4)
 
 
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - {"modernbert"}))
+@each("family", sorted(set(FAMILIES) - {"modernbert"}))
 def test_all_read_512_tokens(family):
     config = configure(family, "tiny")
     config.pad_token_id = 1
@@ -73,7 +74,7 @@ def test_first_weights_come_from_the_seed_alone():
     assert not torch.equal(fresh_model(config, 4).state_dict()[words], first[words])
 
 
-@pytest.mark.parametrize(
+@each(
     ("architecture", "size", "changes", "message"),
     [
         ("robreta", None, {}, "Unknown architecture 'robreta'. Did you mean 'roberta'"),

@@ -8,6 +8,7 @@ import weakref
 
 import pytest
 import torch
+from tests.cases import each
 from tests.tiny import ENCODERS, tiny_model
 from tests.training.helpers import micro_batches
 
@@ -22,7 +23,7 @@ def gradients(model):
 
 
 @pytest.mark.parametrize("kind", sorted(ENCODERS))
-@pytest.mark.parametrize("layout", ["padded", "packed"])
+@each("layout", ["padded", "packed"])
 def test_mlm_equals_the_model_of_transformers(kind, layout):
     """Loss and gradients agree with ``model(labels=...)`` on all texts padded together, however they are cut here."""
     ours = tiny_model(kind)
@@ -46,8 +47,8 @@ def test_mlm_equals_the_model_of_transformers(kind, layout):
             torch.testing.assert_close(value, expected[name], atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", sorted(ENCODERS))
-@pytest.mark.parametrize("tied", [True, False])
+@each("kind", sorted(ENCODERS))
+@each("tied", [True, False])
 def test_a_large_vocabulary_has_its_gradient_when_the_step_is_over(kind, tied, monkeypatch):
     """From so many words on it is made once for all micro-batches, not by torch."""
     monkeypatch.setattr(projection, "MANY", 11)
@@ -67,7 +68,7 @@ def test_a_large_vocabulary_has_its_gradient_when_the_step_is_over(kind, tied, m
     torch.testing.assert_close(gradients(ours), gradients(theirs), atol=1e-5, rtol=1e-4)
 
 
-@pytest.mark.parametrize("kind", sorted(ENCODERS))
+@each("kind", sorted(ENCODERS))
 def test_bf16_is_near_fp32_however_a_step_is_cut(kind):
     """Few digits in each product, but sums over micro-batches in float32: no worse for many of them."""
     found = {}
@@ -125,8 +126,8 @@ def dga(importance):
     return [MaskedLM(), GeneralContrast(importance, temperature=0.2, weight=0.7)]
 
 
-@pytest.mark.parametrize("kept", [0, 1, 2, 100])
-@pytest.mark.parametrize("training", [False, True])
+@each("kept", [0, 1, 2, 100])
+@each("training", [False, True])
 def test_micro_batches_add_up_to_one_batch(training, kept, monkeypatch):
     """Value and gradient of DGA do not depend on the cut, negatives of the whole batch included.
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.cases import each
 from tests.test_cli import call
 from tests.tiny import TEXTS
 
@@ -88,7 +89,7 @@ def test_a_method_brings_its_own(tiny_bert, tmp_path):
     assert all((ids[text >= 0].reshape(-1)[0]) == 2 for ids, text in method.asked), "with their special tokens"
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"masking": "whole-words"}, "Did you mean 'whole-word'"),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import pytest
 import torch
+from tests.cases import each
 from tests.tiny import ENCODERS, save_tiny
 
 from acclimate.backbone import load_masked_lm, projection
@@ -14,9 +14,8 @@ from acclimate.training import adapt
 WORDS = ["pizza", "wine", "soup", "good soup", "cold pasta", "rude", "fresh", "the menu"]
 
 
-@pytest.mark.parametrize("kind", sorted(ENCODERS))
-@pytest.mark.parametrize("name", ["mlm", "mlm-kd", "mlm-simcse"])
-def test_steps_of_one_text_go_on(kind, name, tmp_path, monkeypatch):
+@each(("name", "kind"), [*(("mlm", kind) for kind in sorted(ENCODERS)), ("mlm-kd", "bert"), ("mlm-simcse", "bert")])
+def test_steps_of_one_text_go_on(name, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(projection, "MANY", 11)  # as for vocabularies of real models
     counts = []
     score = projection.RowProjection.forward

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
+from tests.cases import each
 from tests.kills import counted, killed
 from tests.test_cli import call
 from tests.tiny import ENCODERS, TEXTS, tiny_tokenizer
@@ -158,7 +159,7 @@ def test_a_time_budget_keeps_the_steps_that_it_reaches(tmp_path):
     assert rates[-1] < 2e-4, "the rate has come down with the time"
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"steps": 5, "epochs": 1}, "one of"),
@@ -181,7 +182,7 @@ def test_mistakes_are_explained(tmp_path, options, message):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"masking": "wrd"}, "Unknown masking 'wrd'"),

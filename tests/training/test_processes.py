@@ -13,6 +13,7 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
+from tests.cases import each
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tiny import save_tiny, tiny_tokenizer
 from tests.training.helpers import rows
@@ -61,7 +62,7 @@ def _take_part(rank: int, port: int, out: Path, log: Path) -> None:
     main(out)
 
 
-@pytest.mark.parametrize(("name", "graph_tokens"), [("kept", 10**6), ("twice", 0), ("mixed", 0)])
+@each(("name", "graph_tokens"), [("kept", 10**6), ("twice", 0), ("mixed", 0)])
 def test_loss_and_gradients_are_those_of_one_process(together, name, graph_tokens):
     """MLM, and contrasts whose negatives are the texts of both; mixed: only one of them keeps its graphs."""
     alone = one_step(Processes(), graph_tokens)
@@ -111,7 +112,7 @@ def test_importance_counts_what_both_have_read_and_both_stop_at_once(together):
     assert 0 < account["standard_error"] < 1
 
 
-@pytest.mark.parametrize("size", [2, 3, 5])
+@each("size", [2, 3, 5])
 def test_every_text_of_a_step_is_read_once(size):
     collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), 10_000)
     data = rows(3)
@@ -127,9 +128,9 @@ def test_every_text_of_a_step_is_read_once(size):
     assert sorted(found) == sorted(wanted)
 
 
-@pytest.mark.parametrize("tokens", [150, 10_000])
-@pytest.mark.parametrize("size", [2, 4, 8])
-@pytest.mark.parametrize("grain", [EXACT, Grain(width=8, padding=0.2)])
+@each("tokens", [150, 10_000])
+@each("size", [2, 4, 8])
+@each("grain", [EXACT, Grain(width=8, padding=0.2)])
 def test_processes_have_about_as_much_to_read(tokens, size, grain):
     chance = np.random.default_rng(0)
     data = TokenRows.of([list(chance.integers(10, 60, length)) for length in chance.integers(3, 70, 64)])

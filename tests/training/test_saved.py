@@ -8,6 +8,7 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file
+from tests.cases import each
 from tests.kills import counted, killed
 from tests.tiny import TEXTS, save_tiny, with_old_names
 
@@ -52,8 +53,8 @@ FILES = (
 )
 
 
-@pytest.mark.parametrize("damage", ["gone", "half", "empty"])
-@pytest.mark.parametrize("name", FILES)
+@each("damage", ["gone", "half", "empty"])
+@each("name", FILES)
 def test_a_checkpoint_without_a_file_or_with_half_of_one_is_not_whole(cut, tmp_path, name, damage):
     shutil.copytree(cut / ".out.work" / "steps", tmp_path / "steps")
     work = tmp_path / "steps"
@@ -134,7 +135,7 @@ def test_a_checkpoint_with_other_names_is_refused(cut, tiny_bert, tmp_path):
         run(tiny_bert, tmp_path / "out")
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{", '{"a": 1}', "null"])
+@each("content", ["", "[]", "{", '{"a": 1}', "null"])
 def test_a_list_that_makes_no_sense_is_none(tmp_path, content):
     checkpoint = made(tmp_path, 1)
     (checkpoint / SEAL).write_text(content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.cases import each
 from tests.test_cli import call
 from tests.tiny import TEXTS
 
@@ -89,7 +90,7 @@ def test_without_a_budget_a_task_is_read_a_hundred_times_and_a_corpus_once(tiny_
         assert result.steps == epochs == result.parameters["budget"]["epochs"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("method", "given", "message"),
     [
         ("mlm", (), "no text to adapt to"),

@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.cases import each
 from tests.tiny import TEXTS
 from transformers import AutoTokenizer
 
@@ -44,7 +45,7 @@ def test_no_word_of_known_letters_is_unknown_to_wordpiece(text, lowercase):
     assert tokenizer.decode(ids, clean_up_tokenization_spaces=False).replace(" ", "") == expected.replace(" ", "")
 
 
-@pytest.mark.parametrize("lowercase", [None, False])
+@each("lowercase", [None, False])
 def test_wordpiece_gives_back_its_training_text(lowercase):
     tokenizer = trained("wordpiece", lowercase)
     for text in TEXTS:
@@ -60,8 +61,8 @@ def test_byte_bpe_gives_back_every_text(text):
     assert tokenizer.unk_token_id not in ids
 
 
-@pytest.mark.parametrize("lowercase", [True, False])
-@pytest.mark.parametrize("kind", KINDS)
+@each("lowercase", [True, False])
+@each("kind", KINDS)
 def test_case(kind, lowercase):
     tokenizer = trained(kind, lowercase)
     assert (tokenizer("Pizza")["input_ids"] == tokenizer("pizza")["input_ids"]) == lowercase
@@ -80,8 +81,8 @@ def test_special_tokens_stand_where_the_models_look_for_them():
     assert len(bert.all_special_ids) == 5, "the pieces that were numbered first are ordinary ones"
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("lowercase", [True, False])
+@each("kind", KINDS)
+@each("lowercase", [True, False])
 def test_saved_it_loads_the_same(kind, lowercase, tmp_path):
     tokenizer = trained(kind, lowercase)
     tokenizer.save_pretrained(tmp_path)
@@ -101,7 +102,7 @@ def test_another_process_trains_the_same_tokenizer():
     assert told == here.encode()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@each("kind", KINDS)
 def test_a_vocabulary_that_does_not_fit_the_text_is_explained(kind):
     most = len(trained(kind))
     assert len(train_tokenizer(DOCUMENTS, kind, most, progress=False)) == most

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.cases import each
 from tests.tiny import tiny_model
 from tests.training.helpers import micro_batches
 
@@ -115,8 +116,8 @@ def test_a_model_without_dropout_is_refused():
         importance(model, {"H": attach(model)}, micro_batches())
 
 
-@pytest.mark.parametrize("kind", ["bert", "albert", "modernbert", "distilbert"])
-@pytest.mark.parametrize("representation", ["hidden", "logits"])
+@each("kind", ["bert", "albert", "modernbert", "distilbert"])
+@each("representation", ["hidden", "logits"])
 def test_every_head_gets_a_score(kind, representation):
     model = tiny_model(kind)
     layers = attach(model)

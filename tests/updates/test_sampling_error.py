@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.cases import each
 
 from acclimate.updates import mean_importance, normalise, sampling_error
 from acclimate.updates.sampling_error import FEWEST
@@ -46,7 +47,7 @@ def test_it_is_the_jackknife_spelled_out():
     assert errors[0] != pytest.approx(errors[1], rel=1e-3)
 
 
-@pytest.mark.parametrize("count", [4, 8, 20])
+@each("count", [4, 8, 20])
 def test_it_is_about_as_large_as_the_error(count):
     """Against what is known here: the importances without noise. Averaged over 40 measurements."""
     claimed, real = [], []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.cases import each
 from tests.tiny import tiny_model
 from tests.training.helpers import micro_batches
 
@@ -79,7 +80,7 @@ def one_step(on, factor):
     return (masked[name].norm() / free[name].norm()).item()
 
 
-@pytest.mark.parametrize("factor", [0.5, 0.1])
+@each("factor", [0.5, 0.1])
 def test_on_update_scales_the_step_and_on_gradient_adam_undoes_it(factor):
     assert abs(one_step("update", factor) - factor) < 0.01
     assert one_step("gradient", factor) > 0.95

@@ -8,6 +8,7 @@ import tracemalloc
 import numpy as np
 import pytest
 from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+from tests.cases import each
 from tests.tiny import tiny_tokenizer
 from tests.vectors.test_surface import trained
 from tokenizers import decoders
@@ -136,7 +137,7 @@ def test_memory_does_not_grow_with_the_text():
     assert peak < 8e6, "300,000 words as a list of strings are 18 MB"
 
 
-@pytest.mark.parametrize("failing", [1, 2, 3])
+@each("failing", [1, 2, 3])
 def test_an_error_while_texts_are_read_is_not_lost(failing):
     """gensim reads them in a thread, and would wait for it for ever."""
     told = []
@@ -206,7 +207,7 @@ def test_bad_input_is_one_line(tmp_path):
         read_stop_words("klingon")
 
 
-@pytest.mark.parametrize("share", [0.0, 0.3, 0.6, 0.9])
+@each("share", [0.0, 0.3, 0.6, 0.9])
 def test_a_model_that_is_cut_off_in_its_dictionary_is_one_line(model, tmp_path, share):
     """gensim reads on for ever there."""
     save_fasttext(model, tmp_path / "v.bin")
@@ -217,7 +218,7 @@ def test_a_model_that_is_cut_off_in_its_dictionary_is_one_line(model, tmp_path, 
         load_fasttext(tmp_path / "v.bin")
 
 
-@pytest.mark.parametrize("size", [2**40, 2**62, 2**63 - 1, -1])
+@each("size", [2**40, 2**62, 2**63 - 1, -1])
 def test_a_damaged_size_is_one_line(model, tmp_path, size):
     save_fasttext(model, tmp_path / "v.bin")
     data = (tmp_path / "v.bin").read_bytes()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.cases import each
 from tests.tiny import tiny_tokenizer
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
@@ -31,7 +32,7 @@ def trained(kind):
     return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
 
 
-@pytest.mark.parametrize("kind", ["bytes", "metaspace"])
+@each("kind", ["bytes", "metaspace"])
 def test_words_are_put_together_from_what_their_tokens_spell(kind):
     tokenizer = trained(kind)
     found = surfaces(tokenizer)
@@ -46,7 +47,7 @@ def test_words_are_put_together_from_what_their_tokens_spell(kind):
     assert found[tokenizer.bos_token_id] == Surface("", False)
 
 
-@pytest.mark.parametrize(
+@each(
     ("normaliser", "expected"),
     [
         (None, "Crème  Brûlée"),
@@ -81,7 +82,7 @@ def test_wordpiece():
     assert all(found[index] == Surface("", False) for index in tokenizer.all_special_ids)
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "bytes", "metaspace"])
+@each("kind", ["wordpiece", "bytes", "metaspace"])
 def test_added_words_spell_themselves_and_special_ones_nothing(kind):
     tokenizer = tiny_tokenizer() if kind == "wordpiece" else trained(kind)
     tokenizer.add_tokens(["erlotinib", "naïve Bayes", AddedToken("   ", normalized=False)])

@@ -60,20 +60,18 @@ def gated_attention(
     if key.shape[1] != query.shape[1]:
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    if unpadded is not None:
+        query, key, value = (_opened(part, unpadded) for part in (query, key, value))
     mask = attention_mask
     if mask is None and getattr(module, "is_causal", False):  # transformers leaves a plain causal mask to the kernel
-        tokens = query.shape[2] if unpadded is None else unpadded.shape[1]
+        tokens = query.shape[2]
         mask = torch.ones(tokens, tokens, dtype=torch.bool, device=query.device).tril()
     if block_mask is not None:
         mask = block_mask if mask is None else _joined(mask, block_mask)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    if writes_attention_out(query.device):
-        if torch.is_autocast_enabled("cpu"):  # which knows nothing of a function with its own backward
-            query, key, value = (part.to(torch.get_autocast_dtype("cpu")) for part in (query, key, value))
-        bias = None if mask is None else _bias(mask, query.dtype)
-        context = attend(query, key, value, bias, scaling, dropout, unpadded).transpose(1, 2)
-    else:
-        context = _fused(query, key, value, mask, scaling, dropout, unpadded)
+    context = _context(query, key, value, mask, scaling, dropout).transpose(1, 2)
+    if unpadded is not None:
+        context = unpadded.close(context.flatten(2)).unflatten(2, context.shape[2:])
     if head_gates is not None:
         gates = head_gates[getattr(module, LAYER)].to(context.dtype)  # (rows, heads)
         gates = gates[:, None] if unpadded is None else gates.index_select(0, unpadded.rows)[None]
@@ -81,22 +79,16 @@ def gated_attention(
     return context.contiguous(), None
 
 
-def _fused(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    mask: Tensor | None,
-    scaling: float,
-    dropout: float,
-    unpadded: Unpadded | None,
-) -> Tensor:
-    """Return the context vectors (rows, tokens, heads, head width) by the fused kernel of the device."""
-    if unpadded is not None:
-        query, key, value = (_opened(part, unpadded) for part in (query, key, value))
-    context = nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
-    ).transpose(1, 2)
-    return context if unpadded is None else unpadded.close(context.flatten(2)).unflatten(2, context.shape[2:])
+def _context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, dropout: float) -> Tensor:
+    """Return the context vectors (rows, heads, tokens, head width), written out or by the fused kernel."""
+    if not writes_attention_out(query.device):
+        return nn.functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
+        )
+    if torch.is_autocast_enabled("cpu"):  # which knows nothing of a function with its own backward
+        query, key, value = (part.to(torch.get_autocast_dtype("cpu")) for part in (query, key, value))
+    bias = None if mask is None else _bias(mask, query.dtype)
+    return attend(query, key, value, bias, scaling, dropout)
 
 
 def _opened(part: Tensor, unpadded: Unpadded) -> Tensor:

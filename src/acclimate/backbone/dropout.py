@@ -17,7 +17,6 @@ from torch.autograd.function import once_differentiable
 from transformers import PretrainedConfig
 
 from acclimate.backbone.draws import random_key, random_words, signed
-from acclimate.backbone.passes import passes_for
 
 STEPS, LANES = 1 << 15, 4
 BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -27,17 +26,13 @@ OF_TASKS = ("classifier", "qa", "seq_classif", "summary")
 
 
 class _Dropout(torch.autograd.Function):
-    """Cut values with a mask of bits and rescale; for the backward the mask is kept, or only its key if compiled."""
+    """Cut values with a mask of bits and rescale; the mask is kept for the backward."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, cut: int, factor: float) -> Tensor:
         """Drop each value of ``values`` with probability ``cut`` / 32,768, and multiply the others with ``factor``."""
-        key = random_key()
-        ctx.draw = key, cut, factor
-        ctx.passes = passes_for(values)
-        if ctx.passes is not None:
-            return ctx.passes.drop(values, *ctx.draw)
-        mask = drop_mask(values.shape, cut, key)
+        mask = drop_mask(values.shape, cut, random_key())
+        ctx.factor = factor
         ctx.save_for_backward(mask)
         return keep(values, mask).mul_(factor)
 
@@ -45,9 +40,7 @@ class _Dropout(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         """Pass the gradient on where the value was kept."""
-        if ctx.passes is not None:
-            return ctx.passes.drop(gradients[0], *ctx.draw), None, None
-        return keep(gradients[0], *ctx.saved_tensors).mul_(ctx.draw[2]), None, None
+        return keep(gradients[0], *ctx.saved_tensors).mul_(ctx.factor), None, None
 
 
 def drop_mask(shape: torch.Size, cut: int, key: int) -> Tensor:

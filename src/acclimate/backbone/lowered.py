@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.backbone.device import Precision, lowers_weights
-from acclimate.backbone.passes import passes_for
 from acclimate.backbone.stand_in import gradient_of, stand_in
 
 CHUNK = 1 << 19
@@ -94,12 +93,7 @@ def _hand_over(copy: Tensor) -> None:
 
 
 def _add(total: Tensor, part: Tensor) -> None:
-    """Add bfloat16 to float32 in one pass, or some rows at a time: at once torch would first copy ``part``."""
-    passes = passes_for(part)
-    flat = total.dtype == torch.float32 and total.is_contiguous() and part.is_contiguous()
-    if passes is not None and flat:
-        passes.add_(total, part)
-        return
+    """Add bfloat16 to float32 some rows at a time, so that the float32 copy which torch makes of ``part`` is small."""
     rows = max(1, CHUNK // max(1, part[0].numel())) if part.dim() > 1 and len(part) else 0
     if not rows:
         total.add_(part)

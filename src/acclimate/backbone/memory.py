@@ -19,8 +19,7 @@ from acclimate.errors import UserError
 
 BYTES, SCORE_BYTES = 72, 6
 """Of the graph of one token: for each layer and unit of width; for each layer, head and token of its text, where
-attention is written out; compiled passes keep less. In fp32; at 128 tokens 0.22 MB for MiniLM, 0.77 MB for a base
-model; half of it in bf16."""
+attention is written out. In fp32; at 128 tokens 0.22 MB for MiniLM, 0.77 MB for a base model; half of it in bf16."""
 USUAL_LENGTH = 128
 FASTEST = {"cpu": 1_024, "cuda": 65_536}
 """Tokens (with padding) of one view that one forward reads: on a CPU small enough to stay in the cache."""

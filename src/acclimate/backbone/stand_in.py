@@ -30,11 +30,6 @@ def stand_in(parameter: nn.Parameter, dtype: torch.dtype, keeps_room: bool = Fal
     return copy
 
 
-def is_stand_in(weight: Tensor) -> bool:
-    """Say whether a weight stands in for a parameter."""
-    return hasattr(weight, MASTER)
-
-
 def master(weight: Tensor) -> Tensor:
     """Return the parameter that a weight stands in for, or the weight itself."""
     found: Tensor = getattr(weight, MASTER, weight)

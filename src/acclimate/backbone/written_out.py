@@ -2,8 +2,7 @@
 
 The attention weights have a value for each pair of tokens and head, so that on a CPU passes over them cost as much as
 the matrix products. Here factors (of the scores, of dropout) ride on the products, the bias is what the first product
-is added to, and of the weights only the softmax and the bits of dropout are kept for the backward. Where they are
-compiled (:mod:`acclimate.backbone.compiled`) the passes are one, and the bits are made again.
+is added to, and of the weights only the softmax and the bits of dropout are kept for the backward.
 """
 
 from __future__ import annotations
@@ -16,9 +15,6 @@ from torch.autograd.function import once_differentiable
 
 from acclimate.backbone.draws import random_key
 from acclimate.backbone.dropout import cut_and_factor, drop_mask, keep, keep_
-from acclimate.backbone.head_layout import merge_heads, split_heads
-from acclimate.backbone.passes import passes_for
-from acclimate.backbone.unpadded import Unpadded
 
 PIECE = 1 << 17
 """Scores whose softmax is computed at a time."""
@@ -31,23 +27,21 @@ def attend(
     bias: Tensor | None,
     scaling: float,
     dropout: float = 0.0,
-    unpadded: Unpadded | None = None,
 ) -> Tensor:
     """Return dropout(softmax(scaling * query key^T + bias)) value (Vaswani et al., 2017, Eq. 1).
 
     Args:
-        query: (rows, heads, tokens, head width), or (1, heads, kept, head width) where padding was left out.
-        key: (rows, heads, keys, head width), or as the query where padding was left out.
+        query: (rows, heads, tokens, head width).
+        key: (rows, heads, keys, head width).
         value: As ``key``.
         bias: What is added to the scores, (rows or 1, heads or 1, tokens, keys), without a gradient; or None.
         scaling: Factor on the scores.
         dropout: Probability with which a weight is dropped.
-        unpadded: How to put padding back for as long as tokens attend, if it was left out.
 
     Returns:
-        As ``query``, a view of what has the heads of a token side by side; it can be differentiated once.
+        As ``query``; it can be differentiated once.
     """
-    context: Tensor = _Attention.apply(query, key, value, bias, scaling, *cut_and_factor(dropout), unpadded)
+    context: Tensor = _Attention.apply(query, key, value, bias, scaling, *cut_and_factor(dropout))
     return context
 
 
@@ -62,49 +56,33 @@ class _Attention(torch.autograd.Function):
         scaling: float,
         cut: int,
         factor: float,
-        unpadded: Unpadded | None,
     ) -> Tensor:
         """``cut`` is for :func:`drop_mask`, ``factor`` what the weights that are left are multiplied with."""
-        heads = query.shape[1]
-        ctx.passes, ctx.scaling, ctx.factor = passes_for(query), scaling, factor
-        ctx.heads, ctx.unpadded = heads, unpadded
-        ctx.draw = random_key() if cut else 0, cut
-        query, key, value = (split_heads(part, unpadded, ctx.passes) for part in (query, key, value))
-        shape = torch.Size((len(query), query.shape[1], key.shape[1]))
-        mask = None
-        if ctx.passes is not None:
-            weights = _product(query, key.transpose(1, 2), scaling)
-            kept = ctx.passes.weigh_(weights.unflatten(0, (-1, heads)), bias, *ctx.draw).view(shape)
-        else:
-            weights = query.new_empty(shape)
-            if bias is not None:
-                weights.unflatten(0, (-1, heads)).copy_(bias)
-            weights.baddbmm_(query, key.transpose(1, 2), beta=float(bias is not None), alpha=scaling)
-            _softmax_(weights)
-            mask = drop_mask(shape, cut, ctx.draw[0]) if cut else None
-            kept = _kept(weights, mask)
+        ctx.scaling, ctx.factor, ctx.heads = scaling, factor, query.shape[1]
+        query, key, value = (part.flatten(0, 1) for part in (query, key, value))
+        weights = query.new_empty(len(query), query.shape[1], key.shape[1])
+        if bias is not None:
+            weights.unflatten(0, (-1, ctx.heads)).copy_(bias)
+        weights.baddbmm_(query, key.transpose(1, 2), beta=float(bias is not None), alpha=scaling)
+        _softmax_(weights)
+        mask = drop_mask(weights.shape, cut, random_key()) if cut else None
         ctx.save_for_backward(query, key, value, weights, mask)
-        return merge_heads(_product(kept, value, factor), heads, unpadded, ctx.passes)
+        return _product(_kept(weights, mask), value, factor).unflatten(0, (-1, ctx.heads))
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         query, key, value, weights, mask = ctx.saved_tensors
-        # What stands at padding has no gradient; all of it is one token here, whose gradient is zero.
-        gradient = split_heads(gradients[0], ctx.unpadded, ctx.passes)
+        gradient = gradients[0].flatten(0, 1)
+        value_slope = _product(_kept(weights, mask).transpose(1, 2), gradient, ctx.factor)
         slope = _product(gradient, value.transpose(1, 2), ctx.factor)
-        if ctx.passes is not None:
-            kept = ctx.passes.weigh_back_(weights, slope, *ctx.draw)
-        else:
-            kept = _kept(weights, mask)
-            if mask is not None:
-                keep_(slope, mask)
-            torch._softmax_backward_data(slope, weights, -1, weights.dtype, grad_input=slope)
-        value_slope = _product(kept.transpose(1, 2), gradient, ctx.factor)
+        if mask is not None:
+            keep_(slope, mask)
+        torch._softmax_backward_data(slope, weights, -1, weights.dtype, grad_input=slope)
         query_slope = _product(slope, key, ctx.scaling)
         key_slope = _product(slope.transpose(1, 2), query, ctx.scaling)
         parts = query_slope, key_slope, value_slope
-        return *(merge_heads(part, ctx.heads, ctx.unpadded, ctx.passes) for part in parts), *[None] * 5
+        return *(part.unflatten(0, (-1, ctx.heads)) for part in parts), *[None] * 4
 
 
 def _softmax_(scores: Tensor) -> None:

@@ -8,8 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from acclimate.backbone.passes import passes_for
-
 ROWS = 32
 """Rows whose distributions are computed at a time."""
 
@@ -38,13 +36,6 @@ class _CrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, labels: Tensor) -> Tensor:
-        """Compiled, the distributions are made once more for the backward; by torch that would take longer."""
-        ctx.passes = passes_for(logits)
-        if ctx.passes is not None:
-            logits, labels = logits.contiguous(), labels.to(torch.int64).contiguous()
-            losses, stats = ctx.passes.cross_entropy(logits, labels)
-            ctx.save_for_backward(logits, labels, stats)
-            return losses.sum()
         slope = torch.empty_like(logits) if ctx.needs_input_grad[0] else None
         total = torch.zeros((), dtype=torch.float32)
         for start in range(0, len(labels), ROWS):
@@ -63,7 +54,5 @@ class _CrossEntropy(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        if ctx.passes is not None:
-            return ctx.passes.cross_entropy_back(*ctx.saved_tensors, gradients[0].item()), None
         (slope,) = ctx.saved_tensors
         return slope * gradients[0].to(slope.dtype), None

@@ -1,4 +1,4 @@
-"""What a result was computed with: versions, the processor, and whether its passes were compiled."""
+"""What a result was computed with: versions and the processor."""
 
 from __future__ import annotations
 
@@ -11,10 +11,7 @@ PACKAGES = ("acclimate", "torch", "transformers", "tokenizers", "datasets", "acc
 
 
 def environment() -> dict[str, str]:
-    """Return versions of Python and the packages that matter, the processor and, if there is one, the accelerator.
-
-    On a CPU ``passes`` says who drops values and computes the softmax of attention: ``compiled`` or ``torch``.
-    """
+    """Return versions of Python and the packages that matter, the processor and, if there is one, the accelerator."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
@@ -24,7 +21,7 @@ def environment() -> dict[str, str]:
     found["system"] = f"{platform.system()} {platform.machine()}"
     found["processor"] = f"{_processor()}, {os.cpu_count()} logical cores"
     accelerator = _accelerator()
-    return {**found, "accelerator": accelerator} if accelerator else {**found, "passes": _passes()}
+    return {**found, "accelerator": accelerator} if accelerator else found
 
 
 def _processor() -> str:
@@ -35,12 +32,6 @@ def _processor() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
-
-
-def _passes() -> str:
-    from acclimate.backbone import compiled
-
-    return "torch" if compiled.library() is None else "compiled"
 
 
 def _accelerator() -> str:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tests.cases import each
 from tests.tasks.test_classification import keyword_task
 from tests.test_cli import call
 
@@ -52,7 +53,7 @@ def test_a_teacher_for_all_seeds(tiny_bert, student, folder, monkeypatch, capsys
     assert f"macro_f1: teacher {results[0]['teacher_metrics']['macro_f1']:.4f}" in said
 
 
-@pytest.mark.parametrize(
+@each(
     ("arguments", "message"),
     [
         (["--seeds", 0], "seeds must be at least 1"),

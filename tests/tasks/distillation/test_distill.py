@@ -21,8 +21,10 @@ from acclimate.tasks.distillation.phases import Lesson
 from acclimate.tasks.distillation.scores import scores
 from acclimate.tasks.distillation.signs import teacher_signs
 from acclimate.tasks.loading import knows_task
+from tests.cases import each
 from tests.tasks.distillation.conftest import CPU
 from tests.tasks.test_classification import QUICK, keyword_task
+from tests.tiny import ENCODERS
 
 FAST = {"learning_rate": 3e-3, "student_epochs": 2, "student_learning_rate": 1e-3, **QUICK}
 
@@ -164,10 +166,11 @@ def test_a_learned_connector_and_schedules(teacher, untaught):
     assert each.disagreement[1:] != shared.disagreement[1:]
 
 
-def test_every_architecture_can_be_a_student(teacher, any_encoder):
+@each("kind", sorted(ENCODERS))
+def test_every_architecture_can_be_a_student(teacher, encoders, kind):
     task = keyword_task(train=8, test=4)
     options = {"epochs": 2, "distill_share": 0.5, "student_epochs": 1, **QUICK}
-    result = distill(teacher, any_encoder, task, **options)
+    result = distill(teacher, encoders[kind], task, **options)
     assert len(result.predicted) == 4
     assert result.units == 32
 
@@ -338,7 +341,7 @@ SLIPS = [
 ]
 
 
-@pytest.mark.parametrize(("slip", "message"), SLIPS)
+@each(("slip", "message"), SLIPS)
 def test_a_slip_in_a_stage_before_is_found_before_any(tiny_bert, student, slip, message, monkeypatch):
     for name in ("finetune", "train_once"):
         monkeypatch.setattr(f"acclimate.tasks.distillation.stages.{name}", None)
@@ -395,7 +398,7 @@ def test_a_task_with_several_labels(tiny_bert, student, objective):
         assert result.metrics["micro_f1"] > result.student_metrics["micro_f1"]
 
 
-@pytest.mark.parametrize(
+@each(
     ("options", "message"),
     [
         ({"objective": "kd"}, "Unknown objective 'kd'"),

@@ -10,11 +10,12 @@ from acclimate.objectives.activation_boundary import activation_boundary
 from acclimate.tasks.classifier import load_classifier
 from acclimate.tasks.distillation.phases import Lesson, Watch, slopes, switch_epoch
 from acclimate.tasks.distillation.signs import teacher_signs
+from tests.cases import each
 from tests.tasks.distillation.conftest import CPU
 from tests.tasks.test_classification import keyword_task
 
 
-@pytest.mark.parametrize(
+@each(
     ("epochs", "share", "expected"),
     [(10, 0.9, 9), (10, 0.6, 6), (10, 0.7, 7), (5, 0.9, 4), (100, 0.29, 29), (10, 0.0, 0), (10, 1.0, 10)],
 )

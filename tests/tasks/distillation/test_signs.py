@@ -15,8 +15,10 @@ from acclimate.modules.connectors import Connectors
 from acclimate.tasks.classifier import load_classifier
 from acclimate.tasks.distillation import signs as module
 from acclimate.tasks.distillation.signs import first_token, teacher_signs, width
+from tests.cases import each
 from tests.tasks.distillation.conftest import CPU
 from tests.tasks.test_classification import keyword_task
+from tests.tiny import ENCODERS
 
 
 @pytest.fixture
@@ -88,12 +90,13 @@ def test_whatever_changes_the_signs_changes_their_key(loaded):
     assert len(set(keys)) == len(keys)
 
 
-def test_every_architecture_shows_what_enters_its_head(any_encoder):
+@each("kind", sorted(ENCODERS))
+def test_every_architecture_shows_what_enters_its_head(encoders, kind):
     task = keyword_task(train=6)
     torch.manual_seed(0)
-    classifier = load_classifier(any_encoder, task.labels, 64, CPU)
+    classifier = load_classifier(encoders[kind], task.labels, 64, CPU)
     rows = classifier.features(task.train)
-    signs = teacher_signs(classifier, rows, Connectors("none", width(any_encoder), 32, 0), "fp32", cache=False)
+    signs = teacher_signs(classifier, rows, Connectors("none", width(encoders[kind]), 32, 0), "fp32", cache=False)
     inputs = classifier.collate(rows)
     labels = inputs.pop("labels")
     assert len(labels) == 6
@@ -105,7 +108,7 @@ def test_every_architecture_shows_what_enters_its_head(any_encoder):
     assert torch.equal((states > 0)[sure], signs.active(range(6))[sure])
 
 
-@pytest.mark.parametrize("change", ["no token", "last", "padded in front", "decoder"])
+@each("change", ["no token", "last", "padded in front", "decoder"])
 def test_a_model_whose_first_token_stands_for_nothing(teacher, tmp_path, change):
     copy = shutil.copytree(teacher, tmp_path / "copy")
     assert width(copy) == 32

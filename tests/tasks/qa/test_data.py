@@ -11,6 +11,7 @@ import pytest
 
 from acclimate.errors import UserError
 from acclimate.tasks.qa import Answer, QATask, load_qa
+from tests.cases import each
 
 PASSAGE = "Ada Lovelace wrote the first program. Ada was born in London, and Byron was her father."
 
@@ -88,7 +89,7 @@ def changed(change):
     return value
 
 
-@pytest.mark.parametrize(
+@each(
     ("change", "message"),
     [
         (lambda p: p["qas"][1]["answers"][0].update(text="Paris"), "question 'q2': the answer 'Paris' is not in the"),
@@ -119,7 +120,7 @@ def test_errors_say_where(change, message):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize(
+@each(
     ("text", "message"),
     [
         ("[]", "not in SQuAD form"),
@@ -172,7 +173,7 @@ def test_few_shot_draws_questions_in_their_order():
         task.few_shot(0, seed=0)
 
 
-@pytest.mark.parametrize("name", ["squad_sample", "covid_qa", "rrc_restaurant"])
+@each("name", ["squad_sample", "covid_qa", "rrc_restaurant"])
 def test_real_sets_are_read_whole(shared, name):
     sizes = {"squad_sample": (839, 105, 246), "covid_qa": (1012, 64, 304), "rrc_restaurant": (632, 167, 431)}
     task = load_qa(shared / "data" / name)

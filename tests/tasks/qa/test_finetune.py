@@ -17,7 +17,9 @@ from acclimate.tasks.qa import QATask
 from acclimate.tasks.qa.reader import load_reader
 from acclimate.tasks.qa.windows import Reading
 from acclimate.tasks.text import task_text
+from tests.cases import each
 from tests.tasks.qa.toy import food_task, squad
+from tests.tiny import ENCODERS
 
 QUICK = {"progress": False, "precision": "fp32", "max_length": 64}
 
@@ -127,8 +129,9 @@ def test_long_training_answers_lift_the_limit(tiny_bert):
     assert reader.answer_tokens >= 81
 
 
-def test_every_architecture_answers(any_encoder):
-    result = finetune(any_encoder, food_task(train=8, test=4), epochs=1, **QUICK)
+@each("kind", sorted(ENCODERS))
+def test_every_architecture_answers(encoders, kind):
+    result = finetune(encoders[kind], food_task(train=8, test=4), epochs=1, **QUICK)
     assert len(result.predicted) == 4
 
 
