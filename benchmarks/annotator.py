@@ -29,15 +29,15 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
-from acclimate.backbone.attention import NAME as ATTENTION
-from acclimate.backbone.device import default_device, fast_fp32_matmul, to_device, writes_attention_out
+from acclimate.device import default_device, enable_fast_fp32_matmul, to_device, uses_eager_attention
 from acclimate.errors import UserError
-from acclimate.selective import AnnotationOptions, Unit, annotate_units
-from acclimate.selective.scoring import ClassifierConfidence
-from acclimate.selective.units import make_units as units_of
+from acclimate.methods.selective import AnnotationOptions, Unit, annotate_units
+from acclimate.methods.selective.annotation import make_units as units_of
+from acclimate.methods.selective.annotator import ClassifierConfidence
+from acclimate.models.attention import ATTENTION_NAME as ATTENTION
 from acclimate.tasks import load_task
-from acclimate.tasks.classifier import Classifier, load_classifier
-from acclimate.tasks.loading import knows_task
+from acclimate.tasks.classification.classifier import Classifier, load_classifier
+from acclimate.tasks.loading import is_classifier_of
 from benchmarks.data import make_tokenizer
 from benchmarks.measure import keep, machine, say
 
@@ -95,7 +95,7 @@ class Work:
 def made_up(options: argparse.Namespace) -> Work:
     """Return work that needs no file."""
     theirs = make_classifier(options.shape, options.seed, "sdpa")
-    ours = make_classifier(options.shape, options.seed, ATTENTION if writes_attention_out(default_device()) else None)
+    ours = make_classifier(options.shape, options.seed, ATTENTION if uses_eager_attention(default_device()) else None)
     classifier = Classifier(ours, make_tokenizer("minilm"), 512)
     units = make_units(options.texts, options.seed)
     guessed = ClassifierConfidence(classifier, pair=False)([(unit, unit.tokens) for unit in units]).argmax(1)
@@ -111,7 +111,7 @@ def of_task(options: argparse.Namespace) -> Work:
             model is no classifier of it.
     """
     task, device = load_task(options.task), default_device()
-    if not knows_task(options.model, task):  # two fresh heads would not be the same
+    if not is_classifier_of(options.model, task):  # two fresh heads would not be the same
         raise UserError(f"'{options.model}' is no classifier of '{task.name}'; `acclimate annotate` makes one.")
     if task.train[0].text_pair is not None or len(task.train) < options.texts:
         raise UserError(f"Give a task of {options.texts} single texts or more.")
@@ -161,7 +161,7 @@ def released_order(work: Work, delta: float) -> list[list[bool]]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Take turns, and return seconds, ratios and what differs."""
-    fast_fp32_matmul()
+    enable_fast_fp32_matmul()
     work = of_task(options) if options.task else made_up(options)
     rule = AnnotationOptions(delta=options.delta)
     confidence = ClassifierConfidence(work.ours, pair=False)

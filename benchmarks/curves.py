@@ -26,21 +26,14 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel, logging
 
-from acclimate.backbone import attach, load_masked_lm, load_tokenizer
-from acclimate.backbone.device import (
-    Precision,
-    autocast,
-    default_device,
-    fast_fp32_matmul,
-    has_fast_bf16,
-    to_device,
-)
-from acclimate.corpus import TokenRows
+from acclimate.corpus import TokenDataset
+from acclimate.device import Precision, autocast, default_device, enable_fast_fp32_matmul, has_fast_bf16, to_device
 from acclimate.masking import RandomMasking
+from acclimate.models import attach, load_masked_lm, load_tokenizer
 from acclimate.objectives import Batch, MaskedLM
-from acclimate.training.batches import Collator, Steps
+from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.engine import Engine, Terms
-from acclimate.training.loop import train
+from acclimate.training.trainer import train
 from benchmarks.data import SHARED, real_documents
 from benchmarks.measure import keep, machine, say
 
@@ -71,9 +64,9 @@ def load(dropout: bool) -> PreTrainedModel:
     return model.train()
 
 
-def ours(data: Steps, precision: Precision, dropout: bool) -> list[float]:
+def ours(data: StepDataset, precision: Precision, dropout: bool) -> list[float]:
     """Train as ``adapt`` does."""
-    fast_fp32_matmul()
+    enable_fast_fp32_matmul()
     model = load(dropout)
     attach(model)
     to_device(model)
@@ -86,7 +79,7 @@ def ours(data: Steps, precision: Precision, dropout: bool) -> list[float]:
     return engine.losses
 
 
-def plain(data: Steps, precision: Precision, dropout: bool) -> list[float]:
+def plain(data: StepDataset, precision: Precision, dropout: bool) -> list[float]:
     """Train the model of ``transformers`` in a plain loop, all texts of a step padded together."""
     model = torch.nn.Module.to(load(dropout), default_device())
     torch.set_float32_matmul_precision("highest")  # as torch has it: loading a model here has changed it
@@ -126,14 +119,14 @@ def joined(batches: Sequence[Batch]) -> dict[str, Tensor]:
     }
 
 
-def real_steps(corpus: str, steps: int, batch: int) -> Steps:
+def real_steps(corpus: str, steps: int, batch: int) -> StepDataset:
     """Return the steps on real text: one text a document, its first 128 tokens."""
     tokenizer = load_tokenizer(MODEL)
     documents = real_documents(corpus, steps * batch)
     encoded = tokenizer(documents, truncation=True, max_length=128)["input_ids"]
-    rows = TokenRows.of([ids for ids in encoded if len(ids) >= 10])
+    rows = TokenDataset.of([ids for ids in encoded if len(ids) >= 10])
     collator = Collator.of(tokenizer, RandomMasking(), TOKENS)
-    return Steps(rows, collator, batch_size=batch, steps=steps, seed=0)
+    return StepDataset(rows, collator, batch_size=batch, steps=steps, seed=0)
 
 
 def plot(result: dict[str, Any], file: Path) -> None:

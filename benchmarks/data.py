@@ -21,8 +21,8 @@ from transformers import (
     RobertaConfig,
 )
 
-from acclimate.backbone import load_tokenizer
-from acclimate.errors import UserError, unknown
+from acclimate.errors import UserError, unknown_name_error
+from acclimate.models import load_tokenizer
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 LONGEST = 164
@@ -65,7 +65,7 @@ def shape_of(name: str) -> Shape:
         UserError: If there is none of that name.
     """
     if name not in SHAPES:
-        raise unknown("shape", name, SHAPES)
+        raise unknown_name_error("shape", name, SHAPES)
     return SHAPES[name]
 
 

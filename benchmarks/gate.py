@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from transformers import PreTrainedModel
 
-from acclimate.backbone.device import Precision, default_device
+from acclimate.device import Precision, default_device
 from benchmarks.data import make_model
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from acclimate.backbone.device import default_device, has_fast_bf16
+from acclimate.device import default_device, has_fast_bf16
 from acclimate.files import write_json
 from acclimate.study.environment import environment
 from benchmarks import worker

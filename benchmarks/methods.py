@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from acclimate.backbone.device import choose_precision
+from acclimate.device import choose_precision
 from acclimate.training.method import lookup, names
 from benchmarks.measure import Spec, interleave, keep, machine, say
 from benchmarks.worker import METHOD

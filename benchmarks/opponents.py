@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from transformers import DataCollatorForLanguageModeling, PreTrainedModel, Trainer, TrainerCallback, TrainingArguments
 
-from acclimate.backbone.device import autocast, default_device
-from acclimate.objectives import contrast
+from acclimate.device import autocast, default_device
+from acclimate.objectives import contrastive_loss
 from benchmarks.data import make_texts, make_tokenizer
 from benchmarks.gate import Gate, Job, endless
 
@@ -63,7 +63,7 @@ def three_forwards(job: Job, gate: Gate) -> None:
             gates.values = importance
             general = _pool(encode(input_ids=batch["input_ids"], attention_mask=mask).last_hidden_state, mask)
             gates.values = None
-            loss = out.loss + contrast(anchor, positive, general, 0.05)
+            loss = out.loss + contrastive_loss(anchor, positive, general, 0.05)
         _step(model, optimiser, loss)
         gate.step(tokens)
 

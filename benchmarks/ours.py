@@ -5,20 +5,19 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from acclimate.backbone import LoadedModel, attach
-from acclimate.backbone.device import fast_fp32_matmul, to_device
-from acclimate.backbone.memory import training_tokens
-from acclimate.backbone.shapes import grain_of
-from acclimate.corpus import TokenRows
+from acclimate.corpus import TokenDataset
+from acclimate.device import enable_fast_fp32_matmul, to_device
 from acclimate.masking import RandomMasking
 from acclimate.methods import Method, get
+from acclimate.models import LoadedModel, attach
+from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.modules import virtual_ids
 from acclimate.objectives import Batch
-from acclimate.training.batches import Collator, Steps
-from acclimate.training.engine import Engine, reference_for
-from acclimate.training.lengths import extend
-from acclimate.training.loop import train
-from acclimate.training.run import Run
+from acclimate.training.batches import Collator, StepDataset
+from acclimate.training.engine import Engine, make_reference
+from acclimate.training.method import AdaptContext
+from acclimate.training.options import add_method_virtual_tokens
+from acclimate.training.trainer import train
 from acclimate.updates import UpdateRule, summed_importance
 from benchmarks.data import make_model, make_texts, make_tokenizer
 from benchmarks.gate import Gate, Job
@@ -29,7 +28,7 @@ ENDLESS = 10_000_000
 """Steps that no measurement reaches."""
 
 
-class CountedSteps(Steps):
+class CountedSteps(StepDataset):
     """Steps that remember how many tokens each had: the loader reads a step ahead of the training."""
 
     def __init__(self, *arguments, **options) -> None:
@@ -60,21 +59,21 @@ class StepEnds(UpdateRule):
         self.gate.step(self.read.popleft())
 
 
-def start(job: Job, method: Method | None = None) -> Run:
+def start(job: Job, method: Method | None = None) -> AdaptContext:
     """Build what ``adapt`` builds before it trains."""
-    fast_fp32_matmul()
+    enable_fast_fp32_matmul()
     loaded = LoadedModel(make_model(job.shape, job.seed).eval(), make_tokenizer(job.shape), absent_head=False)
     layers = attach(loaded.model)
     if method is not None:
-        extend(loaded, method, job.seed)
+        add_method_virtual_tokens(loaded, method, job.seed)
     to_device(loaded.model)
     if job.rows is not None:
-        rows = TokenRows.load(job.rows)
+        rows = TokenDataset.load(job.rows)
     else:
         appended = virtual_ids(loaded.tokenizer)
         texts = make_texts(job.shape, job.count, job.seed, job.lengths)
-        rows = TokenRows.of([[*text.tolist(), *appended] for text in texts])
-    return Run(loaded.model, layers, loaded.tokenizer, rows, RandomMasking(), job.seed, job.precision, False)
+        rows = TokenDataset.of([[*text.tolist(), *appended] for text in texts])
+    return AdaptContext(loaded.model, layers, loaded.tokenizer, rows, RandomMasking(), job.seed, job.precision, False)
 
 
 def method(name: str, job: Job, gate: Gate, **settings: Any) -> None:
@@ -101,9 +100,11 @@ def _train(job: Job, gate: Gate, method: Method) -> None:
     run = start(job, method)
     method.prepare(run)
     objectives = method.objectives()
-    engine = Engine(run.model, objectives, run.precision, reference=reference_for(objectives, run.model))
+    engine = Engine(run.model, objectives, run.precision, reference=make_reference(objectives, run.model))
     room = training_tokens(run.model, engine.student_views)
-    collator = Collator.of(run.tokenizer, run.masking, room, rewritings=engine.rewritings, grain=grain_of(run.model))
+    collator = Collator.of(
+        run.tokenizer, run.masking, room, rewritings=engine.rewritings, grain=padding_policy(run.model)
+    )
     data = CountedSteps(run.rows, collator, batch_size=job.batch, steps=ENDLESS, seed=job.seed)
     data.appended = len(virtual_ids(run.tokenizer))
     rule = StepEnds(gate, data.read, method.update_rule())

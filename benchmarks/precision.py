@@ -28,14 +28,14 @@ import torch
 from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from acclimate.backbone import lowered
-from acclimate.backbone.device import default_device, has_fast_bf16
+from acclimate.device import default_device, has_fast_bf16
 from acclimate.errors import UserError
-from acclimate.evaluation.ttest import paired_t
+from acclimate.evaluation.statistics import paired_t_test
 from acclimate.files import read_json, write_json
+from acclimate.kernels import mixed_precision
 from acclimate.tasks import FinetuneResult, finetune
 from acclimate.tasks.kinds import load_task
-from acclimate.tasks.splits import held_back, limited
+from acclimate.tasks.splits import limit_splits, replace_test_with_dev
 from benchmarks.data import SHARED
 from benchmarks.measure import keep, machine, say
 
@@ -61,7 +61,7 @@ def arithmetic(name: str) -> Iterator[str]:
     if name == "fp32":
         yield "fp32"
         return
-    with patch.object(lowered, "lowers_weights", lambda *_: name == "lowered"):
+    with patch.object(mixed_precision, "uses_bf16_weights", lambda *_: name == "lowered"):
         if has_fast_bf16(default_device().type):
             yield "bf16"
         else:
@@ -89,7 +89,7 @@ def compared(runs: dict[str, dict[str, dict[str, float]]], name: str, metric: st
         return f"{row} | | |"
     away = ours - base
     half = float(stats.t.ppf(0.975, len(away) - 1)) * away.std(ddof=1) / len(away) ** 0.5
-    p = paired_t(ours.tolist(), base.tolist())
+    p = paired_t_test(ours.tolist(), base.tolist())
     return f"{row} {away.mean():+.3f} | {away.mean() - half:+.3f} to {away.mean() + half:+.3f} | {p:.3f} |"
 
 
@@ -109,12 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     model, task = SHARED / "models" / options.model, SHARED / "data" / options.task
     try:
-        data = held_back(load_task(task if task.is_dir() else options.task))
+        data = replace_test_with_dev(load_task(task if task.is_dir() else options.task))
     except UserError as error:
         print(error)
         return 0
     if options.limit:
-        data = limited(data, train=options.limit)
+        data = limit_splits(data, train=options.limit)
     where = {name: value for name, value in vars(options).items() if name not in ("json", "seeds", "arithmetics")}
     result: dict[str, Any] = {"settings": where, "runs": {name: {} for name in ARITHMETICS}}
     if options.json and options.json.is_file():

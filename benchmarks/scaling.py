@@ -24,8 +24,8 @@ import matplotlib
 import numpy as np
 import torch
 
-from acclimate.backbone.device import choose_precision
-from acclimate.corpus.rows import RowWriter
+from acclimate.corpus.token_dataset import TokenDatasetWriter
+from acclimate.device import choose_precision
 from benchmarks.data import draw_lengths, shape_of
 from benchmarks.gate import memory
 from benchmarks.measure import Contender, Spec, interleave, keep, machine, say
@@ -37,7 +37,7 @@ CHUNK = 2_000
 def write_corpus(folder: Path, tokens: int, shape: str, seed: int) -> dict[str, float]:
     """Write token rows of random texts as a stream; return tokens, seconds and own memory in bytes at the end."""
     rng, vocabulary, begin = np.random.default_rng([seed, 9]), shape_of(shape).vocabulary, time.perf_counter()
-    with RowWriter(folder, vocabulary - 1) as writer:
+    with TokenDatasetWriter(folder, vocabulary - 1) as writer:
         while writer.tokens < tokens:
             ends = np.cumsum(draw_lengths("lognormal", CHUNK, rng))
             ids = rng.integers(104, vocabulary - 1, int(ends[-1]))  # between them no shape has a special token

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 
-from acclimate.backbone.device import default_device
+from acclimate.device import default_device
 from acclimate.errors import UserError
 from acclimate.files import read_json
 from benchmarks.measure import (

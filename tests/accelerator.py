@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 
-from acclimate.backbone import device as choices
+from acclimate import device as choices
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.type_as)

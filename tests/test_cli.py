@@ -12,7 +12,7 @@ import torch
 
 import acclimate.training
 from acclimate import cli
-from acclimate.training import processes
+from acclimate.training import distributed
 from tests.cases import each
 from tests.tiny import TEXTS
 
@@ -92,7 +92,7 @@ def test_at_the_end_a_process_leaves_the_others(verb, monkeypatch, capsys, tmp_p
     done = []
     result = SimpleNamespace(out=tmp_path, method="mlm", steps=1, tokens=9, seconds=1.0, losses={})
     monkeypatch.setattr(acclimate.training, verb, lambda **_: done.append("trained") or result)
-    monkeypatch.setattr(processes, "leave", lambda: done.append("left"))
+    monkeypatch.setattr(distributed, "leave_process_group", lambda: done.append("left"))
     model = ["--model", "m"] if verb == "adapt" else []
     assert call(monkeypatch, capsys, verb, *model, "--corpus", "c", "--out", "o")[0] == 0
     assert done == ["trained", "left"]

@@ -6,12 +6,12 @@ import multiprocessing
 
 import pytest
 
-from acclimate.files import found_file, new_folder
+from acclimate.files import atomic_folder, find_file
 
 
 def make(path, times: int) -> None:
     for _ in range(times):
-        with new_folder(path) as folder:
+        with atomic_folder(path) as folder:
             (folder / "a").write_text("whole")
             (folder / "b").write_text("whole")
 
@@ -30,7 +30,7 @@ def test_processes_that_make_the_same_folder_do_not_disturb_each_other(tmp_path)
 
 def test_an_error_leaves_what_was_there(tmp_path):
     make(tmp_path / "folder", 1)
-    with pytest.raises(KeyError), new_folder(tmp_path / "folder") as folder:
+    with pytest.raises(KeyError), atomic_folder(tmp_path / "folder") as folder:
         (folder / "a").write_text("half")
         raise KeyError
     assert (tmp_path / "folder" / "a").read_text() == "whole"
@@ -40,6 +40,6 @@ def test_an_error_leaves_what_was_there(tmp_path):
 def test_a_name_that_no_file_can_have_is_no_file(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.txt").write_text("x")
-    assert found_file(tmp_path / "a.txt") == found_file("~/a.txt") == tmp_path / "a.txt"
+    assert find_file(tmp_path / "a.txt") == find_file("~/a.txt") == tmp_path / "a.txt"
     for name in ("", str(tmp_path), "gone.txt", "x" * 5000, "~no-such-user/a.txt", "a\0b"):
-        assert found_file(name) is None
+        assert find_file(name) is None

@@ -12,7 +12,7 @@ import pytest
 from acclimate import locks
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.locks import Claim, only_writer
+from acclimate.locks import Claim, output_lock
 from acclimate.tasks import finetune
 from acclimate.training import adapt
 from tests.tiny import TEXTS
@@ -59,40 +59,40 @@ def test_a_claim_is_taken_once_and_given_back(tmp_path):
 
 
 def test_another_process_is_named_and_its_end_is_seen(out):
-    holder = Holder(lambda: only_writer(out))
-    with pytest.raises(UserError) as caught, only_writer(out):
+    holder = Holder(lambda: output_lock(out))
+    with pytest.raises(UserError) as caught, output_lock(out):
         pass
     message = str(caught.value)
     assert f"Another run is writing '{out}' (pid {holder.pid} on " in message and "choose another folder" in message
     assert "\n" not in message
     holder.kill()
-    with only_writer(out):
+    with output_lock(out):
         assert Claim(out.parent / ".adapted.lock").owner().pid != holder.pid
     assert list(out.parent.iterdir()) == []
 
 
 def test_a_lock_ends_with_an_error_in_the_work(out):
-    with pytest.raises(KeyboardInterrupt), only_writer(out):
+    with pytest.raises(KeyboardInterrupt), output_lock(out):
         raise KeyboardInterrupt
-    with only_writer(out.parent / "." / "adapted"), pytest.raises(UserError, match="Another run"), only_writer(out):
+    with output_lock(out.parent / "." / "adapted"), pytest.raises(UserError, match="Another run"), output_lock(out):
         pass
 
 
 def test_of_another_machine_only_silence_counts(out, monkeypatch):
-    monkeypatch.setattr(locks, "PATIENCE", 1.0)
-    monkeypatch.setattr(locks, "POLL", 0.1)
-    holder = Holder(lambda: only_writer(out), machine="node7")
+    monkeypatch.setattr(locks, "LEASE_SECONDS", 1.0)
+    monkeypatch.setattr(locks, "POLL_SECONDS", 0.1)
+    holder = Holder(lambda: output_lock(out), machine="node7")
     claim = Claim(out.parent / ".adapted.lock")
     end = time.monotonic() + 2.5
     while time.monotonic() < end:  # it lives, so it keeps what it has for much longer than the patience
         assert not claim.take()
         time.sleep(0.1)
-    with pytest.raises(UserError, match=rf"pid {holder.pid} on node7"), only_writer(out):
+    with pytest.raises(UserError, match=rf"pid {holder.pid} on node7"), output_lock(out):
         pass
     holder.kill()
     assert not Claim(claim.path).take()  # its silence has not lasted yet
     began = time.monotonic()
-    with only_writer(out):
+    with output_lock(out):
         assert 0.5 < time.monotonic() - began < 30
 
 
@@ -110,7 +110,7 @@ def test_a_marker_of_other_settings_is_explained(tmp_path, monkeypatch):
     monkeypatch.setattr(socket, "gethostname", lambda: "node7")
     assert holder.take()
     monkeypatch.undo()
-    monkeypatch.setattr(locks, "PATIENCE", 7.0)
+    monkeypatch.setattr(locks, "LEASE_SECONDS", 7.0)
     with pytest.raises(UserError, match="another version of acclimate"):
         Claim(holder.path).take()
 
@@ -119,7 +119,7 @@ def test_where_nothing_can_be_written_there_is_no_lock(out, monkeypatch, tmp_pat
     (tmp_path / "file").touch()
     with (
         pytest.raises(UserError, match=r"Cannot write beside.*Choose another folder"),
-        only_writer(tmp_path / "file/x"),
+        output_lock(tmp_path / "file/x"),
     ):
         pass
 
@@ -127,14 +127,14 @@ def test_where_nothing_can_be_written_there_is_no_lock(out, monkeypatch, tmp_pat
         raise OSError(errno.EROFS, "Read-only file system")
 
     monkeypatch.setattr(Claim, "take", refuse)
-    with only_writer(out):
+    with output_lock(out):
         pass
 
 
 def test_one_lock_for_all_processes_of_a_distributed_run(out, monkeypatch):
-    with only_writer(out):
+    with output_lock(out):
         monkeypatch.setenv("RANK", "1")
-        with only_writer(out):
+        with output_lock(out):
             pass
         assert (out.parent / ".adapted.lock").exists()
 
@@ -142,7 +142,7 @@ def test_one_lock_for_all_processes_of_a_distributed_run(out, monkeypatch):
 def test_an_empty_rank_is_no_rank(out, monkeypatch):
     monkeypatch.setenv("RANK", "")
 
-    @locks.one_writer
+    @locks.with_output_lock
     def write(out):
         return (out.parent / f".{out.name}.lock").exists()
 
@@ -152,7 +152,7 @@ def test_an_empty_rank_is_no_rank(out, monkeypatch):
 def test_adapt_and_finetune_leave_a_folder_alone_that_another_writes(tiny_bert, tmp_path):
     out = tmp_path / "out"
     options = {"steps": 1, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}
-    holder = Holder(lambda: only_writer(out))
+    holder = Holder(lambda: output_lock(out))
     with pytest.raises(UserError, match=rf"Another run is writing '{out}' \(pid {holder.pid} on"):
         adapt(tiny_bert, Corpus.of(TEXTS), "mlm", out, **options)
     with pytest.raises(UserError, match="Another run is writing"):

@@ -8,7 +8,7 @@ import pytest
 from acclimate import masking, methods
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.registry import own_code
+from acclimate.registry import hash_user_code
 from acclimate.training import adapt
 from acclimate.training.method import REGISTRY
 from tests.tiny import TEXTS
@@ -45,24 +45,24 @@ def mine(tmp_path, monkeypatch):
 
 def test_code_of_this_package_is_known_by_its_version():
     for name in methods.names():
-        assert own_code(methods.lookup(name)) == {}
+        assert hash_user_code(methods.lookup(name)) == {}
     for name in masking.names():
-        assert own_code(masking.lookup(name)) == {}
+        assert hash_user_code(masking.lookup(name)) == {}
 
 
 def test_code_of_others_is_known_by_its_file_also_through_what_derives_from_it(mine):
     first = mine("first")
-    code = own_code(first)
+    code = hash_user_code(first)
     assert list(code) == ["my_methods"]
     assert methods.get("mine").file_contents() == {"code of my_methods": code["my_methods"]}
     derived = type("Derived", (first,), {"__module__": "my_methods"})
-    assert own_code(derived) == code
-    assert own_code(mine("second")) != code
-    assert own_code(mine("first")) == code
+    assert hash_user_code(derived) == code
+    assert hash_user_code(mine("second")) != code
+    assert hash_user_code(mine("first")) == code
 
 
 def test_a_class_without_a_file_has_no_code_to_look_at():
-    assert own_code(type("Typed", (methods.Method,), {"__module__": "nowhere"})) == {}
+    assert hash_user_code(type("Typed", (methods.Method,), {"__module__": "nowhere"})) == {}
 
 
 def test_a_method_that_was_mended_is_not_finished(mine, tiny_bert, tmp_path):

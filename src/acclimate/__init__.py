@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 from acclimate.version import __version__
 
 if TYPE_CHECKING:
-    from acclimate.analysis import inspect_embeddings, inspect_importance
-    from acclimate.analysis.advice import advise
-    from acclimate.analysis.leakage import inspect_leakage
     from acclimate.cards import push_to_hub
+    from acclimate.inspect import inspect_embeddings, inspect_importance
+    from acclimate.inspect.leakage import inspect_leakage
+    from acclimate.planning.advice import advise
     from acclimate.study import compare
     from acclimate.tasks import distill, finetune
     from acclimate.training import adapt, pretrain
@@ -30,22 +30,22 @@ __all__ = [
     "push_to_hub",
 ]
 
-_HOMES = {
+_EXPORT_MODULES = {
     "adapt": "acclimate.training",
-    "advise": "acclimate.analysis.advice",
+    "advise": "acclimate.planning.advice",
     "push_to_hub": "acclimate.cards",
     "pretrain": "acclimate.training",
     "distill": "acclimate.tasks",
     "finetune": "acclimate.tasks",
     "compare": "acclimate.study",
-    "inspect_embeddings": "acclimate.analysis",
-    "inspect_importance": "acclimate.analysis",
-    "inspect_leakage": "acclimate.analysis.leakage",
+    "inspect_embeddings": "acclimate.inspect",
+    "inspect_importance": "acclimate.inspect",
+    "inspect_leakage": "acclimate.inspect.leakage",
 }
 
 
 def __getattr__(name: str) -> Any:
     """Import a verb when it is first asked for, so that ``import acclimate`` stays quick."""
-    if name in _HOMES:
-        return getattr(import_module(_HOMES[name]), name)
+    if name in _EXPORT_MODULES:
+        return getattr(import_module(_EXPORT_MODULES[name]), name)
     raise AttributeError(f"module 'acclimate' has no attribute '{name}'")

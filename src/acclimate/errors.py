@@ -48,7 +48,7 @@ def did_you_mean(name: str, options: Iterable[str]) -> str:
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
-def unknown(kind: str, name: str, options: Iterable[str]) -> UserError:
+def unknown_name_error(kind: str, name: str, options: Iterable[str]) -> UserError:
     """Make the error for a name that is not among ``options``.
 
     Args:

@@ -29,7 +29,7 @@ def hash_file(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def found_file(name: str | Path) -> Path | None:
+def find_file(name: str | Path) -> Path | None:
     """Return the path of a file, ``~`` being the home folder; None if there is none.
 
     Some parameters are a file or else words: what no file can be called, because it is too long, say, is no error.
@@ -154,7 +154,7 @@ def check_writable(out: str | Path | None) -> None:
         raise UserError(f"Cannot write beside '{out}': {error.strerror}. Choose another folder.") from error
 
 
-def inside(folder: str | Path, name: str) -> Path:
+def safe_join(folder: str | Path, name: str) -> Path:
     """Return the path of a file of a folder, whose name comes from elsewhere.
 
     Raises:
@@ -167,7 +167,7 @@ def inside(folder: str | Path, name: str) -> Path:
 
 
 @contextmanager
-def disk_errors(path: str | Path) -> Iterator[None]:
+def translate_disk_errors(path: str | Path) -> Iterator[None]:
     """Let a full disk be an ``OSError``, whatever a writer of tensors makes of it.
 
     Those of ``safetensors`` and ``tokenizers`` raise errors of their own, and ``torch.save`` a ``RuntimeError``.
@@ -185,48 +185,48 @@ def disk_errors(path: str | Path) -> Iterator[None]:
         raise
 
 
-NEW, OLD = "new-", "old-"
+NEW_PREFIX, OLD_PREFIX = "new-", "old-"
 
 
 @contextmanager
-def new_folder(path: str | Path) -> Iterator[Path]:
+def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Give a temporary folder beside ``path`` that takes its place when the block ends well.
 
     A folder that was there before is replaced only then. If the block raises, ``path`` is as it was. What a kill
-    leaves of the temporary one is removed by :func:`sweep`.
+    leaves of the temporary one is removed by :func:`remove_leftovers`.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{NEW}"))
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{NEW_PREFIX}"))
     try:
-        with disk_errors(path):
+        with translate_disk_errors(path):
             yield temporary
         temporary.chmod(0o755)
-        _put(temporary, path)
+        _move_into_place(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
-def sweep(path: str | Path) -> None:
-    """Remove what processes that were killed left of :func:`new_folder`; for who alone may write ``path``.
+def remove_leftovers(path: str | Path) -> None:
+    """Remove what processes that were killed left of :func:`atomic_folder`; for who alone may write ``path``.
 
     If one was killed between the two renames of a replacement, what was there before comes back.
     """
     path = Path(path)
-    for old in path.parent.glob(f".{glob.escape(path.name)}.{OLD}*"):
+    for old in path.parent.glob(f".{glob.escape(path.name)}.{OLD_PREFIX}*"):
         if (old / "old").exists() and not path.exists():
             with suppress(OSError):
                 os.replace(old / "old", path)
         shutil.rmtree(old, ignore_errors=True)
-    for new in path.parent.glob(f".{glob.escape(path.name)}.{NEW}*"):
+    for new in path.parent.glob(f".{glob.escape(path.name)}.{NEW_PREFIX}*"):
         shutil.rmtree(new, ignore_errors=True)
 
 
-def _put(temporary: Path, path: Path) -> None:
+def _move_into_place(temporary: Path, path: Path) -> None:
     """Let ``temporary`` take the place of ``path``; of several processes that do so at once, none fails."""
     for tries in range(20, 0, -1):
-        old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{OLD}")) if path.exists() else None
+        old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{OLD_PREFIX}")) if path.exists() else None
         try:
             if old is not None:
                 with suppress(FileNotFoundError):  # another process was quicker to move it away

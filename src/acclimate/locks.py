@@ -7,7 +7,7 @@ machine by itself, and two machines would then believe that they are alone.
 
 A claim ends with its process, also when that is killed. On the same machine it is seen at once that the process is
 gone (its number and its start time are compared). Of another machine the touches are watched: if none comes in
-:data:`PATIENCE` seconds, measured by the watcher's own clock so that clocks may differ, the claim is taken over.
+:data:`LEASE_SECONDS` seconds, measured by the watcher's own clock so that clocks may differ, the claim is taken over.
 The price: a process that stood still for longer than that, and then goes on, may do work that another did, too. What
 is written here is written whole and under a temporary name first, so work may be lost by that, but no result.
 """
@@ -30,13 +30,13 @@ from typing import NamedTuple, ParamSpec, TypeVar
 from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
 from acclimate.errors import UserError
-from acclimate.files import sweep
+from acclimate.files import remove_leftovers
 
-PATIENCE = 120.0
+LEASE_SECONDS = 120.0
 """Seconds without a sign of life after which a claim of another machine is taken over.
 
 All who share a folder must agree."""
-POLL = 1.0
+POLL_SECONDS = 1.0
 """Seconds between two looks at the claim of another machine."""
 
 log = logging.getLogger(__name__)
@@ -67,13 +67,13 @@ class Claim:
     def __init__(self, path: str | Path) -> None:
         """Take nothing yet; ``path`` is the marker file."""
         self.path = Path(path)
-        self._lease = SoftFileLease(self.path, lease_duration=PATIENCE, blocking=False, thread_local=False)
+        self._lease = SoftFileLease(self.path, lease_duration=LEASE_SECONDS, blocking=False, thread_local=False)
 
     def take(self) -> bool:
         """Try once; return whether the claim is now ours.
 
         Raises:
-            UserError: If a program with another :data:`PATIENCE` made the marker.
+            UserError: If a program with another :data:`LEASE_SECONDS` made the marker.
             OSError: If the folder cannot be written.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +104,7 @@ class Claim:
 
 
 @contextmanager
-def only_writer(out: str | Path) -> Iterator[None]:
+def output_lock(out: str | Path) -> Iterator[None]:
     """Be the only process that writes the folder ``out``; the marker is ``.NAME.lock`` beside it.
 
     What a killed process left of an unfinished folder is removed first.
@@ -112,23 +112,23 @@ def only_writer(out: str | Path) -> Iterator[None]:
     read-only there is no lock: nothing can be written there either, and a finished folder can still be read.
 
     Raises:
-        UserError: If another process writes it. A claim of another machine is watched first, for :data:`PATIENCE`
+        UserError: If another process writes it. A claim of another machine is watched first, for :data:`LEASE_SECONDS`
             seconds at most, since its process may have been killed.
     """
     path = Path(os.path.abspath(out))
     claim = Claim(path.parent / f".{path.name}.lock")
-    if int(os.environ.get("RANK") or 0) > 0 or not _taken(claim, path):
+    if int(os.environ.get("RANK") or 0) > 0 or not _acquire_claim(claim, path):
         yield
         return
     try:
-        sweep(path)
+        remove_leftovers(path)
         yield
     finally:
         claim.release()
 
 
-def one_writer(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function that writes its argument ``out``: it runs as :func:`only_writer`, unless ``out`` is None."""
+def with_output_lock(function: Callable[P, R]) -> Callable[P, R]:
+    """Wrap a function that writes its argument ``out``: it runs as :func:`output_lock`, unless ``out`` is None."""
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -138,16 +138,16 @@ def one_writer(function: Callable[P, R]) -> Callable[P, R]:
         # Of the processes that torchrun starts for one run, the first writes and holds the claim for all.
         if bound.arguments["out"] is None or int(os.environ.get("RANK") or 0) > 0:
             return function(*args, **options)
-        with only_writer(bound.arguments["out"]):
+        with output_lock(bound.arguments["out"]):
             return function(*args, **options)
 
     return alone
 
 
-def _taken(claim: Claim, out: Path) -> bool:
+def _acquire_claim(claim: Claim, out: Path) -> bool:
     """Take the claim, or return False where none can be made because the place is read-only."""
     try:
-        if claim.take() or _outlasted(claim, out):
+        if claim.take() or _wait_for_stale_owner(claim, out):
             return True
     except OSError as error:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
@@ -157,15 +157,15 @@ def _taken(claim: Claim, out: Path) -> bool:
     raise UserError(f"Another run is writing '{out}' ({who}); wait for it or choose another folder.")
 
 
-def _outlasted(claim: Claim, out: Path) -> bool:
+def _wait_for_stale_owner(claim: Claim, out: Path) -> bool:
     """Watch an owner on another machine until it gives a sign of life (False) or is given up (True)."""
     owner = claim.owner()
-    if owner is None or owner.machine == _this_machine():
+    if owner is None or owner.machine == _machine_name():
         return claim.take()  # it may just have ended
-    log.warning("'%s' was being written by %s; waiting up to %.0f s for a sign of life.", out, owner, PATIENCE)
-    end = time.monotonic() + PATIENCE + 2 * POLL
+    log.warning("'%s' was being written by %s; waiting up to %.0f s for a sign of life.", out, owner, LEASE_SECONDS)
+    end = time.monotonic() + LEASE_SECONDS + 2 * POLL_SECONDS
     while time.monotonic() < end:
-        time.sleep(min(POLL, PATIENCE / 4))
+        time.sleep(min(POLL_SECONDS, LEASE_SECONDS / 4))
         if claim.take():
             return True
         if (now := claim.owner()) is not None and now != owner:
@@ -174,7 +174,7 @@ def _outlasted(claim: Claim, out: Path) -> bool:
 
 
 @functools.cache
-def _this_machine() -> str:
+def _machine_name() -> str:
     """Return how claims of this process name their machine."""
     with tempfile.TemporaryDirectory(prefix="acclimate-") as folder, SoftFileLease(Path(folder) / "lock") as lease:
         owner = lease.owner

@@ -8,7 +8,7 @@ import pytest
 
 from acclimate.errors import UserError
 from benchmarks import annotator
-from tests.selective.models import LABELS, examples, sharp_classifier
+from tests.methods.selective.models import LABELS, examples, sharp_classifier
 
 
 def test_both_orders_give_the_same_labels(tmp_path, capsys):

@@ -7,7 +7,7 @@ import math
 
 import torch
 
-from acclimate.backbone import lowered
+from acclimate.kernels import mixed_precision
 from benchmarks import precision
 from tests.tiny import save_tiny
 
@@ -33,8 +33,8 @@ def test_each_arithmetic_is_what_it_says():
     for name, asked, lowers in (("fp32", "fp32", False), ("lowered", "bf16", True), ("autocast", "bf16", False)):
         with precision.arithmetic(name) as said:
             assert said == asked
-            assert lowered.lowers_weights(said, device) == lowers
-    assert lowered.lowers_weights("bf16", device)
+            assert mixed_precision.uses_bf16_weights(said, device) == lowers
+    assert mixed_precision.uses_bf16_weights("bf16", device)
 
 
 def test_differences_are_paired_by_seed():

@@ -16,9 +16,9 @@ from benchmarks.rows import ROWS, judge
 from benchmarks.table import BEGIN, END, markdown, text_table, update_page
 from benchmarks.worker import CONTENDERS
 
-from acclimate.backbone import attach
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
+from acclimate.models import attach
 from acclimate.objectives import Batch, MaskedLM
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine

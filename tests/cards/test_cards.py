@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
-from acclimate.backbone import load_masked_lm
 from acclimate.cards import write_adapted_card
-from acclimate.cards.card import hub_name, safe, shown_name, size
-from acclimate.cards.measured import eval_results
+from acclimate.cards.card import display_name, escape_markdown, format_bytes, hub_name
+from acclimate.cards.results import eval_results
 from acclimate.corpus import Corpus
 from acclimate.methods import get
+from acclimate.models import load_masked_lm
 from acclimate.tasks import finetune
 from acclimate.training import adapt, pretrain
 from tests.tiny import TEXTS
@@ -183,8 +183,8 @@ def test_what_was_not_measured_is_said(tiny_bert, text_file, tmp_path):
 def test_names_and_sizes(tmp_path):
     assert hub_name("roberta-base") == "roberta-base" and hub_name("org/name") == "org/name"
     assert hub_name(str(tmp_path)) is None and hub_name("./x") is None and hub_name("a/b/c") is None
-    assert shown_name(str(tmp_path / "model")) == "model"
-    assert [size(count) for count in (None, 12, 1500, 2_000_000, 3_500_000_000)] == [
+    assert display_name(str(tmp_path / "model")) == "model"
+    assert [format_bytes(count) for count in (None, 12, 1500, 2_000_000, 3_500_000_000)] == [
         *(None, "12 bytes", "1.5 kB", "2.0 MB", "3.5 GB")
     ]
-    assert safe("<b>a|b</b>\n# c") == "\\<b\\>a\\|b\\</b\\> \\# c"
+    assert escape_markdown("<b>a|b</b>\n# c") == "\\<b\\>a\\|b\\</b\\> \\# c"

@@ -89,4 +89,4 @@ def test_from_the_command_line(tiny_bert, corpus, model, tmp_path, monkeypatch, 
     assert code == 2 and "cannot be a repository" in err and not (tmp_path / "c").exists()
     code, out, _ = call(monkeypatch, capsys, "push", model, "me/c", "--public")
     assert code == 0 and clients[-1].asked[0] == ("create", "me/c", {"private": False, "exist_ok": True})
-    assert clients[-1].asked[1][1]["ignore_patterns"] == hub.LEFT_OUT
+    assert clients[-1].asked[1][1]["ignore_patterns"] == hub.IGNORED_PATTERNS

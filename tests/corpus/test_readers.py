@@ -15,9 +15,9 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from acclimate.corpus import readers
-from acclimate.corpus.readers import format_of, read, txt_layout
+from acclimate.corpus.readers import detect_format, detect_txt_layout, read_records
 from acclimate.errors import UserError
-from acclimate.tasks.rows import read_rows
+from acclimate.tasks.readers import read_rows
 from tests.cases import each
 from tests.corpus.writing import SUFFIXES, write
 
@@ -29,13 +29,14 @@ a_line = anything.filter(
 
 
 def good(path: Path, **options) -> list[str]:
-    records = list(read(path, **options))
+    records = list(read_records(path, **options))
     assert [problem for _, _, problem in records if problem] == []
     return [text for _, text, _ in records]
 
 
 def looks_like_rows(text: str) -> bool:
-    """Whether each line of it, quoted in a TSV of two columns, has the one tab of a row: :func:`tables.stray_rows`."""
+    """Whether each line of it, quoted in a TSV of two columns, has the one tab of a row:
+    :func:`csv_reader.split_unquoted_tsv_rows`."""
     first, *others = text.split("\n")
     return bool(others) and "\t" not in first and all(line.count("\t") == 1 for line in others)
 
@@ -65,7 +66,7 @@ def test_blocks_come_back_from_txt(blocks, gap):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "blocks.txt"
         path.write_bytes(f"\n{gap}\n".join("\n".join(block) for block in blocks).encode())
-        assert txt_layout(path) == "block"
+        assert detect_txt_layout(path) == "block"
         assert good(path) == ["\n".join(block) for block in blocks]
 
 
@@ -80,7 +81,7 @@ def test_damage_anywhere_never_ends_in_a_traceback(suffix, data):
             content[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
         path.write_bytes(content)
         try:
-            records = list(read(path))
+            records = list(read_records(path))
         except UserError as error:
             assert "\n" not in str(error)
         else:
@@ -91,7 +92,7 @@ def test_a_parquet_file_with_a_broken_name_of_a_column(tmp_path):
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["one", "two"]}), path)
     path.write_bytes(path.read_bytes().replace(b"text", b"t\x80xt"))
-    ((line, text, problem),) = read(path)
+    ((line, text, problem),) = read_records(path)
     assert (line, text) == (1, "") and "damaged" in problem
     with pytest.raises(UserError, match="cannot be read"):
         list(read_rows(path))
@@ -107,7 +108,7 @@ def test_layout_of_txt(tmp_path):
         ("", "line"),
     ):
         path.write_text(content)
-        assert txt_layout(path) == layout
+        assert detect_txt_layout(path) == layout
 
 
 def test_lines_are_numbered_and_bad_ones_named(tmp_path):
@@ -115,7 +116,7 @@ def test_lines_are_numbered_and_bad_ones_named(tmp_path):
     deep = b"[" * 100_000
     lines = [b'{"text": "ok"}', b"{broken", b"[1]", b'{"other": 1}', b'{"text": 3}', b'{"text": "\xff"}', b"", deep]
     path.write_bytes(b"\n".join([*lines, b'{"text": null}', b'{"text": "end"}']))
-    records = list(read(path))
+    records = list(read_records(path))
     assert [(line, text) for line, text, problem in records if not problem] == [
         (1, "ok"),
         (7, ""),
@@ -131,11 +132,11 @@ def test_lines_are_numbered_and_bad_ones_named(tmp_path):
 def test_undecodable_txt(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(b"one\n\xe9t\xe9\nthree\n")
-    assert [(line, text, bool(problem)) for line, text, problem in read(path)] == [
+    assert [(line, text, bool(problem)) for line, text, problem in read_records(path)] == [
         (1, "one", False), (2, "", True), (3, "three", False)
     ]  # fmt: skip
     path.write_bytes(b"one\nmore\n\ntwo\n\xe9t\xe9\n\nthree\n")
-    assert [(line, text, bool(problem)) for line, text, problem in read(path)] == [
+    assert [(line, text, bool(problem)) for line, text, problem in read_records(path)] == [
         (1, "one\nmore", False), (5, "", True), (7, "three", False)
     ]  # fmt: skip
 
@@ -146,7 +147,7 @@ def test_cut_off_files_give_what_they_have(tmp_path, suffix):
     texts = ["".join(draw.choices("abcdefghijklmnop", k=60)) for _ in range(20_000)]
     path = write(tmp_path, suffix, texts)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    records = list(read(path))
+    records = list(read_records(path))
     assert "cut off" in records[-1][2]
     kept = [text for _, text, problem in records if not problem]
     assert 100 < len(kept) < len(texts) and kept == texts[: len(kept)]
@@ -163,7 +164,7 @@ def test_frames_of_zstandard_and_members_of_gzip_are_joined(tmp_path):
 def test_not_what_the_name_says(tmp_path):
     for name in ("a.txt.gz", "a.jsonl.zst", "a.parquet"):
         (tmp_path / name).write_bytes(b"plain text, not packed\n" * 3)
-        ((line, text, problem),) = read(tmp_path / name)
+        ((line, text, problem),) = read_records(tmp_path / name)
         assert (line, text) == (1, "") and "damaged" in problem
 
 
@@ -171,17 +172,17 @@ def test_not_what_the_name_says(tmp_path):
 def test_missing_column_lists_the_columns(tmp_path, suffix):
     path = write(tmp_path, suffix, ["one"], column="review")
     with pytest.raises(UserError, match=r"no column 'text'.*'id', 'review'"):
-        list(read(path))
+        list(read_records(path))
     assert good(path, text_column="review") == ["one"]
 
 
 def test_missing_column_is_found_before_the_end(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "PATIENCE", 10)
+    monkeypatch.setattr(readers, "MAX_ROWS_WITHOUT_COLUMN", 10)
     path = tmp_path / "a.jsonl"
     path.write_text('{"body": 1}\n' * 1000)
     taken = []
     with pytest.raises(UserError, match="'body'"):
-        taken.extend(record for record in iter_and_count(read(path), taken))
+        taken.extend(record for record in iter_and_count(read_records(path), taken))
     assert len(taken) < 20
 
 
@@ -197,8 +198,8 @@ def test_parquet_rows_that_are_not_texts(tmp_path):
 
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["a", None, "b"], "n": [1, 2, 3]}), path)
-    assert list(read(path)) == [(1, "a", ""), (2, "", ""), (3, "b", "")]
-    assert [bool(problem) for _, _, problem in read(path, "n")] == [True] * 3
+    assert list(read_records(path)) == [(1, "a", ""), (2, "", ""), (3, "b", "")]
+    assert [bool(problem) for _, _, problem in read_records(path, "n")] == [True] * 3
     coded = pyarrow.array(["x", "y", "x"]).dictionary_encode()
     pyarrow.parquet.write_table(pyarrow.table({"text": coded}), path)
     assert good(path) == ["x", "y", "x"]
@@ -209,8 +210,8 @@ def test_reading_is_lazy(tmp_path):
     with gzip.open(path, "wt") as file:
         file.writelines(json.dumps({"text": f"document {i}"}) + "\n" for i in range(60_000))
     tracemalloc.start()
-    assert len(list(islice(read(path), 5))) == 5
-    for _ in islice(read(path), 40_000):
+    assert len(list(islice(read_records(path), 5))) == 5
+    for _ in islice(read_records(path), 40_000):
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
@@ -218,10 +219,10 @@ def test_reading_is_lazy(tmp_path):
 
 
 def test_format_of():
-    assert format_of(Path("A.JSONL.GZ")) == ".jsonl"
-    assert format_of(Path("a.parquet")) == ".parquet"
+    assert detect_format(Path("A.JSONL.GZ")) == ".jsonl"
+    assert detect_format(Path("a.parquet")) == ".parquet"
     for name in ("a.parquet.gz", "a.json", "a.gz", "txt", "a.txt.bz2"):
-        assert format_of(Path(name)) is None
+        assert detect_format(Path(name)) is None
 
 
 @each("encoding", ["utf-16", "utf-32"])
@@ -231,6 +232,6 @@ def test_wide_letters_are_said_to_be_so_and_none_is_read(tmp_path, encoding, suf
     plain = gzip.decompress(path.read_bytes()) if suffix.endswith(".gz") else path.read_bytes()
     wide = plain.decode().encode(encoding)
     path.write_bytes(gzip.compress(wide) if suffix.endswith(".gz") else wide)
-    ((line, text, problem),) = read(path)
+    ((line, text, problem),) = read_records(path)
     assert (line, text) == (1, "")
     assert f"{encoding.upper()}, not UTF-8" in problem and "iconv" in problem

@@ -6,7 +6,7 @@ import types
 
 import pytest
 
-from acclimate.corpus.sources import FileSource, HubSource, ListSource, resolve
+from acclimate.corpus.sources import FileSource, HubSource, ListSource, resolve_sources
 from acclimate.errors import UserError
 from tests.cases import each
 
@@ -25,17 +25,17 @@ def names(sources, tree):
 
 
 def test_folders_globs_and_files(tree):
-    assert names(resolve(tree), tree) == ["a.jsonl", "b.txt", "deep/c.csv.gz"]
-    assert names(resolve(str(tree / "*")), tree) == ["a.jsonl", "b.txt", "deep/c.csv.gz"]
-    assert names(resolve(str(tree / "**")), tree) == ["a.jsonl", "b.txt", "deep/c.csv.gz"]
-    assert names(resolve([tree / "b.txt", tree]), tree) == ["b.txt", "a.jsonl", "deep/c.csv.gz"]
-    assert names(resolve([str(tree / "*.txt"), str(tree / "deep" / ".." / "b.txt")]), tree) == ["b.txt"]
+    assert names(resolve_sources(tree), tree) == ["a.jsonl", "b.txt", "deep/c.csv.gz"]
+    assert names(resolve_sources(str(tree / "*")), tree) == ["a.jsonl", "b.txt", "deep/c.csv.gz"]
+    assert names(resolve_sources(str(tree / "**")), tree) == ["a.jsonl", "b.txt", "deep/c.csv.gz"]
+    assert names(resolve_sources([tree / "b.txt", tree]), tree) == ["b.txt", "a.jsonl", "deep/c.csv.gz"]
+    assert names(resolve_sources([str(tree / "*.txt"), str(tree / "deep" / ".." / "b.txt")]), tree) == ["b.txt"]
 
 
 def test_a_name_with_brackets_is_a_file_first(tmp_path):
     path = tmp_path / "data[1].txt"
     path.write_text("x")
-    assert resolve(path) == [FileSource(path)]
+    assert resolve_sources(path) == [FileSource(path)]
 
 
 @each(
@@ -53,7 +53,7 @@ def test_a_name_with_brackets_is_a_file_first(tmp_path):
 def test_what_cannot_be_found_is_one_line(tree, source, message):
     (tree / "empty").mkdir(exist_ok=True)
     with pytest.raises(UserError, match=message) as error:
-        resolve(str(tree / source))
+        resolve_sources(str(tree / source))
     assert "\n" not in str(error.value)
 
 
@@ -70,7 +70,7 @@ def test_what_cannot_be_found_is_one_line(tree, source, message):
 def test_names_that_no_file_can_have_are_one_line(tree, monkeypatch, source, message):
     monkeypatch.chdir(tree)
     with pytest.raises(UserError, match=message) as error:
-        resolve(source)
+        resolve_sources(source)
     assert "\n" not in str(error.value)
 
 
@@ -78,11 +78,11 @@ def test_nothing_named(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for sources in ([], "", [""]):
         with pytest.raises(UserError, match=r"name at least one|empty name"):
-            resolve(sources)
+            resolve_sources(sources)
     with pytest.raises(UserError, match="'hf:ag_news'"):
-        resolve("ag_news")
+        resolve_sources("ag_news")
     with pytest.raises(UserError, match="'hf:someone/ag_news'"):
-        resolve("someone/ag_news")
+        resolve_sources("someone/ag_news")
 
 
 def test_fingerprint_is_of_the_content(tmp_path):
@@ -97,8 +97,8 @@ def test_fingerprint_is_of_the_content(tmp_path):
 
 
 def test_fingerprint_of_large_files(tmp_path, monkeypatch):
-    monkeypatch.setattr("acclimate.corpus.sources.HASHED_IN_FULL", 10)
-    monkeypatch.setattr("acclimate.corpus.sources._PIECE", 4)
+    monkeypatch.setattr("acclimate.corpus.sources.MAX_FULLY_HASHED_BYTES", 10)
+    monkeypatch.setattr("acclimate.corpus.sources._HASH_CHUNK_BYTES", 4)
     path = tmp_path / "a.txt"
     prints = set()
     for text in ("abcdefghijkl", "abcdefghijkm", "xbcdefghijkl", "abcdefghijk"):

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.corpus import Corpus, TokenRows, tokenize, tokenizing
+from acclimate.corpus import Corpus, TokenDataset, tokenize, tokenizing
 from acclimate.errors import UserError
 
 texts = st.lists(st.text("ab c[SEP]", max_size=60).filter(str.strip), min_size=1, max_size=8)
@@ -146,11 +146,11 @@ def test_documents_are_read_in_bounded_batches(monkeypatch):
             taken += 1
             yield "x" * 10
 
-    stream = tokenizing.batches(source())
+    stream = tokenizing.batch_documents(source())
     assert len(next(stream)) == taken == tokenizing.BATCH_DOCUMENTS
     monkeypatch.setattr(tokenizing, "BATCH_CHARACTERS", 45)
     assert len(next(stream)) == 5
-    assert [len(batch) for batch in tokenizing.batches(["x" * 100, "y", "z"])] == [1, 2]
+    assert [len(batch) for batch in tokenizing.batch_documents(["x" * 100, "y", "z"])] == [1, 2]
 
 
 def test_no_room_and_no_tokens(tokenizer):
@@ -182,4 +182,4 @@ def test_a_slow_tokenizer(tmp_path):
     assert sum(rows.lengths) == 19 + 2 * len(rows) and rows.lengths.max() <= 12
     assert all(row[0] == 2 and row[-1] == 3 for row in rows)
     again = tokenize(Corpus.of(["abcdefgh abcdefgh abc"]), slow, 12, cache=tmp_path / "cache")
-    assert isinstance(again, TokenRows) and again.folder == rows.folder
+    assert isinstance(again, TokenDataset) and again.folder == rows.folder

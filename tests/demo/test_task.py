@@ -7,8 +7,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.demo.task import NEUTRAL, OVERLAP, PACKAGES, TOPICS, derive, label_counts, mask_names, shown_text, topic
-from acclimate.demo.text import Document
+from acclimate.demo.docstrings import Document
+from acclimate.demo.task import (
+    NEUTRAL_WORD,
+    OVERLAP_WORDS,
+    PACKAGES,
+    TOPICS,
+    count_labels,
+    derive_task,
+    find_topic,
+    make_task_text,
+    mask_names,
+)
 from acclimate.errors import UserError
 from tests.cases import each
 from tests.demo.packages import library
@@ -46,31 +56,31 @@ def test_names_that_give_it_away_are_masked(text, masked):
 def test_no_name_survives_in_any_writing(name, style, before, after):
     masked = mask_names(f"text{before or ' '}{style(name)}{after} end")
     assert name.lower() not in masked.lower().replace("input", "")
-    assert NEUTRAL in masked
+    assert NEUTRAL_WORD in masked
 
 
 def test_the_most_specific_module_decides():
-    assert topic(document(module="scipy.sparse.csgraph._flow")) == "graphs"
-    assert topic(document(module="scipy.sparse.linalg._eigen")) == "linear algebra"
-    assert topic(document(module="scipy.sparse._csr")) is None
-    assert topic(document(module="scipy.signalling")) is None
-    assert topic(document(module="scipy.signal")) == "signal processing"
+    assert find_topic(document(module="scipy.sparse.csgraph._flow")) == "graphs"
+    assert find_topic(document(module="scipy.sparse.linalg._eigen")) == "linear algebra"
+    assert find_topic(document(module="scipy.sparse._csr")) is None
+    assert find_topic(document(module="scipy.signalling")) is None
+    assert find_topic(document(module="scipy.signal")) == "signal processing"
 
 
 def test_the_shown_text_is_the_masked_beginning():
-    assert shown_text(document("SciPy filters.\nAll of them, forwards."), words=4) == "library filters. All of"
+    assert make_task_text(document("SciPy filters.\nAll of them, forwards."), words=4) == "library filters. All of"
 
 
 def test_every_topic_has_its_share_and_every_item_its_place():
-    made = derive(library(), **SIZES)
+    made = derive_task(library(), **SIZES)
     for part, size in SIZES.items():
-        assert label_counts(getattr(made, part)) == dict.fromkeys(sorted(TOPICS), size)
+        assert count_labels(getattr(made, part)) == dict.fromkeys(sorted(TOPICS), size)
     sources = Counter(item.document.source for item in (*made.train, *made.dev, *made.test))
     assert max(sources.values()) == 1
 
 
 def test_dev_and_test_are_not_in_the_corpus_and_train_is():
-    made = derive(library(), **SIZES)
+    made = derive_task(library(), **SIZES)
     corpus = {document.source for document in made.corpus}
     assert not corpus & {item.document.source for item in (*made.dev, *made.test)}
     assert corpus >= {item.document.source for item in made.train}
@@ -79,9 +89,9 @@ def test_dev_and_test_are_not_in_the_corpus_and_train_is():
 
 def _with(extra_of):
     """Add to the library a document made from a test item; return whether it came into the corpus."""
-    plain = derive(library(), **SIZES)
+    plain = derive_task(library(), **SIZES)
     extra = extra_of(plain.test[0].document)
-    made = derive([*library(), extra], **SIZES)
+    made = derive_task([*library(), extra], **SIZES)
     assert plain.test[0].document in [item.document for item in made.test]
     return extra in made.corpus
 
@@ -99,14 +109,14 @@ def test_a_document_that_shares_a_run_of_words_is_kept_out():
     def sharing(words):
         return lambda item: Document("x", "x.y", "z", "New. " + " ".join(item.text.split()[5 : 5 + words]))
 
-    assert not _with(sharing(OVERLAP))
-    assert _with(sharing(OVERLAP - 1))
+    assert not _with(sharing(OVERLAP_WORDS))
+    assert _with(sharing(OVERLAP_WORDS - 1))
 
 
 def test_train_does_not_repeat_test():
     documents = library()
     copies = [Document(d.package, d.module, d.name + "_copy", f"Copy.\n{d.text}") for d in documents]
-    made = derive([*documents, *copies], **SIZES)
+    made = derive_task([*documents, *copies], **SIZES)
     held = {item.document.name.removesuffix("_copy") for item in (*made.dev, *made.test)}
     assert not held & {item.document.name.removesuffix("_copy") for item in made.train}
 
@@ -114,10 +124,10 @@ def test_train_does_not_repeat_test():
 def test_the_order_of_the_documents_does_not_matter_and_the_seed_does():
     documents = library()
     shuffled = random.Random(5).sample(documents, len(documents))
-    assert derive(documents, **SIZES) == derive(shuffled, **SIZES)
-    assert derive(documents, **SIZES).test != derive(documents, **SIZES, seed=1).test
+    assert derive_task(documents, **SIZES) == derive_task(shuffled, **SIZES)
+    assert derive_task(documents, **SIZES).test != derive_task(documents, **SIZES, seed=1).test
 
 
 def test_too_little_documentation_names_the_topic():
     with pytest.raises(UserError, match=r"1 texts too few for the topic 'calculus'.*--task"):
-        derive(library(5), **SIZES)
+        derive_task(library(5), **SIZES)

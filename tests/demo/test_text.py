@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.demo.text import clean, distinct, library_documents, package_documents, package_folder
+from acclimate.demo.docstrings import (
+    drop_duplicates,
+    extract_prose,
+    library_documents,
+    package_documents,
+    package_folder,
+)
 from acclimate.errors import UserError
 from tests.demo.packages import PROSE, documented, write_package
 
@@ -52,7 +58,7 @@ Examples
 
 
 def test_prose_stays_and_the_rest_goes():
-    assert clean(NUMPYDOC).split("\n") == [
+    assert extract_prose(NUMPYDOC).split("\n") == [
         "Return the weighted mean along an axis.",
         "The mean is taken of weigh and values, see for why.",
         "The numbers whose mean is taken.",
@@ -63,26 +69,29 @@ def test_prose_stays_and_the_rest_goes():
 
 
 def test_wrapped_lines_become_one_paragraph():
-    assert clean("One sentence that\nis wrapped.\n\nAnother one follows here.") == (
+    assert extract_prose("One sentence that\nis wrapped.\n\nAnother one follows here.") == (
         "One sentence that is wrapped.\nAnother one follows here."
     )
 
 
 def test_formulas_and_tables_are_no_prose():
-    assert clean("A line of prose.\n\nx^2 + y^2 = 1.0 (3) [4]\n\n===  ===\n1    2\n===  ===") == "A line of prose."
+    assert (
+        extract_prose("A line of prose.\n\nx^2 + y^2 = 1.0 (3) [4]\n\n===  ===\n1    2\n===  ===")
+        == "A line of prose."
+    )
 
 
 def test_a_doctest_inside_prose_is_cut_out():
-    assert clean("Before it all.\n\n>>> f(1)\n2\n\nAfter it all.") == "Before it all.\nAfter it all."
+    assert extract_prose("Before it all.\n\n>>> f(1)\n2\n\nAfter it all.") == "Before it all.\nAfter it all."
 
 
 def test_a_fence_that_is_never_closed_ends_with_the_text():
-    assert clean("Before it all.\n```\ncode is here") == "Before it all."
+    assert extract_prose("Before it all.\n```\ncode is here") == "Before it all."
 
 
 @given(st.text())
 def test_any_text_can_be_cleaned(text):
-    cleaned = clean(text)
+    cleaned = extract_prose(text)
     assert "\n\n" not in cleaned
     assert all(len(line.split()) >= 3 for line in cleaned.split("\n") if cleaned)
 
@@ -133,7 +142,7 @@ def test_the_standard_library_has_no_tests_and_no_site_packages(tmp_path):
 
 def test_texts_that_repeat_come_once(tmp_path):
     files = {"a.py": documented("one", PROSE), "b.py": documented("two", PROSE)}
-    found = list(distinct(package_documents("fake", write_package(tmp_path, files), min_words=5)))
+    found = list(drop_duplicates(package_documents("fake", write_package(tmp_path, files), min_words=5)))
     assert [document.name for document in found] == ["one"]
 
 
@@ -148,7 +157,7 @@ def test_the_import_name_may_differ_from_the_name_of_the_distribution():
 
 def test_finding_documents_imports_no_package():
     code = (
-        "import sys; from acclimate.demo.text import package_documents; from itertools import islice;"
+        "import sys; from acclimate.demo.docstrings import package_documents; from itertools import islice;"
         "print(len(list(islice(package_documents('networkx'), 5))), 'networkx' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -4,6 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
+
+from acclimate.corpus import Corpus
+from acclimate.evaluation.lm_loss import masked_lm_loss
+from acclimate.files import read_json
+from acclimate.inspect import inspect_importance
+from acclimate.study import compare
+from acclimate.tasks import distill, finetune
+from acclimate.training import names
+from acclimate.training.method import lookup
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.kills import killed
@@ -12,15 +21,6 @@ from tests.study.test_real import folder, write_study  # noqa: F401
 from tests.tasks.qa.toy import food_task
 from tests.tasks.test_multi_label import words_task
 from tests.tiny import save_tiny
-
-from acclimate.analysis import inspect_importance
-from acclimate.corpus import Corpus
-from acclimate.evaluation.lm_loss import masked_lm_loss
-from acclimate.files import read_json
-from acclimate.study import compare
-from acclimate.tasks import distill, finetune
-from acclimate.training import names
-from acclimate.training.method import lookup
 
 PRECISIONS = ("fp32", "bf16")
 SHORT = {"epochs": 1, "learning_rate": 1e-3, "precision": "auto", "progress": False}

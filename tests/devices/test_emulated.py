@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from tests.accelerator import CUDA, emulated
 from torch import nn
+
+from tests.accelerator import CUDA, emulated
 
 
 @pytest.fixture

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import torch
 from accelerate.utils import parse_flag_from_env
+from transformers import Trainer
+
+from acclimate.device import TRUE_VALUES, default_device, preserve_rng_state
+from acclimate.tasks import finetune
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.methods.test_contract import TASK, run, weights
-from transformers import Trainer
-
-from acclimate.backbone.device import YES, default_device, forked_chance
-from acclimate.tasks import finetune
 
 PRECISION = "ACCELERATE_MIXED_PRECISION"
 
@@ -30,14 +30,14 @@ def test_chance_is_put_back_where_it_is_used_and_no_other_device_is_opened(monke
         patch.setattr(torch.cuda, "device_count", lambda: 4)
         patch.setattr(torch.cuda, "get_rng_state", lambda device: opened.append(device) or torch.get_rng_state())
         patch.setenv("LOCAL_RANK", "2")
-        with forked_chance():
+        with preserve_rng_state():
             torch.manual_seed(1)
             torch.rand(3)
     assert opened == [torch.device("cuda", 2)]
     assert torch.equal(torch.get_rng_state(), before)
 
 
-@each("word", [*YES, "True"])
+@each("word", [*TRUE_VALUES, "True"])
 def test_the_cpu_is_taken_where_it_is_asked_for(word, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", word)
     with emulated():

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
+from torch.nn import functional
+
+from acclimate.device import to_device
+from acclimate.models import attach, encode
 from tests.accelerator import emulated
 from tests.cases import each
 from tests.tiny import ENCODERS, tiny_model
-from torch.nn import functional
-
-from acclimate.backbone import attach, encode
-from acclimate.backbone.device import to_device
 
 TEXT = torch.tensor([[0] * 3 + [1] * 5 + [-1] * 4, [2] * 6 + [3] * 5 + [-1]])
 IDS = torch.arange(10, 34).view(2, 12) * (TEXT >= 0)

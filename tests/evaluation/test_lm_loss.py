@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-from acclimate.backbone import attach, encode, language_head
 from acclimate.errors import UserError
 from acclimate.evaluation import masked_lm_loss
-from acclimate.evaluation.lm_loss import _mask
+from acclimate.evaluation.lm_loss import _choose_masked_positions
+from acclimate.models import attach, encode, language_head
 from tests.cases import each
 from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 
@@ -27,7 +27,7 @@ def test_equals_a_loop_over_texts():
     total = count = 0
     for index, text in enumerate(TEXTS):
         ids = torch.tensor(tokenizer(text, truncation=True, max_length=40)["input_ids"])
-        places = _mask(ids.numpy(), tokenizer.all_special_ids, [], 0.15, 13)
+        places = _choose_masked_positions(ids.numpy(), tokenizer.all_special_ids, [], 0.15, 13)
         labels = torch.full_like(ids, -100)
         labels[places] = ids[places]
         asked = ids.clone()
@@ -41,7 +41,7 @@ def test_equals_a_loop_over_texts():
 
 def test_a_special_token_in_a_text_is_text():
     model, tokenizer = tiny_model("bert").eval(), tiny_tokenizer()
-    with patch("acclimate.evaluation.lm_loss._mask", wraps=_mask) as asked:
+    with patch("acclimate.evaluation.lm_loss._choose_masked_positions", wraps=_choose_masked_positions) as asked:
         masked_lm_loss(model, ["the food [MASK] was [SEP] good"], tokenizer=tokenizer)
     ids = asked.call_args.args[0].tolist()
     assert tokenizer.mask_token_id not in ids and ids.count(tokenizer.sep_token_id) == 1
@@ -89,7 +89,7 @@ def test_the_figure_of_forgetting_knows_no_batches_and_no_packing(kind, monkeypa
     encoded = [np.array(ids) for ids in tokenizer(TEXTS[:4], truncation=True, max_length=40)["input_ids"]]
     asked, labels = [], []
     for ids in encoded:
-        places = _mask(ids, tokenizer.all_special_ids, [], 0.15, 13)
+        places = _choose_masked_positions(ids, tokenizer.all_special_ids, [], 0.15, 13)
         label = np.full(len(ids), -100)
         label[places] = ids[places]
         asked.append(np.where(label >= 0, tokenizer.mask_token_id, ids))

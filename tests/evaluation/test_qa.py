@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from acclimate.evaluation.qa import exact_match, f1, fold, normalise, qa_metrics, qa_scores, reciprocal_rank
+from acclimate.evaluation.qa import (
+    exact_match,
+    f1,
+    normalise_bioasq,
+    normalise_squad,
+    qa_metrics,
+    qa_scores,
+    reciprocal_rank,
+)
 from tests.cases import each
 
 
@@ -31,7 +39,7 @@ from tests.cases import each
     ],
 )
 def test_normalisation_of_squad(text, expected):
-    assert normalise(text) == expected
+    assert normalise_squad(text) == expected
 
 
 def test_exact_match_takes_any_gold_answer():
@@ -53,7 +61,7 @@ def test_f1_by_hand():
 
 
 def test_bioasq_compares_lower_case_and_nothing_else():
-    assert fold(" Protein\n Kinase  A ") == "protein kinase a"
+    assert normalise_bioasq(" Protein\n Kinase  A ") == "protein kinase a"
     assert reciprocal_rank(["the BRCA1", "BRCA1.", "brca1"], ["BRCA1"]) == pytest.approx(1 / 3)
     assert reciprocal_rank(["a", "b", "c", "d", "e", "right"], ["right"]) == 0  # only five are looked at
     assert reciprocal_rank(["x", "TP-53"], ["p53", "tp-53"]) == 0.5

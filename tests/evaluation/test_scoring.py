@@ -10,8 +10,8 @@ from sklearn.metrics import accuracy_score, f1_score
 
 from acclimate.errors import UserError
 from acclimate.evaluation.metrics import multi_label_metrics
-from acclimate.evaluation.scoring import MultiLabel, SingleLabel, scoring_of
-from acclimate.evaluation.significance import paired_bootstrap, permutation_test
+from acclimate.evaluation.scoring import MultiLabel, SingleLabel, make_scoring
+from acclimate.evaluation.statistics import paired_bootstrap, permutation_test
 from tests.cases import each
 
 SETS = st.lists(st.sets(st.integers(0, 3)).map(sorted), min_size=1, max_size=12)
@@ -143,9 +143,9 @@ def test_documents_are_resampled_whole():
 @each("scoring", [SingleLabel((2,)), MultiLabel(3), MultiLabel(2, (0, 0, 1))])
 def test_details_make_an_equal_scoring(scoring):
     details = {name: list(value) if isinstance(value, tuple) else value for name, value in scoring.details().items()}
-    assert scoring_of(scoring.kind, details) == scoring
+    assert make_scoring(scoring.kind, details) == scoring
 
 
 def test_predictions_of_a_newer_version():
     with pytest.raises(UserError, match="'haiku' cannot be scored"):
-        scoring_of("haiku", {})
+        make_scoring("haiku", {})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import f1_score
 
-from acclimate.evaluation.significance import Interval, holm, paired_bootstrap, paired_difference, permutation_test
+from acclimate.evaluation.statistics import Interval, holm, paired_bootstrap, paired_difference, permutation_test
 from tests.cases import each
 
 

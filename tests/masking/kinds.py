@@ -7,14 +7,14 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-from tests.tiny import TEXTS, tiny_tokenizer
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from acclimate.masking import Masking, Vocabulary
 from acclimate.masking.words import Words
 from acclimate.objectives import Batch
-from acclimate.training.batches import Collator, vocabulary_of
+from acclimate.training.batches import Collator, make_vocabulary
+from tests.tiny import TEXTS, tiny_tokenizer
 
 SENTENCES = [
     *TEXTS,
@@ -59,7 +59,7 @@ def encoded(kind: str, texts: tuple[str, ...]) -> list[list[int]]:
 @cache
 def vocabulary(kind: str) -> Vocabulary:
     """One for all tests, so that it is read once."""
-    return vocabulary_of(tokenizer(kind))
+    return make_vocabulary(tokenizer(kind))
 
 
 def batches(

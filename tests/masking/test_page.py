@@ -8,10 +8,10 @@ from dataclasses import fields
 from pathlib import Path
 
 import yaml
-from tests.masking.kinds import batches, spoken
 
-from acclimate.masking import Strategy, get, lookup, names, registry
+from acclimate.masking import Strategy, base, get, lookup, names
 from acclimate.study import MethodSpec
+from tests.masking.kinds import batches, spoken
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "masking.md").read_text(encoding="utf-8")
 
@@ -25,7 +25,7 @@ def test_the_strategy_of_the_page_masks(tmp_path, monkeypatch):
         made = batches(get("regular", every="3"), texts=["unseen soup was unseen and cold"], layout="padded")
         assert int((made[0].labels >= 0).sum()) in (2, 7, 12)  # soup and and; two long words or one and a short
     finally:
-        registry.REGISTRY.entries.pop("regular", None)
+        base.REGISTRY.entries.pop("regular", None)
 
 
 def test_the_table_names_all_strategies_and_their_parameters():

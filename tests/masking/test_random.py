@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from acclimate.errors import UserError
-from acclimate.masking import IGNORED, RandomMasking, Vocabulary, get, identify, resolve
+from acclimate.masking import IGNORE_INDEX, RandomMasking, Vocabulary, get, identify, resolve
 
 VOCABULARY = Vocabulary(mask_id=4, ordinary=np.arange(10, 60))
 
@@ -21,7 +21,7 @@ def mask(strategy, ids, allowed, seed=0):
 def test_shares_of_rate_and_corruption():
     ids = np.full((200, 500), 30)
     corrupted, labels = mask(RandomMasking(0.15), ids, np.ones_like(ids, bool))
-    chosen = labels != IGNORED
+    chosen = labels != IGNORE_INDEX
     assert abs(chosen.mean() - 0.15) < 0.005
     assert abs((corrupted[chosen] == 4).mean() - 0.8) < 0.02
     assert abs((corrupted[chosen] == 30).mean() - 0.1 - 0.1 / 50) < 0.02
@@ -35,7 +35,7 @@ def test_never_touches_what_is_not_allowed(seed, rate, allowed):
     permitted = np.array(allowed)
     corrupted, labels = mask(RandomMasking(rate), ids, permitted, seed)
     assert (corrupted[~permitted] == ids[~permitted]).all()
-    assert (labels[~permitted] == IGNORED).all()
+    assert (labels[~permitted] == IGNORE_INDEX).all()
     assert set(corrupted) <= {4, *ids, *VOCABULARY.ordinary}
     assert (ids == np.arange(len(allowed)) + 10).all(), "the input must not change"
 
@@ -53,13 +53,13 @@ def test_draws_stay_what_they_were(seed, rate):
     expected[random] = rng.choice(VOCABULARY.ordinary, int(random.sum()))
     corrupted, labels = mask(RandomMasking(rate), ids, allowed, seed)
     assert (corrupted == expected).all()
-    assert (labels == np.where(chosen, ids, IGNORED)).all()
+    assert (labels == np.where(chosen, ids, IGNORE_INDEX)).all()
 
 
 def test_any_split_of_fates():
     ids = np.full((100, 500), 30)
     corrupted, labels = mask(get("random", 0.4, mask="0.5", random=0.5), ids, np.ones_like(ids, bool))
-    chosen = labels != IGNORED
+    chosen = labels != IGNORE_INDEX
     assert abs(chosen.mean() - 0.4) < 0.01
     assert abs((corrupted[chosen] == 4).mean() - 0.5) < 0.02
     assert abs((corrupted[chosen] == 30).mean() - 0.5 / 50) < 0.005

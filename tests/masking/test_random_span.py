@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.masking.kinds import vocabulary
 
 from acclimate.errors import UserError
 from acclimate.masking import get
+from tests.masking.kinds import vocabulary
 
 
 def spans(text_words=4000, texts=50, rate=0.05, **settings):

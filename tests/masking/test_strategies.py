@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from acclimate.masking import IGNORE_INDEX, RandomMasking, RandomSameCount, get, names
+from acclimate.masking.words import Words
+from acclimate.training.batches import Collator
 from tests.cases import each
 from tests.masking.kinds import KINDS, SENTENCES, batches, tokenizer
 from tests.masking.kinds import vocabulary as of
 from tests.tiny import TEXTS
-
-from acclimate.masking import IGNORED, RandomMasking, RandomSameCount, get, names
-from acclimate.masking.words import Words
-from acclimate.training.batches import Collator
 
 NEEDS = {"lexicon-first": "lexicon", "entity-first": "entities"}
 WHOLE = ["whole-word", "span", "lexicon-first", "entity-first"]
@@ -52,7 +52,7 @@ def test_labels_are_originals_and_nothing_else_is_touched(listed, name, kind, la
         original, masked, labels, text = (
             value.numpy() for value in (batch.original, batch.masked, batch.labels, batch.text)
         )
-        chosen = labels != IGNORED
+        chosen = labels != IGNORE_INDEX
         assert (labels[chosen] == original[chosen]).all()
         assert (masked[~chosen] == original[~chosen]).all()
         assert not (chosen & (text < 0)).any()
@@ -146,7 +146,7 @@ def test_the_control_chooses_any_token_and_keeps_the_shares(listed):
 
 def test_the_control_of_any_callable():
     def first(ids, text, allowed, vocabulary, rng):
-        labels = np.full_like(ids, IGNORED)
+        labels = np.full_like(ids, IGNORE_INDEX)
         labels[:, 1] = ids[:, 1]
         return ids, labels
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.cases import each
 
-from acclimate.masking.whole_word import fill
+from acclimate.masking.random import sample_words
 from acclimate.masking.words import Words
+from tests.cases import each
 
 
 def words(*texts):
@@ -27,7 +27,7 @@ def test_words_are_taken_in_order_until_the_share_is_reached(texts, rate, seed, 
     made = words(*texts)
     rank = np.array(data.draw(st.permutations(range(len(made)))))
     first = np.array(data.draw(st.lists(st.booleans(), min_size=len(made), max_size=len(made))))
-    taken = fill(made, rate, np.random.default_rng(seed), first, rank)
+    taken = sample_words(made, rate, np.random.default_rng(seed), first, rank)
     for number, lengths in enumerate(texts):
         here = np.flatnonzero(made.text == number)
         room, full = rate * sum(lengths), False
@@ -43,7 +43,7 @@ def test_words_are_taken_in_order_until_the_share_is_reached(texts, rate, seed, 
 @each("text", [[6], [1], [1, 5], [2, 2, 2], [1, 1, 1, 1, 7], [3, 1, 4, 1, 5, 9, 2, 6]])
 def test_the_expected_number_of_tokens_is_exact_and_long_words_are_not_left_out(text):
     many = words(*[text] * 20_000)
-    taken = fill(many, 0.15, np.random.default_rng(0)).reshape(20_000, len(text))
+    taken = sample_words(many, 0.15, np.random.default_rng(0)).reshape(20_000, len(text))
     tokens = taken @ np.array(text)
     assert abs(tokens.mean() - 0.15 * sum(text)) < 4 * tokens.std() / 20_000**0.5 + 1e-9
     assert taken.any(0).all(), "every word is taken some time"
@@ -51,4 +51,4 @@ def test_the_expected_number_of_tokens_is_exact_and_long_words_are_not_left_out(
 
 
 def test_no_word_at_all():
-    assert len(fill(words(), 0.5, np.random.default_rng(0))) == 0
+    assert len(sample_words(words(), 0.5, np.random.default_rng(0))) == 0

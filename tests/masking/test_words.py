@@ -8,9 +8,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.cases import each
-from tests.masking.kinds import KINDS, SENTENCES, spoken, tokenizer
-from tests.masking.kinds import vocabulary as of
 from tokenizers import Tokenizer, models
 from transformers import PreTrainedTokenizerFast
 
@@ -18,6 +15,9 @@ from acclimate.errors import UserError
 from acclimate.masking import RandomMasking, Vocabulary, get
 from acclimate.masking.words import Words, is_punctuation
 from acclimate.training.batches import Collator
+from tests.cases import each
+from tests.masking.kinds import KINDS, SENTENCES, spoken, tokenizer
+from tests.masking.kinds import vocabulary as of
 
 WORD = re.compile(r"[a-z0-9]+|[^a-z0-9\s]")
 
@@ -56,7 +56,7 @@ def test_a_lone_space_belongs_to_what_follows_and_a_line_break_to_nothing():
     assert spelled("roberta", "soup\nsoup") == ["soup", "", "soup"]
     pieces = of("xlm-roberta").pieces
     space = tokenizer("xlm-roberta").convert_tokens_to_ids("▁")
-    assert pieces.opens[space] and not pieces.closes[space]
+    assert pieces.starts_word[space] and not pieces.ends_word[space]
 
 
 def test_bytes_that_are_no_text_differ_from_each_other():
@@ -93,7 +93,7 @@ def test_words_end_with_their_text_and_at_special_tokens(kind, data):
         assert (np.diff(place) == 1).all()
         assert set(text.ravel()[place]) == {words.text[index]}
         inner = ids.ravel()[place[1:]]
-        assert not vocabulary.pieces.opens[inner].any()
+        assert not vocabulary.pieces.starts_word[inner].any()
 
 
 def test_punctuation_is_what_bert_takes_for_it():

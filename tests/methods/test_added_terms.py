@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 import torch
 import transformers
+
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.kernels.dropout import dropout_rates
+from acclimate.models import load_masked_lm
+from acclimate.training import adapt
 from tests.cases import each
 from tests.methods.test_contract import SHORT
 from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
-
-from acclimate.backbone import load_masked_lm
-from acclimate.backbone.dropout import dropout_rates
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError
-from acclimate.training import adapt
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(8)]
 HELD = Corpus.of(

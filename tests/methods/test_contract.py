@@ -6,17 +6,17 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from tests.kills import counted, killed
-from tests.tiny import ENCODERS, TEXTS, save_tiny
 
-from acclimate.backbone import load_masked_lm
-from acclimate.backbone.checkpoints import WEIGHTS
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json
+from acclimate.models import load_masked_lm
+from acclimate.models.checkpoints import WEIGHTS
 from acclimate.tasks import Task
 from acclimate.training import adapt, get, names
 from acclimate.training.method import lookup
+from tests.kills import counted, killed
+from tests.tiny import ENCODERS, TEXTS, save_tiny
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"steps": 3, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
@@ -60,7 +60,7 @@ def weights(folder):
 
 def load(folder, method):
     """Load without us; or, for a method that says it cannot be, see that loading stops."""
-    if lookup(method).loads_without_us:
+    if lookup(method).loads_without_acclimate:
         model, info = transformers.AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
         assert not info["missing_keys"]
         return model
@@ -78,11 +78,11 @@ def test_trains_saves_and_loads_without_us(models, method, kind, tmp_path):
     model = load(tmp_path / "out", method)
     before, after = weights(models[kind]), weights(tmp_path / "out")
     assert before.keys() <= after.keys()
-    assert before.keys() == after.keys() or not lookup(method).loads_without_us
+    assert before.keys() == after.keys() or not lookup(method).loads_without_acclimate
     assert all(value.isfinite().all() for value in after.values())
     changed = [name for name in after if name not in before or not torch.equal(before[name], after[name])]
     assert bool(changed) == trains
-    if trains and lookup(method).loads_without_us:
+    if trains and lookup(method).loads_without_acclimate:
         assert any("embed" in name for name in changed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert model(**tokenizer("the food", return_tensors="pt")).logits.isfinite().all()

@@ -8,12 +8,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.methods.test_contract import DOCUMENTS, SHORT
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.training import adapt, cache_folder
 from acclimate.training.method import Method
+from tests.methods.test_contract import DOCUMENTS, SHORT
 
 
 def test_heads_move_less_the_more_important_they_are(tiny_bert, tmp_path):
@@ -24,10 +24,10 @@ def test_heads_move_less_the_more_important_they_are(tiny_bert, tmp_path):
     start, mlm, dga = (
         load_file(path / "model.safetensors") for path in (tiny_bert, tmp_path / "mlm", tmp_path / "dga")
     )
-    from acclimate.updates import normalise
+    from acclimate.updates import normalise_importance
 
     kept = cache_folder().glob("importance/*/*/tensors.safetensors")
-    importance = normalise(load_file(max(kept, key=lambda path: path.stat().st_mtime))["H"])
+    importance = normalise_importance(load_file(max(kept, key=lambda path: path.stat().st_mtime))["H"])
     for layer in range(2):
         name = f"bert.encoder.layer.{layer}.attention.self.value.weight"
         ratio = (dga[name] - start[name]).view(4, -1).norm(dim=1) / (mlm[name] - start[name]).view(4, -1).norm(dim=1)
@@ -150,10 +150,10 @@ def test_every_ablation_reads_what_it_should_and_trains(tiny_bert, tmp_path, nam
 
 
 def test_the_domain_contrast_reads_with_one_minus_the_importance(tiny_bert):
-    from acclimate.objectives import GeneralContrast
+    from acclimate.objectives import GeneralKnowledgeContrast
 
     importance = {"H": torch.rand(2, 4), "O": torch.rand(2, 32)}
-    term = GeneralContrast(importance, knowledge="domain")
+    term = GeneralKnowledgeContrast(importance, knowledge="domain")
     assert term.anchor.gates is term.positive.gates
     assert term.anchor.draw != term.positive.draw
     for part, values in importance.items():

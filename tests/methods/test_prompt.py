@@ -6,14 +6,14 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from tests.methods.test_contract import DOCUMENTS, SHORT
-from tests.tasks.test_classification import keyword_task
 
 from acclimate import finetune
 from acclimate.corpus import Corpus
 from acclimate.modules import virtual_ids
 from acclimate.training import adapt
 from acclimate.training.method import lookup
+from tests.methods.test_contract import DOCUMENTS, SHORT
+from tests.tasks.test_classification import keyword_task
 
 TABLE = "bert.embeddings.word_embeddings.weight"
 

@@ -9,20 +9,20 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.cases import each
-from tests.methods.test_contract import SHORT, weights
 
-from acclimate.backbone import load_masked_lm
-from acclimate.corpus import Corpus, TokenRows
+from acclimate.corpus import Corpus, TokenDataset
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
-from acclimate.selective import annotating, stages
-from acclimate.selective.token_classifier import load_token_classifier
+from acclimate.methods.selective import annotation, stages
+from acclimate.methods.selective.token_classifier import load_token_classifier
+from acclimate.models import load_masked_lm
 from acclimate.tasks import Task
 from acclimate.training import adapt, get
-from acclimate.training.processes import Processes
-from acclimate.training.run import Run, cache_folder
+from acclimate.training.distributed import ProcessGroup
+from acclimate.training.method import AdaptContext, cache_folder
 from acclimate.training.trainer import StepTrainer
+from tests.cases import each
+from tests.methods.test_contract import SHORT, weights
 
 WORDS = "the food menu table wine was and with pizza soup".split()
 
@@ -167,8 +167,8 @@ def test_a_cap_masks_at_most_that_share(tiny_bert, tmp_path, batches):
 def test_stages_are_made_once_and_a_killed_one_again(tiny_bert, tmp_path, monkeypatch):
     calls = []
     for module, name in (
-        (stages.fine_tuning, "fine_tune"),
-        (annotating, "annotate"),
+        (stages.annotator, "fine_tune_annotator"),
+        (annotation, "annotate"),
         (stages, "train_token_classifier"),
     ):
         made = getattr(module, name)
@@ -186,7 +186,7 @@ def test_stages_are_made_once_and_a_killed_one_again(tiny_bert, tmp_path, monkey
         patch.setattr(stages, "mark_rows", killed)
         with pytest.raises(KeyboardInterrupt):
             run(tiny_bert, tmp_path / "out", settings=new)
-    everything = ["fine_tune", "annotate", "train_token_classifier"]
+    everything = ["fine_tune_annotator", "annotate", "train_token_classifier"]
     assert calls == [*everything, "mark"]
     assert not list((cache_folder() / "selective").glob(".mark*")), "nothing half done is left"
     monkeypatch.setattr(stages, "mark_rows", lambda *args, **more: calls.append("mark again") or mark(*args, **more))
@@ -262,7 +262,7 @@ def test_bad_input(tiny_bert, tmp_path):
     [({"cap": 1.5}, "cap=1.5"), ({"class_weight": 0}, "class_weight"), ({"token_length": 2}, "max_length=2")],
 )
 def test_a_bad_value_is_found_before_the_first_stage(tiny_bert, tmp_path, setting, message, monkeypatch):
-    monkeypatch.setattr(stages.fine_tuning, "fine_tune", None)
+    monkeypatch.setattr(stages.annotator, "fine_tune_annotator", None)
     with pytest.raises(UserError, match=message):
         run(tiny_bert, tmp_path / "out", settings={**setting, "annotator_seed": 77})
 
@@ -276,16 +276,16 @@ def test_presets_fill_in_what_is_not_given():
 
 def test_several_processes_take_the_stages_from_the_cache(tiny_bert, tmp_path, fresh_cache):
     """Fine-tuning runs in one process; the others would wait for it in vain."""
-    loaded, second = load_masked_lm(tiny_bert), Processes(1, 2)
-    rows = TokenRows.of([loaded.tokenizer(text)["input_ids"] for text in CORPUS])
-    several = Run(loaded.model, [], loaded.tokenizer, rows, RandomMasking(), 0, "fp32", False, second, TASK)
-    recipe = stages.Recipe.of(get("selective", **QUICK).settings(), 42)
+    loaded, second = load_masked_lm(tiny_bert), ProcessGroup(1, 2)
+    rows = TokenDataset.of([loaded.tokenizer(text)["input_ids"] for text in CORPUS])
+    several = AdaptContext(loaded.model, [], loaded.tokenizer, rows, RandomMasking(), 0, "fp32", False, second, TASK)
+    options = stages.SelectionOptions.of(get("selective", **QUICK).settings(), 42)
     with pytest.raises(UserError, match="without torchrun"):
-        stages.important_tokens(several, recipe)
-    marks, _ = stages.important_tokens(replace(several, group=Processes()), recipe)
+        stages.find_important_tokens(several, options)
+    marks, _ = stages.find_important_tokens(replace(several, group=ProcessGroup()), options)
     with torch.no_grad():  # of a head that was absent, several processes make another
         loaded.model.cls.predictions.bias.add_(1)
-    again, _ = stages.important_tokens(several, recipe)
+    again, _ = stages.find_important_tokens(several, options)
     assert (again.hashes == marks.hashes).all()
 
 

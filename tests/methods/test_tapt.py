@@ -10,15 +10,15 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from tests.cases import each
-from tests.kills import counted, killed
-from tests.methods.test_contract import DOCUMENTS, SHORT
-from tests.training.test_task_text import rows
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.tasks import Task
 from acclimate.training import adapt
+from tests.cases import each
+from tests.kills import counted, killed
+from tests.methods.test_contract import DOCUMENTS, SHORT
+from tests.training.test_task_text import rows
 
 TASK = Task.of("small", rows([f"the wine was good {number}" for number in range(10)]), rows(["a test"]))
 OPTIONS = {**SHORT, "steps": 4}

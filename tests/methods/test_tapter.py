@@ -9,16 +9,17 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.cases import each
-from tests.methods.test_contract import DOCUMENTS, SHORT
-from tests.tiny import VOCABULARY
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.methods import get
-from acclimate.methods.tapter import TAPTER
-from acclimate.objectives.embedding import Projection
-from acclimate.training import adapt, word_vectors
+from acclimate.methods.tapter import target_vectors
+from acclimate.methods.tapter.method import TAPTER
+from acclimate.objectives.embedding import EmbeddingProjection
+from acclimate.training import adapt
+from tests.cases import each
+from tests.methods.test_contract import DOCUMENTS, SHORT
+from tests.tiny import VOCABULARY
 
 pytest.importorskip("gensim")
 TABLE = "bert.embeddings.word_embeddings.weight"
@@ -46,7 +47,7 @@ def test_the_regulariser_is_learnt_and_nothing_is_left_of_the_projection(tiny_be
 
 
 def test_a_matrix_needs_no_fasttext_and_its_norm_is_written_down(tiny_bert, tmp_path, monkeypatch):
-    monkeypatch.setattr(word_vectors, "train_fasttext", None)
+    monkeypatch.setattr(target_vectors, "train_fasttext", None)
     tokens = len(VOCABULARY)
     np.save(tmp_path / "f.npy", np.full((tokens, 4), 2.0))
     result = run(tiny_bert, tmp_path / "out", vectors=str(tmp_path / "f.npy"), stop_words="none", precision="bf16")
@@ -61,7 +62,7 @@ def test_the_projection_is_trained(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setattr(TAPTER, "finish", lambda self, run: kept.append(self._regulariser) or finish(self, run))
     run(tiny_bert, tmp_path / "out")
     ((term,),) = (kept,)
-    fresh = Projection(*term.projection.linear.weight.shape[::-1])
+    fresh = EmbeddingProjection(*term.projection.linear.weight.shape[::-1])
     assert not torch.equal(term.projection.norm.weight.cpu(), fresh.norm.weight)
     assert not torch.equal(term.projection.norm.bias, fresh.norm.bias)
     assert term.projection.linear.bias.any()
@@ -71,9 +72,9 @@ def test_the_projection_is_trained(tiny_bert, tmp_path, monkeypatch):
 def trainings(monkeypatch):
     """The options of each training of fastText."""
     made = []
-    train = word_vectors.train_fasttext
+    train = target_vectors.train_fasttext
     monkeypatch.setattr(
-        word_vectors, "train_fasttext", lambda texts, **options: made.append(options) or train(texts, **options)
+        target_vectors, "train_fasttext", lambda texts, **options: made.append(options) or train(texts, **options)
     )
     return made
 
@@ -115,9 +116,9 @@ def test_general_text_is_learnt_once_for_all_seeds(tiny_bert, tmp_path, training
 def read(monkeypatch):
     """The texts of each training of fastText."""
     found = []
-    train = word_vectors.train_fasttext
+    train = target_vectors.train_fasttext
     monkeypatch.setattr(
-        word_vectors, "train_fasttext", lambda texts, **options: found.append([*texts]) or train(texts, **options)
+        target_vectors, "train_fasttext", lambda texts, **options: found.append([*texts]) or train(texts, **options)
     )
     return found
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from acclimate.errors import UserError
-from acclimate.modules.connectors import BIAS, Connectors
+from acclimate.modules.connectors import TEACHER_BIAS, Connectors
 
 
 def test_the_projection_of_the_teacher_is_frozen_and_comes_from_the_seed():
@@ -19,7 +19,7 @@ def test_the_projection_of_the_teacher_is_frozen_and_comes_from_the_seed():
     assert torch.equal(one.teacher.weight, same.teacher.weight)
     assert not torch.equal(one.teacher.weight, other.teacher.weight)
     assert one.teacher.weight.abs().max() <= (6 / (6 + 4)) ** 0.5  # Xavier-uniform
-    assert one.teacher.bias.tolist() == pytest.approx([BIAS] * 4)
+    assert one.teacher.bias.tolist() == pytest.approx([TEACHER_BIAS] * 4)
     states = torch.randn(2, 4)
     assert one.student(states) is states
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 import transformers
-from tests.cases import each
-from tests.tiny import ENCODERS
 
-from acclimate.backbone import load_masked_lm
 from acclimate.errors import UserError
 from acclimate.evaluation import masked_lm_loss
+from acclimate.models import load_masked_lm
 from acclimate.modules import add_virtual_tokens, virtual_ids
-from acclimate.modules.virtual_tokens import NEVER
+from acclimate.modules.virtual_tokens import VIRTUAL_TOKEN_BIAS
+from tests.cases import each
+from tests.tiny import ENCODERS
 
 TEXTS = ["the food was good", "cold soup and a slow waiter, a rude one!"]
 
@@ -58,7 +58,7 @@ def test_the_model_reads_them_never_predicts_them_and_loads_without_us(encoders,
     model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
     logits = model(**longer(TEXTS[0], return_tensors="pt")).logits
     assert logits.isfinite().all()
-    assert (logits[..., virtual_ids(longer)] < NEVER / 2).all()
+    assert (logits[..., virtual_ids(longer)] < VIRTUAL_TOKEN_BIAS / 2).all()
     table = model.get_input_embeddings().weight
     before = model(**longer(TEXTS[0], return_tensors="pt")).logits[0, 1, :50]
     with torch.no_grad():

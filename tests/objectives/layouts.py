@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import torch
-from tests.tiny import tiny_tokenizer
-from tests.training.helpers import rows
 
 from acclimate.masking import RandomMasking
-from acclimate.objectives import Batch, Outputs, Reading
+from acclimate.objectives import Batch, Outputs, ViewInput
 from acclimate.training.batches import Collator
+from tests.tiny import tiny_tokenizer
+from tests.training.helpers import rows
 
 PADDING = 50.0
 """What the made-up states hold at padding: far from anything, so that reading it shows."""
@@ -38,7 +38,7 @@ def cut(batch: Batch, size: int) -> list[Batch]:
         for how, (ids, number) in batch.rewritten.items():
             columns = width if how.full else ids.shape[1]
             number = torch.where(number[some] >= 0, number[some] - first, -1)
-            rewritten[how] = Reading(ids[some, :columns], number[:, :columns])
+            rewritten[how] = ViewInput(ids[some, :columns], number[:, :columns])
         pieces.append(Batch(*parts, moved, len(text), rewritten))
     return pieces
 
@@ -54,7 +54,7 @@ def packed(batch: Batch, per_row: int = 2) -> Batch:
     groups = [range(first, min(first + per_row, batch.texts)) for first in range(0, batch.texts, per_row)]
     text = pack(batch.text, -1)
     rewritten = {
-        how: Reading(pack(ids, 0), text) if how.full else Reading(ids, number)
+        how: ViewInput(pack(ids, 0), text) if how.full else ViewInput(ids, number)
         for how, (ids, number) in batch.rewritten.items()
     }
     return Batch(

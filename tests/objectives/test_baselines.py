@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+
+from acclimate.models import attach
+from acclimate.objectives import View
+from acclimate.training import get
+from acclimate.training.engine import Engine, make_reference
 from tests.cases import each
 from tests.objectives.layouts import cut, packed, padded
 from tests.tiny import tiny_model
-
-from acclimate.backbone import attach
-from acclimate.objectives import View
-from acclimate.training import get
-from acclimate.training.engine import Engine, reference_for
 
 METHODS = ["mlm-infoword", "mlm-kd", "mlm-simcse", "mlm-taco", "mlm-tacl"]
 VARIANTS = [
@@ -91,9 +91,9 @@ def test_the_reference_is_a_frozen_copy_that_reads_without_dropout():
     model = tiny_model("bert")
     attach(model)
     objectives = get("mlm-kd").objectives()
-    assert reference_for(get("mlm-simcse").objectives(), model) is None
+    assert make_reference(get("mlm-simcse").objectives(), model) is None
     model.train()
-    engine = Engine(model, objectives, reference=reference_for(objectives, model))
+    engine = Engine(model, objectives, reference=make_reference(objectives, model))
     assert model.training
     batch, view = padded(), View("original", reader="reference")
     before = engine.read(batch, [view]).hidden(view)

@@ -6,9 +6,9 @@ import math
 
 import pytest
 import torch
-from tests.cases import each
 
-from acclimate.objectives.confidence import confidence_penalty, entropy, soft_divergence
+from acclimate.objectives.distillation import confidence_penalty, entropy, soft_target_loss
+from tests.cases import each
 
 
 def draw(seed):
@@ -54,7 +54,7 @@ def test_the_divergence_spelled_out(several, temperature):
         )
         slow = slow + sum(p * (p.log() - q.log()) for qs, ps in pairs for q, p in zip(qs, ps, strict=True))
     slow = temperature**2 * slow / len(student)
-    loss = soft_divergence(student, teacher, temperature, several)
+    loss = soft_target_loss(student, teacher, temperature, several)
     torch.testing.assert_close(loss, slow)
     torch.testing.assert_close(torch.autograd.grad(loss, student)[0], torch.autograd.grad(slow, student)[0])
-    assert soft_divergence(student, student, temperature, several).abs() < 1e-6
+    assert soft_target_loss(student, student, temperature, several).abs() < 1e-6

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from acclimate.objectives import contrast, mean_pool
+from acclimate.objectives import contrastive_loss, mean_pool
 
 
 def spelled_out(anchor, positive, negative, temperature):
@@ -30,7 +30,7 @@ def test_equals_equation_15_in_value_and_gradient():
     torch.manual_seed(0)
     fast = [torch.randn(5, 7, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     slow = [part.detach().clone().requires_grad_() for part in fast]
-    ours, theirs = contrast(*fast, 0.3), spelled_out(*slow, 0.3)
+    ours, theirs = contrastive_loss(*fast, 0.3), spelled_out(*slow, 0.3)
     torch.testing.assert_close(ours, theirs)
     ours.backward()
     theirs.backward()
@@ -42,8 +42,8 @@ def test_positives_belong_to_their_anchor():
     """Identical anchor and positive, orthogonal texts, no negatives: the loss is that of cosine one against zero."""
     eye = torch.eye(4)
     expected = -math.log(math.exp(1 / 0.05) / (math.exp(1 / 0.05) + 3))
-    assert math.isclose(contrast(eye, eye, None, 0.05).item(), expected, abs_tol=1e-6)
-    assert contrast(eye, eye.roll(1, 0), None, 0.05) > 10
+    assert math.isclose(contrastive_loss(eye, eye, None, 0.05).item(), expected, abs_tol=1e-6)
+    assert contrastive_loss(eye, eye.roll(1, 0), None, 0.05) > 10
 
 
 def test_mean_pool_ignores_padding_and_keeps_packed_texts_apart():

@@ -2,16 +2,16 @@
 
 import pytest
 import torch
-from tests.cases import each
 from torch import nn
 
-from acclimate.objectives import cross_entropy
-from acclimate.objectives.cross_entropy import summed_cross_entropy
+from acclimate.kernels import cross_entropy
+from acclimate.kernels.cross_entropy import summed_cross_entropy
+from tests.cases import each
 
 
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch):
-    monkeypatch.setattr(cross_entropy, "ROWS", 4)
+    monkeypatch.setattr(cross_entropy, "CHUNK_ROWS", 4)
 
 
 @each("items", [0, 1, 4, 11])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import torch
-from tests.cases import each
-from tests.objectives.layouts import outputs, packed, padded, random_states, same_gradients, spread
 
 from acclimate.objectives import Distillation
+from tests.cases import each
+from tests.objectives.layouts import outputs, packed, padded, random_states, same_gradients, spread
 
 
 def spelled_out(student, teacher, temperature, reverse):

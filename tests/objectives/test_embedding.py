@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import torch
+
+from acclimate.models import attach
+from acclimate.objectives import EmbeddingRegulariser, MaskedLM
+from acclimate.objectives.embedding import EmbeddingProjection
+from acclimate.training.engine import Engine
 from tests.cases import each
 from tests.tiny import tiny_model
 from tests.training.helpers import micro_batches
-
-from acclimate.backbone import attach
-from acclimate.objectives import EmbeddingRegulariser, MaskedLM
-from acclimate.objectives.embedding import Projection
-from acclimate.training.engine import Engine
 
 
 def parts(model):
     torch.manual_seed(3)
     table = model.get_input_embeddings().weight
-    projection = Projection(table.shape[1], 6)
+    projection = EmbeddingProjection(table.shape[1], 6)
     torch.nn.init.normal_(projection.norm.weight)
     torch.nn.init.normal_(projection.norm.bias)
     torch.nn.init.normal_(projection.linear.bias)

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+
+from acclimate.masking import ExtractNGram, MaskNGram, NGramSampler
+from acclimate.models import attach
+from acclimate.objectives import MaskedLM, SpanContrast
+from acclimate.training.engine import Engine
 from tests.cases import each
 from tests.objectives.layouts import (
     by_text,
@@ -17,17 +22,12 @@ from tests.objectives.layouts import (
 )
 from tests.tiny import tiny_model
 
-from acclimate.backbone import attach
-from acclimate.masking import NGramAlone, NGrams, WithoutNGram
-from acclimate.objectives import MaskedLM, SpanContrast
-from acclimate.training.engine import Engine
-
 TEXTS = [[2, 10, 11, 12, 13, 14, 3], [2, 20, 21, 22, 3], [2, 30, 3], [2, 3], [2], [2, 40, 41, 42, 43, 44, 45, 46, 3]]
-NGRAMS = NGrams(2.0, 0.7, 3)
+NGRAMS = NGramSampler(2.0, 0.7, 3)
 
 
 def whole_batch():
-    return padded(TEXTS, rewritings=(WithoutNGram(NGRAMS), NGramAlone(NGRAMS)))
+    return padded(TEXTS, rewritings=(MaskNGram(NGRAMS), ExtractNGram(NGRAMS)))
 
 
 def spelled_out(whole, local, temperature, similarity):
@@ -88,7 +88,7 @@ def test_the_ngram_costs_next_to_no_reading():
     attach(model)
     engine = Engine(model, [MaskedLM(), SpanContrast(ngrams=NGRAMS)])
     assert engine.student_views == 2
-    assert set(engine.rewritings) == {WithoutNGram(NGRAMS), NGramAlone(NGRAMS)}
+    assert set(engine.rewritings) == {MaskNGram(NGRAMS), ExtractNGram(NGRAMS)}
     with pytest.raises(ValueError, match=r"Engine\.rewritings"):
         engine.read(padded(), engine.views)
 
@@ -99,7 +99,7 @@ def test_no_pair_is_no_loss():
     loss = term.loss(nothing)
     loss.backward()
     assert loss == 0
-    batch = padded([[2, 3]], rewritings=(WithoutNGram(NGRAMS), NGramAlone(NGRAMS)))
+    batch = padded([[2, 3]], rewritings=(MaskNGram(NGRAMS), ExtractNGram(NGRAMS)))
     states = random_states(batch)
     out = outputs(batch, {term.text: states, term.local: states})
     assert term.represent(out).shape == (0, 2, 6)

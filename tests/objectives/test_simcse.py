@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import torch
+
+from acclimate.models import attach
+from acclimate.objectives import MaskedLM, TextContrast
+from acclimate.training.engine import Engine
 from tests.cases import each
 from tests.objectives.layouts import outputs, packed, padded, random_states, same_gradients
 from tests.tiny import tiny_model
-
-from acclimate.backbone import attach
-from acclimate.objectives import MaskedLM, TextContrast
-from acclimate.training.engine import Engine
 
 
 def spelled_out(first, second, temperature):

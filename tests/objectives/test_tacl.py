@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import torch
-from tests.cases import each
-from tests.objectives.layouts import by_text, outputs, packed, padded, random_states, same_gradients, without_labels
 
 from acclimate.objectives import MaskedLM, TokenAwareContrast, View
+from tests.cases import each
+from tests.objectives.layouts import by_text, outputs, packed, padded, random_states, same_gradients, without_labels
 
 
 def spelled_out(student, teacher, chosen, temperature, similarity):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-from tests.cases import each
-from tests.objectives.layouts import outputs, packed, padded, random_states, same_gradients
 
 from acclimate.objectives import ContextContrast, MaskedLM
-from acclimate.objectives.taco import context_contrast, draw_negatives, draw_positives
+from acclimate.objectives.taco import context_contrastive_loss, draw_negatives, draw_positives
+from tests.cases import each
+from tests.objectives.layouts import outputs, packed, padded, random_states, same_gradients
 
 LENGTHS = torch.tensor([4, 1, 6, 2])
 
@@ -34,7 +34,7 @@ def test_equals_the_loss_spelled_out():
     torch.manual_seed(0)
     states = torch.randn(13, 5, dtype=torch.float64, requires_grad=True)
     positive, negative = draw_positives(LENGTHS, 5), draw_negatives(LENGTHS, 7)
-    ours = context_contrast(states, LENGTHS, positive, negative, 0.2)
+    ours = context_contrastive_loss(states, LENGTHS, positive, negative, 0.2)
     same_gradients(ours, spelled_out(states, LENGTHS, positive, negative, 0.2), [states])
 
 

@@ -7,15 +7,15 @@ import copy
 import numpy as np
 import pytest
 import torch
-from tests.cases import each
-from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 
-from acclimate.backbone import attach
 from acclimate.masking import RandomMasking
+from acclimate.models import attach
 from acclimate.modules import add_virtual_tokens, virtual_ids
 from acclimate.objectives import TokenDistillation
 from acclimate.training.batches import Collator
-from acclimate.training.engine import Engine, reference_for
+from acclimate.training.engine import Engine, make_reference
+from tests.cases import each
+from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 
 
 @pytest.fixture(params=["padded", "packed"])
@@ -80,7 +80,7 @@ def test_micro_batches_add_up(parts):
 
 def test_a_reference_is_made_and_never_learns(parts):
     model, _, token, _ = parts
-    reference = reference_for([TokenDistillation(token)], model)
+    reference = make_reference([TokenDistillation(token)], model)
     assert reference is not None
     assert not any(parameter.requires_grad for parameter in reference.parameters())
     assert not reference.training

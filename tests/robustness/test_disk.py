@@ -8,7 +8,7 @@ import pytest
 from transformers import Trainer
 
 from acclimate.errors import UserError
-from acclimate.files import check_writable, disk_errors, inside, new_folder, sweep
+from acclimate.files import atomic_folder, check_writable, remove_leftovers, safe_join, translate_disk_errors
 from tests.cases import each
 from tests.robustness.dying import Trouble, left_over, results, run
 
@@ -89,10 +89,10 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
 
 def test_what_writers_of_tensors_raise_is_an_error_of_the_disk(tmp_path):
     for text in ("Error while serializing: I/O error: No space left on device (os error 28)", "inline_container.cc:1"):
-        with pytest.raises(OSError) as caught, disk_errors(tmp_path):
+        with pytest.raises(OSError) as caught, translate_disk_errors(tmp_path):
             raise RuntimeError(text)
         assert caught.value.errno == errno.ENOSPC
-    with pytest.raises(RuntimeError, match="something else"), disk_errors(tmp_path):
+    with pytest.raises(RuntimeError, match="something else"), translate_disk_errors(tmp_path):
         raise RuntimeError("something else")
 
 
@@ -101,10 +101,10 @@ def test_what_a_killed_process_left_is_swept_and_what_it_took_away_comes_back(tm
     for name in (".out.new-1", ".out.old-2/old", ".out.work", ".other.new-3"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "a").write_text(name)
-    sweep(out)
+    remove_leftovers(out)
     assert (out / "a").read_text() == ".out.old-2/old"
     assert sorted(path.name for path in tmp_path.iterdir()) == [".other.new-3", ".out.work", "out"]
-    with new_folder(out) as folder:
+    with atomic_folder(out) as folder:
         (folder / "b").touch()
     assert [path.name for path in out.iterdir()] == ["b"]
 
@@ -112,5 +112,5 @@ def test_what_a_killed_process_left_is_swept_and_what_it_took_away_comes_back(tm
 @each("name", ["../x", "/etc/x", "a/../../x", "..", ".", ""])
 def test_a_name_cannot_lead_out_of_a_folder(tmp_path, name):
     with pytest.raises(UserError, match="leads out of the folder"):
-        inside(tmp_path / "out", name)
-    assert inside(tmp_path / "out", "account.json") == tmp_path / "out" / "account.json"
+        safe_join(tmp_path / "out", name)
+    assert safe_join(tmp_path / "out", "account.json") == tmp_path / "out" / "account.json"

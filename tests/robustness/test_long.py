@@ -21,7 +21,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from acclimate.corpus import Corpus, tokenize
 from acclimate.masking import RandomMasking
-from acclimate.training.batches import Collator, Steps
+from acclimate.training.batches import Collator, StepDataset
 
 path, words, cache = sys.argv[1:]
 peak = 0

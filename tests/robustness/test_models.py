@@ -8,9 +8,9 @@ import shutil
 import pytest
 import transformers
 
-from acclimate.backbone import load_masked_lm
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
+from acclimate.models import load_masked_lm
 from acclimate.tasks import Task, finetune
 from acclimate.training import adapt
 from tests.cases import each

@@ -14,15 +14,15 @@ import transformers
 from safetensors.torch import load_file
 
 import acclimate
-from acclimate.backbone import load_masked_lm
-from acclimate.backbone.checkpoints import TRUST, trusted
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
+from acclimate.models import load_masked_lm
+from acclimate.models.checkpoints import TRUST, trusts_remote_code
 from acclimate.study import compare
 from acclimate.tasks import Task, finetune
 from acclimate.training import adapt
+from acclimate.training.checkpoints import find_newest_checkpoint, mark_complete
 from acclimate.training.method import Method
-from acclimate.training.saved import newest, seal
 from tests.kills import killed
 from tests.study.fakes import World, files, study
 from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
@@ -61,17 +61,17 @@ def test_every_loader_says_what_it_thinks_of_code_that_comes_along():
             spread = [ast.unparse(word.value) for word in keywords if word.arg is None]
             loaders[where] = given.get("trust_remote_code") or ("code" if "code" in spread else None)
     assert len(loaders) >= 6
-    assert set(loaders.values()) <= {"trusted()", "False", "code"}, loaders
+    assert set(loaders.values()) <= {"trusts_remote_code()", "False", "code"}, loaders
 
 
 def test_only_one_value_of_one_variable_is_trust(monkeypatch):
     monkeypatch.delenv(TRUST, raising=False)
-    assert not trusted()
+    assert not trusts_remote_code()
     for value in ("", "0", "true", "yes"):
         monkeypatch.setenv(TRUST, value)
-        assert not trusted()
+        assert not trusts_remote_code()
     monkeypatch.setenv(TRUST, "1")
-    assert trusted()
+    assert trusts_remote_code()
 
 
 def test_code_in_a_model_folder_is_not_run(tmp_path, monkeypatch):
@@ -117,10 +117,10 @@ def test_a_checkpoint_is_read_as_weights_only(tiny_bert, tmp_path):
     out, flag = tmp_path / "out", tmp_path / "flag"
     with killed(2):
         adapt(tiny_bert, Corpus.of(TEXTS), "mlm", out, save_every=1, **SHORT)
-    checkpoint = newest(tmp_path / ".out.work" / "steps")
+    checkpoint = find_newest_checkpoint(tmp_path / ".out.work" / "steps")
     for name in ("optimizer.pt", "scheduler.pt", "rng_state.pth", "training_args.bin"):
         torch.save({"bomb": Bomb(flag)}, checkpoint / name)
-    seal(checkpoint)
+    mark_complete(checkpoint)
     with pytest.raises(Exception, match=r"[Ww]eights.only"):
         adapt(tiny_bert, Corpus.of(TEXTS), "mlm", out, save_every=1, **SHORT)
     assert not flag.exists() and not out.exists()

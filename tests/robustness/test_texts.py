@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.corpus import Corpus, streams, tokenize, tokenizing
+from acclimate.corpus import Corpus, line_reader, tokenize, tokenizing
 from acclimate.errors import UserError
 from acclimate.tasks import load_task
 from acclimate.training import adapt
@@ -150,7 +150,7 @@ def test_files_that_may_not_be_opened(tmp_path, monkeypatch):
 
 def test_a_line_that_is_too_long_ends_the_file_and_memory_stays_bounded(tmp_path, monkeypatch):
     """A file of 64 MB in one line, with a limit of a quarter of a megabyte instead of 256."""
-    monkeypatch.setattr(streams, "LONGEST_LINE", 1 << 18)
+    monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 1 << 18)
     path = tmp_path / "a.jsonl"
     with path.open("wb") as file:
         file.write(b'{"text": "before"}\n[')
@@ -176,9 +176,9 @@ def test_long_documents_are_read_in_pieces_and_give_the_same_rows(words, gap, si
     tokenizer, corpus = tiny_tokenizer(), Corpus.of([text, "a"], dedup=False)
     whole = tokenize(corpus, tokenizer, room)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tokenizing, "LONGEST_PIECE", 2 * size)
-        assert "".join(tokenizing.pieces_of(text)) == text
-        assert all(0 < len(piece) <= 2 * size for piece in tokenizing.pieces_of(text))
+        patch.setattr(tokenizing, "MAX_PIECE_CHARACTERS", 2 * size)
+        assert "".join(tokenizing.split_long_text(text)) == text
+        assert all(0 < len(piece) <= 2 * size for piece in tokenizing.split_long_text(text))
         pieces = tokenize(corpus, tokenizer, room)
     assert (pieces.bytes, pieces.characters) == (whole.bytes, whole.characters)
     assert pieces.document.tolist() == sorted(pieces.document.tolist())
@@ -201,7 +201,7 @@ def test_a_document_of_many_megabytes_takes_little_memory(tmp_path):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tokenizing._Encoder, "encode", watched)
         tokenize(Corpus(path), tiny_tokenizer(), 64, cache=tmp_path / "cache")
-    assert sum(taken) > 19_000_000 and max(taken) <= tokenizing.LONGEST_PIECE
+    assert sum(taken) > 19_000_000 and max(taken) <= tokenizing.MAX_PIECE_CHARACTERS
 
 
 @each(

@@ -12,11 +12,11 @@ from types import SimpleNamespace
 import numpy as np
 
 from acclimate.corpus import Corpus
-from acclimate.errors import UserError, unknown
-from acclimate.evaluation.calibration import calibration
+from acclimate.errors import UserError, unknown_name_error
+from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.study import Parts
-from acclimate.tasks.data import Example
+from acclimate.tasks.classification.data import Example
 
 METHODS = {"none": {}, "mlm": {}, "dga": {"contrast_weight": 1.0, "temperature": 0.05}}
 
@@ -137,10 +137,10 @@ class World:
     @staticmethod
     def method(name, settings):
         if name not in METHODS:
-            raise unknown("method", name, METHODS)
+            raise unknown_name_error("method", name, METHODS)
         for key in settings:
             if key not in METHODS[name]:
-                raise unknown(f"parameter of method '{name}'", key, METHODS[name])
+                raise unknown_name_error(f"parameter of method '{name}'", key, METHODS[name])
         return {**METHODS[name], **settings}
 
     @staticmethod
@@ -173,7 +173,7 @@ def _calibration(rng, right) -> dict:
     """What a classifier of three classes that is too sure of itself would measure."""
     sure = np.clip(rng.beta(6, 1.5, right.size), 0.34, 1).tolist()
     rows = [[one, (1 - one) / 2, (1 - one) / 2] for one in sure]
-    return calibration(rows, [0 if hit else 1 for hit in right.tolist()])
+    return calibration_metrics(rows, [0 if hit else 1 for hit in right.tolist()])
 
 
 def files(folder: Path) -> Path:

@@ -6,11 +6,11 @@ import dataclasses
 
 import pytest
 
-from acclimate.corpus.choosing import choose_texts
+from acclimate.corpus.documents import subsample_documents
 from acclimate.errors import UserError
 from acclimate.study import Parts, StudyConfig
 from acclimate.study.cells import Cell, CellStore
-from acclimate.study.identity import digest, model_identity, texts_identity
+from acclimate.study.identity import digest, model_fingerprint, texts_identity
 from acclimate.study.plan import make_plan
 from tests.cases import each
 from tests.study.fakes import World, files, study
@@ -136,17 +136,17 @@ def test_digest_sees_values_not_their_order_or_type_of_number():
 
 def test_choice_of_texts_does_not_depend_on_their_order():
     texts = [f"text {i}" for i in range(100)]
-    assert choose_texts(texts, 10) == choose_texts(reversed(texts), 10)
-    assert len(choose_texts(texts[:3], 10)) == 3
+    assert subsample_documents(texts, 10) == subsample_documents(reversed(texts), 10)
+    assert len(subsample_documents(texts[:3], 10)) == 3
     assert texts_identity(["ab", "c"]) != texts_identity(["a", "bc"])
 
 
 def test_a_model_that_is_not_there(tmp_path):
     with pytest.raises(UserError, match="There is no model folder"):
-        model_identity(str(tmp_path / "nothing"))
+        model_fingerprint(str(tmp_path / "nothing"))
     with pytest.raises(UserError, match=r"no config\.json"):
-        model_identity(str(tmp_path))
-    assert model_identity("roberta-base") == "roberta-base"
+        model_fingerprint(str(tmp_path))
+    assert model_fingerprint("roberta-base") == "roberta-base"
 
 
 def test_keys_of_stored_studies_stay_as_they_are(folder):

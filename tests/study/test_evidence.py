@@ -12,7 +12,7 @@ from acclimate.errors import UserError
 from acclimate.report import answer, markdown, render
 from acclimate.study import StudyConfig, compare
 from acclimate.study.plan import make_plan
-from acclimate.training.run import cache_folder
+from acclimate.training.method import cache_folder
 from tests.study.fakes import World, study
 
 LEAKED = "cs document number 7 of many"
@@ -189,7 +189,7 @@ def test_a_corpus_is_looked_at_once(folder, tmp_path, monkeypatch):
     def never(*args, **options):
         raise AssertionError("it was looked at already")
 
-    monkeypatch.setattr("acclimate.study.leaks.find_leakage", never)
+    monkeypatch.setattr("acclimate.study.leaks.find_contamination", never)
     for options in ({}, {"report_only": True}, {"shard": "1/2"}):
         results = compare(study(folder), tmp_path / "out", progress=False, parts=parts(World(), TEXTS), **options)
         assert results["leakage"][0]["flagged"] == 2
@@ -249,7 +249,7 @@ def test_texts_in_the_train_split_are_told_and_stay(folder, tmp_path, capsys, mo
     def never(*args, **options):
         raise AssertionError("what was found is kept")
 
-    monkeypatch.setattr("acclimate.study.leaks.find_leakage", never)
+    monkeypatch.setattr("acclimate.study.leaks.find_contamination", never)
     again = compare(values, tmp_path / "out", progress=False, parts=parts(World(), TEXTS, ITEMS))
     assert again["leakage"] == results["leakage"]
     off = compare({**values, "leakage": "off"}, tmp_path / "out", progress=False, parts=parts(World(), TEXTS, ITEMS))

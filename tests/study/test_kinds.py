@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from acclimate.errors import UserError
-from acclimate.evaluation.scoring import MultiLabel, scoring_of
+from acclimate.evaluation.scoring import MultiLabel, make_scoring
 from acclimate.study import compare
 from tests.study.fakes import FakeTask, World, study
 
@@ -43,7 +43,7 @@ def test_lists_of_labels_are_compared_by_document(folder, tmp_path):
         result.kind, result.labels = "multi_label", ["a", "b", "c"]
         result.scoring = {"classes": 3, "documents": [place // 2 for place in range(world.items)]}
         result.gold, result.predicted = ([[label] for label in side] for side in (result.gold, result.predicted))
-        scoring = scoring_of("multi_label", result.scoring)
+        scoring = make_scoring("multi_label", result.scoring)
         result.metrics = {name: scoring.score(result.gold, result.predicted, name) for name in scoring.metrics}
         return result
 

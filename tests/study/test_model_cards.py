@@ -7,7 +7,7 @@ import json
 import pytest
 from huggingface_hub import ModelCard
 
-from acclimate.cards.measured import VERDICTS
+from acclimate.cards.results import VERDICTS
 from acclimate.study import compare
 from tests.study.fakes import World, study
 

@@ -20,9 +20,9 @@ from transformers import (
 
 from acclimate.errors import UserError
 from acclimate.tasks import Task, finetune
-from acclimate.tasks.classifier import load_classifier
-from acclimate.tasks.data import Example
-from acclimate.tasks.result import Measured
+from acclimate.tasks.classification.classifier import load_classifier
+from acclimate.tasks.classification.data import Example
+from acclimate.tasks.result import EvaluationResult
 from tests.cases import each
 from tests.tiny import ENCODERS, SPECIAL, save_tiny, tiny_model, tiny_tokenizer
 
@@ -199,10 +199,10 @@ def test_dev_chooses_the_best_epoch_and_keeps_its_weights(tiny_bert, tmp_path, m
     def measured(learner, split, precision):
         if split == "dev" and len(seen) < 3:
             seen.append(learner.model.classifier.weight.detach().clone())
-            return Measured({"accuracy": next(scores)}, [], [], [])
-        return Measured({"accuracy": 0.0}, [0], [1], [[0.2, 0.8]])
+            return EvaluationResult({"accuracy": next(scores)}, [], [], [])
+        return EvaluationResult({"accuracy": 0.0}, [0], [1], [[0.2, 0.8]])
 
-    monkeypatch.setattr("acclimate.tasks.classification.ClassificationLearner.measure", measured)
+    monkeypatch.setattr("acclimate.tasks.classification.classifier.ClassificationLearner.measure", measured)
     options = {"select": "dev", "metric": "accuracy", "epochs": 3, "learning_rate": 1e-2}
     result = finetune(tiny_bert, task, out=tmp_path / "out", **options, **QUICK)
     assert result.epoch == 2

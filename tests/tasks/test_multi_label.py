@@ -15,7 +15,7 @@ from transformers import AutoModelForSequenceClassification
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import MultiLabel, SingleLabel
 from acclimate.tasks import Task, finetune, load_task, repartition
-from acclimate.tasks.classifier import load_classifier
+from acclimate.tasks.classification.classifier import load_classifier
 from tests.cases import each
 
 FILLER = ["the", "a", "of", "and", "to", "in", "is", "was", "it", "for", "on", "with"]

@@ -9,7 +9,7 @@ import pytest
 from acclimate.errors import UserError
 from acclimate.tasks import Task
 from acclimate.tasks.qa import QATask
-from acclimate.tasks.splits import held_back, limited
+from acclimate.tasks.splits import limit_splits, replace_test_with_dev
 
 
 def rows(split: str, count: int, several: bool = False) -> list[dict]:
@@ -23,23 +23,23 @@ def task(several: bool = False) -> Task:
 
 def test_a_part_is_drawn_at_random_once_and_in_order():
     whole = task()
-    part = limited(whole, train=50, test=20)
+    part = limit_splits(whole, train=50, test=20)
     assert (len(part.train), len(part.dev), len(part.test)) == (50, 30, 20)
     places = [whole.train.index(example) for example in part.train]
     assert places == sorted(set(places)) and places != list(range(50))
-    assert limited(whole, train=50).train == part.train
+    assert limit_splits(whole, train=50).train == part.train
     assert part.labels == whole.labels and part.fingerprint() != whole.fingerprint()
     assert 0 < Counter(example.label for example in part.train)[1] < 15  # about a tenth, as in the whole
-    assert limited(whole, train=1000, dev=30) is whole
-    assert set(limited(whole, train=20).train) != set(part.train[:20])
+    assert limit_splits(whole, train=1000, dev=30) is whole
+    assert set(limit_splits(whole, train=20).train) != set(part.train[:20])
 
 
 def test_documents_stay_whole():
-    part = limited(task(several=True), test=20)
+    part = limit_splits(task(several=True), test=20)
     counts = Counter(example.document for example in part.test)
     assert set(counts.values()) == {3} and len(part.test) == 18
     with pytest.raises(UserError, match="A limit of 2 leaves nothing of the test split of 't'"):
-        limited(task(several=True), test=2)
+        limit_splits(task(several=True), test=2)
 
 
 def test_snippets_of_a_question_stay_together():
@@ -51,7 +51,7 @@ def test_snippets_of_a_question_stay_together():
         ]
         return {"data": [{"paragraphs": [{"context": "It here is.", "qas": entries}]}]}
 
-    part = limited(QATask.of("q", squad(20), squad(20)), test=7)
+    part = limit_splits(QATask.of("q", squad(20), squad(20)), test=7)
     assert len(part.test) == 6 and set(Counter(question.item for question in part.test).values()) == {2}
 
 
@@ -67,10 +67,10 @@ class Untouchable(list):
 
 def test_without_its_test_split_a_task_measures_dev_and_reads_no_test_row():
     whole = task()
-    held = held_back(Task("t", whole.train, Untouchable(whole.test), whole.labels, whole.dev))
+    held = replace_test_with_dev(Task("t", whole.train, Untouchable(whole.test), whole.labels, whole.dev))
     assert held.test == held.dev == whole.dev
     other = Task("t", whole.train, Untouchable(whole.test[:3]), whole.labels, whole.dev)
-    assert held.fingerprint() == held_back(other).fingerprint() != whole.fingerprint()
+    assert held.fingerprint() == replace_test_with_dev(other).fingerprint() != whole.fingerprint()
     assert held.scoring().metrics == whole.scoring().metrics
     with pytest.raises(UserError, match="'t' has no dev split, so nothing can be searched on it"):
-        held_back(Task("t", whole.train, whole.test, whole.labels))
+        replace_test_with_dev(Task("t", whole.train, whole.test, whole.labels))

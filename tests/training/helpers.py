@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import numpy as np
-from tests.tiny import TEXTS, tiny_tokenizer
 
-from acclimate.corpus import TokenRows
+from acclimate.corpus import TokenDataset
 from acclimate.masking import RandomMasking
 from acclimate.objectives import Batch
 from acclimate.training.batches import Collator
+from tests.tiny import TEXTS, tiny_tokenizer
 
 
-def rows(copies: int = 1) -> TokenRows:
+def rows(copies: int = 1) -> TokenDataset:
     """The texts of the tiny vocabulary as token rows."""
     tokenizer = tiny_tokenizer()
-    return TokenRows.of([tokenizer(f"{text} {copy}")["input_ids"] for copy in range(copies) for text in TEXTS])
+    return TokenDataset.of([tokenizer(f"{text} {copy}")["input_ids"] for copy in range(copies) for text in TEXTS])
 
 
 def micro_batches(tokens: int = 64, rate: float = 0.3, layout: str = "padded", seed: int = 0) -> list[Batch]:

@@ -8,12 +8,12 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from tests.cases import each
-from tests.tiny import TEXTS, save_tiny
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.training import adapt, ensure_head
+from tests.cases import each
+from tests.tiny import TEXTS, save_tiny
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}

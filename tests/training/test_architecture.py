@@ -6,26 +6,26 @@ import json
 
 import pytest
 import torch
-from tests.cases import each
-from tests.tiny import tiny_tokenizer
 from transformers import AutoConfig
 
-from acclimate.backbone import longest_text
 from acclimate.errors import UserError
-from acclimate.training.architecture import FAMILIES, SIZES, configure, fit_vocabulary, fresh_model
+from acclimate.models import longest_text
+from acclimate.training.pretrain import ARCHITECTURES, SIZES, fit_config_to_tokenizer, init_model, make_config
+from tests.cases import each
+from tests.tiny import tiny_tokenizer
 
 
 def test_bert_mini_is_that_of_turc_et_al():
-    model = fresh_model(configure("bert", "mini"), 0)
+    model = init_model(make_config("bert", "mini"), 0)
     # 11.2 M parameters (Turc et al., 2019, Table 1: 11.3 with the pooler that a masked LM has not).
     encoder = sum(parameter.numel() for parameter in model.bert.parameters())
     assert encoder == 30_522 * 256 + 514 * 256 + 2 * 256 + 4 * (4 * (256 * 257) + 2 * 256 * 1024 + 1280 + 4 * 256)
 
 
-@each("family", FAMILIES)
+@each("family", ARCHITECTURES)
 @each("size", sorted(SIZES))
 def test_sizes_mean_the_same_everywhere(family, size):
-    config = configure(family, size)
+    config = make_config(family, size)
     assert (config.num_hidden_layers, config.hidden_size) == SIZES[size]
     assert config.hidden_size == 64 * config.num_attention_heads
     inner = config.hidden_dim if family == "distilbert" else config.intermediate_size
@@ -33,45 +33,45 @@ def test_sizes_mean_the_same_everywhere(family, size):
     assert inner == config.hidden_size * (1.5 if family == "modernbert" else 4)
 
 
-@each("family", sorted(set(FAMILIES) - {"modernbert"}))
+@each("family", sorted(set(ARCHITECTURES) - {"modernbert"}))
 def test_all_read_512_tokens(family):
-    config = configure(family, "tiny")
+    config = make_config(family, "tiny")
     config.pad_token_id = 1
-    assert longest_text(fresh_model(config, 0)) == 512
+    assert longest_text(init_model(config, 0)) == 512
 
 
 def test_single_settings_win_over_the_size_and_may_come_as_text():
-    config = configure("distilbert", "mini", {"num_hidden_layers": "3", "dropout": "0.2", "activation": "relu"})
+    config = make_config("distilbert", "mini", {"num_hidden_layers": "3", "dropout": "0.2", "activation": "relu"})
     assert (config.n_layers, config.dim, config.dropout, config.activation) == (3, 256, 0.2, "relu")
-    assert len(configure("modernbert", "mini", {"num_hidden_layers": 7}).layer_types) == 7
+    assert len(make_config("modernbert", "mini", {"num_hidden_layers": 7}).layer_types) == 7
 
 
 def test_a_configuration_from_a_folder_and_from_a_file(tmp_path):
-    configure("electra", "tiny", {"embedding_size": 64}).save_pretrained(tmp_path)
+    make_config("electra", "tiny", {"embedding_size": 64}).save_pretrained(tmp_path)
     for place in (tmp_path, tmp_path / "config.json"):
-        config = configure(place, changes={"num_hidden_layers": 3})
+        config = make_config(place, changes={"num_hidden_layers": 3})
         assert (config.model_type, config.embedding_size, config.num_hidden_layers) == ("electra", 64, 3)
 
 
 def test_the_vocabulary_decides_on_size_and_special_tokens():
     tokenizer = tiny_tokenizer()
-    config = fit_vocabulary(configure("roberta", "tiny"), tokenizer)
+    config = fit_config_to_tokenizer(make_config("roberta", "tiny"), tokenizer)
     assert config.vocab_size == len(tokenizer)
     assert (config.pad_token_id, config.bos_token_id, config.eos_token_id) == (0, 2, 3)
-    modern = fit_vocabulary(configure("modernbert", "tiny"), tokenizer)
+    modern = fit_config_to_tokenizer(make_config("modernbert", "tiny"), tokenizer)
     assert (modern.cls_token_id, modern.sep_token_id, modern.bos_token_id) == (2, 3, 2)
 
 
 def test_first_weights_come_from_the_seed_alone():
-    config = configure("bert", "tiny", {"num_hidden_layers": 1})
+    config = make_config("bert", "tiny", {"num_hidden_layers": 1})
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
-    first = fresh_model(config, 3).state_dict()
+    first = init_model(config, 3).state_dict()
     assert torch.equal(before, torch.random.get_rng_state())
     torch.manual_seed(6)
-    assert all(torch.equal(value, first[name]) for name, value in fresh_model(config, 3).state_dict().items())
+    assert all(torch.equal(value, first[name]) for name, value in init_model(config, 3).state_dict().items())
     words = "bert.embeddings.word_embeddings.weight"
-    assert not torch.equal(fresh_model(config, 4).state_dict()[words], first[words])
+    assert not torch.equal(init_model(config, 4).state_dict()[words], first[words])
 
 
 @each(
@@ -92,7 +92,7 @@ def test_first_weights_come_from_the_seed_alone():
 )
 def test_mistakes_are_explained(architecture, size, changes, message):
     with pytest.raises(UserError, match=message) as raised:
-        configure(architecture, size, changes)
+        make_config(architecture, size, changes)
     assert len(str(raised.value).splitlines()) == 1
 
 
@@ -101,15 +101,15 @@ def test_padding_behind_the_positions_is_refused_where_they_are_counted_from_it(
     tokenizer.pad_token = "figure"  # somewhere late in the vocabulary
     tight = {"max_position_embeddings": tokenizer.pad_token_id + 1}
     with pytest.raises(UserError, match=f"id {tokenizer.pad_token_id}, .* low id"):
-        fit_vocabulary(configure("roberta", "tiny", tight), tokenizer)
+        fit_config_to_tokenizer(make_config("roberta", "tiny", tight), tokenizer)
     for kind, changes in (("bert", tight), ("roberta", {"max_position_embeddings": tokenizer.pad_token_id + 5})):
-        fresh_model(fit_vocabulary(configure(kind, "tiny", changes), tokenizer), 0)
+        init_model(fit_config_to_tokenizer(make_config(kind, "tiny", changes), tokenizer), 0)
 
 
 def test_a_configuration_of_another_kind_is_refused(tmp_path):
     AutoConfig.for_model("gpt2").save_pretrained(tmp_path)
     with pytest.raises(UserError, match="gpt2"):
-        configure(tmp_path)
+        make_config(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 3}))
     with pytest.raises(UserError, match="No configuration could be read"):
-        configure(tmp_path)
+        make_config(tmp_path)

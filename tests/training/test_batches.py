@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from acclimate.masking import RandomMasking, resolve
+from acclimate.models.batching import MINIMAL_PADDING, PaddingPolicy
+from acclimate.training.batches import Collator, StepDataset
 from tests.tiny import tiny_tokenizer
 from tests.training.helpers import rows
-
-from acclimate.backbone.shapes import EXACT, Grain
-from acclimate.masking import RandomMasking, resolve
-from acclimate.training.batches import Collator, Steps
 
 TOKENIZER = tiny_tokenizer()
 
@@ -21,7 +21,7 @@ TOKENIZER = tiny_tokenizer()
     st.integers(1, 200),
     st.sampled_from(["padded", "packed"]),
     st.integers(0, 99),
-    st.sampled_from([EXACT, Grain(8, 16, widest=42)]),
+    st.sampled_from([MINIMAL_PADDING, PaddingPolicy(8, 16, widest=42)]),
 )
 def test_every_text_is_there_once_and_whole(lengths, tokens, layout, seed, grain):
     texts = [np.array([2, *[5 + (i + k) % 90 for k in range(n)], 3]) for i, n in enumerate(lengths)]
@@ -69,7 +69,7 @@ def test_the_same_tokens_are_hidden_however_the_texts_are_cut(lengths, strategy,
 
 def steps(seed=0, **options):
     collator = Collator.of(TOKENIZER, RandomMasking(), 100)
-    return Steps(rows(3), collator, **{"batch_size": 7, "steps": 9, "seed": seed, **options})
+    return StepDataset(rows(3), collator, **{"batch_size": 7, "steps": 9, "seed": seed, **options})
 
 
 def same(a, b):

@@ -8,8 +8,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.backbone.shapes import EXACT, FEWEST, GRAINS, Grain
-from acclimate.training.cutting import cut, fewest
+from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, POLICIES, PaddingPolicy
+from acclimate.training.batches import fewest_micro_batches, split_micro_batches
 
 
 def price(lengths, ends, limit, grain):
@@ -31,18 +31,31 @@ def price(lengths, ends, limit, grain):
 @given(
     st.lists(st.integers(1, 40), min_size=1, max_size=9),
     st.integers(1, 150),
-    st.sampled_from([EXACT, Grain(8, 20), Grain(4, 1), Grain(1, 0), Grain(8, 20, 0.25), Grain(1, 3, 0.5)]),
+    st.sampled_from(
+        [
+            MINIMAL_PADDING,
+            PaddingPolicy(8, 20),
+            PaddingPolicy(4, 1),
+            PaddingPolicy(1, 0),
+            PaddingPolicy(8, 20, 0.25),
+            PaddingPolicy(1, 3, 0.5),
+        ]
+    ),
     st.booleans(),
 )
 def test_no_other_cut_is_cheaper(lengths, limit, grain, longest_first):
     lengths = sorted(lengths, reverse=True) if longest_first else lengths
-    found = [part.stop for part in cut(lengths, limit, grain)]
+    found = [part.stop for part in split_micro_batches(lengths, limit, grain)]
     inner = range(1, len(lengths))
     every = [[*ends, len(lengths)] for size in range(len(lengths)) for ends in combinations(inner, size)]
     prices = [price(lengths, ends, limit, grain) for ends in every]
     assert price(lengths, found, limit, grain) == min(value for value in prices if value is not None)
     possible = [len(ends) for ends, value in zip(every, prices, strict=True) if value is not None]
-    assert fewest(lengths, limit, grain) == min(possible) == len(cut(lengths, limit, grain._replace(piece=FEWEST)))
+    assert (
+        fewest_micro_batches(lengths, limit, grain)
+        == min(possible)
+        == len(split_micro_batches(lengths, limit, grain._replace(piece=FEWEST_BATCHES)))
+    )
 
 
 def lognormal(seed, count=64):
@@ -52,11 +65,11 @@ def lognormal(seed, count=64):
 
 
 def test_usual_steps_are_cut_into_few_shapes_with_little_padding():
-    grain = GRAINS["cpu"]
+    grain = POLICIES["cpu"]
     shapes, real, read = set(), 0, 0
     for seed in range(100):
         lengths = lognormal(seed)
-        for part in cut(lengths, 1_024, grain):
+        for part in split_micro_batches(lengths, 1_024, grain):
             rows, width = part.stop - part.start, grain.wide(lengths[part.start])
             shapes.add((rows, width))
             real, read = real + sum(lengths[part]), read + rows * width
@@ -66,7 +79,7 @@ def test_usual_steps_are_cut_into_few_shapes_with_little_padding():
 
 def test_a_large_micro_batch_ends_where_it_would_be_mostly_padding():
     lengths = lognormal(0, 256)
-    parts = cut(lengths, 65_536, GRAINS["cuda"])
+    parts = split_micro_batches(lengths, 65_536, POLICIES["cuda"])
     read = sum((part.stop - part.start) * lengths[part.start] for part in parts)
     assert sum(lengths) > 0.85 * read
     assert len(parts) <= 8

@@ -6,14 +6,14 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from tests.tiny import TEXTS, save_tiny
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.objectives import GeneralContrast
+from acclimate.objectives import GeneralKnowledgeContrast
 from acclimate.training import adapt
+from acclimate.training.checkpoints import find_newest_checkpoint
 from acclimate.training.engine import Engine
-from acclimate.training.saved import newest
+from tests.tiny import TEXTS, save_tiny
 
 LONG = "we train the method on this data and test it on the table of the paper. the result is a good score."
 SHORT = {"batch_size": 8, "max_length": 30, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
@@ -60,8 +60,8 @@ def test_weights_that_are_broken_are_blamed_themselves(tmp_path):
 
 
 def test_of_several_terms_the_one_that_did_it_is_named(tiny_bert, tmp_path, monkeypatch):
-    loss = GeneralContrast.loss
-    monkeypatch.setattr(GeneralContrast, "loss", lambda self, parts: loss(self, parts) * float("inf"))
+    loss = GeneralKnowledgeContrast.loss
+    monkeypatch.setattr(GeneralKnowledgeContrast, "loss", lambda self, parts: loss(self, parts) * float("inf"))
     message = run(tiny_bert, tmp_path / "out", "dga", settings={"importance_tokens": 100})
     assert message.startswith("The loss is inf at step 1: the term 'contrast' is not finite. The step read document ")
 
@@ -89,7 +89,7 @@ def test_the_last_good_checkpoint_is_kept(tiny_bert, tmp_path, monkeypatch, spoi
     assert "the checkpoint of step 2 is kept" in message
     assert ("the loss is finite (mlm " in message) == (spoilt != "loss")
     assert len(taken) == 3
-    kept = newest(tmp_path / ".out.work" / "steps")
+    kept = find_newest_checkpoint(tmp_path / ".out.work" / "steps")
     assert kept is not None and kept.name == "checkpoint-2"
     assert all(value.isfinite().all() for value in load_file(kept / "model.safetensors").values())
     monkeypatch.setattr(Engine, "step", step)

@@ -8,14 +8,15 @@ import weakref
 
 import pytest
 import torch
+
+from acclimate.kernels import vocabulary
+from acclimate.models import attach
+from acclimate.models.batching import padding_policy
+from acclimate.objectives import BatchObjective, Gates, GeneralKnowledgeContrast, MaskedLM, View
+from acclimate.training.engine import Engine
 from tests.cases import each
 from tests.tiny import ENCODERS, tiny_model
 from tests.training.helpers import micro_batches
-
-from acclimate.backbone import attach, projection
-from acclimate.backbone.shapes import grain_of
-from acclimate.objectives import BatchObjective, Gates, GeneralContrast, MaskedLM, View
-from acclimate.training.engine import Engine
 
 
 def gradients(model):
@@ -51,7 +52,7 @@ def test_mlm_equals_the_model_of_transformers(kind, layout):
 @each("tied", [True, False])
 def test_a_large_vocabulary_has_its_gradient_when_the_step_is_over(kind, tied, monkeypatch):
     """From so many words on it is made once for all micro-batches, not by torch."""
-    monkeypatch.setattr(projection, "MANY", 11)
+    monkeypatch.setattr(vocabulary, "MIN_OUTPUTS", 11)
     ours = tiny_model(kind)
     if not tied:
         head = ours.get_output_embeddings()
@@ -64,7 +65,7 @@ def test_a_large_vocabulary_has_its_gradient_when_the_step_is_over(kind, tied, m
     for _ in range(2):  # gradients of two steps add up
         theirs(input_ids=batch.masked, attention_mask=(batch.text >= 0).long(), labels=batch.labels).loss.backward()
         engine.step(pieces)
-    assert isinstance(ours.get_output_embeddings(), projection.RowProjection)
+    assert isinstance(ours.get_output_embeddings(), vocabulary.RowProjection)
     torch.testing.assert_close(gradients(ours), gradients(theirs), atol=1e-5, rtol=1e-4)
 
 
@@ -104,11 +105,11 @@ def test_memory_of_gradients_stays_where_states_are_not_all_there_before_them(co
 
 def test_the_fused_kernel_gives_what_the_written_out_attention_gives(monkeypatch):
     """It is what an accelerator runs."""
-    from acclimate.backbone import attention
+    from acclimate.models import attention
 
     found = []
     for written_out in (True, False):
-        monkeypatch.setattr(attention, "writes_attention_out", lambda device, answer=written_out: answer)
+        monkeypatch.setattr(attention, "uses_eager_attention", lambda device, answer=written_out: answer)
         for layout in ("padded", "packed"):
             model = tiny_model("bert")
             attach(model)
@@ -123,7 +124,7 @@ def test_the_fused_kernel_gives_what_the_written_out_attention_gives(monkeypatch
 
 
 def dga(importance):
-    return [MaskedLM(), GeneralContrast(importance, temperature=0.2, weight=0.7)]
+    return [MaskedLM(), GeneralKnowledgeContrast(importance, temperature=0.2, weight=0.7)]
 
 
 @each("kept", [0, 1, 2, 100])
@@ -141,7 +142,7 @@ def test_micro_batches_add_up_to_one_batch(training, kept, monkeypatch):
     many = micro_batches(60)
     assert len(many) > 2
     torch.manual_seed(4)
-    room = 3 * sum(grain_of(model).price_of(batch.text) for batch in many[:kept])
+    room = 3 * sum(padding_policy(model).batch_cost(batch.text) for batch in many[:kept])
     engine = Engine(model, dga(importance), graph_tokens=math.ceil(room))
     reads = []
     monkeypatch.setattr(engine, "read", lambda batch, views: reads.append(batch) or Engine.read(engine, batch, views))
@@ -202,7 +203,7 @@ def test_equal_views_are_read_once():
     model = tiny_model("bert")
     attach(model)
     assert Engine(model, dga(importance)).student_views == 3
-    original = [MaskedLM(), GeneralContrast(importance, tokens="original")]
+    original = [MaskedLM(), GeneralKnowledgeContrast(importance, tokens="original")]
     assert Engine(model, original).student_views == 4
     assert View(gates=Gates(importance)) != View(gates=Gates(importance))
 
@@ -238,7 +239,7 @@ def test_positives_of_the_general_contrast_are_readings_of_the_same_text():
     """Without dropout the anchor and its positive are the same vector: their cosine is one, text by text."""
     model = tiny_model("bert")
     attach(model)
-    term = GeneralContrast({"H": torch.rand(2, 4)})
+    term = GeneralKnowledgeContrast({"H": torch.rand(2, 4)})
     assert isinstance(term, BatchObjective)
     engine = Engine(model, [term])
     representations = term.represent(engine.read(micro_batches(10_000)[0], engine.views))

@@ -8,23 +8,23 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tests.kills import killed
-from tests.methods.test_contract import ALONE, CHEAP, TASK, weights
-from tests.test_cli import call
-from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
-from tests.training.helpers import rows
 
-from acclimate.backbone import attach
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
+from acclimate.models import attach
 from acclimate.objectives import MaskedLM, TextContrast
 from acclimate.tasks import Task
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
-from acclimate.training.heldout import measure
+from acclimate.training.heldout import measure_heldout_terms
 from acclimate.training.method import lookup
+from tests.kills import killed
+from tests.methods.test_contract import ALONE, CHEAP, TASK, weights
+from tests.test_cli import call
+from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
+from tests.training.helpers import rows
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 HELD = Corpus.of(["the soup was not fresh", "a table of the score and the loss", "cold wine", "the model", "rude!"])
@@ -58,7 +58,7 @@ def test_terms_are_those_of_a_direct_computation():
     steps = [collator(texts[:5], rng), collator(texts[5:14], rng), collator(texts[14:], rng)]
     assert len({sum(int((batch.labels >= 0).sum()) for batch in step) for step in steps}) > 1
     state = torch.get_rng_state()
-    found = measure(engine, steps)
+    found = measure_heldout_terms(engine, steps)
     assert torch.equal(torch.get_rng_state(), state) and model.training
     assert all(parameter.grad is None for parameter in model.parameters())
     sums = [direct(model, step) for step in steps]
@@ -72,7 +72,7 @@ def test_terms_are_those_of_a_direct_computation():
     name = contrast.name
     assert found[name] == pytest.approx(sum(value * count for value, count in per_step) / 16, abs=1e-5)
     assert found["loss"] == pytest.approx(found["mlm"] + 0.5 * found[name], abs=1e-5)
-    assert measure(engine, steps) == found
+    assert measure_heldout_terms(engine, steps) == found
 
 
 def run(model, out, **options):
@@ -123,9 +123,9 @@ def test_measuring_is_not_counted_as_training(tiny_bert, tmp_path, monkeypatch):
 
     def slow(engine, steps, seed=0):
         time.sleep(1.0)
-        return measure(engine, steps, seed)
+        return measure_heldout_terms(engine, steps, seed)
 
-    monkeypatch.setattr(module, "measure", slow)
+    monkeypatch.setattr(module, "measure_heldout_terms", slow)
     assert run(tiny_bert, tmp_path / "out", heldout=HELD, heldout_every=1, steps=2).seconds < 2.0
 
 

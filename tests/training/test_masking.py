@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.cases import each
-from tests.test_cli import call
-from tests.tiny import TEXTS
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.masking import IGNORED, RandomMasking, get
+from acclimate.masking import IGNORE_INDEX, RandomMasking, get
 from acclimate.training import adapt
 from acclimate.training.method import Method
-from acclimate.training.preview import TEXTS as SHOWN
+from acclimate.training.result import SHOWN_TEXTS as SHOWN
+from tests.cases import each
+from tests.test_cli import call
+from tests.tiny import TEXTS
 
 SHORT = {"steps": 2, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
 
@@ -52,7 +52,7 @@ class FirstToken(Method):
             start = np.zeros_like(allowed)
             for number in range(text.max() + 1):
                 start.ravel()[np.flatnonzero(allowed & (text == number))[0]] = True
-            return np.where(start, vocabulary.mask_id, ids), np.where(start, ids, IGNORED)
+            return np.where(start, vocabulary.mask_id, ids), np.where(start, ids, IGNORE_INDEX)
 
         return first
 

@@ -7,17 +7,17 @@ import math
 
 import pytest
 import torch
-from tests.methods.test_contract import SHORT
-from tests.tiny import TEXTS
 
 import acclimate.training.importance as measuring
-import acclimate.training.run as running
-from acclimate.backbone import memory
+import acclimate.training.method as running
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.methods import get
+from acclimate.models import batching
 from acclimate.training import adapt
-from acclimate.updates import normalise
+from acclimate.updates import normalise_importance
+from tests.methods.test_contract import SHORT
+from tests.tiny import TEXTS
 
 GROUP = 60
 """Tokens of a group in these tests."""
@@ -26,7 +26,7 @@ MANY = [f"{text} {number}" for text in TEXTS for number in range(40)]
 
 @pytest.fixture(autouse=True)
 def small_groups(monkeypatch):
-    monkeypatch.setattr(running, "SAMPLED_AT_ONCE", GROUP)
+    monkeypatch.setattr(running, "SAMPLE_GROUP_TOKENS", GROUP)
 
 
 def measured(tiny_bert, out, **settings):
@@ -48,7 +48,7 @@ def test_measuring_stops_when_it_is_exact_enough(tiny_bert, tmp_path):
     account, _ = measured(tiny_bert, tmp_path / "b", importance_error=error)
     assert 4 * GROUP < account["tokens"] < whole["tokens"]
     assert account["standard_error"] <= error
-    off = normalise(torch.tensor(account["parts"]["H"]["raw"])) - exact._importance["H"].cpu()
+    off = normalise_importance(torch.tensor(account["parts"]["H"]["raw"])) - exact._importance["H"].cpu()
     assert 0 < float(off.square().mean().sqrt()) < 3 * error
     soon, _ = measured(tiny_bert, tmp_path / "c", importance_error=1.0)
     assert 4 * GROUP < soon["tokens"] <= 4 * GROUP + 4 * SHORT["max_length"]
@@ -125,7 +125,7 @@ def test_a_cache_that_cannot_be_written_costs_no_run(tiny_bert, tmp_path, monkey
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("acclimate.training.shelf.save_file", full)
+    monkeypatch.setattr("acclimate.training.tensor_cache.save_file", full)
     account, _ = measured(tiny_bert, tmp_path / "a", importance_tokens=100)
     assert account["parts"]["H"]["raw"] and "could not be kept" in caplog.text
     assert not list((tmp_path / "cache").glob("importance/*/*"))
@@ -153,7 +153,7 @@ def test_distributions_over_the_vocabulary_have_to_fit_too(tiny_bert, tmp_path, 
     monkeypatch.setattr(measuring, "summed_importance", spy)
     options = {"importance_tokens": 200, "importance_reads": "logits"}
     measured(tiny_bert, tmp_path / "a", **options)
-    monkeypatch.setattr(memory, "LOGIT_BYTES", memory.machine_memory(torch.device("cpu")) // 10_000)
+    monkeypatch.setattr(batching, "LOGIT_BYTES", batching.machine_memory(torch.device("cpu")) // 10_000)
     measured(tiny_bert, tmp_path / "b", **{**options, "importance_reads": "hidden"})
     assert max(rows) > 30
     rows.clear()

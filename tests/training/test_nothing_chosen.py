@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import torch
+
+from acclimate.corpus import Corpus
+from acclimate.kernels import vocabulary
+from acclimate.methods import get
+from acclimate.models import load_masked_lm
+from acclimate.training import adapt
 from tests.cases import each
 from tests.tiny import ENCODERS, save_tiny
-
-from acclimate.backbone import load_masked_lm, projection
-from acclimate.corpus import Corpus
-from acclimate.methods import get
-from acclimate.training import adapt
 
 WORDS = ["pizza", "wine", "soup", "good soup", "cold pasta", "rude", "fresh", "the menu"]
 
 
 @each(("name", "kind"), [*(("mlm", kind) for kind in sorted(ENCODERS)), ("mlm-kd", "bert"), ("mlm-simcse", "bert")])
 def test_steps_of_one_text_go_on(name, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(projection, "MANY", 11)  # as for vocabularies of real models
+    monkeypatch.setattr(vocabulary, "MIN_OUTPUTS", 11)  # as for vocabularies of real models
     counts = []
-    score = projection.RowProjection.forward
+    score = vocabulary.RowProjection.forward
     monkeypatch.setattr(
-        projection.RowProjection, "forward", lambda self, states: counts.append(len(states)) or score(self, states)
+        vocabulary.RowProjection, "forward", lambda self, states: counts.append(len(states)) or score(self, states)
     )
     start = save_tiny(kind, tmp_path / "start")
     options = {"steps": 8, "batch_size": 1, "precision": "fp32", "progress": False, "max_length": 16}

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.training.order import Order
+from acclimate.training.batches import EpochSampler
 
 sizes = st.tuples(st.integers(1, 90), st.integers(1, 30))
 
@@ -13,7 +13,7 @@ sizes = st.tuples(st.integers(1, 90), st.integers(1, 30))
 @given(sizes, st.integers(0, 3), st.integers(1, 9))
 def test_each_epoch_visits_every_text_once(size, seed, epochs):
     texts, batch_size = size
-    order = Order(texts, batch_size, seed)
+    order = EpochSampler(texts, batch_size, seed)
     read = [text for step in range(epochs * texts // batch_size + 1) for text in order.of(step)]
     for epoch in range(len(read) // texts):
         assert sorted(read[epoch * texts : (epoch + 1) * texts]) == list(range(texts))
@@ -23,7 +23,7 @@ def test_each_epoch_visits_every_text_once(size, seed, epochs):
 @given(sizes, st.integers(0, 3))
 def test_no_step_holds_a_text_twice_where_there_are_enough(size, seed):
     texts, batch_size = size
-    order = Order(texts, batch_size, seed)
+    order = EpochSampler(texts, batch_size, seed)
     for step in range(4 * texts // batch_size + 1):
         read = order.of(step)
         if texts >= 3 * batch_size:
@@ -34,17 +34,17 @@ def test_no_step_holds_a_text_twice_where_there_are_enough(size, seed):
 @given(sizes, st.integers(0, 3), st.integers(0, 200))
 def test_a_step_is_the_same_whatever_was_asked_for_before(size, seed, step):
     texts, batch_size = size
-    in_turn = Order(texts, batch_size, seed)
+    in_turn = EpochSampler(texts, batch_size, seed)
     for earlier in range(step):
         in_turn.of(earlier)
-    assert in_turn.of(step) == Order(texts, batch_size, seed).of(step)
+    assert in_turn.of(step) == EpochSampler(texts, batch_size, seed).of(step)
 
 
 def test_without_the_care_steps_would_hold_texts_twice():
     drawn = [np.random.default_rng([0, 1, epoch]).permutation(50) for epoch in range(8)]
     steps = np.concatenate(drawn).reshape(-1, 16)
     assert any(len(set(step)) < 16 for step in steps.tolist())
-    order = Order(50, 16, 0)
+    order = EpochSampler(50, 16, 0)
     assert all(len(set(order.of(step))) == 16 for step in range(len(steps)))
     changed = sum(step != order.of(number) for number, step in enumerate(steps.tolist()))
     assert 0 < changed < len(steps) / 2  # the others are as drawn
@@ -52,8 +52,8 @@ def test_without_the_care_steps_would_hold_texts_twice():
 
 def test_a_late_epoch_of_a_large_corpus_does_not_wait_for_those_before(monkeypatch):
     drawn = []
-    draw = Order._drawn
-    monkeypatch.setattr(Order, "_drawn", lambda order, epoch: drawn.append(epoch) or draw(order, epoch))
-    assert len(Order(1_001, 64, 0).of(10**12)) == 64
+    draw = EpochSampler._drawn
+    monkeypatch.setattr(EpochSampler, "_drawn", lambda order, epoch: drawn.append(epoch) or draw(order, epoch))
+    assert len(EpochSampler(1_001, 64, 0).of(10**12)) == 64
     assert len(drawn) <= 4  # a step is in two epochs at most, and each looks at the one before
-    assert len(set(Order(193, 64, 0).of(10**12))) == 64
+    assert len(set(EpochSampler(193, 64, 0).of(10**12))) == 64

@@ -10,16 +10,16 @@ import pytest
 import torch
 import transformers
 from safetensors.torch import load_file
-from tests.cases import each
-from tests.kills import counted, killed
-from tests.test_cli import call
-from tests.tiny import ENCODERS, TEXTS, tiny_tokenizer
 
 import acclimate
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.training.trainer import StepTrainer
+from tests.cases import each
+from tests.kills import counted, killed
+from tests.test_cli import call
+from tests.tiny import ENCODERS, TEXTS, tiny_tokenizer
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 TINY = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 66}

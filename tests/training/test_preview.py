@@ -7,20 +7,19 @@ import json
 import numpy as np
 import pytest
 import torch
-from tests.tiny import TEXTS, tiny_tokenizer
 
 from acclimate.corpus import Corpus
 from acclimate.masking import get as masking
-from acclimate.masking.marks import Marks
-from acclimate.masking.preview import marks_of
-from acclimate.masking.same_count import RandomSameCount
+from acclimate.masking.preview import find_importance_store
 from acclimate.masking.selective import SelectiveMasking
-from acclimate.masking.static import StaticMasking
+from acclimate.masking.token_importance_store import TokenImportanceStore
+from acclimate.masking.wrappers import RandomSameCount, StaticMasking
 from acclimate.methods import get
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
-from acclimate.training.importance import SINGLY, THINNED, importance_account
-from acclimate.training.preview import as_account, masked_texts
+from acclimate.training.importance import MAX_LISTED_UNITS, THINNED_UNITS, summarise_importance
+from acclimate.training.result import describe_masked_texts, sample_masked_texts
+from tests.tiny import TEXTS, tiny_tokenizer
 
 OPTIONS = {"steps": 2, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}
 LONG = [text for text in TEXTS if len(text.split()) > 9]
@@ -35,7 +34,7 @@ def spelled(pieces):
 
 
 def shown(how):
-    return masked_texts(rows(), Collator.of(tiny_tokenizer(), how, 500))
+    return sample_masked_texts(rows(), Collator.of(tiny_tokenizer(), how, 500))
 
 
 def test_all_maskings_are_shown_on_the_same_texts():
@@ -53,23 +52,23 @@ def test_important_tokens_are_told_from_masked_ones(tmp_path, static):
         ranks = np.zeros(len(ids), dtype=np.int64)
         ranks[1:5] = np.arange(1, 5)
         found.append((ids, ranks, len(ids) - 2))
-    Marks.write(tmp_path, found)
-    selective = SelectiveMasking(marks=Marks.load(tmp_path), cap=0.1)  # one token, or two, of the four
+    TokenImportanceStore.write(tmp_path, found)
+    selective = SelectiveMasking(marks=TokenImportanceStore.load(tmp_path), cap=0.1)  # one token, or two, of the four
     for how in (selective, RandomSameCount.like(selective)):
         how = StaticMasking(how, 0) if static else how
-        assert marks_of(how) is selective.marks
+        assert find_importance_store(how) is selective.marks
         for pieces in shown(how):
             important = [number for number, piece in enumerate(pieces) if piece.get("important")]
             masked = [number for number, piece in enumerate(pieces) if piece["fate"]]
             assert important == [0, 1, 2, 3] and 1 <= len(masked) <= 2
             if how in (selective, StaticMasking(selective, 0)):
                 assert set(masked) <= set(important)
-    assert marks_of(masking("random", 0.15)) is None
+    assert find_importance_store(masking("random", 0.15)) is None
 
 
 def test_the_name_of_the_masking_goes_with_them():
-    assert as_account([], masking("span", 0.15))["masking"] == "span"
-    assert as_account([], StaticMasking(masking("whole-word", 0.15), 0))["masking"] == "whole-word"
+    assert describe_masked_texts([], masking("span", 0.15))["masking"] == "span"
+    assert describe_masked_texts([], StaticMasking(masking("whole-word", 0.15), 0))["masking"] == "whole-word"
 
 
 def test_an_adaptation_hands_them_over_and_keeps_them_out_of_its_folder(tiny_bert, tmp_path, monkeypatch):
@@ -93,15 +92,15 @@ def test_a_method_that_measures_importance_leaves_an_account(tiny_bert, tmp_path
     assert (heads["layers"], heads["units"], heads["sorted"]) == (2, 4, False)
     assert heads["name"] == "attention heads" and found["measured"] == "dropout"
     assert torch.allclose(torch.tensor(heads["protection"]), method._importance["H"].cpu(), rtol=1e-3)
-    assert units["sorted"] and len(units["raw"][0]) == THINNED
+    assert units["sorted"] and len(units["raw"][0]) == THINNED_UNITS
 
 
 def test_many_units_are_thinned_from_the_most_to_the_least_important():
     raw = {"I": torch.rand(3, 1000, generator=torch.Generator().manual_seed(0))}
-    found = importance_account(raw, {"I": raw["I"] / 2})["parts"]["I"]
+    found = summarise_importance(raw, {"I": raw["I"] / 2})["parts"]["I"]
     for layer, values, halves in zip(raw["I"].tolist(), found["raw"], found["protection"], strict=True):
-        assert len(values) == THINNED and values == sorted(values, reverse=True)
+        assert len(values) == THINNED_UNITS and values == sorted(values, reverse=True)
         assert values[0] == pytest.approx(max(layer), rel=1e-3) and values[-1] == pytest.approx(min(layer), rel=1e-2)
         assert halves == pytest.approx([value / 2 for value in values], rel=1e-3)
-    few = {"H": torch.rand(2, SINGLY)}
-    assert importance_account(few, few)["parts"]["H"]["raw"][0] == pytest.approx(few["H"][0].tolist(), rel=1e-3)
+    few = {"H": torch.rand(2, MAX_LISTED_UNITS)}
+    assert summarise_importance(few, few)["parts"]["H"]["raw"][0] == pytest.approx(few["H"][0].tolist(), rel=1e-3)

@@ -13,20 +13,20 @@ import pytest
 import torch
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
+
+from acclimate.corpus import Corpus, TokenDataset
+from acclimate.errors import UserError
+from acclimate.files import read_json
+from acclimate.masking import RandomMasking
+from acclimate.models.batching import MINIMAL_PADDING, PaddingPolicy
+from acclimate.training import adapt
+from acclimate.training.batches import Collator, StepDataset
+from acclimate.training.distributed import ProcessGroup, join_process_group
 from tests.cases import each
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tiny import save_tiny, tiny_tokenizer
 from tests.training.helpers import rows
 from tests.training.together import NO_DROPOUT, main, one_step
-
-from acclimate.backbone.shapes import EXACT, Grain
-from acclimate.corpus import Corpus, TokenRows
-from acclimate.errors import UserError
-from acclimate.files import read_json
-from acclimate.masking import RandomMasking
-from acclimate.training import adapt
-from acclimate.training.batches import Collator, Steps
-from acclimate.training.processes import Processes, processes
 
 FORK = multiprocessing.get_context("fork")
 
@@ -65,7 +65,7 @@ def _take_part(rank: int, port: int, out: Path, log: Path) -> None:
 @each(("name", "graph_tokens"), [("kept", 10**6), ("twice", 0), ("mixed", 0)])
 def test_loss_and_gradients_are_those_of_one_process(together, name, graph_tokens):
     """MLM, and contrasts whose negatives are the texts of both; mixed: only one of them keeps its graphs."""
-    alone = one_step(Processes(), graph_tokens)
+    alone = one_step(ProcessGroup(), graph_tokens)
     for rank in range(2):
         shared = load_file(together / f"{name}-{rank}.safetensors")
         assert shared.keys() == alone.keys()
@@ -118,7 +118,7 @@ def test_every_text_of_a_step_is_read_once(size):
     data = rows(3)
     found = []
     for rank in range(size):
-        steps = Steps(data, collator, batch_size=7, steps=2, seed=0, group=Processes(rank, size))
+        steps = StepDataset(data, collator, batch_size=7, steps=2, seed=0, group=ProcessGroup(rank, size))
         batches = steps[0]
         assert batches, "every process has something to read"
         found += [
@@ -130,39 +130,40 @@ def test_every_text_of_a_step_is_read_once(size):
 
 @each("tokens", [150, 10_000])
 @each("size", [2, 4, 8])
-@each("grain", [EXACT, Grain(width=8, padding=0.2)])
+@each("grain", [MINIMAL_PADDING, PaddingPolicy(width=8, padding=0.2)])
 def test_processes_have_about_as_much_to_read(tokens, size, grain):
     chance = np.random.default_rng(0)
-    data = TokenRows.of([list(chance.integers(10, 60, length)) for length in chance.integers(3, 70, 64)])
+    data = TokenDataset.of([list(chance.integers(10, 60, length)) for length in chance.integers(3, 70, 64)])
     collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), tokens, grain=grain)
     steps = [
-        Steps(data, collator, batch_size=64, steps=1, seed=0, group=Processes(rank, size)) for rank in range(size)
+        StepDataset(data, collator, batch_size=64, steps=1, seed=0, group=ProcessGroup(rank, size))
+        for rank in range(size)
     ]
-    loads = [sum(grain.price_of(batch.text) for batch in each[0]) for each in steps]
+    loads = [sum(grain.batch_cost(batch.text) for batch in each[0]) for each in steps]
     assert max(loads) <= 1.2 * sum(loads) / size
 
 
 def test_fewer_texts_than_processes_is_an_error():
     collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), 100)
     with pytest.raises(UserError, match="batch-size 2 is less than the 3 processes"):
-        Steps(rows(), collator, batch_size=2, steps=1, seed=0, group=Processes(0, 3))
+        StepDataset(rows(), collator, batch_size=2, steps=1, seed=0, group=ProcessGroup(0, 3))
 
 
 def test_sharded_parameters_are_refused(monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
     with pytest.raises(UserError, match="sharded parameters"):
-        processes()
+        join_process_group()
 
 
 def test_alone_nothing_changes():
-    group = Processes()
+    group = ProcessGroup()
     value = torch.randn(3, 2)
     assert group.gather(value) == (value, slice(0, 3))
     assert group.add([value])[0] is value
-    assert group.agree(0.3, torch.device("cpu")) == 0.3
+    assert group.broadcast_value(0.3, torch.device("cpu")) == 0.3
     assert group.share([1, 2, 3]) == [1, 2, 3]
     before = torch.get_rng_state()
-    with group.same_chance(torch.device("cpu")), group.first_alone():
+    with group.shared_random_state(torch.device("cpu")), group.main_process_first():
         pass
     assert torch.equal(before, torch.get_rng_state())

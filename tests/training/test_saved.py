@@ -8,15 +8,21 @@ import shutil
 import pytest
 import torch
 from safetensors.torch import load_file
-from tests.cases import each
-from tests.kills import counted, killed
-from tests.tiny import TEXTS, save_tiny, with_old_names
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.training import adapt
-from acclimate.training.saved import SEAL, is_whole, newest, remove_broken, seal
+from acclimate.training.checkpoints import (
+    COMPLETE_FILE,
+    find_newest_checkpoint,
+    is_complete,
+    mark_complete,
+    remove_incomplete_checkpoints,
+)
+from tests.cases import each
+from tests.kills import counted, killed
+from tests.tiny import TEXTS, save_tiny, with_old_names
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"steps": 6, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
@@ -49,7 +55,7 @@ def cut(tiny_bert, tmp_path_factory):
 
 FILES = (
     *("model.safetensors", "optimizer.pt", "scheduler.pt", "rng_state.pth"),
-    *("trainer_state.json", "clock.json", SEAL),
+    *("trainer_state.json", "clock.json", COMPLETE_FILE),
 )
 
 
@@ -58,18 +64,18 @@ FILES = (
 def test_a_checkpoint_without_a_file_or_with_half_of_one_is_not_whole(cut, tmp_path, name, damage):
     shutil.copytree(cut / ".out.work" / "steps", tmp_path / "steps")
     work = tmp_path / "steps"
-    assert newest(work) == work / "checkpoint-4"
+    assert find_newest_checkpoint(work) == work / "checkpoint-4"
     file = work / "checkpoint-4" / name
     data = file.read_bytes()
     file.unlink()
     if damage != "gone":
         file.write_bytes(data[: len(data) // 2] if damage == "half" else b"")
-    assert newest(work) == work / "checkpoint-3"
-    remove_broken(work)
+    assert find_newest_checkpoint(work) == work / "checkpoint-3"
+    remove_incomplete_checkpoints(work)
     assert [path.name for path in work.glob("checkpoint-*")] == ["checkpoint-3"]
 
 
-@pytest.mark.parametrize("name", ["optimizer.pt", SEAL])
+@pytest.mark.parametrize("name", ["optimizer.pt", COMPLETE_FILE])
 def test_the_run_goes_on_from_the_one_before_and_ends_the_same(cut, tiny_bert, tmp_path, name):
     shutil.copytree(cut / ".out.work", tmp_path / ".out.work")
     file = tmp_path / ".out.work" / "steps" / "checkpoint-4" / name
@@ -88,12 +94,12 @@ def test_two_are_kept_and_other_names_left_alone(tmp_path):
     (tmp_path / "checkpoint-old").mkdir()
     (tmp_path / "checkpoint-7.txt").touch()
     for step in (9, 10, 100):
-        seal(made(tmp_path, step))
-    assert newest(tmp_path) == tmp_path / "checkpoint-100"
-    assert is_whole(tmp_path / "checkpoint-10") and not (tmp_path / "checkpoint-9").exists()
+        mark_complete(made(tmp_path, step))
+    assert find_newest_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
+    assert is_complete(tmp_path / "checkpoint-10") and not (tmp_path / "checkpoint-9").exists()
     made(tmp_path, 200)
-    assert newest(tmp_path) == tmp_path / "checkpoint-100"
-    remove_broken(tmp_path)
+    assert find_newest_checkpoint(tmp_path) == tmp_path / "checkpoint-100"
+    remove_incomplete_checkpoints(tmp_path)
     names = ["checkpoint-10", "checkpoint-100", "checkpoint-7.txt", "checkpoint-old"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 
@@ -130,7 +136,7 @@ def read_lines(file):
 def test_a_checkpoint_with_other_names_is_refused(cut, tiny_bert, tmp_path):
     shutil.copytree(cut / ".out.work", tmp_path / ".out.work")
     with_old_names(tmp_path / ".out.work" / "steps" / "checkpoint-4")
-    seal(tmp_path / ".out.work" / "steps" / "checkpoint-4")
+    mark_complete(tmp_path / ".out.work" / "steps" / "checkpoint-4")
     with pytest.raises(UserError, match=r"is not one of this model .* such as .*LayerNorm"):
         run(tiny_bert, tmp_path / "out")
 
@@ -138,8 +144,8 @@ def test_a_checkpoint_with_other_names_is_refused(cut, tiny_bert, tmp_path):
 @each("content", ["", "[]", "{", '{"a": 1}', "null"])
 def test_a_list_that_makes_no_sense_is_none(tmp_path, content):
     checkpoint = made(tmp_path, 1)
-    (checkpoint / SEAL).write_text(content)
-    assert not is_whole(checkpoint) and newest(tmp_path) is None
+    (checkpoint / COMPLETE_FILE).write_text(content)
+    assert not is_complete(checkpoint) and find_newest_checkpoint(tmp_path) is None
 
 
 def test_a_run_goes_on_with_as_many_processes_only(tiny_bert, tmp_path):
@@ -151,6 +157,6 @@ def test_a_run_goes_on_with_as_many_processes_only(tiny_bert, tmp_path):
     state = read_json(file)
     assert state["processes"] == 1
     file.write_text(json.dumps({**state, "processes": 2}))
-    seal(file.parent)
+    mark_complete(file.parent)
     with pytest.raises(UserError, match="begun with 2 processes and is to go on with 1"):
         adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)

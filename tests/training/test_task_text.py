@@ -5,16 +5,16 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.cases import each
-from tests.test_cli import call
-from tests.tiny import TEXTS
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.tasks import Task, load_task
 from acclimate.training import Method, adapt, register
 from acclimate.training import method as registry
-from acclimate.training.texts import TASK_EPOCHS
+from acclimate.training.inputs import TASK_EPOCHS
+from tests.cases import each
+from tests.test_cli import call
+from tests.tiny import TEXTS
 
 SHORT = {"batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
 

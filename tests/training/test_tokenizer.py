@@ -9,12 +9,18 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.cases import each
-from tests.tiny import TEXTS
 from transformers import AutoTokenizer
 
 from acclimate.errors import UserError
-from acclimate.training.tokenizer import BERT_TOKENS, KINDS, ROBERTA_TOKENS, sample, train_tokenizer
+from acclimate.training.tokenizer import (
+    BERT_TOKENS,
+    ROBERTA_TOKENS,
+    TOKENIZER_KINDS,
+    sample_documents,
+    train_tokenizer,
+)
+from tests.cases import each
+from tests.tiny import TEXTS
 
 DOCUMENTS = [
     *TEXTS,
@@ -62,7 +68,7 @@ def test_byte_bpe_gives_back_every_text(text):
 
 
 @each("lowercase", [True, False])
-@each("kind", KINDS)
+@each("kind", TOKENIZER_KINDS)
 def test_case(kind, lowercase):
     tokenizer = trained(kind, lowercase)
     assert (tokenizer("Pizza")["input_ids"] == tokenizer("pizza")["input_ids"]) == lowercase
@@ -81,7 +87,7 @@ def test_special_tokens_stand_where_the_models_look_for_them():
     assert len(bert.all_special_ids) == 5, "the pieces that were numbered first are ordinary ones"
 
 
-@each("kind", KINDS)
+@each("kind", TOKENIZER_KINDS)
 @each("lowercase", [True, False])
 def test_saved_it_loads_the_same(kind, lowercase, tmp_path):
     tokenizer = trained(kind, lowercase)
@@ -98,11 +104,11 @@ def test_another_process_trains_the_same_tokenizer():
         "for kind in ('wordpiece', 'byte-bpe'): print(sorted(trained(kind).get_vocab().items()))"
     )
     told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
-    here = "".join(f"{sorted(trained(kind).get_vocab().items())}\n" for kind in KINDS)
+    here = "".join(f"{sorted(trained(kind).get_vocab().items())}\n" for kind in TOKENIZER_KINDS)
     assert told == here.encode()
 
 
-@each("kind", KINDS)
+@each("kind", TOKENIZER_KINDS)
 def test_a_vocabulary_that_does_not_fit_the_text_is_explained(kind):
     most = len(trained(kind))
     assert len(train_tokenizer(DOCUMENTS, kind, most, progress=False)) == most
@@ -114,15 +120,15 @@ def test_a_vocabulary_that_does_not_fit_the_text_is_explained(kind):
 
 def test_the_sample_is_bounded_and_does_not_depend_on_the_order():
     documents = [f"{number} " + "x" * 990 for number in range(400)]
-    kept, total = sample(documents, 100_000, progress=False)
+    kept, total = sample_documents(documents, 100_000, progress=False)
     assert total == sum(map(len, documents))
     assert 30_000 < sum(map(len, kept)) <= 100_000
     assert kept == [text for text in documents if text in kept], "in the order of the corpus"
-    assert set(sample(reversed(documents), 100_000, progress=False)[0]) == set(kept)
-    assert sample(documents, 10**6, progress=False)[0] == documents
+    assert set(sample_documents(reversed(documents), 100_000, progress=False)[0]) == set(kept)
+    assert sample_documents(documents, 10**6, progress=False)[0] == documents
 
 
 def test_a_long_document_is_not_the_whole_sample():
-    kept, _ = sample(["y" * 10**6, *(f"{number} short" for number in range(50))], 200_000, progress=False)
+    kept, _ = sample_documents(["y" * 10**6, *(f"{number} short" for number in range(50))], 200_000, progress=False)
     assert len(kept) == 51
     assert max(map(len, kept)) == 2_000

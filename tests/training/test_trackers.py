@@ -6,8 +6,6 @@ import json
 import os
 
 import pytest
-from tests.test_cli import call
-from tests.tiny import TEXTS
 from transformers import TrainerCallback
 from transformers.integrations import integration_utils
 
@@ -15,7 +13,9 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.tasks import distill, finetune
 from acclimate.training import adapt
-from acclimate.training.trackers import TENSORBOARD, check_trackers, tracked
+from acclimate.training.callbacks import TENSORBOARD_VARIABLE, check_trackers, tensorboard_folder
+from tests.test_cli import call
+from tests.tiny import TEXTS
 
 
 class Tracker(TrainerCallback):
@@ -24,7 +24,7 @@ class Tracker(TrainerCallback):
     told: list = []
 
     def __init__(self):
-        self.place = os.environ.get(TENSORBOARD)
+        self.place = os.environ.get(TENSORBOARD_VARIABLE)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         self.told.append({"step": state.global_step, "run": args.run_name, "place": self.place, **logs})
@@ -101,13 +101,13 @@ def test_a_distillation_tells_its_tracker_the_loss_of_both_phases(tracker, tiny_
 
 
 def test_a_place_of_the_users_own_is_left_alone(monkeypatch, tmp_path):
-    monkeypatch.setenv(TENSORBOARD, "mine")
-    with tracked(["tensorboard"], tmp_path / "out"):
-        assert os.environ[TENSORBOARD] == "mine"
-    monkeypatch.delenv(TENSORBOARD)
-    with tracked(["tensorboard"], tmp_path / "out"):
-        assert os.environ[TENSORBOARD] == str(tmp_path / "out.tensorboard")
-    assert TENSORBOARD not in os.environ
+    monkeypatch.setenv(TENSORBOARD_VARIABLE, "mine")
+    with tensorboard_folder(["tensorboard"], tmp_path / "out"):
+        assert os.environ[TENSORBOARD_VARIABLE] == "mine"
+    monkeypatch.delenv(TENSORBOARD_VARIABLE)
+    with tensorboard_folder(["tensorboard"], tmp_path / "out"):
+        assert os.environ[TENSORBOARD_VARIABLE] == str(tmp_path / "out.tensorboard")
+    assert TENSORBOARD_VARIABLE not in os.environ
 
 
 def test_on_the_command_line(tiny_bert, tmp_path, monkeypatch, capsys):

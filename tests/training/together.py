@@ -7,41 +7,40 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save_file
+
+from acclimate.masking import RandomMasking
+from acclimate.models import attach
+from acclimate.objectives import GeneralKnowledgeContrast, MaskedLM, TextContrast
+from acclimate.training.batches import Collator, StepDataset
+from acclimate.training.distributed import ProcessGroup, join_process_group, leave_process_group
+from acclimate.training.engine import Engine
 from tests.tiny import tiny_model, tiny_tokenizer
 from tests.training.helpers import rows
-
-from acclimate.backbone import attach
-from acclimate.masking import RandomMasking
-from acclimate.objectives import GeneralContrast, MaskedLM, TextContrast
-from acclimate.training.batches import Collator, Steps
-from acclimate.training.engine import Engine
-from acclimate.training.processes import Processes, leave, processes
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
-def one_step(group: Processes, graph_tokens: int) -> dict[str, torch.Tensor]:
+def one_step(group: ProcessGroup, graph_tokens: int) -> dict[str, torch.Tensor]:
     """Run one step of a model without dropout; return terms and gradients."""
     model = tiny_model("bert", **NO_DROPOUT)
     attach(model)
     importance = {"H": torch.linspace(0, 1, 8).view(2, 4)}
-    objectives = [MaskedLM(), GeneralContrast(importance, 0.2, 0.7), TextContrast()]
+    objectives = [MaskedLM(), GeneralKnowledgeContrast(importance, 0.2, 0.7), TextContrast()]
     engine = Engine(model, objectives, graph_tokens=graph_tokens, group=group)
     collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), 40)
-    steps = Steps(rows(2), collator, batch_size=9, steps=3, seed=1, group=group)
+    steps = StepDataset(rows(2), collator, batch_size=9, steps=3, seed=1, group=group)
     terms = engine.step(steps[1])
     gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
     return {f"term {name}": value.clone() for name, value in terms.items()} | gradients
 
 
 def main(out: Path) -> None:
+    from acclimate.corpus import Corpus
+    from acclimate.training import adapt
     from tests.kills import killed
     from tests.methods.test_contract import DOCUMENTS, SHORT
 
-    from acclimate.corpus import Corpus
-    from acclimate.training import adapt
-
-    group = processes()
+    group = join_process_group()
     for name, graph_tokens in (("kept", 10**6), ("twice", 0), ("mixed", 10**6 * group.rank)):
         save_file(one_step(group, graph_tokens), out / f"{name}-{group.rank}.safetensors")
     options = {**SHORT, "steps": 4, "batch_size": 8}
@@ -55,10 +54,10 @@ def main(out: Path) -> None:
         adapt(*arguments, settings=settings, save_every=2, **options)
     early = {"importance_error": 1.0}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("acclimate.training.run.SAMPLED_AT_ONCE", 10)
+        patch.setattr("acclimate.training.method.SAMPLE_GROUP_TOKENS", 10)
         adapt(out / "bert", Corpus.of(DOCUMENTS), "dga", out / "early", settings=early, **options)
     timed = {**options, "steps": None, "max_minutes": 0.02}
     adapt(out / "bert", Corpus.of(DOCUMENTS), "mlm-taco", out / "timed", settings={"negatives": 5}, **timed)
-    leave()
+    leave_process_group()
     assert not torch.distributed.is_initialized()
-    leave()  # alone, nothing happens
+    leave_process_group()  # alone, nothing happens

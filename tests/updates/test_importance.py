@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+
+from acclimate.errors import UserError
+from acclimate.models import attach, encode
+from acclimate.updates import mean_importance, normalise_importance, summed_importance
+from acclimate.updates.importance import dropout_divergence
 from tests.cases import each
 from tests.tiny import tiny_model
 from tests.training.helpers import micro_batches
-
-from acclimate.backbone import attach, encode
-from acclimate.errors import UserError
-from acclimate.updates import mean_importance, normalise, summed_importance
-from acclimate.updates.importance import dropout_divergence
 
 
 def importance(model, units, batches, **options):
@@ -130,26 +130,26 @@ def test_normalisation_is_equation_10():
     torch.manual_seed(0)
     raw = torch.rand(3, 6)
     expected = torch.stack([torch.tanh((row - row.mean()) / row.std()).abs() for row in raw])
-    torch.testing.assert_close(normalise(raw), expected)
+    torch.testing.assert_close(normalise_importance(raw), expected)
 
 
 def test_the_paper_protects_the_least_important_too_and_the_option_does_not():
     raw = torch.arange(12.0)[None]
-    both, upper = normalise(raw)[0], normalise(raw, "important")[0]
+    both, upper = normalise_importance(raw)[0], normalise_importance(raw, "important")[0]
     torch.testing.assert_close(both, both.flip(0))
     assert (upper[:6] == 0).all()
     torch.testing.assert_close(upper[6:], both[6:])
 
 
 def test_a_layer_of_equal_heads_gives_zeros_not_nan():
-    scores = normalise(torch.stack([torch.full((4,), 1e-7), torch.rand(4)]))
+    scores = normalise_importance(torch.stack([torch.full((4,), 1e-7), torch.rand(4)]))
     assert (scores[0] == 0).all()
     assert scores.isfinite().all()
-    assert (normalise(torch.rand(3, 1)) == 0).all()  # one head a layer
+    assert (normalise_importance(torch.rand(3, 1)) == 0).all()  # one head a layer
 
 
 def test_the_two_ways_to_drop_agree_on_average():
-    from acclimate.backbone.dropout import dropout
+    from acclimate.kernels.dropout import dropout
 
     torch.manual_seed(0)
     values = torch.randn(400, 500, requires_grad=True)

@@ -6,18 +6,18 @@ import json
 
 import pytest
 import torch
-from tests.methods.test_contract import DOCUMENTS, SHORT
-from tests.tiny import tiny_model
-from tests.training.helpers import micro_batches
 
-from acclimate.backbone import attach
 from acclimate.corpus import Corpus
 from acclimate.methods.mlm import MLM
+from acclimate.models import attach
 from acclimate.objectives import MaskedLM
 from acclimate.training import adapt
 from acclimate.training.engine import Engine
-from acclimate.updates import TrainRows
+from acclimate.updates import FreezeOtherRows
 from acclimate.updates.base import UpdateRule
+from tests.methods.test_contract import DOCUMENTS, SHORT
+from tests.tiny import tiny_model
+from tests.training.helpers import micro_batches
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
@@ -28,7 +28,7 @@ def test_rows_that_do_not_train_have_no_gradient_to_clip(precision):
     model.requires_grad_(False)
     table = model.get_input_embeddings().weight
     table.requires_grad_(True)
-    rule = TrainRows(table, [7, 9])
+    rule = FreezeOtherRows(table, [7, 9])
     Engine(model, [MaskedLM()], precision).step(micro_batches())
     free = table.grad[[7, 9]].clone()
     assert table.grad[rule.others].norm() > 0 < free.norm()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.cases import each
 
-from acclimate.updates import mean_importance, normalise, sampling_error
-from acclimate.updates.sampling_error import FEWEST
+from acclimate.updates import estimate_sampling_error, mean_importance, normalise_importance
+from acclimate.updates.importance import MIN_GROUPS
+from tests.cases import each
 
 
 def groups(count: int, texts: int, noise: float, seed: int, units: int = 12):
@@ -43,7 +43,7 @@ def test_it_is_the_jackknife_spelled_out():
                 middle = sum(values) / len(values)
                 squares.append((len(values) - 1) / len(values) * sum((value - middle) ** 2 for value in values))
         errors.append(float(torch.stack(squares).mean().sqrt()))
-    assert sampling_error(made) == pytest.approx(max(errors), rel=1e-9)
+    assert estimate_sampling_error(made) == pytest.approx(max(errors), rel=1e-9)
     assert errors[0] != pytest.approx(errors[1], rel=1e-3)
 
 
@@ -53,21 +53,23 @@ def test_it_is_about_as_large_as_the_error(count):
     claimed, real = [], []
     for seed in range(40):
         made, true = groups(count, 50, 0.6, seed)
-        claimed.append(sampling_error(made) ** 2)
-        off = normalise(mean_importance(made)["H"]) - normalise(true)
+        claimed.append(estimate_sampling_error(made) ** 2)
+        off = normalise_importance(mean_importance(made)["H"]) - normalise_importance(true)
         real.append(float(off.square().mean()))
     ratio = (sum(claimed) / sum(real)) ** 0.5
     assert 0.75 < ratio < 1.35
 
 
 def test_it_falls_with_the_root_of_what_is_read():
-    few, many = (sum(sampling_error(groups(count, 50, 0.6, seed)[0]) for seed in range(20)) / 20 for count in (6, 24))
+    few, many = (
+        sum(estimate_sampling_error(groups(count, 50, 0.6, seed)[0]) for seed in range(20)) / 20 for count in (6, 24)
+    )
     assert many == pytest.approx(few / 2, rel=0.15)
 
 
 def test_too_few_groups_tell_nothing_and_equal_ones_are_sure():
-    made, _ = groups(FEWEST, 5, 0.5, 0)
-    assert sampling_error(made[:-1]) is None
-    assert sampling_error([made[0]] * FEWEST) == pytest.approx(0.0, abs=1e-9)
-    single = [(3, {"H": torch.rand(2, 1)}) for _ in range(FEWEST)]
-    assert sampling_error(single) == 0.0, "one unit a layer has none to stand among"
+    made, _ = groups(MIN_GROUPS, 5, 0.5, 0)
+    assert estimate_sampling_error(made[:-1]) is None
+    assert estimate_sampling_error([made[0]] * MIN_GROUPS) == pytest.approx(0.0, abs=1e-9)
+    single = [(3, {"H": torch.rand(2, 1)}) for _ in range(MIN_GROUPS)]
+    assert estimate_sampling_error(single) == 0.0, "one unit a layer has none to stand among"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.cases import each
-from tests.tiny import tiny_model
-from tests.training.helpers import micro_batches
 
-from acclimate.backbone import attach
 from acclimate.errors import UserError
+from acclimate.models import attach
 from acclimate.objectives import MaskedLM
 from acclimate.training.engine import Engine
 from acclimate.updates import SoftMask
+from tests.cases import each
+from tests.tiny import tiny_model
+from tests.training.helpers import micro_batches
 
 WIDTH = 8
 

@@ -1,7 +1,6 @@
 """Model cards: the README.md of every exported model, with metadata as the hub reads it; and the way to the hub."""
 
-from acclimate.cards.adapted import write_adapted_card
 from acclimate.cards.hub import push_to_hub
-from acclimate.cards.learnt import write_learnt_card
+from acclimate.cards.writers import write_adapted_card, write_task_model_card
 
-__all__ = ["push_to_hub", "write_adapted_card", "write_learnt_card"]
+__all__ = ["push_to_hub", "write_adapted_card", "write_task_model_card"]

@@ -12,13 +12,13 @@ from typing import Any
 from acclimate.files import write_text
 from acclimate.version import __version__
 
-CARD = "README.md"
-CLASSES = {
+CARD_FILE = "README.md"
+AUTO_CLASSES = {
     "fill-mask": "AutoModelForMaskedLM",
     "text-classification": "AutoModelForSequenceClassification",
     "question-answering": "AutoModelForQuestionAnswering",
 }
-SPECIAL = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]#"})
+MARKDOWN_ESCAPES = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]#"})
 
 
 @dataclass
@@ -56,25 +56,25 @@ class Card:
             eval_results=[EvalResult(**result) for result in self.results] or None,
         )
         head = f"---\n{data.to_yaml()}\n---\n"
-        parts = [f"# {safe(self.name)}", self.summary, "## How to use it", self._use(folder)]
+        parts = [f"# {escape_markdown(self.name)}", self.summary, "## How to use it", self._use(folder)]
         for title, body in self.sections:
             parts += [f"## {title}", body]
         return head + "\n" + "\n\n".join(parts) + f"\n\nWritten by acclimate {__version__}.\n"
 
     def write(self, folder: Path) -> Path:
         """Write it as ``README.md``."""
-        return write_text(folder / CARD, self.text(folder))
+        return write_text(folder / CARD_FILE, self.text(folder))
 
     def _use(self, folder: Path) -> str:
         """Say how to load the model: with transformers alone, unless it has parts that transformers does not know."""
-        from acclimate.backbone.checkpoints import instructions, parts_beyond
+        from acclimate.models.checkpoints import describe_extensions, instructions
 
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        if parts := parts_beyond(SimpleNamespace(**config)):
+        if parts := describe_extensions(SimpleNamespace(**config)):
             kind = (config.get("architectures") or ["model"])[0]
             told = instructions(kind, parts, self.name)
             return told.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
-        name = CLASSES[self.pipeline]
+        name = AUTO_CLASSES[self.pipeline]
         return (
             f"```python\nfrom transformers import AutoTokenizer, {name}\n\n"
             f"tokenizer = AutoTokenizer.from_pretrained({self.name!r})\n"
@@ -82,15 +82,15 @@ class Card:
         )
 
 
-def safe(text: Any) -> str:
+def escape_markdown(text: Any) -> str:
     """Write something that comes from data so that it is not read as markup."""
-    return " ".join(str(text).split()).translate(SPECIAL)
+    return " ".join(str(text).split()).translate(MARKDOWN_ESCAPES)
 
 
-def table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     """Return a table of Markdown; what is None stays empty."""
     lines = [list(columns), ["---"] * len(columns)]
-    lines += [["" if cell is None else safe(cell) for cell in row] for row in rows]
+    lines += [["" if cell is None else escape_markdown(cell) for cell in row] for row in rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
@@ -98,10 +98,10 @@ def settings_table(values: Mapping[str, Any]) -> str:
     """Return a table of settings; those that are None or empty are left out."""
     given = {name: value for name, value in values.items() if value is not None and value not in ({}, [], ())}
     rows = [(name, ", ".join(map(str, v)) if isinstance(v, list | tuple) else v) for name, v in given.items()]
-    return table(("setting", "value"), rows)
+    return markdown_table(("setting", "value"), rows)
 
 
-def size(count: int | None) -> str | None:
+def format_bytes(count: int | None) -> str | None:
     """Write a number of bytes for people."""
     if count is None:
         return None
@@ -122,6 +122,6 @@ def hub_name(model: str) -> str | None:
     return model
 
 
-def shown_name(model: str) -> str:
+def display_name(model: str) -> str:
     """Name a model for readers elsewhere: that of the hub, or the last part of a path."""
     return hub_name(model) or Path(model).name

@@ -7,7 +7,7 @@ from typing import Any
 
 from acclimate.errors import UserError, first_line
 
-LEFT_OUT = ["acclimate.json", "run.json", "predictions.jsonl", "step-*/*", ".*"]
+IGNORED_PATTERNS = ["acclimate.json", "run.json", "predictions.jsonl", "step-*/*", ".*"]
 """What stays here: accounts with paths of this machine, answers to test items, models of single steps."""
 
 
@@ -33,7 +33,7 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: Any
     folder = Path(folder)
     if not (folder / "config.json").is_file():
         raise UserError(f"'{folder}' is no model folder: it has no config.json.")
-    check_repo(repo)
+    check_repo_name(repo)
     client = HfApi() if api is None else api
     try:
         made = client.create_repo(repo, private=private, exist_ok=True)
@@ -42,7 +42,7 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: Any
             repo_id=name,
             folder_path=str(folder),
             commit_message="Model and card by acclimate",
-            ignore_patterns=LEFT_OUT,
+            ignore_patterns=IGNORED_PATTERNS,
         )
     except Exception as error:  # the client has a class for each way in which a connection or a right can be missing
         raise UserError(
@@ -52,7 +52,7 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: Any
     return str(getattr(done, "commit_url", None) or done)
 
 
-def check_repo(repo: str) -> None:
+def check_repo_name(repo: str) -> None:
     """Check that a repository can be called so, before hours of work.
 
     Raises:

@@ -64,10 +64,10 @@ def adapt(
 ) -> None:
     """Adapt a model to domain text."""
     given = {name: value for name, value in locals().items() if name not in ("config", "quiet")}
-    from acclimate.cards.hub import check_repo
+    from acclimate.cards.hub import check_repo_name
     from acclimate.cards.hub import push_to_hub as put
     from acclimate.training import adapt as run
-    from acclimate.training.processes import leave
+    from acclimate.training.distributed import leave_process_group
 
     pairs = {
         "settings": ("--set", given.pop("settings")),
@@ -77,9 +77,9 @@ def adapt(
     options.require(values, ("model", "out") if values.get("task") else ("model", "corpus", "out"))
     repo = values.pop("push_to_hub", None)
     if repo:
-        check_repo(repo)
+        check_repo_name(repo)
     result = run(**values, progress=not quiet)
-    leave()
+    leave_process_group()
     options.tell(result, values.get("keep_steps") or [], result.method)
     if repo and int(os.environ.get("RANK") or 0) == 0:
         typer.echo(put(result.out, repo))

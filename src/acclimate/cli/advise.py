@@ -35,8 +35,8 @@ def advise(
     """Say before an adaptation what can be known: is the domain far away, does a pilot learn, does it forget."""
     from rich.console import Console
 
-    from acclimate.analysis.advice import Pilot
-    from acclimate.analysis.advice import advise as run
+    from acclimate.planning.advice import Pilot
+    from acclimate.planning.advice import advise as run
 
     report = run(
         model,

@@ -8,11 +8,11 @@ from typing import Annotated, Literal
 import typer
 
 from acclimate.cli.app import Out, Precision, Quiet, app, named_values
-from acclimate.locks import one_writer
+from acclimate.locks import with_output_lock
 
 
 @app.command()
-@one_writer
+@with_output_lock
 def annotate(
     model: Annotated[
         str, typer.Option(help="Model folder or name on the hub; fine-tuned first, unless it is a classifier of it.")
@@ -35,16 +35,16 @@ def annotate(
     quiet: Quiet = False,
 ) -> None:
     """Find the tokens that matter to a task in its train split (Gu et al., EMNLP 2020)."""
-    from acclimate.selective import annotation_options
-    from acclimate.selective.fine_tuning import FineTuning
-    from acclimate.selective.verb import annotate_task
+    from acclimate.methods.selective import annotation_options
+    from acclimate.methods.selective.annotation import annotate_task
+    from acclimate.methods.selective.annotator import FineTuningOptions
 
     result = annotate_task(
         model,
         task,
         out,
         annotation_options(preset, **named_values(settings or [])),
-        FineTuning(epochs, learning_rate, batch_size, max_length),
+        FineTuningOptions(epochs, learning_rate, batch_size, max_length),
         seed=seed,
         samples=samples,
         precision=precision,

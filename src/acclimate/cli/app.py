@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.errors import UserError, unknown
+from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import read_settings
 
 app = typer.Typer(
@@ -64,5 +64,5 @@ def read_options(path: Path, known: set[str], also: Mapping[str, str]) -> dict[s
     values = {also.get(key, key): value for key, value in values.items()}
     for key in values:
         if key not in known:
-            raise unknown(f"option in '{path}':", key, known)
+            raise unknown_name_error(f"option in '{path}':", key, known)
     return values

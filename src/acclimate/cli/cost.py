@@ -29,8 +29,8 @@ def inspect_cost(
     out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
 ) -> None:
     """Set the minutes of task-guided pre-training against those that an early stop saved."""
-    from acclimate.analysis.cost import inspect_cost as run
-    from acclimate.selective.cost import cost_table
+    from acclimate.methods.selective.cost import cost_table
+    from acclimate.planning.cost import inspect_cost as run
 
     columns: dict[str, str] = {}
     for item in adapted:

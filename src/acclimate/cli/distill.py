@@ -9,11 +9,11 @@ import typer
 
 from acclimate.cli.app import Precision, Quiet, app
 from acclimate.errors import UserError
-from acclimate.locks import one_writer
+from acclimate.locks import with_output_lock
 
 
 @app.command()
-@one_writer
+@with_output_lock
 def distill(
     teacher: Annotated[str, typer.Option(help="A model of the domain: a classifier of the task, or any other model.")],
     student: Annotated[str, typer.Option(help="Model folder or name on the hub, of any architecture.")],
@@ -72,7 +72,7 @@ def distill(
     given["negative"] = negative or None
     import statistics
 
-    from acclimate.evaluation.scoring import scoring_of
+    from acclimate.evaluation.scoring import make_scoring
     from acclimate.tasks import distill as run
     from acclimate.tasks import load_task
 
@@ -101,7 +101,7 @@ def distill(
             f"models, {result.disagreement[result.distilled_epochs]:.0f} after distillation, "
             f"{result.disagreement[-1]:.0f} at the end"
         )
-    names = scoring_of(results[0].kind, results[0].scoring).metrics
+    names = make_scoring(results[0].kind, results[0].scoring).metrics
     for name in [*names, *(name for name in ("ece",) if name in results[0].metrics)]:
         values = [result.metrics[name] for result in results]
         before = statistics.mean(result.student_metrics[name] for result in results)

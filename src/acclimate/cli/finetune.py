@@ -9,11 +9,11 @@ import typer
 
 from acclimate.cli.app import Precision, Quiet, app
 from acclimate.errors import UserError
-from acclimate.locks import one_writer
+from acclimate.locks import with_output_lock
 
 
 @app.command()
-@one_writer
+@with_output_lock
 def finetune(
     model: Annotated[str, typer.Option(help="Model folder or name on the hub.")],
     task: Annotated[Path, typer.Option(help="Folder with train, dev and test files.")],
@@ -55,7 +55,7 @@ def finetune(
     """Fine-tune a model on a labelled task and score it on the test set."""
     import statistics
 
-    from acclimate.evaluation.scoring import scoring_of
+    from acclimate.evaluation.scoring import make_scoring
     from acclimate.tasks import finetune as run
     from acclimate.tasks import load_task
     from acclimate.tasks import repartition as enlarge_test
@@ -88,7 +88,7 @@ def finetune(
             progress=not quiet,
         )
         scores.append(result.metrics)
-        names = (*scoring_of(result.kind, result.scoring).metrics, *(["ece"] if "ece" in result.metrics else []))
+        names = (*make_scoring(result.kind, result.scoring).metrics, *(["ece"] if "ece" in result.metrics else []))
         line = "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names)
         typer.echo(f"seed {seed}: {line}")
     for name in names:

@@ -37,8 +37,8 @@ def inspect_importance(
     """Measure what matters for general knowledge on several domains, and compare it with chance."""
     from rich.console import Console
 
-    from acclimate.analysis import inspect_importance as run
-    from acclimate.analysis.table import importance_tables
+    from acclimate.inspect import inspect_importance as run
+    from acclimate.inspect.table import importance_tables
 
     result = run(
         model,
@@ -94,9 +94,9 @@ def inspect_masks(
     """Show what ways to mask would hide in a text, and count."""
     from rich.console import Console
 
-    from acclimate.analysis.masks import PAGE, SHOWN_BY_DEFAULT
-    from acclimate.analysis.masks import inspect_masks as run
-    from acclimate.analysis.masks_page import in_terminal
+    from acclimate.inspect.masks import PAGE, SHOWN_BY_DEFAULT
+    from acclimate.inspect.masks import inspect_masks as run
+    from acclimate.inspect.masks_page import in_terminal
 
     report = run(
         model,
@@ -141,8 +141,8 @@ def inspect_embeddings(
     """Measure how far adaptation moved the static word embeddings, and draw them."""
     from rich.console import Console
 
-    from acclimate.analysis.embedding_plot import embedding_tables
-    from acclimate.analysis.embeddings import inspect_embeddings as run
+    from acclimate.inspect.embedding_plot import embedding_tables
+    from acclimate.inspect.embeddings import inspect_embeddings as run
 
     named = {
         (name if sign else Path(name).name): path or name for name, sign, path in (a.partition("=") for a in after)

@@ -28,14 +28,14 @@ def inspect_leakage(
     quiet: Quiet = False,
 ) -> None:
     """Look for the dev and test texts of tasks in a text to adapt to, and in the train splits of these tasks."""
-    from acclimate.analysis.leakage import inspect_leakage as run
-    from acclimate.corpus.text_index import Rules
+    from acclimate.corpus.contamination import MatchRules
+    from acclimate.inspect.leakage import inspect_leakage as run
 
     report = run(
         corpus or None,
         task,
         out,
-        rules=Rules(near, contained, fewest_words),
+        rules=MatchRules(near, contained, fewest_words),
         text_column=text_column,
         progress=not quiet,
     )

@@ -61,7 +61,7 @@ def pretrain(
     """Train a masked language model from scratch, and its tokenizer."""
     given = {name: value for name, value in locals().items() if name not in ("config", "quiet")}
     from acclimate.training import pretrain as run
-    from acclimate.training.processes import leave
+    from acclimate.training.distributed import leave_process_group
 
     pairs = {
         "changes": ("--set", given.pop("changes")),
@@ -70,5 +70,5 @@ def pretrain(
     values = options.gather(config, given, pairs, pretrain)
     options.require(values, ("corpus", "out"))
     result = run(**values, progress=not quiet)
-    leave()
+    leave_process_group()
     options.tell(result, values.get("keep_steps") or [])

@@ -91,7 +91,7 @@ def _of_kind(value: Any, kind: Any, where: str) -> Any:
     """Convert a value of a file to the type of its option, as YAML reads 1e-4 as text; what is no number stays."""
     from pydantic import TypeAdapter, ValidationError
 
-    from acclimate.parameters import number
+    from acclimate.registry import parse_number
 
     kinds = (kind, *get_args(kind))
     wanted = next((each for each in KINDS if each in kinds), None)
@@ -100,7 +100,7 @@ def _of_kind(value: Any, kind: Any, where: str) -> Any:
     if value is None or wanted is None:
         return value
     try:
-        return TypeAdapter(wanted).validate_python(number(value))
+        return TypeAdapter(wanted).validate_python(parse_number(value))
     except ValidationError as error:
         raise UserError(f"{where} wants {KINDS[wanted]}, not {value!r}.") from error
 

@@ -1,20 +1,25 @@
-"""The corpus: documents read lazily, exact duplicates dropped, bad lines counted, held-out documents kept apart."""
+"""The corpus: documents read lazily, exact duplicates dropped, bad lines counted, held-out documents kept apart.
+
+Some documents of many, the same ones whatever their order.
+"""
 
 from __future__ import annotations
 
 import copy
+import hashlib
+import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, get_args
 
-from acclimate.corpus.leakage import document_digest
-from acclimate.corpus.readers import Txt
-from acclimate.corpus.sources import ListSource, Source, resolve
-from acclimate.errors import UserError, unknown
+from acclimate.corpus.contamination import hash_document
+from acclimate.corpus.readers import TxtLayout
+from acclimate.corpus.sources import ListSource, Source, resolve_sources
+from acclimate.errors import UserError, unknown_name_error
 
-PROBLEMS_KEPT = 20
+MAX_REPORTED_PROBLEMS = 20
 _VERSION = 1  # raise when the same files come to give other documents
 
 
@@ -46,13 +51,13 @@ class CorpusReport:
 
     def summary(self) -> str:
         """Say the counts in one line; what did not occur is left out."""
-        parts = [_count(self.documents, "document"), f"from {_count(len(self.sources), 'source')}"]
+        parts = [_format_count(self.documents, "document"), f"from {_format_count(len(self.sources), 'source')}"]
         if self.elsewhere:
             parts.append(f"(of {self.documents + self.elsewhere}, the rest in the other part of the split)")
         dropped = [
             text
             for number, text in (
-                (self.duplicates, _count(self.duplicates, "duplicate")),
+                (self.duplicates, _format_count(self.duplicates, "duplicate")),
                 (self.leaked, f"{self.leaked:,} with texts that a task is judged on"),
                 (self.empty, f"{self.empty:,} empty"),
                 (self.broken, f"{self.broken:,} broken"),
@@ -85,7 +90,7 @@ class Corpus:
         text_column: str = "text",
         dedup: bool = True,
         limit: int | None = None,
-        txt: Txt = "auto",
+        txt: TxtLayout = "auto",
     ) -> None:
         """Name the sources; nothing is read yet, but a file that does not exist is found out here.
 
@@ -100,29 +105,33 @@ class Corpus:
         Raises:
             UserError: If a source does not exist or has an unknown format, or an option is not valid.
         """
-        self._set(resolve(sources), text_column, dedup, limit, txt)
+        self._configure(resolve_sources(sources), text_column, dedup, limit, txt)
 
     @classmethod
     def of(cls, texts: Iterable[str], *, dedup: bool = True, limit: int | None = None) -> Corpus:
         """Make a corpus of texts in memory."""
         corpus = cls.__new__(cls)
-        corpus._set([ListSource(tuple(texts))], "text", dedup, limit, "auto")
+        corpus._configure([ListSource(tuple(texts))], "text", dedup, limit, "auto")
         return corpus
 
-    def _set(self, sources: list[Source], text_column: str, dedup: bool, limit: int | None, txt: Txt) -> None:
+    def _configure(
+        self, sources: list[Source], text_column: str, dedup: bool, limit: int | None, txt: TxtLayout
+    ) -> None:
         if limit is not None and limit < 1:
             raise UserError(f"The limit of a corpus is {limit}: it must be at least 1 document.")
-        if txt not in get_args(Txt):
-            raise unknown("layout of .txt files", txt, get_args(Txt))
+        if txt not in get_args(TxtLayout):
+            raise unknown_name_error("layout of .txt files", txt, get_args(TxtLayout))
         self._sources = sources
         self._text_column = text_column
         self._dedup = dedup
         self._limit = limit
-        self._txt: Txt = txt
+        self._txt: TxtLayout = txt
         self._parts: tuple[tuple[float, int, bool], ...] = ()
-        self._without: frozenset[bytes] = frozenset()
+        self._excluded: frozenset[bytes] = frozenset()
         self._fingerprint: str | None = None
-        self._prints: dict[int, str] = {}  # by identity: they live as long as the corpus, and its parts share them
+        self._fingerprints: dict[
+            int, str
+        ] = {}  # by identity: they live as long as the corpus, and its parts share them
         self.report = CorpusReport([source.name for source in sources])
 
     def __repr__(self) -> str:
@@ -139,26 +148,30 @@ class Corpus:
         if self._fingerprint is None:
             column = self._text_column if any(not isinstance(source, ListSource) for source in self._sources) else ""
             settings: tuple[Any, ...] = (_VERSION, column, self._dedup, self._limit, self._txt, self._parts)
-            if self._without:
-                settings += (sorted(self._without),)
+            if self._excluded:
+                settings += (sorted(self._excluded),)
             state = blake2b(repr(settings).encode(), digest_size=16)
             for source in self._sources:
-                state.update(f"\n{self._print_of(source)}".encode())
+                state.update(f"\n{self._fingerprint_of(source)}".encode())
             self._fingerprint = state.hexdigest()
         return self._fingerprint
 
     def contents(self) -> list[dict[str, Any]]:
         """Return ``name``, ``bytes`` (None where nobody knows) and ``hash`` of each source, as :attr:`fingerprint`."""
         return [
-            {"name": source.name, "bytes": getattr(source, "size", None), "hash": self._print_of(source).split()[-1]}
+            {
+                "name": source.name,
+                "bytes": getattr(source, "size", None),
+                "hash": self._fingerprint_of(source).split()[-1],
+            }
             for source in self._sources
         ]
 
-    def _print_of(self, source: Source) -> str:
+    def _fingerprint_of(self, source: Source) -> str:
         """Return the fingerprint of a source, which is made once."""
-        if id(source) not in self._prints:
-            self._prints[id(source)] = source.fingerprint()
-        return self._prints[id(source)]
+        if id(source) not in self._fingerprints:
+            self._fingerprints[id(source)] = source.fingerprint()
+        return self._fingerprints[id(source)]
 
     def split(self, heldout: float, seed: int = 0) -> tuple[Corpus, Corpus]:
         """Split the documents in two; a document is never cut, and equal documents fall on the same side.
@@ -191,15 +204,15 @@ class Corpus:
         """Return the corpus without some documents: another corpus, with another fingerprint.
 
         Args:
-            digests: As :class:`acclimate.corpus.leakage.Leakage` has them.
+            digests: As :class:`acclimate.corpus.contamination.ContaminationReport` has them.
         """
         smaller = copy.copy(self)
-        smaller._without = self._without | {bytes.fromhex(digest) for digest in digests}
+        smaller._excluded = self._excluded | {bytes.fromhex(digest) for digest in digests}
         smaller._fingerprint = None
         smaller.report = CorpusReport([source.name for source in self._sources])
         return smaller
 
-    def _belongs(self, text: bytes) -> bool:
+    def _is_in_part(self, text: bytes) -> bool:
         for depth, (heldout, seed, held) in enumerate(self._parts):
             # With the depth, a part that is split again with the same seed draws anew.
             digest = blake2b(text, digest_size=8, salt=f"{depth}".encode(), key=f"{seed}".encode()).digest()
@@ -215,16 +228,16 @@ class Corpus:
         """
         self.report = report = CorpusReport([source.name for source in self._sources])
         seen: set[bytes] = set()
-        for text, data in self._usable(report):
-            digest = document_digest(data) if self._dedup or self._without else b""
+        for text, data in self._iterate_usable_texts(report):
+            digest = hash_document(data) if self._dedup or self._excluded else b""
             if self._dedup:
                 if digest in seen:
                     report.duplicates += 1
                     continue
                 seen.add(digest)
-            if digest in self._without:
+            if digest in self._excluded:
                 report.leaked += 1
-            elif self._belongs(data):
+            elif self._is_in_part(data):
                 report.documents += 1
                 yield text
             else:
@@ -236,7 +249,7 @@ class Corpus:
         if not report.documents:
             raise self._nothing(report)
 
-    def _usable(self, report: CorpusReport) -> Iterator[tuple[str, bytes]]:
+    def _iterate_usable_texts(self, report: CorpusReport) -> Iterator[tuple[str, bytes]]:
         """Give each text with its UTF-8 bytes; count what is empty or broken."""
         for source in self._sources:
             for line, text, problem in source.records(self._text_column, self._txt):
@@ -247,7 +260,7 @@ class Corpus:
                         problem = "not UTF-8, or half of a surrogate pair"
                 if problem:
                     report.broken += 1
-                    if len(report.problems) < PROBLEMS_KEPT:
+                    if len(report.problems) < MAX_REPORTED_PROBLEMS:
                         report.problems.append(f"{source.name}:{line}: {problem}")
                 elif not text or text.isspace():
                     report.empty += 1
@@ -260,21 +273,34 @@ class Corpus:
             part = "held-out" if held else "training"
             return UserError(
                 f"The {part} part of the corpus is empty: a held-out share of {share} of "
-                f"{_count(report.elsewhere, 'document')} leaves nothing here. Give more documents or another share."
+                f"{_format_count(report.elsewhere, 'document')} leaves nothing here. Give more documents or "
+                "another share."
             )
         if report.leaked:
             return UserError(
-                f"Nothing of the corpus is left: {_count(report.leaked, 'document')} with texts that a task is judged "
-                "on were left out. Give other text, or leave the leakage in and report it."
+                f"Nothing of the corpus is left: {_format_count(report.leaked, 'document')} with texts that a task "
+                "is evaluated on were left out. Give other text, or leave the leakage in and report it."
             )
         names = ", ".join(f"'{name}'" for name in report.sources[:3])
         more = f" and {len(report.sources) - 3} more" if len(report.sources) > 3 else ""
         first = f" First problem: {report.problems[0]}." if report.problems else ""
         return UserError(
-            f"The corpus has no usable document. Read {_count(len(report.sources), 'source')} ({names}{more}): "
+            f"The corpus has no usable document. Read {_format_count(len(report.sources), 'source')} ({names}{more}): "
             f"{report.broken:,} broken, {report.empty:,} empty.{first}"
         )
 
 
-def _count(number: int, noun: str) -> str:
+def _format_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def subsample_documents(corpus: Iterable[str], count: int) -> list[str]:
+    """Choose ``count`` documents as if by chance, whatever their order; memory holds no more than these.
+
+    The choice depends on the texts alone: documents with the smallest hashes are taken, so the first file of
+    several has no advantage and the same text is always judged.
+    """
+    ranked = (
+        (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), text) for text in corpus
+    )
+    return [text for _, text in heapq.nsmallest(count, ranked)]

@@ -11,14 +11,21 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
-from acclimate.corpus.readers import FORMATS_IN_WORDS, Record, Txt, format_of, read, read_rows
-from acclimate.corpus.tables import column_missing
+from acclimate.corpus.csv_reader import missing_column_error
+from acclimate.corpus.readers import (
+    FORMATS_DESCRIPTION,
+    Record,
+    TxtLayout,
+    detect_format,
+    read_records,
+    records_from_rows,
+)
 from acclimate.errors import UserError, first_line
 
 # Files up to this size (bytes) are known by their content, so that a copy or a fresh clone is the same corpus.
-HASHED_IN_FULL = 1 << 28
-_PIECE = 1 << 20
-_VERSIONS = {".csv": 2, ".tsv": 2}
+MAX_FULLY_HASHED_BYTES = 1 << 28
+_HASH_CHUNK_BYTES = 1 << 20
+_FORMAT_VERSIONS = {".csv": 2, ".tsv": 2}
 """By format; raise when the same files of one come to give other documents."""
 
 
@@ -29,7 +36,7 @@ class Source(Protocol):
     def name(self) -> str:
         """The name for reports and messages."""
 
-    def records(self, text_column: str, txt: Txt) -> Iterator[Record]:
+    def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
         """Stream the records, from the start at every call."""
 
     def fingerprint(self) -> str:
@@ -52,9 +59,9 @@ class FileSource:
         """In bytes; None if it is gone."""
         return self.path.stat().st_size if self.path.is_file() else None
 
-    def records(self, text_column: str, txt: Txt) -> Iterator[Record]:
+    def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
         """Stream the records of the file."""
-        return read(self.path, text_column, txt)
+        return read_records(self.path, text_column, txt)
 
     def fingerprint(self) -> str:
         """Hash the format and the content; above 256 MiB the size, the time of change and both ends stand for it."""
@@ -62,18 +69,18 @@ class FileSource:
         try:
             size = self.path.stat().st_size
             with self.path.open("rb") as file:
-                if size <= HASHED_IN_FULL:
-                    while piece := file.read(_PIECE):
+                if size <= MAX_FULLY_HASHED_BYTES:
+                    while piece := file.read(_HASH_CHUNK_BYTES):
                         state.update(piece)
                 else:
                     state.update(f"{size} {self.path.stat().st_mtime_ns}".encode())
-                    state.update(file.read(_PIECE))
-                    file.seek(-_PIECE, os.SEEK_END)
-                    state.update(file.read(_PIECE))
+                    state.update(file.read(_HASH_CHUNK_BYTES))
+                    file.seek(-_HASH_CHUNK_BYTES, os.SEEK_END)
+                    state.update(file.read(_HASH_CHUNK_BYTES))
         except OSError as error:
             raise UserError(f"Cannot read '{self.path}': {error.strerror or error}.") from error
-        form = format_of(self.path)
-        version = f" {_VERSIONS[form]}" if form in _VERSIONS else ""
+        form = detect_format(self.path)
+        version = f" {_FORMAT_VERSIONS[form]}" if form in _FORMAT_VERSIONS else ""
         return f"{form}{version} {state.hexdigest()}"
 
 
@@ -108,13 +115,13 @@ class HubSource:
         """The data set in the notation of the user."""
         return f"hf:{self.dataset}:{self.config or ''}:{self.split}"
 
-    def records(self, text_column: str, txt: Txt) -> Iterator[Record]:
+    def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
         """Stream the rows of the split; their numbers stand for line numbers.
 
         Raises:
             UserError: If the data set cannot be opened or has no such column.
         """
-        return read_rows(self.name, self._rows(text_column), text_column)
+        return records_from_rows(self.name, self._rows(text_column), text_column)
 
     def _rows(self, text_column: str) -> Iterator[tuple[int, object]]:
         from datasets import load_dataset
@@ -123,7 +130,7 @@ class HubSource:
         try:
             rows = load_dataset(self.dataset, self.config, split=self.split, streaming=True)
             if rows.column_names and text_column not in rows.column_names:
-                raise column_missing(self.name, text_column, rows.column_names)
+                raise missing_column_error(self.name, text_column, rows.column_names)
             for number, row in enumerate(rows, start=1):
                 yield number, row
         except UserError:
@@ -147,9 +154,11 @@ class ListSource:
     texts: tuple[object, ...]
     name: str = "memory"
 
-    def records(self, text_column: str, txt: Txt) -> Iterator[Record]:
+    def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
         """Give the texts; positions from 1 stand for line numbers."""
-        return read_rows(self.name, enumerate(({text_column: text} for text in self.texts), start=1), text_column)
+        return records_from_rows(
+            self.name, enumerate(({text_column: text} for text in self.texts), start=1), text_column
+        )
 
     def fingerprint(self) -> str:
         """Hash the texts."""
@@ -161,7 +170,7 @@ class ListSource:
         return f"memory {state.hexdigest()}"
 
 
-def resolve(sources: str | Path | Iterable[str | Path]) -> list[Source]:
+def resolve_sources(sources: str | Path | Iterable[str | Path]) -> list[Source]:
     """Turn what the user names into sources, each file once, in the order named (sorted inside folders and globs).
 
     Args:
@@ -180,7 +189,7 @@ def resolve(sources: str | Path | Iterable[str | Path]) -> list[Source]:
         if isinstance(source, str) and source.startswith("hf:"):
             new: Sequence[Source] = [HubSource.parse(source)]
         else:
-            new = [FileSource(path) for path in _looked_for(source)]
+            new = [FileSource(path) for path in _find_files(source)]
         for item in new:
             key = item.path.resolve() if isinstance(item, FileSource) else item
             if key not in seen:
@@ -189,47 +198,47 @@ def resolve(sources: str | Path | Iterable[str | Path]) -> list[Source]:
     return found
 
 
-def _looked_for(source: str | Path) -> list[Path]:
+def _find_files(source: str | Path) -> list[Path]:
     """Return the files that a source stands for; a name that is too long, or in the home folder of nobody, is told."""
     try:
-        return _files(source)
+        return _match_files(source)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or first_line(error).rstrip(".")
         raise UserError(f"Cannot look for '{source}': {reason}.") from error
 
 
-def _files(source: str | Path) -> list[Path]:
+def _match_files(source: str | Path) -> list[Path]:
     if not str(source):
         raise UserError("A corpus has an empty name: name a file, folder, glob or data set (hf:NAME).")
     path = Path(source).expanduser()
     if path.is_dir():
-        files = _inside(path)
+        files = _list_files(path)
         if not files:
-            raise UserError(f"The folder '{path}' has no file of a known format: {FORMATS_IN_WORDS}.")
+            raise UserError(f"The folder '{path}' has no file of a known format: {FORMATS_DESCRIPTION}.")
         return files
     if path.exists():
-        if format_of(path) is None:
-            raise UserError(f"The format of '{path}' is not known by its ending. Known: {FORMATS_IN_WORDS}.")
+        if detect_format(path) is None:
+            raise UserError(f"The format of '{path}' is not known by its ending. Known: {FORMATS_DESCRIPTION}.")
         return [path]
     if glob.has_magic(str(path)):
         matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
         # A folder that ** matches as well would bring its files a second time; resolve() drops those.
-        files = [file for match in matches for file in (_inside(match) if match.is_dir() else [match])]
-        usable = [file for file in files if format_of(file)]
+        files = [file for match in matches for file in (_list_files(match) if match.is_dir() else [match])]
+        usable = [file for file in files if detect_format(file)]
         if not usable:
             if not matches:
                 raise UserError(f"'{source}' matches nothing; give a file, a folder or a pattern in quotes.")
-            raise UserError(f"'{source}' matches no file of a known format: {FORMATS_IN_WORDS}.")
+            raise UserError(f"'{source}' matches no file of a known format: {FORMATS_DESCRIPTION}.")
         return usable
-    raise _missing(path)
+    raise _missing_file_error(path)
 
 
-def _inside(folder: Path) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.is_file() and format_of(path))
+def _list_files(folder: Path) -> list[Path]:
+    files = (path for path in folder.rglob("*") if path.is_file() and detect_format(path))
     return sorted(path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts))
 
 
-def _missing(path: Path) -> UserError:
+def _missing_file_error(path: Path) -> UserError:
     parent = path.parent
     if not parent.is_dir():
         hint = (

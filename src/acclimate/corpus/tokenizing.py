@@ -20,19 +20,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from acclimate.corpus.documents import Corpus, CorpusReport
-from acclimate.corpus.progress import Progress
-from acclimate.corpus.rows import RowWriter, TokenRows
+from acclimate.corpus.token_dataset import TokenDataset, TokenDatasetWriter
 from acclimate.errors import UserError
-from acclimate.files import new_folder
+from acclimate.files import atomic_folder
+from acclimate.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-SHORTEST_TAIL = 8
+MIN_TAIL_TOKENS = 8
 SINGLE_SPACE = re.compile(r"\S(?= \S)")
 BATCH_DOCUMENTS = 512
 BATCH_CHARACTERS = 1_000_000
-LONGEST_PIECE = 2_000_000
+MAX_PIECE_CHARACTERS = 2_000_000
 """Characters of a document that are encoded at once: a tokenizer takes some hundred bytes for each."""
 _VERSION = 1  # raise when the same corpus and settings come to give other rows
 
@@ -45,7 +45,7 @@ def tokenize(
     cache: str | Path | None = None,
     max_tokens: int | None = None,
     progress: bool = True,
-) -> TokenRows:
+) -> TokenDataset:
     """Cut every document into rows of at most ``max_length`` tokens, special tokens included.
 
     All tokens of a document are kept, in order and once. Rows are full but for the last one of a document; a last row
@@ -79,26 +79,26 @@ def tokenize(
         assert rows is not None
         return rows
     folder = Path(cache) / f"rows-{key}"
-    rows = _cached(folder)
+    rows = _load_cached(folder)
     if rows is None:
         try:
-            with new_folder(folder) as temporary:
+            with atomic_folder(folder) as temporary:
                 _write(corpus, encoder, temporary, key, max_tokens, progress)
         except OSError:
             # Another process may have put the same rows there first. Anything else is a real failure.
-            if _cached(folder) is None:
+            if _load_cached(folder) is None:
                 raise
-        return TokenRows.load(folder)
+        return TokenDataset.load(folder)
     corpus.report = CorpusReport(**rows.report)
     return rows
 
 
-def _cached(folder: Path) -> TokenRows | None:
+def _load_cached(folder: Path) -> TokenDataset | None:
     """Load rows if they are there and whole; a damaged folder is made anew, so it counts as absent."""
     if not folder.exists():
         return None
     try:
-        return TokenRows.load(folder)
+        return TokenDataset.load(folder)
     except (OSError, ValueError, KeyError, TypeError):
         shutil.rmtree(folder, ignore_errors=True)
         return None
@@ -106,16 +106,16 @@ def _cached(folder: Path) -> TokenRows | None:
 
 def _write(
     corpus: Corpus, encoder: _Encoder, folder: Path | None, key: str, max_tokens: int | None, progress: bool
-) -> TokenRows | None:
+) -> TokenDataset | None:
     documents = iter(corpus)
     with (
-        RowWriter(folder, encoder.largest_id) as writer,
+        TokenDatasetWriter(folder, encoder.largest_id) as writer,
         Progress("Tokenising", max_tokens, unit="tokens", enabled=progress) as bar,
     ):
-        for index, (bytes, characters), rows in _cut(_encoded(documents, encoder), encoder):
+        for index, (bytes, characters), rows in _cut_into_rows(_encode_documents(documents, encoder), encoder):
             whole = sum(map(len, rows)) - len(rows) * encoder.specials
             left = None if max_tokens is None else max_tokens - writer.tokens
-            taken = rows if left is None else _up_to(rows, left)
+            taken = rows if left is None else _take_rows(rows, left)
             body = sum(map(len, taken)) - len(taken) * encoder.specials
             writer.add(taken, index)
             writer.bytes += bytes * body // whole
@@ -130,7 +130,7 @@ def _write(
         return writer.finish(key, corpus.report.as_dict())
 
 
-def _up_to(rows: list[list[int]], tokens: int) -> list[list[int]]:
+def _take_rows(rows: list[list[int]], tokens: int) -> list[list[int]]:
     """Return the first rows, as many as it takes to reach a number of tokens."""
     total = 0
     for count, row in enumerate(rows, start=1):
@@ -140,7 +140,7 @@ def _up_to(rows: list[list[int]], tokens: int) -> list[list[int]]:
     return rows
 
 
-def _cut(
+def _cut_into_rows(
     encoded: Iterable[tuple[str, list[int], bool]], encoder: _Encoder
 ) -> Iterator[tuple[int, tuple[int, int], list[list[int]]]]:
     """Give the number of a document, bytes and characters of some of it, and the rows of that.
@@ -164,36 +164,36 @@ def _cut(
             index, bytes, characters = index + 1, 0, 0
 
 
-def _encoded(documents: Iterable[str], encoder: _Encoder) -> Iterator[tuple[str, list[int], bool]]:
+def _encode_documents(documents: Iterable[str], encoder: _Encoder) -> Iterator[tuple[str, list[int], bool]]:
     """Give each document, very long ones in pieces: a text, its ids, and whether it ends its document.
 
     Documents are encoded in batches that are bounded in documents and in characters.
     """
-    for batch in batches(documents):
-        if all(len(text) <= LONGEST_PIECE for text in batch):
+    for batch in batch_documents(documents):
+        if all(len(text) <= MAX_PIECE_CHARACTERS for text in batch):
             for text, ids in zip(batch, encoder.encode(batch), strict=True):
                 yield text, ids, True
             continue
         for text in batch:
-            *pieces, end = pieces_of(text)
+            *pieces, end = split_long_text(text)
             for piece in pieces:
                 yield piece, encoder.encode([piece])[0], False
             yield end, encoder.encode([end])[0], True
 
 
-def pieces_of(text: str) -> list[str]:
+def split_long_text(text: str) -> list[str]:
     """Cut a very long text into pieces, in front of a single space where there is one, where tokenizers cut anyway."""
     pieces, start = [], 0
-    while len(text) - start > LONGEST_PIECE:
-        end = start + LONGEST_PIECE
-        found = SINGLE_SPACE.search(text, end - min(LONGEST_PIECE // 2, 10_000), end)
+    while len(text) - start > MAX_PIECE_CHARACTERS:
+        end = start + MAX_PIECE_CHARACTERS
+        found = SINGLE_SPACE.search(text, end - min(MAX_PIECE_CHARACTERS // 2, 10_000), end)
         end = found.start() + 1 if found else end
         pieces.append(text[start:end])
         start = end
     return [*pieces, text[start:]]
 
 
-def batches(documents: Iterable[str]) -> Iterator[list[str]]:
+def batch_documents(documents: Iterable[str]) -> Iterator[list[str]]:
     """Group documents, at most 512 and not much more than a million characters at a time."""
     batch: list[str] = []
     size = 0
@@ -245,7 +245,7 @@ class _Encoder:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
         # A copy, because encoding switches truncation and special tokens in the state of a fast tokenizer.
         self._tokenizer = copy.deepcopy(tokenizer)
-        self.prefix, self.suffix = self._around()
+        self.prefix, self.suffix = self._find_special_tokens()
         self.specials = len(self.prefix) + len(self.suffix)
         self.room = max_length - self.specials
         if self.room < 1:
@@ -265,11 +265,11 @@ class _Encoder:
             last: Whether they are its end, where the last two rows may be evened out.
         """
         cuts = [*range(0, len(ids), self.room), len(ids)]
-        if last and len(cuts) > 2 and cuts[-1] - cuts[-2] + self.specials < SHORTEST_TAIL:
+        if last and len(cuts) > 2 and cuts[-1] - cuts[-2] + self.specials < MIN_TAIL_TOKENS:
             cuts[-2] = (cuts[-3] + cuts[-1] + 1) // 2
         return [[*self.prefix, *ids[a:b], *self.suffix] for a, b in pairwise(cuts)]
 
-    def _around(self) -> tuple[list[int], list[int]]:
+    def _find_special_tokens(self) -> tuple[list[int], list[int]]:
         """Find the special tokens before and after a text by what encoding with them adds."""
         for probe in ("a", "1", "the"):
             bare, full = self.encode([probe])[0], self.encode([probe], special=True)[0]

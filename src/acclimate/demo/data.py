@@ -12,19 +12,25 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.corpus import Corpus
-from acclimate.corpus.progress import Progress
-from acclimate.demo.task import PACKAGES, DerivedTask, derive, label_counts
-from acclimate.demo.text import Document, distinct, distribution_of, library_documents, package_documents
+from acclimate.demo.docstrings import (
+    Document,
+    distribution_name,
+    drop_duplicates,
+    library_documents,
+    package_documents,
+)
+from acclimate.demo.task import PACKAGES, DerivedTask, count_labels, derive_task
 from acclimate.errors import UserError
-from acclimate.files import new_folder, read_json, write_json, write_text
+from acclimate.files import atomic_folder, read_json, write_json, write_text
+from acclimate.progress import Progress
 
-HELDOUT = 150
+HELDOUT_DOCUMENTS = 150
 """Documents of the domain kept for measuring the masked-LM loss on it."""
 
-GENERAL = 150
+GENERAL_DOCUMENTS = 150
 """Documents of the standard library kept for measuring forgetting; the others help to warm up a missing head."""
 
-USER_DOCUMENTS = 50_000
+MAX_USER_DOCUMENTS = 50_000
 """A demo reads no more documents than this from a corpus that the user names."""
 
 _VERSION = 3  # raise when the same packages come to give other files
@@ -53,7 +59,7 @@ class DemoData:
     about: dict[str, Any]
 
 
-def prepare(
+def prepare_data(
     folder: str | Path,
     *,
     corpus: str | Path | Sequence[str | Path] | None = None,
@@ -80,25 +86,27 @@ def prepare(
 
     folder = Path(folder)
     loaded = load_task(task) if task is not None else None
-    texts = Corpus(corpus, limit=USER_DOCUMENTS) if corpus is not None else None
+    texts = Corpus(corpus, limit=MAX_USER_DOCUMENTS) if corpus is not None else None
     if general is not None:
         Corpus(general)  # says at once that a file is not there
-    key = _key(None if texts is None else texts.fingerprint, None if loaded is None else loaded.fingerprint())
-    about = _earlier(folder, key)
+    key = _data_key(None if texts is None else texts.fingerprint, None if loaded is None else loaded.fingerprint())
+    about = _read_earlier(folder, key)
     if about is None:
-        with new_folder(folder) as made:
+        with atomic_folder(folder) as made:
             about = {"key": key}
             if texts is None or loaded is None:
-                about |= _from_packages(made, want_corpus=texts is None, want_task=loaded is None, progress=progress)
+                about |= _write_package_data(
+                    made, want_corpus=texts is None, want_task=loaded is None, progress=progress
+                )
             if texts is not None:
                 tested = {example.text for example in (*loaded.dev, *loaded.test)} if loaded else set()
-                about["corpus"] = _from_user(made, texts, tested)
-            about["general"] = _from_library(made)
+                about["corpus"] = _write_user_corpus(made, texts, tested)
+            about["general"] = _write_library_data(made)
             write_json(made / "about.json", about)
     return DemoData(
         corpus=folder / "corpus.jsonl",
         heldout=folder / "heldout.jsonl",
-        general=[str(folder / "general.jsonl")] if general is None else _sources(general),
+        general=[str(folder / "general.jsonl")] if general is None else _list_sources(general),
         warmup=folder / "warmup.jsonl",
         task=folder / "task" if task is None else Path(task),
         derived=task is None,
@@ -106,17 +114,17 @@ def prepare(
     )
 
 
-def _sources(given: str | Path | Sequence[str | Path]) -> list[str]:
+def _list_sources(given: str | Path | Sequence[str | Path]) -> list[str]:
     return [str(given)] if isinstance(given, str | Path) else [str(source) for source in given]
 
 
-def _key(corpus: str | None, task: str | None) -> str:
-    versions = {name: version(distribution_of(name)) for name in PACKAGES} if corpus is None or task is None else {}
-    parts = [_VERSION, HELDOUT, GENERAL, platform.python_version(), versions, corpus, task]
+def _data_key(corpus: str | None, task: str | None) -> str:
+    versions = {name: version(distribution_name(name)) for name in PACKAGES} if corpus is None or task is None else {}
+    parts = [_VERSION, HELDOUT_DOCUMENTS, GENERAL_DOCUMENTS, platform.python_version(), versions, corpus, task]
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-def _earlier(folder: Path, key: str) -> dict[str, Any] | None:
+def _read_earlier(folder: Path, key: str) -> dict[str, Any] | None:
     try:
         about = read_json(folder / "about.json")
     except (OSError, ValueError):
@@ -124,67 +132,67 @@ def _earlier(folder: Path, key: str) -> dict[str, Any] | None:
     return about if isinstance(about, dict) and about.get("key") == key else None
 
 
-def _from_packages(folder: Path, *, want_corpus: bool, want_task: bool, progress: bool) -> dict[str, Any]:
+def _write_package_data(folder: Path, *, want_corpus: bool, want_task: bool, progress: bool) -> dict[str, Any]:
     """Write corpus, held-out documents and task from the documentation of the packages; return the counts."""
     documents: list[Document] = []
     with Progress("reading documentation", len(PACKAGES), unit="packages", enabled=progress) as bar:
         for done, name in enumerate(PACKAGES):
             bar.at(done)
             documents += package_documents(name)
-    documents = list(distinct(documents))
-    made = derive(documents) if want_task else DerivedTask([], [], [], documents, 0)
-    about: dict[str, Any] = {"packages": {name: version(distribution_of(name)) for name in PACKAGES}}
+    documents = list(drop_duplicates(documents))
+    made = derive_task(documents) if want_task else DerivedTask([], [], [], documents, 0)
+    about: dict[str, Any] = {"packages": {name: version(distribution_name(name)) for name in PACKAGES}}
     if want_task:
         for part in ("train", "dev", "test"):
-            write_lines(folder / "task" / f"{part}.jsonl", (item.row() for item in getattr(made, part)))
+            write_jsonl(folder / "task" / f"{part}.jsonl", (item.row() for item in getattr(made, part)))
         about["task"] = {
             **{part: len(getattr(made, part)) for part in ("train", "dev", "test")},
-            "labels": label_counts(made.test),
+            "labels": count_labels(made.test),
             "kept_out_of_corpus": made.removed,
         }
     if want_corpus:
-        heldout, train = made.corpus[:HELDOUT], made.corpus[HELDOUT:]
-        write_lines(folder / "heldout.jsonl", map(_row, heldout))
-        write_lines(folder / "corpus.jsonl", map(_row, train))
-        about["corpus"] = {"documents": len(train), "bytes": _bytes(train), "heldout": len(heldout)}
+        heldout, train = made.corpus[:HELDOUT_DOCUMENTS], made.corpus[HELDOUT_DOCUMENTS:]
+        write_jsonl(folder / "heldout.jsonl", map(_document_row, heldout))
+        write_jsonl(folder / "corpus.jsonl", map(_document_row, train))
+        about["corpus"] = {"documents": len(train), "bytes": _count_bytes(train), "heldout": len(heldout)}
     return about
 
 
-def _from_library(folder: Path) -> dict[str, Any]:
+def _write_library_data(folder: Path) -> dict[str, Any]:
     documents = sorted(
-        distinct(library_documents()), key=lambda document: hashlib.sha256(document.text.encode()).digest()
+        drop_duplicates(library_documents()), key=lambda document: hashlib.sha256(document.text.encode()).digest()
     )
-    general, rest = documents[:GENERAL], documents[GENERAL:]
+    general, rest = documents[:GENERAL_DOCUMENTS], documents[GENERAL_DOCUMENTS:]
     if not rest:
         raise UserError("The standard library of this Python has no documentation strings: give text with --general.")
-    write_lines(folder / "general.jsonl", map(_row, general))
-    write_lines(folder / "warmup.jsonl", map(_row, rest))
-    return {"documents": len(general), "bytes": _bytes(general), "python": platform.python_version()}
+    write_jsonl(folder / "general.jsonl", map(_document_row, general))
+    write_jsonl(folder / "warmup.jsonl", map(_document_row, rest))
+    return {"documents": len(general), "bytes": _count_bytes(general), "python": platform.python_version()}
 
 
-def _from_user(folder: Path, corpus: Corpus, tested: set[str]) -> dict[str, Any]:
+def _write_user_corpus(folder: Path, corpus: Corpus, tested: set[str]) -> dict[str, Any]:
     """Copy the beginning of the user's corpus, without texts of dev and test, and split held-out documents off."""
     texts = [text for text in corpus if text not in tested]
     # By a hash of the text: where a document falls does not depend on the others.
     ordered = sorted(texts, key=lambda text: hashlib.sha256(text.encode()).digest())
-    count = min(HELDOUT, max(1, len(ordered) // 10))
+    count = min(HELDOUT_DOCUMENTS, max(1, len(ordered) // 10))
     heldout, train = ordered[:count], ordered[count:]
     if not train:
         raise UserError(f"The corpus has {len(ordered)} usable documents; the demo needs at least two.")
-    write_lines(folder / "heldout.jsonl", ({"text": text} for text in heldout))
-    write_lines(folder / "corpus.jsonl", ({"text": text} for text in train))
+    write_jsonl(folder / "heldout.jsonl", ({"text": text} for text in heldout))
+    write_jsonl(folder / "corpus.jsonl", ({"text": text} for text in train))
     size = sum(len(text.encode()) for text in train)
     return {"documents": len(train), "bytes": size, "heldout": len(heldout), "read": corpus.report.summary()}
 
 
-def _row(document: Document) -> dict[str, str]:
+def _document_row(document: Document) -> dict[str, str]:
     return {"text": document.text, "source": document.source}
 
 
-def _bytes(documents: Iterable[Document]) -> int:
+def _count_bytes(documents: Iterable[Document]) -> int:
     return sum(len(document.text.encode()) for document in documents)
 
 
-def write_lines(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
+def write_jsonl(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
     """Write rows as JSON lines."""
     write_text(path, "".join(json.dumps(dict(row), ensure_ascii=False) + "\n" for row in rows))

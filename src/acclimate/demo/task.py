@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from acclimate.demo.text import Document
+from acclimate.demo.docstrings import Document
 from acclimate.errors import UserError
 
 TOPICS: dict[str, tuple[str, ...]] = {
@@ -42,16 +42,16 @@ TOPICS: dict[str, tuple[str, ...]] = {
 PACKAGES = ("matplotlib", "networkx", "numpy", "pandas", "scipy", "sklearn", "sympy")
 """The packages whose documentation is the domain."""
 
-WORDS = 32
+MAX_WORDS = 32
 """A text of the task is this many words at most: few-shot classification of short texts, quick on two cores."""
 
-OVERLAP = 13
+OVERLAP_WORDS = 13
 """Texts that share this many words in a row count as overlapping (as in the decontamination of GPT-3)."""
 
-NEUTRAL = "library"
+NEUTRAL_WORD = "library"
 """What a name that gives the label away is replaced by."""
 
-_NAMES = (
+_LIBRARY_NAMES = (
     *PACKAGES,
     *(
         "scikit-learn",
@@ -68,10 +68,12 @@ _NAMES = (
     ),
     *("nx", "sp", "sm", "mpmath", "torch", "pytorch", "matlab", "statsmodels", "skimage", "nxviz", "axes3d"),
 )
-_NAME = re.compile(rf"(?<![\w.])(?:{'|'.join(map(re.escape, _NAMES))})(?:\.\w+)*(?!\w)", re.IGNORECASE)
+_LIBRARY_PATTERN = re.compile(
+    rf"(?<![\w.])(?:{'|'.join(map(re.escape, _LIBRARY_NAMES))})(?:\.\w+)*(?!\w)", re.IGNORECASE
+)
 # Parts of two characters at least: "e.g." is no path.
-_PATH = re.compile(r"https?://\S+|(?<![\w.])[A-Za-z_]\w+(?:\.[A-Za-z_]\w+)+")
-_WORD = re.compile(r"\w+")
+_PATH_PATTERN = re.compile(r"https?://\S+|(?<![\w.])[A-Za-z_]\w+(?:\.[A-Za-z_]\w+)+")
+_WORD_PATTERN = re.compile(r"\w+")
 
 
 @dataclass(frozen=True)
@@ -112,10 +114,10 @@ def mask_names(text: str) -> str:
     Upper and lower case are alike. Dotted paths go whole, also without the name of a library, because their parts
     are names of modules.
     """
-    return _PATH.sub(NEUTRAL, _NAME.sub(NEUTRAL, text))
+    return _PATH_PATTERN.sub(NEUTRAL_WORD, _LIBRARY_PATTERN.sub(NEUTRAL_WORD, text))
 
 
-def topic(document: Document) -> str | None:
+def find_topic(document: Document) -> str | None:
     """Return the topic of a document, or None if its module is about none, or about several."""
     found = [
         (len(prefix), label)
@@ -126,13 +128,19 @@ def topic(document: Document) -> str | None:
     return max(found)[1] if found else None
 
 
-def shown_text(document: Document, words: int = WORDS) -> str:
+def make_task_text(document: Document, words: int = MAX_WORDS) -> str:
     """Return the start of a document as the task shows it: names masked, one line, at most ``words`` words."""
     return " ".join(mask_names(document.text).split()[:words])
 
 
-def derive(
-    documents: Sequence[Document], *, train: int = 48, dev: int = 10, test: int = 50, words: int = WORDS, seed: int = 0
+def derive_task(
+    documents: Sequence[Document],
+    *,
+    train: int = 48,
+    dev: int = 10,
+    test: int = 50,
+    words: int = MAX_WORDS,
+    seed: int = 0,
 ) -> DerivedTask:
     """Divide documents into a labelled task and a corpus that does not leak into it.
 
@@ -157,33 +165,33 @@ def derive(
     Raises:
         UserError: If a topic has too few documents, as when a package is missing.
     """
-    ordered = sorted(documents, key=lambda document: _order(document, seed))
+    ordered = sorted(documents, key=lambda document: _hash_order(document, seed))
     wanted = {"test": test, "dev": dev, "train": train}
     taken: dict[str, list[LabelledDocument]] = {part: [] for part in wanted}
-    known = {part: _Known() for part in wanted}
+    known = {part: _TextKeyIndex() for part in wanted}
     summaries: set[str] = set()
     counts: dict[tuple[str, str], int] = defaultdict(int)
     for document in ordered:
-        label = topic(document)
+        label = find_topic(document)
         part = next((part for part, size in wanted.items() if counts[part, label or ""] < size), None)
         if label is None or part is None:
             continue
-        item = LabelledDocument(shown_text(document, words), label, document)
-        traits = _Traits.of(document, item.text)
+        item = LabelledDocument(make_task_text(document, words), label, document)
+        traits = _TextKeys.of(document, item.text)
         if traits.summary in summaries or any(known[other].overlaps(traits) for other in wanted if other != part):
             continue
         summaries.add(traits.summary)
         counts[part, label] += 1
         taken[part].append(item)
         known[part].add(traits)
-    _check(counts, wanted)
-    held = _Known(known["dev"], known["test"])
-    corpus = [document for document in ordered if not held.overlaps(_Traits.of(document, mask_names(document.text)))]
+    _check_counts(counts, wanted)
+    held = _TextKeyIndex(known["dev"], known["test"])
+    corpus = [document for document in ordered if not held.overlaps(_TextKeys.of(document, mask_names(document.text)))]
     return DerivedTask(taken["train"], taken["dev"], taken["test"], corpus, len(ordered) - len(corpus))
 
 
 @dataclass(frozen=True)
-class _Traits:
+class _TextKeys:
     """What tells that two documents say the same: package and name, summary, runs of words."""
 
     name: tuple[str, str]
@@ -191,37 +199,37 @@ class _Traits:
     runs: frozenset[int]
 
     @classmethod
-    def of(cls, document: Document, masked: str) -> _Traits:
-        words = _WORD.findall(masked.lower())
-        starts = range(max(len(words) - OVERLAP + 1, 0))
-        runs = frozenset(hash(tuple(words[start : start + OVERLAP])) for start in starts)
-        summary = " ".join(_WORD.findall(mask_names(document.summary).lower()))
+    def of(cls, document: Document, masked: str) -> _TextKeys:
+        words = _WORD_PATTERN.findall(masked.lower())
+        starts = range(max(len(words) - OVERLAP_WORDS + 1, 0))
+        runs = frozenset(hash(tuple(words[start : start + OVERLAP_WORDS])) for start in starts)
+        summary = " ".join(_WORD_PATTERN.findall(mask_names(document.summary).lower()))
         return cls((document.package, document.name or document.module), summary, runs)
 
 
-class _Known:
+class _TextKeyIndex:
     """The traits of all items of one part of the task, or of several parts."""
 
-    def __init__(self, *parts: _Known) -> None:
+    def __init__(self, *parts: _TextKeyIndex) -> None:
         self._names: set[tuple[str, str]] = set().union(*(part._names for part in parts))
         self._summaries: set[str] = set().union(*(part._summaries for part in parts))
         self._runs: set[int] = set().union(*(part._runs for part in parts))
 
-    def add(self, traits: _Traits) -> None:
+    def add(self, traits: _TextKeys) -> None:
         self._names.add(traits.name)
         self._summaries.add(traits.summary)
         self._runs.update(traits.runs)
 
-    def overlaps(self, traits: _Traits) -> bool:
+    def overlaps(self, traits: _TextKeys) -> bool:
         alike = traits.name in self._names or traits.summary in self._summaries
         return alike or not self._runs.isdisjoint(traits.runs)
 
 
-def _order(document: Document, seed: int) -> bytes:
+def _hash_order(document: Document, seed: int) -> bytes:
     return hashlib.blake2b(f"{seed}\n{document.source}\n{document.text}".encode(), digest_size=12).digest()
 
 
-def _check(counts: dict[tuple[str, str], int], wanted: dict[str, int]) -> None:
+def _check_counts(counts: dict[tuple[str, str], int], wanted: dict[str, int]) -> None:
     for label in TOPICS:
         missing = sum(size - counts[part, label] for part, size in wanted.items())
         if missing:
@@ -232,7 +240,7 @@ def _check(counts: dict[tuple[str, str], int], wanted: dict[str, int]) -> None:
             )
 
 
-def label_counts(items: Iterable[LabelledDocument]) -> dict[str, int]:
+def count_labels(items: Iterable[LabelledDocument]) -> dict[str, int]:
     """Count the items of each label, labels in alphabetical order."""
     counts: dict[str, int] = defaultdict(int)
     for item in items:

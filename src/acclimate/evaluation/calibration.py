@@ -12,7 +12,7 @@ from typing import Any
 
 BINS = 15
 """Bins of equal width over 0..1, the m-th being ((m - 1) / 15, m / 15], as in Guo et al."""
-LEAST = 2.0**-126
+MIN_PROBABILITY = 2.0**-126
 """A probability below it is taken for it, so that a softmax that underflowed costs 87 nats and not infinity."""
 NAMES = ("ece", "brier", "nll")
 
@@ -20,7 +20,7 @@ Bin = dict[str, Any]
 """``low`` and ``high``, its ends; ``count`` of the predictions in it, their mean ``confidence`` and ``accuracy``."""
 
 
-def calibration(
+def calibration_metrics(
     probabilities: Sequence[Sequence[float]], gold: Sequence[int | Sequence[int]], bins: int = BINS
 ) -> dict[str, Any]:
     """Measure the calibration of a classifier.
@@ -53,30 +53,30 @@ def calibration(
             top = max(range(len(row)), key=row.__getitem__)
             predictions.append((row[top], top == truth))
             squares += [(value - (number == truth)) ** 2 for number, value in enumerate(row)]
-            logs.append(-math.log(max(row[truth], LEAST)))
+            logs.append(-math.log(max(row[truth], MIN_PROBABILITY)))
             continue
         for number, value in enumerate(row):
             true = number in truth
             predictions.append((max(value, 1 - value), (value > 0.5) == true))
             squares.append((value - true) ** 2)
-            logs.append(-math.log(max(value if true else 1 - value, LEAST)))
-    found = _binned(predictions, bins)
+            logs.append(-math.log(max(value if true else 1 - value, MIN_PROBABILITY)))
+    found = _bin_predictions(predictions, bins)
     return {
-        "ece": expected_error(found),
+        "ece": expected_calibration_error(found),
         "brier": math.fsum(squares) / len(predictions),
         "nll": math.fsum(logs) / len(predictions),
         "reliability": found,
     }
 
 
-def expected_error(bins: Iterable[Bin]) -> float:
+def expected_calibration_error(bins: Iterable[Bin]) -> float:
     """Return the ECE of bins."""
     held = list(bins)
     total = sum(entry["count"] for entry in held)
     return math.fsum(entry["count"] * abs(entry["accuracy"] - entry["confidence"]) for entry in held) / total
 
 
-def pooled(runs: Iterable[Iterable[Bin]]) -> list[Bin]:
+def pool_bins(runs: Iterable[Iterable[Bin]]) -> list[Bin]:
     """Join the bins of several runs, as if all their predictions had been put into one set of bins."""
     groups: dict[tuple[float, float], list[Bin]] = {}
     for run in runs:
@@ -93,7 +93,7 @@ def pooled(runs: Iterable[Iterable[Bin]]) -> list[Bin]:
     return joined
 
 
-def _binned(predictions: Sequence[tuple[float, bool]], bins: int) -> list[Bin]:
+def _bin_predictions(predictions: Sequence[tuple[float, bool]], bins: int) -> list[Bin]:
     """Put predictions into bins of equal width; return those that are not empty."""
     members: dict[int, list[tuple[float, bool]]] = {}
     for confidence, right in predictions:

@@ -13,13 +13,12 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.backbone import attach, encode, language_head, load_masked_lm, longest_text
-from acclimate.backbone.device import to_device
-from acclimate.backbone.language_head import score_chosen
-from acclimate.backbone.memory import micro_batch_tokens
-from acclimate.backbone.shapes import grain_of
+from acclimate.device import to_device
 from acclimate.errors import UserError
-from acclimate.masking import IGNORED, MASK_RATE
+from acclimate.masking import IGNORE_INDEX, MASK_RATE
+from acclimate.models import attach, encode, language_head, load_masked_lm, longest_text
+from acclimate.models.batching import micro_batch_tokens, padding_policy
+from acclimate.models.loading import logits_at
 from acclimate.modules import virtual_ids
 
 
@@ -95,13 +94,13 @@ def _measure(
             + f", more than the {room} positions of this model. Lower max_length, for all models alike."
         )
     special = tokenizer.all_special_ids
-    questions = [_mask(np.array(ids), special, virtual, rate, seed) for ids in encoded]
+    questions = [_choose_masked_positions(np.array(ids), special, virtual, rate, seed) for ids in encoded]
     order = sorted((index for index, item in enumerate(questions) if item is not None), key=lambda i: -len(encoded[i]))
     if not order:
         raise UserError("The text to measure the masked-LM loss on has no token that could be masked.")
     losses, counts = [0.0] * len(encoded), [0] * len(encoded)
     device = next(model.parameters()).device
-    grain = grain_of(model)
+    grain = padding_policy(model)
     scored = 8 * rate * model.config.vocab_size  # logits and their softmax in fp32, at masked tokens
     budget = micro_batch_tokens(model, scored, times=2)
     training = model.training
@@ -115,7 +114,7 @@ def _measure(
             for index, loss, count in _group_losses(model, tokenizer, encoded, questions, group, width, device):
                 losses[index], counts[index] = loss, count
     model.train(training)
-    extents = [_extent(tokenizer, texts[i], found, i, max_length + len(virtual)) for i in order]
+    extents = [_count_tokens_and_bytes(tokenizer, texts[i], found, i, max_length + len(virtual)) for i in order]
     nats, tokens, size = sum(losses) / sum(counts), *(sum(column) for column in zip(*extents, strict=True))
     return {
         "nats": nats,
@@ -129,7 +128,7 @@ def _measure(
     }
 
 
-def _extent(
+def _count_tokens_and_bytes(
     tokenizer: PreTrainedTokenizerBase, text: str, encoded: Any, index: int, max_length: int
 ) -> tuple[int, int]:
     """Return how many tokens of a text were read, special ones aside, and of how many bytes.
@@ -149,7 +148,7 @@ def _extent(
     return len(own), len(read.encode("utf-8", "surrogatepass"))
 
 
-def _mask(
+def _choose_masked_positions(
     ids: np.ndarray, special: Sequence[int], virtual: Sequence[int], rate: float, seed: int
 ) -> np.ndarray | None:
     """Choose positions to mask from the content of the text; None if there is nothing to choose."""
@@ -173,7 +172,7 @@ def _group_losses(
     """Return (index, summed loss, count) of each text of a group that is read in one forward."""
     padding = tokenizer.pad_token_id
     ids = np.full((len(group), width), padding if isinstance(padding, int) else 0, dtype=np.int64)
-    labels = np.full((len(group), width), IGNORED, dtype=np.int64)
+    labels = np.full((len(group), width), IGNORE_INDEX, dtype=np.int64)
     text = np.full((len(group), width), -1, dtype=np.int64)
     for row, index in enumerate(group):
         tokens, places = np.array(encoded[index]), questions[index]
@@ -183,7 +182,7 @@ def _group_losses(
     targets = torch.from_numpy(labels).to(device)
     hidden = encode(model, torch.from_numpy(ids).to(device), torch.from_numpy(text).to(device))
     chosen = targets >= 0
-    logits = score_chosen(language_head(model), hidden, chosen)
+    logits = logits_at(language_head(model), hidden, chosen)
     loss = nn.functional.cross_entropy(logits.float(), targets[chosen], reduction="none")
     counts = chosen.sum(1).tolist()
     return [

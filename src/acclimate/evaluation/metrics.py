@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
 
-from acclimate.evaluation.scoring import MultiLabel, marks
+from acclimate.evaluation.scoring import MultiLabel, label_indicators
 
 NAMES = ("accuracy", "macro_f1", "micro_f1")
 
@@ -32,7 +32,7 @@ def classification_metrics(gold: Sequence[int], predicted: Sequence[int], labels
     Raises:
         ValueError: If there is no item, the lengths differ, or a number has no label.
     """
-    _check(gold, predicted, [*gold, *predicted], labels)
+    _check_labels(gold, predicted, [*gold, *predicted], labels)
     numbers = list(range(len(labels)))
     rows = zip(labels, *precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0), strict=True)
     return {
@@ -63,26 +63,28 @@ def multi_label_metrics(
     Raises:
         ValueError: If there is no item, the lengths differ, or a number has no label.
     """
-    _check(gold, predicted, [number for row in (*gold, *predicted) for number in row], labels)
+    _check_labels(gold, predicted, [number for row in (*gold, *predicted) for number in row], labels)
     scoring = MultiLabel(len(labels))
     scores = {name: scoring.score(gold, predicted, name) for name in scoring.metrics}
-    truth, shown = marks(gold, len(labels)), marks(predicted, len(labels))
+    truth, shown = label_indicators(gold, len(labels)), label_indicators(predicted, len(labels))
     per_class = {
         label: {"precision": hit / (said or 1.0), "recall": hit / (true or 1.0), "f1": 2 * hit / (said + true or 1.0)}
-        for label, hit, said, true in zip(labels, *map(_sums, (truth * shown, shown, truth)), strict=True)
+        for label, hit, said, true in zip(labels, *map(_sum_over_items, (truth * shown, shown, truth)), strict=True)
     }
-    for row, true in zip(per_class.values(), _sums(truth), strict=True):
+    for row, true in zip(per_class.values(), _sum_over_items(truth), strict=True):
         row["support"] = int(true)
     return {**scores, "per_class": per_class}
 
 
-def _sums(table: np.ndarray) -> list[float]:
+def _sum_over_items(table: np.ndarray) -> list[float]:
     """Sum over the items: (items, classes) to (classes,)."""
     summed: list[float] = table.sum(0).tolist()
     return summed
 
 
-def _check(gold: Sequence[Any], predicted: Sequence[Any], numbers: Sequence[int], labels: Sequence[str]) -> None:
+def _check_labels(
+    gold: Sequence[Any], predicted: Sequence[Any], numbers: Sequence[int], labels: Sequence[str]
+) -> None:
     if not gold or len(gold) != len(predicted):
         raise ValueError(f"{len(gold)} gold labels cannot be compared with {len(predicted)} predictions.")
     if not all(0 <= number < len(labels) for number in numbers):

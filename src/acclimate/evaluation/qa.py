@@ -14,23 +14,23 @@ import numpy as np
 from acclimate.evaluation.scoring import SCORINGS, Scoring
 
 NAMES = ("f1", "exact_match", "strict_accuracy", "lenient_accuracy", "mrr")
-RANKS = 5
+MAX_RANK = 5
 """Answers to a factoid question that BioASQ looks at."""
 
 _ARTICLE = re.compile(r"\b(a|an|the)\b")
-_WITHOUT_PUNCTUATION = str.maketrans("", "", string.punctuation)
+_PUNCTUATION_REMOVAL = str.maketrans("", "", string.punctuation)
 
 
-def normalise(text: str) -> str:
+def normalise_squad(text: str) -> str:
     """Return what SQuAD compares: lower case, no ASCII punctuation, no articles, single spaces.
 
     The order matters and is that of the official scorer: punctuation goes before articles, and leaves no space, so
     that "a-b" is one word "ab" and no article. Punctuation outside of ASCII stays, and so do accents.
     """
-    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_WITHOUT_PUNCTUATION)).split())
+    return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION_REMOVAL)).split())
 
 
-def fold(text: str) -> str:
+def normalise_bioasq(text: str) -> str:
     """Return what BioASQ compares: lower case; punctuation and articles count.
 
     White space is made single spaces, which its scorer leaves to those who write the answers down.
@@ -40,7 +40,7 @@ def fold(text: str) -> str:
 
 def exact_match(predicted: str, gold: Sequence[str]) -> float:
     """Return 1 if a prediction is one of the gold answers after normalisation, else 0."""
-    return float(any(normalise(predicted) == normalise(answer) for answer in gold))
+    return float(any(normalise_squad(predicted) == normalise_squad(answer) for answer in gold))
 
 
 def f1(predicted: str, gold: Sequence[str]) -> float:
@@ -48,18 +48,20 @@ def f1(predicted: str, gold: Sequence[str]) -> float:
 
     As in the scorer of SQuAD v1.1 it is 0 where nothing is shared, also if both are empty after normalisation.
     """
-    return max(_overlap(normalise(predicted).split(), normalise(answer).split()) for answer in gold)
+    return max(
+        _word_overlap_f1(normalise_squad(predicted).split(), normalise_squad(answer).split()) for answer in gold
+    )
 
 
-def _overlap(predicted: list[str], gold: list[str]) -> float:
+def _word_overlap_f1(predicted: list[str], gold: list[str]) -> float:
     shared = sum((Counter(predicted) & Counter(gold)).values())
     return 2 * shared / (len(predicted) + len(gold)) if shared else 0.0
 
 
 def reciprocal_rank(ranked: Sequence[str], gold: Sequence[str]) -> float:
     """Return 1 / rank of the first of the best five answers that equals a gold answer, 0 if none does (BioASQ)."""
-    wanted = {fold(answer) for answer in gold}
-    return next((1 / rank for rank, text in enumerate(ranked[:RANKS], 1) if fold(text) in wanted), 0.0)
+    wanted = {normalise_bioasq(answer) for answer in gold}
+    return next((1 / rank for rank, text in enumerate(ranked[:MAX_RANK], 1) if normalise_bioasq(text) in wanted), 0.0)
 
 
 def qa_scores(gold: Sequence[Sequence[str]], ranked: Sequence[Sequence[str]]) -> dict[str, list[float]]:
@@ -100,7 +102,7 @@ def qa_metrics(gold: Sequence[Sequence[str]], ranked: Sequence[Sequence[str]]) -
 
 
 @dataclass(frozen=True)
-class Answers(Scoring):
+class QAScoring(Scoring):
     """Answers to questions: gold is a list of texts an item, predicted a list of texts, the best first.
 
     All metrics are means over questions; the first, F1, is what a task is judged by.
@@ -125,4 +127,4 @@ class Answers(Scoring):
         return np.asarray(sums[..., 0] / np.maximum(sums[..., 1], 1e-12))
 
 
-SCORINGS[Answers.kind] = Answers
+SCORINGS[QAScoring.kind] = QAScoring

@@ -42,7 +42,7 @@ class Scoring(ABC):
     def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
         """Turn sums of counts (..., k) into scores (...)."""
 
-    def twin(self, metric: str) -> str:
+    def equivalent_metric(self, metric: str) -> str:
         """Return the metric that always has the same value as this one and comes first; itself if there is none."""
         return metric
 
@@ -86,9 +86,9 @@ class SingleLabel(Scoring):
             true, said = ~np.isin(truth, self.negative), ~np.isin(shown, self.negative)
             return np.stack([(truth == shown) & true, true.astype(float) + said], -1).astype(float)
         if metric != "macro_f1":
-            raise _unknown(metric, self)
+            raise _unknown_metric(metric, self)
         classes = int(max(truth.max(), shown.max())) + 1
-        return _table(np.eye(classes)[truth], np.eye(classes)[shown])
+        return _class_hits_and_totals(np.eye(classes)[truth], np.eye(classes)[shown])
 
     def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
         """Turn sums of counts into scores."""
@@ -96,7 +96,7 @@ class SingleLabel(Scoring):
             return sums[..., 0] / np.maximum(sums[..., 1], 1e-12)
         return mean_f1(sums) if metric == "macro_f1" else pooled_f1(sums)
 
-    def twin(self, metric: str) -> str:
+    def equivalent_metric(self, metric: str) -> str:
         """Return accuracy for micro-F1."""
         return "accuracy" if metric == "micro_f1" else metric
 
@@ -133,15 +133,15 @@ class MultiLabel(Scoring):
 
     def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
         """Return the counts of each item, or for ``document_f1`` of each document: see :class:`Scoring`."""
-        truth, shown = marks(gold, self.classes), marks(predicted, self.classes)
+        truth, shown = label_indicators(gold, self.classes), label_indicators(predicted, self.classes)
         if metric == "macro_f1":
-            return _table(truth, shown)
+            return _class_hits_and_totals(truth, shown)
         if metric == "micro_f1":
             return np.stack([(truth * shown).sum(1), (truth + shown).sum(1)], -1)
         if metric == "subset_accuracy":
             return np.stack([(truth == shown).all(1), np.ones(len(truth))], -1).astype(float)
         if metric != "document_f1" or self.documents is None:
-            raise _unknown(metric, self)
+            raise _unknown_metric(metric, self)
         documents = np.asarray(self.documents)
         first, second = np.zeros((2, documents.max() + 1, self.classes))
         np.maximum.at(first, documents, truth)
@@ -165,7 +165,7 @@ class MultiLabel(Scoring):
         return np.divide(2 * precision * recall, below, out=np.zeros(np.shape(below)), where=below > 0)
 
 
-def marks(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
+def label_indicators(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
     """Return ones at the labels of each item: (items, classes) of floats."""
     table = np.zeros((len(labels), classes))
     for row, numbers in zip(table, labels, strict=True):
@@ -173,7 +173,7 @@ def marks(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
     return table
 
 
-def _table(gold: np.ndarray, shown: np.ndarray) -> np.ndarray:
+def _class_hits_and_totals(gold: np.ndarray, shown: np.ndarray) -> np.ndarray:
     """Interleave hits and marks (true + predicted) of each class: two (items, classes) to (items, 2 * classes)."""
     return np.stack([gold * shown, gold + shown], -1).reshape(len(gold), -1)
 
@@ -195,7 +195,7 @@ def pooled_f1(sums: np.ndarray) -> np.ndarray:
     return np.divide(2 * hits, marks, out=np.zeros(np.shape(hits)), where=marks > 0)
 
 
-def _unknown(metric: str, scoring: Scoring) -> ValueError:
+def _unknown_metric(metric: str, scoring: Scoring) -> ValueError:
     return ValueError(f"Unknown metric '{metric}'. Available: {', '.join(scoring.metrics)}.")
 
 
@@ -203,17 +203,19 @@ SCORINGS: dict[str, type[Any]] = {scoring.kind: scoring for scoring in (SingleLa
 """The scoring of each kind of task, by the name that results carry."""
 
 
-def scoring_of(kind: str, details: Mapping[str, Any]) -> Scoring:
+def make_scoring(kind: str, details: Mapping[str, Any]) -> Scoring:
     """Make the scoring that stored predictions name.
 
     Raises:
         UserError: If there is no such kind: the predictions come from a newer version.
     """
     if kind not in SCORINGS:
-        raise UserError(f"Predictions of the kind '{kind}' cannot be scored; this version knows: {_listed(SCORINGS)}.")
+        raise UserError(
+            f"Predictions of the kind '{kind}' cannot be scored; this version knows: {_join_sorted(SCORINGS)}."
+        )
     made: Scoring = SCORINGS[kind](**details)
     return made
 
 
-def _listed(names: Iterable[str]) -> str:
+def _join_sorted(names: Iterable[str]) -> str:
     return ", ".join(sorted(names))

@@ -1,23 +1,35 @@
 """Which tokens are hidden from the model."""
 
-from acclimate.masking.base import IGNORED, MASK_RATE, Masking, Strategy, Vocabulary
+from acclimate.masking.base import (
+    IGNORE_INDEX,
+    MASK_RATE,
+    Masking,
+    Strategy,
+    Vocabulary,
+    file_parameters,
+    get,
+    identify,
+    lookup,
+    names,
+    register,
+    resolve,
+)
 from acclimate.masking.random import RandomMasking
-from acclimate.masking.registry import file_parameters, get, identify, lookup, names, register, resolve
-from acclimate.masking.same_count import RandomSameCount
-from acclimate.masking.spans import NGramAlone, NGrams, Rewriting, WithoutNGram
+from acclimate.masking.rewriting import ExtractNGram, MaskNGram, NGramSampler, Rewriting
+from acclimate.masking.wrappers import RandomSameCount
 
 __all__ = [
-    "IGNORED",
+    "IGNORE_INDEX",
     "MASK_RATE",
+    "ExtractNGram",
+    "MaskNGram",
     "Masking",
-    "NGramAlone",
-    "NGrams",
+    "NGramSampler",
     "RandomMasking",
     "RandomSameCount",
     "Rewriting",
     "Strategy",
     "Vocabulary",
-    "WithoutNGram",
     "file_parameters",
     "get",
     "identify",

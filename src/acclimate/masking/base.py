@@ -1,4 +1,10 @@
-"""What a way to mask gets and gives, and what all of ours share: choose tokens, then corrupt what was chosen."""
+"""What a way to mask gets and gives, and what all of ours share: choose tokens, then corrupt what was chosen.
+
+The ways to mask that have a name.
+
+Every module in ``acclimate.masking`` is imported when the list is first read, and so is every entry point of the group
+``acclimate.masking`` in other packages: one file with ``@register`` is all that a new strategy needs.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +21,10 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from acclimate.errors import UserError
-from acclimate.masking.words import Pieces
-from acclimate.parameters import build
-from acclimate.registry import own_code
+from acclimate.masking.words import SubwordTable
+from acclimate.registry import Registry, build_dataclass, hash_user_code
 
-IGNORED = -100
+IGNORE_INDEX = -100
 """The label of a position that no loss reads."""
 MASK_RATE = 0.15
 """Share of the tokens that are chosen for prediction (Devlin et al., 2019)."""
@@ -43,7 +48,7 @@ class Vocabulary:
     kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
-    def pieces(self) -> Pieces:
+    def pieces(self) -> SubwordTable:
         """What each id spells, and whether it begins a word; read when it is first asked for.
 
         Raises:
@@ -51,7 +56,7 @@ class Vocabulary:
         """
         if self.tokenizer is None:
             raise ValueError("this vocabulary was made without its tokenizer, so it does not know words")
-        return Pieces.of(self.tokenizer)
+        return SubwordTable.of(self.tokenizer)
 
 
 class Masking(Protocol):
@@ -71,7 +76,7 @@ class Masking(Protocol):
             rng: Source of chance.
 
         Returns:
-            The corrupted ids, and the labels: the original id where chosen, else :data:`IGNORED`; (rows, tokens).
+            The corrupted ids, and the labels: the original id where chosen, else :data:`IGNORE_INDEX`; (rows, tokens).
         """
         ...
 
@@ -124,7 +129,7 @@ class Strategy(ABC):
         Raises:
             UserError: If a parameter is unknown, or a value does not fit.
         """
-        return dataclasses.replace(build(cls, "masking", cls.name, settings, hidden=("rate",)), rate=rate)
+        return dataclasses.replace(build_dataclass(cls, "masking", cls.name, settings, hidden=("rate",)), rate=rate)
 
     @abstractmethod
     def choose(
@@ -143,7 +148,7 @@ class Strategy(ABC):
         """Choose tokens and corrupt them; see :class:`Masking`."""
         leader = self.choose(ids, text, allowed, vocabulary, rng)
         chosen = leader >= 0
-        labels = np.where(chosen, ids, IGNORED)
+        labels = np.where(chosen, ids, IGNORE_INDEX)
         # Each word or span has the draw of its first token; what is chosen token by token has the plain draws.
         fate = rng.random(ids.shape).ravel()[leader]
         corrupted = np.where(chosen & (fate < self.mask), vocabulary.mask_id, ids)
@@ -156,5 +161,61 @@ class Strategy(ABC):
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         for name in self.files:
             values[name] = sha256(Path(values[name]).read_bytes()).hexdigest()[:16]
-        code = own_code(type(self))
+        code = hash_user_code(type(self))
         return {"name": self.name, **values, **({"code": code} if code else {})}
+
+
+DEFAULT_STRATEGY = "random"
+REGISTRY: Registry[Strategy] = Registry("acclimate.masking", "masking", "ways to mask")
+register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
+
+
+def file_parameters() -> set[str]:
+    """Return the parameters, of any strategy, that are paths of files."""
+    return {parameter for name in names() for parameter in lookup(name).files}
+
+
+def get(name: str, rate: float = MASK_RATE, /, **settings: Any) -> Strategy:
+    """Make a strategy with its parameters.
+
+    Args:
+        name: Its name.
+        rate: Share of tokens that are chosen.
+        settings: Its other parameters; strings are converted to the type of the parameter.
+
+    Raises:
+        UserError: If the strategy or a parameter is unknown, or a value does not fit.
+    """
+    if "rate" in settings:
+        raise UserError("Give the share of tokens that are masked as mask-rate, not as a parameter of the masking.")
+    return lookup(name).build(rate, settings)
+
+
+def resolve(masking: str | Strategy | None, rate: float, settings: Mapping[str, Any] | None = None) -> Strategy:
+    """Return the strategy that a user named, or the default one.
+
+    Args:
+        masking: A name, a strategy with its parameters and its own rate, or None for random masking.
+        rate: Share of tokens that are chosen, where a name is given.
+        settings: Parameters, where a name is given.
+
+    Raises:
+        UserError: If it is not known, or parameters are given twice or do not fit.
+    """
+    if isinstance(masking, Strategy):
+        if settings:
+            raise UserError("Give parameters in the masking or in masking-settings, not in both.")
+        return masking
+    return get(masking or DEFAULT_STRATEGY, rate, **(settings or {}))
+
+
+def identify(
+    masking: str | Strategy | None, rate: float, settings: Mapping[str, Any] | None = None
+) -> dict[str, Any] | None:
+    """Return what decides what is masked, as plain values; None for the default at that rate, however it is named.
+
+    Raises:
+        UserError: As :func:`resolve`; also if a file is missing.
+    """
+    chosen = resolve(masking, rate, settings)
+    return None if chosen == get(DEFAULT_STRATEGY, rate) else chosen.identity()

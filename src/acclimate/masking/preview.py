@@ -8,14 +8,14 @@ from typing import Any, Literal, NotRequired, TypedDict
 import numpy as np
 
 from acclimate.masking.base import Vocabulary
-from acclimate.masking.marks import Marks
+from acclimate.masking.token_importance_store import TokenImportanceStore
 
 Fate = Literal["", "mask", "random", "kept"]
-CLOSING = set(".,;:!?)]}%")
+CLOSING_PUNCTUATION = set(".,;:!?)]}%")
 """Signs that are shown without a space before them; WordPiece does not know whether there was one."""
 
 
-class Piece(TypedDict):
+class PreviewToken(TypedDict):
     """A token to show.
 
     Keys:
@@ -33,14 +33,14 @@ class Piece(TypedDict):
     important: NotRequired[bool]
 
 
-def masked_pieces(
+def preview_tokens(
     original: np.ndarray,
     masked: np.ndarray,
     labels: np.ndarray,
     special: Iterable[int],
     vocabulary: Vocabulary,
     important: np.ndarray | None = None,
-) -> list[Piece]:
+) -> list[PreviewToken]:
     """Put a masked text into plain values.
 
     Args:
@@ -55,23 +55,27 @@ def masked_pieces(
     ordinary = np.flatnonzero(~np.isin(original, list(apart)))
     if not len(ordinary):
         return []
-    result: list[Piece] = []
+    result: list[PreviewToken] = []
     for place in range(ordinary[0], ordinary[-1] + 1):
         token, now = int(original[place]), int(masked[place])
         fate: Fate = ""
         if labels[place] >= 0:
             fate = "mask" if now == vocabulary.mask_id else "kept" if now == token else "random"
-        text = shown(token, vocabulary)
-        space = (token in apart or bool(vocabulary.pieces.spaced[token])) and text not in CLOSING and bool(result)
-        became = shown(now, vocabulary) if fate == "random" else ""
-        piece: Piece = {"text": text, "space": space, "fate": fate, "became": became}
+        text = format_token(token, vocabulary)
+        space = (
+            (token in apart or bool(vocabulary.pieces.spaced[token]))
+            and text not in CLOSING_PUNCTUATION
+            and bool(result)
+        )
+        became = format_token(now, vocabulary) if fate == "random" else ""
+        piece: PreviewToken = {"text": text, "space": space, "fate": fate, "became": became}
         if important is not None and important[place] and token not in apart:
             piece["important"] = True
         result.append(piece)
     return result
 
 
-def shown(token: int, vocabulary: Vocabulary) -> str:
+def format_token(token: int, vocabulary: Vocabulary) -> str:
     """Return the characters of a token: the name of a special one, and a sign for bytes that are no characters."""
     text = vocabulary.pieces.text[token]
     if text.startswith("\0"):
@@ -82,10 +86,10 @@ def shown(token: int, vocabulary: Vocabulary) -> str:
     return text
 
 
-def marks_of(masking: Any) -> Marks | None:
+def find_importance_store(masking: Any) -> TokenImportanceStore | None:
     """Return the marks that a masking goes by, also one that is wrapped in others; None if it needs none."""
     while masking is not None:
-        if isinstance(found := getattr(masking, "marks", None), Marks):
+        if isinstance(found := getattr(masking, "marks", None), TokenImportanceStore):
             return found
         masking = getattr(masking, "of", None)
     return None

@@ -9,8 +9,8 @@ import numpy as np
 
 from acclimate.errors import UserError
 from acclimate.masking.base import Strategy, Vocabulary
-from acclimate.masking.marks import Marks
-from acclimate.masking.spans import texts_of
+from acclimate.masking.rewriting import positions_by_text
+from acclimate.masking.token_importance_store import TokenImportanceStore
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class SelectiveMasking(Strategy):
 
     name: ClassVar[str] = "selective"
 
-    marks: Marks = field(kw_only=True, compare=False, repr=False)
+    marks: TokenImportanceStore = field(kw_only=True, compare=False, repr=False)
     cap: float | None = None
 
     def __post_init__(self) -> None:
@@ -45,7 +45,7 @@ class SelectiveMasking(Strategy):
     ) -> np.ndarray:
         """Look the important tokens up."""
         flat, free, leader = ids.ravel(), allowed.ravel(), np.full(ids.size, -1)
-        for place in texts_of(text):
+        for place in positions_by_text(text):
             ranks = np.where(free[place], self.marks.of(flat[place]), 0)
             most = len(place) if self.cap is None else max(1, int(self.cap * int(free[place].sum())))
             chosen = place[(ranks > 0) & (ranks <= most)]

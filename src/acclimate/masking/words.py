@@ -22,9 +22,9 @@ from itertools import pairwise
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
+UNSPACED_SCRIPTS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR")
 """How the Unicode names of characters begin whose scripts put no spaces between words."""
-LONE_SPACE = ("Ġ", "▁")
+SPACE_TOKENS = ("Ġ", "▁")
 """Tokens that are one space: the first character after it could not be joined to it, but belongs to it."""
 
 
@@ -35,49 +35,51 @@ def is_punctuation(character: str) -> bool:
     return unicodedata.category(character).startswith("P")
 
 
-def _stands_alone(character: str) -> bool:
-    return is_punctuation(character) or unicodedata.name(character, "").startswith(UNSPACED)
+def _is_single_character_word(character: str) -> bool:
+    return is_punctuation(character) or unicodedata.name(character, "").startswith(UNSPACED_SCRIPTS)
 
 
 @dataclass(frozen=True)
-class Pieces:
+class SubwordTable:
     """What the ids of a vocabulary spell.
 
     Attributes:
         text: Characters of each id, without marks; a name of its own where the bytes of an id are no characters.
         parts: The bytes of the ids that are parts of characters.
-        opens: Whether the id begins a word wherever it stands (ids).
-        closes: Whether what follows the id begins a word in any case (ids).
+        starts_word: Whether the id begins a word wherever it stands (ids).
+        ends_word: Whether what follows the id begins a word in any case (ids).
         spaced: Whether the id is marked as the beginning of a word, mostly by a space (ids).
     """
 
     text: Sequence[str]
     parts: Mapping[int, bytes]
-    opens: np.ndarray
-    closes: np.ndarray
+    starts_word: np.ndarray
+    ends_word: np.ndarray
     spaced: np.ndarray
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Pieces:
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> SubwordTable:
         """Read a tokenizer.
 
         Raises:
             UserError: If it marks words in a way that is not known here.
         """
-        from acclimate.vectors.surface import surfaces  # reads the whole vocabulary: only for what needs words
+        from acclimate.corpus.surface_forms import (
+            read_surface_forms,  # reads the whole vocabulary: only for what needs words
+        )
 
-        found = surfaces(tokenizer)
+        found = read_surface_forms(tokenizer)
         text = [piece.text for piece in found]
-        opens = np.array([piece.starts or _stands_alone(piece.text[:1] or "a") for piece in found])
-        closes = np.array([_stands_alone(piece.text[-1:] or "a") for piece in found])
+        starts_word = np.array([piece.starts or _is_single_character_word(piece.text[:1] or "a") for piece in found])
+        ends_word = np.array([_is_single_character_word(piece.text[-1:] or "a") for piece in found])
         names = tokenizer.get_vocab()
         parts = {index: piece.part for index, piece in enumerate(found) if piece.part}
         for token, index in names.items():
             if not text[index] and found[index].starts and index not in parts:
-                closes[index] = token not in LONE_SPACE  # line breaks and runs of spaces end what came before
+                ends_word[index] = token not in SPACE_TOKENS  # line breaks and runs of spaces end what came before
             elif not text[index]:
                 text[index] = f"\0{index}"  # part of a character: unlike every other
-        return cls(text, parts, opens, closes, np.array([piece.starts for piece in found]))
+        return cls(text, parts, starts_word, ends_word, np.array([piece.starts for piece in found]))
 
     @cached_property
     def folded(self) -> Sequence[str]:
@@ -112,13 +114,16 @@ class Words:
     text: np.ndarray
 
     @classmethod
-    def of(cls, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, pieces: Pieces) -> Words:
+    def of(cls, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, pieces: SubwordTable) -> Words:
         """Find the words; for the arguments see :class:`acclimate.masking.Masking`."""
         place = np.flatnonzero(allowed)
         token, number = ids.ravel()[place], text.ravel()[place]
         begins = np.ones(len(place), dtype=bool)
         begins[1:] = (
-            (np.diff(place) > 1) | (np.diff(number) != 0) | pieces.opens[token[1:]] | pieces.closes[token[:-1]]
+            (np.diff(place) > 1)
+            | (np.diff(number) != 0)
+            | pieces.starts_word[token[1:]]
+            | pieces.ends_word[token[:-1]]
         )
         first = np.flatnonzero(begins)
         return cls(place, np.append(first, len(place)), number[first])
@@ -131,7 +136,7 @@ class Words:
         """How many tokens each word has (words)."""
         return np.diff(self.first)
 
-    def adjoins(self) -> np.ndarray:
+    def follows_previous(self) -> np.ndarray:
         """Return which words follow the word before at once, in the same text (words)."""
         start = self.place[self.first[:-1]]
         result = np.zeros(len(self), dtype=bool)
@@ -143,7 +148,7 @@ class Words:
         kept = ~to_previous
         return Words(self.place, np.append(self.first[:-1][kept], self.first[-1]), self.text[kept])
 
-    def spelled(self, ids: np.ndarray, pieces: Pieces, *, fold: bool) -> list[str]:
+    def spelled(self, ids: np.ndarray, pieces: SubwordTable, *, fold: bool) -> list[str]:
         """Return the characters of each word, in lower case if ``fold``."""
         spelling = pieces.folded if fold else pieces.text
         tokens = ids.ravel()[self.place]

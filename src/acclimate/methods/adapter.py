@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acclimate.backbone import add_adapters
 from acclimate.errors import check_positive
 from acclimate.methods import Method, register
-from acclimate.training.run import Run
+from acclimate.models import add_adapters
+from acclimate.training.method import AdaptContext
 
 
 @register("mlm-adapter", paper="Houlsby et al., ICML 2019", summary="MLM that trains bottleneck adapters only")
@@ -26,7 +26,7 @@ class MLMAdapter(Method):
         size: Width of the bottleneck.
     """
 
-    loads_without_us: ClassVar[bool] = False
+    loads_without_acclimate: ClassVar[bool] = False
 
     size: int = 64
 
@@ -34,7 +34,7 @@ class MLMAdapter(Method):
         """Check the width."""
         check_positive(size=self.size)
 
-    def prepare(self, run: Run) -> None:
+    def prepare(self, run: AdaptContext) -> None:
         """Put the adapters in and freeze the rest."""
         run.model.requires_grad_(False)
         for parameter in add_adapters(run.model, run.layers, self.size, run.seed):

@@ -7,7 +7,7 @@ from acclimate.errors import check_not_negative
 from acclimate.methods import Method, register
 from acclimate.modules import virtual_ids
 from acclimate.objectives import BatchObjective, MaskedLM, Objective, TokenDistillation
-from acclimate.training.run import Run
+from acclimate.training.method import AdaptContext
 
 
 @register(
@@ -40,7 +40,7 @@ class MLMWithDistillationToken(Method):
         """The distillation token."""
         return 1
 
-    def prepare(self, run: Run) -> None:
+    def prepare(self, run: AdaptContext) -> None:
         """Find the token."""
         (self._token,) = virtual_ids(run.tokenizer)
 

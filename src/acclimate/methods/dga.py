@@ -7,14 +7,14 @@ import torch
 from pydantic import BeforeValidator
 from torch import Tensor
 
-from acclimate.backbone import Part
-from acclimate.backbone.units import part_letters
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
-from acclimate.objectives import BatchObjective, GeneralContrast, MaskedLM, Objective
-from acclimate.training.importance import importance_account, measured_importance
-from acclimate.training.run import Run
-from acclimate.updates import SoftMask, normalise
+from acclimate.models import Part
+from acclimate.models.gates import parse_parts
+from acclimate.objectives import BatchObjective, GeneralKnowledgeContrast, MaskedLM, Objective
+from acclimate.training.importance import measure_importance, summarise_importance
+from acclimate.training.method import AdaptContext
+from acclimate.updates import SoftMask, normalise_importance
 
 
 @register(
@@ -51,7 +51,7 @@ class DGA(Method):
 
     contrast_weight: float = 1.0
     temperature: float = 0.05
-    parts: Annotated[tuple[Part, ...], BeforeValidator(part_letters)] = ("H",)
+    parts: Annotated[tuple[Part, ...], BeforeValidator(parse_parts)] = ("H",)
     importance: Literal["dropout", "random"] = "dropout"
     importance_tokens: int = 1_640_000
     importance_error: float = 0.03
@@ -72,7 +72,7 @@ class DGA(Method):
         self._mask: SoftMask | None = None
         self._importance: dict[str, Tensor] | None = None
 
-    def prepare(self, run: Run) -> None:
+    def prepare(self, run: AdaptContext) -> None:
         """Measure the importances on a part of the domain text, or take them from the cache."""
         units = run.units(self.parts)
         how: dict[str, Any] = {"measured": self.importance}
@@ -81,11 +81,13 @@ class DGA(Method):
             raw = {part: torch.rand(len(of), of[0].units, generator=chance) for part, of in units.items()}
         else:
             limits = self.importance_tokens, self.importance_reads, self.importance_error
-            found = measured_importance(run, units, *limits)
+            found = measure_importance(run, units, *limits)
             raw = found.raw
             how |= {"tokens": found.read, "standard_error": found.error}
-        self._importance = {part: normalise(values.to(run.device), self.protect) for part, values in raw.items()}
-        run.accounts["importance.json"] = importance_account(raw, self._importance, **how)
+        self._importance = {
+            part: normalise_importance(values.to(run.device), self.protect) for part, values in raw.items()
+        }
+        run.accounts["importance.json"] = summarise_importance(raw, self._importance, **how)
         self._mask = SoftMask(units, self._importance, on=self.mask_on)
 
     def objectives(self) -> list[Objective | BatchObjective]:
@@ -93,7 +95,7 @@ class DGA(Method):
         assert self._importance is not None, "prepare first"
         if not self.contrast_weight:
             return [MaskedLM()]
-        contrast = GeneralContrast(
+        contrast = GeneralKnowledgeContrast(
             self._importance, self.temperature, self.contrast_weight, self.contrast_tokens, self.knowledge
         )
         return [MaskedLM(), contrast]

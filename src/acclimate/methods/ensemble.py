@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from acclimate.backbone import keep_original
 from acclimate.methods import Method, register
-from acclimate.training.run import Run
+from acclimate.models import keep_original
+from acclimate.training.method import AdaptContext
 
 
 @register(
@@ -22,8 +22,8 @@ class Ensemble(Method):
     it. It costs two models in the end task. Its masked-LM losses are those of the adapted half.
     """
 
-    loads_without_us: ClassVar[bool] = False
+    loads_without_acclimate: ClassVar[bool] = False
 
-    def prepare(self, run: Run) -> None:
+    def prepare(self, run: AdaptContext) -> None:
         """Keep the original beside the model, frozen."""
         keep_original(run.model)

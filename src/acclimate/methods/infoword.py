@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from acclimate.errors import check_not_negative, check_positive
-from acclimate.masking import NGrams
+from acclimate.masking import NGramSampler
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, MaskedLM, Objective, SpanContrast
 
@@ -51,6 +51,6 @@ class MLMWithInfoWord(Method):
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the MLM loss and the contrast."""
-        ngrams = NGrams(self.ngram_mean, self.ngram_deviation, self.ngram_longest)
+        ngrams = NGramSampler(self.ngram_mean, self.ngram_deviation, self.ngram_longest)
         contrast = SpanContrast(self.weight, self.temperature, self.span, self.pooling, self.similarity, ngrams)
         return [MaskedLM(), contrast]

@@ -6,8 +6,8 @@ from typing import ClassVar, Literal
 from acclimate.errors import check_positive
 from acclimate.methods import Method, register
 from acclimate.modules import virtual_ids
-from acclimate.training.run import Run
-from acclimate.updates import TrainRows
+from acclimate.training.method import AdaptContext
+from acclimate.updates import FreezeOtherRows
 
 
 @register(
@@ -34,7 +34,7 @@ class MLMPrompt(Method):
     def __post_init__(self) -> None:
         """Check the length, and start without a rule: :meth:`prepare` makes it."""
         check_positive(length=self.length)
-        self._rule: TrainRows | None = None
+        self._rule: FreezeOtherRows | None = None
 
     @property
     def virtual_tokens(self) -> int:
@@ -46,13 +46,13 @@ class MLMPrompt(Method):
         """See ``start``."""
         return self.start
 
-    def prepare(self, run: Run) -> None:
+    def prepare(self, run: AdaptContext) -> None:
         """Freeze everything but the rows of the prompt in the embedding table."""
         run.model.requires_grad_(False)
         table = run.model.get_input_embeddings().weight
         table.requires_grad_(True)
-        self._rule = TrainRows(table, virtual_ids(run.tokenizer))  # type: ignore[arg-type]
+        self._rule = FreezeOtherRows(table, virtual_ids(run.tokenizer))  # type: ignore[arg-type]
 
-    def update_rule(self) -> TrainRows | None:
+    def update_rule(self) -> FreezeOtherRows | None:
         """Return the rule that keeps the rest of the table."""
         return self._rule

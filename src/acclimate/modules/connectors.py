@@ -7,17 +7,17 @@ from typing import Literal, get_args
 import torch
 from torch import nn
 
-from acclimate.errors import UserError, unknown
+from acclimate.errors import UserError, unknown_name_error
 
-Connector = Literal["auto", "none", "teacher", "student"]
-BIAS = 0.01
+ConnectorKind = Literal["auto", "none", "teacher", "student"]
+TEACHER_BIAS = 0.01
 """Of the projection of the teacher, as in the released code of DoKTra."""
 
 
 def check_connector(kind: str) -> None:
     """Raise UserError for a kind of connector that is not known."""
-    if kind not in get_args(Connector):
-        raise unknown("connector", kind, get_args(Connector))
+    if kind not in get_args(ConnectorKind):
+        raise unknown_name_error("connector", kind, get_args(ConnectorKind))
 
 
 class Connectors(nn.Module):
@@ -30,7 +30,7 @@ class Connectors(nn.Module):
         units: Width of what is compared.
     """
 
-    def __init__(self, kind: Connector, teacher_width: int, student_width: int, seed: int) -> None:
+    def __init__(self, kind: ConnectorKind, teacher_width: int, student_width: int, seed: int) -> None:
         """Draw the projection; torch's global generator is left alone.
 
         Args:
@@ -68,7 +68,7 @@ class Connectors(nn.Module):
         projection = nn.utils.skip_init(nn.Linear, reads, self.units)
         nn.init.xavier_uniform_(projection.weight, generator=torch.Generator().manual_seed(seed))
         if kind == "teacher":
-            nn.init.constant_(projection.bias, BIAS)
+            nn.init.constant_(projection.bias, TEACHER_BIAS)
             self.teacher = projection.requires_grad_(False)
         else:
             nn.init.zeros_(projection.bias)

@@ -16,17 +16,17 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 
 from acclimate.errors import UserError
 
-NEVER = -1e4
+VIRTUAL_TOKEN_BIAS = -1e4
 """Bias of the language head on virtual tokens: no model should predict them."""
 
-_NAME = re.compile(r"\[VIRTUAL\d+\]")
-ROLES = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token", "bos_token", "eos_token")
+_VIRTUAL_TOKEN_NAME = re.compile(r"\[VIRTUAL\d+\]")
+SPECIAL_TOKEN_ROLES = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token", "bos_token", "eos_token")
 
 
 def virtual_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Return the ids of the virtual tokens that the tokenizer appends to every text, in order; mostly none."""
     added = tokenizer.get_added_vocab()
-    return sorted(index for name, index in added.items() if _NAME.fullmatch(name))
+    return sorted(index for name, index in added.items() if _VIRTUAL_TOKEN_NAME.fullmatch(name))
 
 
 def add_virtual_tokens(
@@ -62,7 +62,7 @@ def add_virtual_tokens(
     names = [f"[VIRTUAL{place}]" for place in range(count)]
     special = set(tokenizer.all_special_ids)
     ordinary = [index for index in range(len(tokenizer)) if index not in special]
-    longer = _appending(tokenizer, names)
+    longer = _make_appending_tokenizer(tokenizer, names)
     table: Tensor = model.get_input_embeddings().weight  # type: ignore[assignment]
     if len(longer) > len(table):
         model.resize_token_embeddings(len(longer), mean_resizing=False)
@@ -78,19 +78,19 @@ def add_virtual_tokens(
             table[ids] = (torch.rand(count, table.shape[1], generator=chance) - 0.5).to(table)
         bias = getattr(model.get_output_embeddings(), "bias", None)
         if isinstance(bias, nn.Parameter):
-            bias[ids] = NEVER
+            bias[ids] = VIRTUAL_TOKEN_BIAS
     return longer
 
 
-def _appending(tokenizer: PreTrainedTokenizerBase, names: list[str]) -> PreTrainedTokenizerBase:
+def _make_appending_tokenizer(tokenizer: PreTrainedTokenizerBase, names: list[str]) -> PreTrainedTokenizerBase:
     """Make a tokenizer with the same tokens and a template of its own.
 
     Tokenizers of named classes build their template anew when they are loaded, so that ours would be lost: the
     general class keeps it.
     """
-    template = _template(tokenizer)
+    template = _read_template(tokenizer)
     backend = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
-    roles = {role: value for role in ROLES if (value := getattr(tokenizer, role, None)) is not None}
+    roles = {role: value for role in SPECIAL_TOKEN_ROLES if (value := getattr(tokenizer, role, None)) is not None}
     longer = PreTrainedTokenizerFast(
         tokenizer_object=backend,
         model_max_length=tokenizer.model_max_length,
@@ -112,7 +112,7 @@ def _appending(tokenizer: PreTrainedTokenizerBase, names: list[str]) -> PreTrain
     return longer
 
 
-def _template(tokenizer: PreTrainedTokenizerBase) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
+def _read_template(tokenizer: PreTrainedTokenizerBase) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
     """Read off an encoding what the tokenizer puts around a text and a pair: names and segments."""
     specials = set(tokenizer.all_special_ids)
     result = []

@@ -1,15 +1,13 @@
 """Loss terms over views of a batch."""
 
-from acclimate.objectives.base import Batch, BatchObjective, Gates, Objective, Outputs, Reading, View, mean_pool
-from acclimate.objectives.contrast import GeneralContrast, contrast
-from acclimate.objectives.distillation import Distillation
+from acclimate.objectives.base import Batch, BatchObjective, Gates, Objective, Outputs, View, ViewInput, mean_pool
+from acclimate.objectives.contrast import GeneralKnowledgeContrast, TextContrast, contrastive_loss
+from acclimate.objectives.distillation import Distillation, TokenDistillation
 from acclimate.objectives.embedding import EmbeddingRegulariser
 from acclimate.objectives.infoword import SpanContrast
 from acclimate.objectives.mlm import MaskedLM
-from acclimate.objectives.simcse import TextContrast
 from acclimate.objectives.tacl import TokenAwareContrast
 from acclimate.objectives.taco import ContextContrast
-from acclimate.objectives.token_distillation import TokenDistillation
 
 __all__ = [
     "Batch",
@@ -18,16 +16,16 @@ __all__ = [
     "Distillation",
     "EmbeddingRegulariser",
     "Gates",
-    "GeneralContrast",
+    "GeneralKnowledgeContrast",
     "MaskedLM",
     "Objective",
     "Outputs",
-    "Reading",
     "SpanContrast",
     "TextContrast",
     "TokenAwareContrast",
     "TokenDistillation",
     "View",
-    "contrast",
+    "ViewInput",
+    "contrastive_loss",
     "mean_pool",
 ]

@@ -14,8 +14,8 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from acclimate.backbone.shapes import chosen_positions
 from acclimate.masking import Rewriting
+from acclimate.models.batching import chosen_positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +47,7 @@ class View:
         return not isinstance(self.tokens, Rewriting) or self.tokens.full
 
 
-class Reading(NamedTuple):
+class ViewInput(NamedTuple):
     """What a view reads: token ids, and the number of the text of each token, -1 at padding; both (rows, tokens)."""
 
     ids: Tensor
@@ -72,15 +72,15 @@ class Batch:
     labels: Tensor
     text: Tensor
     texts: int
-    rewritten: dict[Rewriting, Reading] = field(default_factory=dict)
+    rewritten: dict[Rewriting, ViewInput] = field(default_factory=dict)
 
     def to(self, device: torch.device) -> Batch:
         """Return the batch on ``device``."""
         moved = {name: getattr(self, name).to(device) for name in ("original", "masked", "labels", "text")}
-        rewritten = {how: Reading(ids.to(device), text.to(device)) for how, (ids, text) in self.rewritten.items()}
+        rewritten = {how: ViewInput(ids.to(device), text.to(device)) for how, (ids, text) in self.rewritten.items()}
         return replace(self, **moved, rewritten=rewritten)
 
-    def reading(self, tokens: Literal["masked", "original"] | Rewriting) -> Reading:
+    def reading(self, tokens: Literal["masked", "original"] | Rewriting) -> ViewInput:
         """Return what a view of those ``tokens`` reads.
 
         Raises:
@@ -90,7 +90,7 @@ class Batch:
             if tokens not in self.rewritten:
                 raise ValueError(f"the collator of this batch does not make {tokens}; give it Engine.rewritings")
             return self.rewritten[tokens]
-        return Reading(self.masked if tokens == "masked" else self.original, self.text)
+        return ViewInput(self.masked if tokens == "masked" else self.original, self.text)
 
     @property
     def chosen(self) -> Tensor:
@@ -121,7 +121,7 @@ def mean_pool(hidden: Tensor, text: Tensor, texts: int) -> Tensor:
     return total / torch.bincount(index, minlength=texts).clamp(min=1)[:, None]
 
 
-def starts(text: Tensor) -> Tensor:
+def mark_text_starts(text: Tensor) -> Tensor:
     """Return where a text begins (rows, tokens), from the number of the text of each token, -1 at padding."""
     first = torch.ones_like(text, dtype=torch.bool)
     first[:, 1:] = text[:, 1:] != text[:, :-1]

@@ -1,11 +1,20 @@
-"""Distillation of the frozen original into the model in training (Hinton et al., 2015; MLM+KD of the DGA paper)."""
+"""Distillation of the frozen original into the model in training (Hinton et al., 2015; MLM+KD of the DGA paper).
+
+Distillation through a token of its own (DeiT, Touvron et al., ICML 2021, as adapted in the DGA paper).
+
+Which units of a representation are active, in teacher and student (Heo et al., 2019; DoKTra, Choi et al., 2022).
+
+The confidence penalty (Pereyra et al., 2017), and the divergence between two classifiers.
+"""
 
 from __future__ import annotations
 
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
+from acclimate.masking.rewriting import DropTokens
 from acclimate.objectives.base import Batch, Objective, Outputs, View
 
 
@@ -59,3 +68,136 @@ class Distillation(Objective):
             student, teacher = teacher, student
         divergence = nn.functional.kl_div(student, teacher, reduction="sum", log_target=True)
         return self.temperature**2 * divergence
+
+
+class TokenDistillation(Objective):
+    """Mean over texts of D(f0(x), h), where h is the student's last hidden state at the distillation token.
+
+    f0(x) is the mean over tokens of what the frozen original makes of the clean text; it does not see the token. The
+    student reads the corrupted text, the reading of the MLM loss. No code of this baseline was released, so D is a
+    choice: the divergence of softmaxes over features, as the paper's other distillation has it, the cosine distance,
+    or the squared distance (mean over features).
+    """
+
+    name = "distillation"
+
+    def __init__(
+        self, token: int, weight: float = 1.0, distance: Literal["divergence", "cosine", "squared"] = "divergence"
+    ) -> None:
+        """Set up the two views.
+
+        Args:
+            token: Id of the distillation token; every text has it once.
+            weight: Factor of the term.
+            distance: D.
+        """
+        self.token, self.weight, self.distance = token, weight, distance
+        self.student, self.teacher = View(), View(DropTokens((token,)), reader="reference")
+        self.views = (self.student, self.teacher)
+
+    def count(self, batch: Batch) -> int:
+        """Return the number of texts."""
+        return batch.texts
+
+    def total(self, outputs: Outputs) -> Tensor:
+        """Return the summed distances."""
+        place = outputs.batch.original == self.token
+        learned = outputs.hidden(self.student)[place].float()
+        target = outputs.pooled(self.teacher)[outputs.batch.text[place]]
+        if self.distance == "cosine":
+            return (1 - nn.functional.cosine_similarity(learned, target, dim=-1)).sum()
+        if self.distance == "squared":
+            return (learned - target).square().mean(-1).sum()
+        student, teacher = learned.log_softmax(-1), target.log_softmax(-1)
+        return nn.functional.kl_div(student, teacher, reduction="sum", log_target=True)
+
+
+def activation_boundary_loss(student: Tensor, active: Tensor, margin: float = 1.0, scale: float = 1e-3) -> Tensor:
+    """Return Eq. 5 of DoKTra: how far the units of the student are from the teacher's side of zero, with a margin.
+
+    ``L(x) = || rho(t) * relu(margin - s) + (1 - rho(t)) * relu(margin + s) ||_2^2``, where rho is 1 above zero and 0
+    at or below it; the mean over examples. So a unit costs ``(margin - s)^2`` where the teacher's is active and s is
+    below the margin, ``(margin + s)^2`` where it is not and s is above minus the margin, and nothing else.
+
+    Args:
+        student: Representations (examples, units).
+        active: Which units of the teacher are above zero, as booleans (examples, units).
+        margin: The paper's mu.
+        scale: Factor of the loss. The squared norm is a sum over units, some hundreds at the start; the released code
+            of both papers multiplies it with 0.001. While this loss is the only one, the steps of Adam do not depend
+            on the factor: it decides how often the gradient is clipped, and what Adam still remembers of its size when
+            another loss follows.
+
+    Returns:
+        A scalar. It is a mean over the examples that are there: the released code divides by the size of a full
+        batch, which gives a short last batch less weight.
+    """
+    student = student.float()
+    signed = student.where(active, -student)
+    return scale * (margin - signed).relu().square().sum(-1).mean()
+
+
+def count_disagreements(student: Tensor, active: Tensor) -> Tensor:
+    """Return Eq. 4 of DoKTra: for each example, the number of units that are active in only one of the two models.
+
+    Args:
+        student: Representations (examples, units).
+        active: As in :func:`activation_boundary_loss`.
+
+    Returns:
+        Whole numbers (examples,). It has no gradient; Eq. 5 stands in for it in training.
+    """
+    return ((student > 0) != active).sum(-1)
+
+
+def entropy(logits: Tensor, several: bool = False) -> Tensor:
+    """Return the entropy of the predicted distribution of each example, in nats (Eq. 1 of DoKTra).
+
+    Args:
+        logits: (examples, classes).
+        several: An example may have several labels: each class is a Bernoulli variable of its own, and the entropies
+            of all classes are added.
+
+    Returns:
+        (examples,).
+    """
+    logits = logits.float()
+    if several:
+        chance = logits.sigmoid()
+        return -(chance * nn.functional.logsigmoid(logits) + (1 - chance) * nn.functional.logsigmoid(-logits)).sum(-1)
+    return -(logits.softmax(-1) * logits.log_softmax(-1)).sum(-1)
+
+
+def confidence_penalty(logits: Tensor, weight: float, several: bool = False) -> Tensor:
+    """Return ``-weight * H``, what Eq. 2 of DoKTra adds to the cross-entropy; a mean over examples.
+
+    Where an example may have several labels, it is a mean over classes too, as the binary cross-entropy of
+    ``transformers`` is: then the balance of the two terms does not depend on the number of classes. (The released
+    code has no working path for such tasks.)
+
+    Args:
+        logits: (examples, classes).
+        weight: The paper's beta.
+        several: As in :func:`entropy`.
+    """
+    classes = logits.shape[-1] if several else 1
+    return -weight * entropy(logits, several).mean() / classes
+
+
+def soft_target_loss(logits: Tensor, teacher: Tensor, temperature: float = 1.0, several: bool = False) -> Tensor:
+    """Return ``T^2 KL(teacher || student)`` of their softened predictions (Hinton et al., 2015); a mean over examples.
+
+    The factor T^2 keeps the size of the gradient when the temperature changes.
+
+    Args:
+        logits: Of the student (examples, classes).
+        teacher: Logits of the teacher (examples, classes).
+        temperature: Divides both.
+        several: As in :func:`entropy`: the divergences of all classes are added.
+    """
+    student, teacher = logits.float() / temperature, teacher.float() / temperature
+    if several:  # each class is a distribution of two
+        student, teacher = (nn.functional.logsigmoid(torch.stack((value, -value))) for value in (student, teacher))
+    else:
+        student, teacher = student.log_softmax(-1), teacher.log_softmax(-1)
+    return temperature**2 * nn.functional.kl_div(student, teacher, reduction="sum", log_target=True) / len(logits)

@@ -9,7 +9,7 @@ from torch.func import functional_call
 from acclimate.objectives.base import Batch, Objective, Outputs
 
 
-class Projection(nn.Module):
+class EmbeddingProjection(nn.Module):
     """f(z) = LN(W z + b), from the space of the embedding to that of the word vectors; thrown away after training."""
 
     def __init__(self, width: int, dimension: int) -> None:
@@ -36,7 +36,7 @@ class EmbeddingRegulariser(Objective):
     views = ()
 
     def __init__(
-        self, table: Tensor, projection: Projection, vectors: Tensor, regularised: Tensor, weight: float = 1.0
+        self, table: Tensor, projection: EmbeddingProjection, vectors: Tensor, regularised: Tensor, weight: float = 1.0
     ) -> None:
         """Keep the parts.
 

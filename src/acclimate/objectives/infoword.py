@@ -7,12 +7,12 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from acclimate.masking import NGramAlone, NGrams, WithoutNGram
-from acclimate.objectives.base import Batch, BatchObjective, Outputs, View, mean_pool, starts
-from acclimate.objectives.similarity import Similarity, similarities
+from acclimate.masking import ExtractNGram, MaskNGram, NGramSampler
+from acclimate.objectives.base import Batch, BatchObjective, Outputs, View, mark_text_starts, mean_pool
+from acclimate.objectives.contrast import Similarity, similarities
 
 
-def pairing(anchor: Tensor, other: Tensor, temperature: float, kind: Similarity = "cosine") -> Tensor:
+def info_nce(anchor: Tensor, other: Tensor, temperature: float, kind: Similarity = "cosine") -> Tensor:
     """Compute InfoNCE: the mean over i of -log( exp(s(a_i, o_i) / t) / sum_j exp(s(a_i, o_j) / t) ); 0 for no pairs.
 
     Args:
@@ -52,7 +52,7 @@ class SpanContrast(BatchObjective):
         span: Literal["ngram", "masked"] = "ngram",
         pooling: Literal["mean", "first"] = "mean",
         similarity: Similarity = "cosine",
-        ngrams: NGrams = NGrams(),  # noqa: B008  (frozen)
+        ngrams: NGramSampler = NGramSampler(),  # noqa: B008  (frozen)
     ) -> None:
         """Set up the two views.
 
@@ -68,8 +68,8 @@ class SpanContrast(BatchObjective):
         """
         self.weight, self.temperature, self.span = weight, temperature, span
         self.pooling, self.similarity = pooling, similarity
-        self.text = View(WithoutNGram(ngrams)) if span == "ngram" else View()
-        self.local = View(NGramAlone(ngrams)) if span == "ngram" else View("original")
+        self.text = View(MaskNGram(ngrams)) if span == "ngram" else View()
+        self.local = View(ExtractNGram(ngrams)) if span == "ngram" else View("original")
         self.views = (self.text, self.local)
 
     def _hidden_tokens(self, batch: Batch) -> Tensor:
@@ -82,7 +82,7 @@ class SpanContrast(BatchObjective):
         """Return what stands for each sequence of a view: (texts, width)."""
         if self.pooling == "mean":
             return outputs.pooled(view)
-        return outputs.hidden(view)[starts(outputs.batch.reading(view.tokens).text)].float()
+        return outputs.hidden(view)[mark_text_starts(outputs.batch.reading(view.tokens).text)].float()
 
     def represent(self, outputs: Outputs) -> Tensor:
         """Return the global and the local vector of each text that takes part: (such texts, 2, width)."""
@@ -100,4 +100,4 @@ class SpanContrast(BatchObjective):
     def loss(self, representations: Tensor) -> Tensor:
         """Return the contrast over all texts that take part."""
         whole, local = representations.unbind(1)
-        return pairing(whole, local, self.temperature, self.similarity)
+        return info_nce(whole, local, self.temperature, self.similarity)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from acclimate.kernels.cross_entropy import summed_cross_entropy
 from acclimate.objectives.base import Batch, Objective, Outputs, View
-from acclimate.objectives.cross_entropy import summed_cross_entropy
 
 
 class MaskedLM(Objective):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.objectives.base import Batch, Objective, Outputs, View
-from acclimate.objectives.similarity import Similarity, similarities
+from acclimate.objectives.contrast import Similarity, similarities
 
 
 class TokenAwareContrast(Objective):

@@ -7,8 +7,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from acclimate.objectives.base import BatchObjective, Outputs, View, starts
-from acclimate.objectives.similarity import similarities
+from acclimate.objectives.base import BatchObjective, Outputs, View, mark_text_starts
+from acclimate.objectives.contrast import similarities
 
 
 def draw_positives(lengths: Tensor, window: int) -> Tensor:
@@ -24,13 +24,13 @@ def draw_positives(lengths: Tensor, window: int) -> Tensor:
         Numbers of the drawn tokens (all tokens,); the only token of a text gets itself.
     """
     half = window // 2
-    text, place = _places(lengths)
+    text, place = _token_positions(lengths)
     length = lengths[text]
     step = torch.randint(2 * half, place.shape, device=place.device) - half
     near = place + torch.where(step < 0, step, step + 1)
     elsewhere = (torch.rand(place.shape, device=place.device) * (length - 1)).long()
     far = (place + 1 + elsewhere) % length
-    return _first(lengths)[text] + torch.where((near >= 0) & (near < length), near, far)
+    return _text_offsets(lengths)[text] + torch.where((near >= 0) & (near < length), near, far)
 
 
 def draw_negatives(lengths: Tensor, count: int) -> Tensor:
@@ -45,20 +45,20 @@ def draw_negatives(lengths: Tensor, count: int) -> Tensor:
     """
     others = (lengths.sum() - lengths)[:, None]
     drawn = (torch.rand(len(lengths), count, device=lengths.device, dtype=torch.float64) * others).long()
-    return torch.where(drawn >= _first(lengths)[:, None], drawn + lengths[:, None], drawn)
+    return torch.where(drawn >= _text_offsets(lengths)[:, None], drawn + lengths[:, None], drawn)
 
 
-def _first(lengths: Tensor) -> Tensor:
+def _text_offsets(lengths: Tensor) -> Tensor:
     return lengths.cumsum(0) - lengths
 
 
-def _places(lengths: Tensor) -> tuple[Tensor, Tensor]:
+def _token_positions(lengths: Tensor) -> tuple[Tensor, Tensor]:
     """Return the text of each token, and its place in it."""
     text = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
-    return text, torch.arange(len(text), device=lengths.device) - _first(lengths)[text]
+    return text, torch.arange(len(text), device=lengths.device) - _text_offsets(lengths)[text]
 
 
-def context_contrast(
+def context_contrastive_loss(
     context: Tensor, lengths: Tensor, positive: Tensor, negative: Tensor | None, temperature: float
 ) -> Tensor:
     """Compute the mean over tokens t of -log( e(t, p_t) / (e(t, p_t) + sum_n e(t, n)) ), e(a, b) = exp(cos(a, b) / T).
@@ -75,7 +75,7 @@ def context_contrast(
     Returns:
         A scalar.
     """
-    text, place = _places(lengths)
+    text, place = _token_positions(lengths)
     unit = nn.functional.normalize(context, dim=-1)
     fixed = unit.detach()
     logits = (unit * fixed[positive]).sum(-1, keepdim=True)
@@ -130,7 +130,7 @@ class ContextContrast(BatchObjective):
         text = outputs.batch.text
         real = text >= 0
         context = outputs.hidden(self.view)[real].float() - outputs.embedded(self.view)[real].float()
-        return torch.cat([starts(text)[real][:, None].to(context.dtype), context], dim=1)
+        return torch.cat([mark_text_starts(text)[real][:, None].to(context.dtype), context], dim=1)
 
     def loss(self, representations: Tensor) -> Tensor:
         """Draw positives and negatives among all tokens, and return their contrast."""
@@ -138,4 +138,4 @@ class ContextContrast(BatchObjective):
         lengths = torch.bincount(first.detach().long().cumsum(0) - 1)
         positive = draw_positives(lengths, self.window)
         negative = draw_negatives(lengths, self.negatives) if len(lengths) > 1 else None
-        return context_contrast(context, lengths, positive, negative, self.temperature)
+        return context_contrastive_loss(context, lengths, positive, negative, self.temperature)

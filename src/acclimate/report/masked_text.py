@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from acclimate.masking.preview import Fate, Piece
+    from acclimate.masking.preview import Fate, PreviewToken
 
 FATES: dict[Fate, str] = {
     "mask": "hidden behind the mask token",
@@ -21,11 +21,11 @@ FATES: dict[Fate, str] = {
 IMPORTANT = "important to the end task, as its token classifier says"
 
 
-def _runs(pieces: Sequence[Piece]) -> Iterable[tuple[Fate, bool, str, bool, str]]:
+def _runs(pieces: Sequence[PreviewToken]) -> Iterable[tuple[Fate, bool, str, bool, str]]:
     """Give each stretch of one look: fate, importance, characters, space before it or not, what replaced it."""
 
     # Tokens that were replaced are shown one by one, each with what replaced it.
-    def look(item: tuple[int, Piece]) -> tuple[str, bool, int]:
+    def look(item: tuple[int, PreviewToken]) -> tuple[str, bool, int]:
         place, piece = item
         return piece["fate"], piece.get("important", False), place if piece["fate"] == "random" else -1
 
@@ -38,7 +38,7 @@ def _runs(pieces: Sequence[Piece]) -> Iterable[tuple[Fate, bool, str, bool, str]
         yield first["fate"], first.get("important", False), text, first["space"], first["became"]
 
 
-def as_html(pieces: Sequence[Piece]) -> Markup:
+def as_html(pieces: Sequence[PreviewToken]) -> Markup:
     """Return a masked text as inline HTML, to be put into an element of the class ``masked``; all text is escaped.
 
     Its style is in ``style.css.j2``.
@@ -57,7 +57,7 @@ def as_html(pieces: Sequence[Piece]) -> Markup:
     return result
 
 
-def as_rich(pieces: Sequence[Piece]) -> Text:
+def as_rich(pieces: Sequence[PreviewToken]) -> Text:
     """Return a masked text for a terminal: ``[hidden]``, ``[replaced→other]``, ``[kept=]``, ``*important*``."""
     from rich.text import Text as Made
 

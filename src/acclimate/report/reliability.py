@@ -5,17 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from acclimate.report.cells import Entry, Table
-from acclimate.report.figures import (
-    CARD,
-    GRID,
-    INK,
-    colour_index,
-    legend,
-    panel_grid,
-    series,
-    styled,
-    svg,
-)
+from acclimate.report.figures import CARD, GRID, INK, colour_index, legend, panel_grid, series, styled, svg
 from acclimate.report.words import place_name, plain
 
 if TYPE_CHECKING:

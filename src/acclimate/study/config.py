@@ -8,10 +8,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from acclimate.backbone.identity import written_as_path
-from acclimate.errors import UserError, unknown
+from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import read_settings
 from acclimate.masking import file_parameters
+from acclimate.models.checkpoints import is_written_as_path
 from acclimate.study.explain import explain
 from acclimate.study.grid import MethodSearch, SearchSettings
 from acclimate.study.lessons import DistillSpec
@@ -200,7 +200,7 @@ class StudyConfig(Strict):
         labels = [method.label for method in self.methods]
         if self.baseline not in rows:
             if "baseline" in self.model_fields_set:
-                raise unknown("baseline", self.baseline, rows)
+                raise unknown_name_error("baseline", self.baseline, rows)
             self.baseline = labels[0]
         return self
 
@@ -282,7 +282,7 @@ def _inside(path: str, folder: Path) -> str:
 
 def _model(name: str, folder: Path) -> str:
     """Resolve a model against ``folder`` if it is there or written as a path; names of the hub may have a dot."""
-    return _inside(name, folder) if written_as_path(name) or (folder / name).exists() else name
+    return _inside(name, folder) if is_written_as_path(name) or (folder / name).exists() else name
 
 
 def _read(source: str, folder: Path) -> str:

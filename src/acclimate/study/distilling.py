@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from acclimate.errors import UserError, unknown
+from acclimate.errors import UserError, unknown_name_error
 from acclimate.study.cells import Cell
 from acclimate.study.choices import Choices, chosen
 from acclimate.study.config import DomainSpec, StudyConfig
 from acclimate.study.finetuning import task_settings
-from acclimate.study.identity import model_identity
+from acclimate.study.identity import model_fingerprint
 from acclimate.study.lessons import DistillSpec, TeacherSpec
 from acclimate.study.parts import Parts, check_keywords
 from acclimate.study.settings import UNADAPTED, TaskSpec
@@ -96,7 +96,7 @@ def _from_outside(teacher: TeacherSpec, config: StudyConfig, identities: dict[st
     """Return a teacher that is no model of the study, and note its hash."""
     known_as, path = f"at {teacher.path}", str(teacher.path)
     if known_as not in identities:
-        identities[known_as] = model_identity(path)
+        identities[known_as] = model_fingerprint(path)
     return Source(identities[known_as], None, path, {"model": teacher.name}, config.adapt.seed)
 
 
@@ -111,13 +111,15 @@ def _check(row: DistillSpec, config: StudyConfig) -> None:
     names, labels = [model.name for model in config.models], [method.label for method in config.methods]
     for name in [*(row.students or ()), *([row.teacher.model] if row.teacher.model else ())]:
         if name not in names:
-            raise unknown(f"model in the row '{row.label}' of distill:", name, names)
+            raise unknown_name_error(f"model in the row '{row.label}' of distill:", name, names)
     domains = [domain.name for domain in config.domains]
     for name in row.domains or ():
         if name not in domains:
-            raise unknown(f"domain in the row '{row.label}' of distill:", name, domains)
+            raise unknown_name_error(f"domain in the row '{row.label}' of distill:", name, domains)
     if row.teacher.model and row.teacher.method not in labels:
-        raise unknown(f"method of the teacher in the row '{row.label}' of distill:", row.teacher.method, labels)
+        raise unknown_name_error(
+            f"method of the teacher in the row '{row.label}' of distill:", row.teacher.method, labels
+        )
     if not row.students and not set(names) - {row.teacher.model}:
         raise UserError(f"study: the row '{row.label}' of distill has no student; add another model to 'models'.")
 

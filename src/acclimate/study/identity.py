@@ -7,9 +7,9 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from acclimate.backbone.identity import model_identity
+from acclimate.models.checkpoints import model_fingerprint
 
-__all__ = ["digest", "model_identity", "texts_identity"]
+__all__ = ["digest", "model_fingerprint", "texts_identity"]
 
 
 def digest(value: Any) -> str:

@@ -11,14 +11,13 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from acclimate.corpus.leakage import Leakage, find_leakage, told
-from acclimate.corpus.text_index import Rules
+from acclimate.corpus.contamination import ContaminationReport, MatchRules, find_contamination, summarize_contamination
 from acclimate.files import read_json, write_json
 from acclimate.study.config import StudyConfig
 from acclimate.study.identity import digest, texts_identity
 from acclimate.study.kept import OTHER
 from acclimate.study.parts import Parts
-from acclimate.training.run import cache_folder
+from acclimate.training.method import cache_folder
 
 if TYPE_CHECKING:
     from acclimate.study.plan import Plan
@@ -50,7 +49,7 @@ def _look_in_corpora(plan: Plan, config: StudyConfig, parts: Parts, progress: bo
     if not tasks:
         return
     groups = {str(number): texts for number, (_, texts) in enumerate(tasks)}
-    rules = asdict(Rules())
+    rules = asdict(MatchRules())
     for domain in config.domains:
         if domain.name in plan.leakage:
             continue
@@ -61,7 +60,7 @@ def _look_in_corpora(plan: Plan, config: StudyConfig, parts: Parts, progress: bo
             "texts": [texts_identity(texts) for texts in groups.values()],
             "rules": rules,
         }
-        find = partial(find_leakage, corpus, groups, Rules(), progress=progress)
+        find = partial(find_contamination, corpus, groups, MatchRules(), progress=progress)
         found = _found(digest(identity), known_only, find)
         if found is not None:
             places = {str(number): place for number, (place, _) in enumerate(tasks)}
@@ -77,25 +76,25 @@ def _look_in_train(plan: Plan, config: StudyConfig, parts: Parts, progress: bool
             "version": VERSION,
             "train": texts_identity(train),
             "texts": {split: texts_identity(texts) for split, texts in judged.items()},
-            "rules": asdict(Rules()),
+            "rules": asdict(MatchRules()),
         }
         key = digest(identity)
         if key in plan.in_train:
             continue
-        found = _found(key, known_only, partial(find_leakage, train, judged, Rules(), progress=progress))
+        found = _found(key, known_only, partial(find_contamination, train, judged, MatchRules(), progress=progress))
         if found is not None:
             places = {split: {"task": place[1], "split": split} for split in judged}
-            account = _account(asdict(Rules()), found, places)
+            account = _account(asdict(MatchRules()), found, places)
             plan.in_train[key] = {"domain": place[0], "train_of": train_of, **account}
         else:
             plan.unlooked.append(f"the train split of {train_of}")
 
 
 def _account(rules: dict[str, Any], found: dict[str, Any], places: dict[str, dict[str, str]]) -> dict[str, Any]:
-    return {"rules": rules, **told(found, places), "removed": False}
+    return {"rules": rules, **summarize_contamination(found, places), "removed": False}
 
 
-def _found(key: str, known_only: bool, find: Callable[[], Leakage]) -> dict[str, Any] | None:
+def _found(key: str, known_only: bool, find: Callable[[], ContaminationReport]) -> dict[str, Any] | None:
     """Return what is in the cache; else what is found, which is put there, or None if that is not wanted."""
     file = cache_folder() / "leakage" / f"{key}.json"
     try:

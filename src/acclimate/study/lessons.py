@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from acclimate.parameters import number
+from acclimate.registry import parse_number
 from acclimate.study.settings import Lists, Strict, several
 
 
@@ -61,7 +61,7 @@ class DistillSpec(BaseModel):
     @property
     def settings(self) -> dict[str, Any]:
         """The settings of distillation that were given."""
-        return {name: number(value) for name, value in (self.model_extra or {}).items()}
+        return {name: parse_number(value) for name, value in (self.model_extra or {}).items()}
 
     def taught(self, models: Sequence[str]) -> list[str]:
         """Return the names of the students; ``models`` are those of the study."""

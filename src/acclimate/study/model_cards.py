@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.cards import write_adapted_card
-from acclimate.cards.adapted import ACCOUNT
+from acclimate.cards.writers import ACCOUNT_FILE
 
 
 def write_model_cards(results: dict[str, Any], out: Path) -> list[Path]:
@@ -24,7 +24,7 @@ def write_model_cards(results: dict[str, Any], out: Path) -> list[Path]:
     written = []
     for run in results["adaptations"]:
         folder = out / run["folder"]
-        if run["head"] or not (folder / ACCOUNT).is_file() or not (folder / "config.json").is_file():
+        if run["head"] or not (folder / ACCOUNT_FILE).is_file() or not (folder / "config.json").is_file():
             continue
         written.append(write_adapted_card(folder, _name(results, run), _measured(results, run)))
     return written

@@ -29,9 +29,9 @@ def _distill(*args: Any, **options: Any) -> Any:
 
 
 def _knows_task(path: str, task: Any) -> bool:
-    from acclimate.tasks.loading import knows_task
+    from acclimate.tasks.loading import is_classifier_of
 
-    return knows_task(path, task)
+    return is_classifier_of(path, task)
 
 
 def _load_task(path: str, name: str, ratio: float | None = None) -> Any:
@@ -42,21 +42,21 @@ def _load_task(path: str, name: str, ratio: float | None = None) -> Any:
 
 
 def _limited(task: Any, **limits: int) -> Any:
-    from acclimate.tasks.splits import limited
+    from acclimate.tasks.splits import limit_splits
 
-    return limited(task, **limits)
+    return limit_splits(task, **limits)
 
 
 def _held_back(task: Any) -> Any:
-    from acclimate.tasks.splits import held_back
+    from acclimate.tasks.splits import replace_test_with_dev
 
-    return held_back(task)
+    return replace_test_with_dev(task)
 
 
 def _check_first(first: Any, task: Any) -> None:
-    from acclimate.tasks.stages import check_first
+    from acclimate.tasks.finetune import check_first_task
 
-    check_first(first, task)
+    check_first_task(first, task)
 
 
 def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
@@ -66,15 +66,15 @@ def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]
 
 
 def _moved(base: str, adapted: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
-    from acclimate.analysis.representations import measure_moved
+    from acclimate.inspect.representations import measure_moved
 
     return measure_moved(base, adapted, texts, max_length=max_length)
 
 
 def _judged_texts(task: Any) -> dict[str, list[str]]:
-    from acclimate.tasks.text import judged_texts
+    from acclimate.tasks.text import evaluation_texts
 
-    return judged_texts(task)
+    return evaluation_texts(task)
 
 
 def _item_texts(task: Any) -> dict[str, list[str]]:
@@ -84,8 +84,8 @@ def _item_texts(task: Any) -> dict[str, list[str]]:
 
 
 def _has_head(model: str, max_length: int) -> bool:
-    from acclimate.backbone import load_masked_lm
-    from acclimate.training.lengths import check_length
+    from acclimate.models import load_masked_lm
+    from acclimate.training.options import check_length
 
     loaded = load_masked_lm(model)
     check_length(loaded, max_length)
@@ -119,7 +119,7 @@ def _reads(name: str) -> Reads:
 
 
 def _task_text(task: Any) -> Any:
-    from acclimate.training.texts import task_corpus
+    from acclimate.training.inputs import task_corpus
 
     return task_corpus(task)
 
@@ -168,10 +168,10 @@ def _distill_defaults() -> dict[str, Any] | None:
 
 def _check_lesson(settings: dict[str, Any]) -> None:
     from acclimate.tasks import distill
-    from acclimate.tasks.distillation.choices import CHOICES, check_choices
+    from acclimate.tasks.distillation.student_training import CHECKED_OPTIONS, check_distill_options
 
     values = _defaults(distill) | settings
-    check_choices(**{name: values[name] for name in CHOICES})
+    check_distill_options(**{name: values[name] for name in CHECKED_OPTIONS})
 
 
 @dataclass(frozen=True)

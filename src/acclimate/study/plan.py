@@ -8,13 +8,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from acclimate.corpus.choosing import choose_texts
-from acclimate.errors import UserError, unknown
+from acclimate.corpus.documents import subsample_documents
+from acclimate.errors import UserError, unknown_name_error
 from acclimate.study.cells import HEAD, Cell
 from acclimate.study.config import DomainSpec, ModelSpec, StudyConfig, TaskSpec
 from acclimate.study.distilling import add_distillations
 from acclimate.study.finetuning import task_settings
-from acclimate.study.identity import model_identity, texts_identity
+from acclimate.study.identity import model_fingerprint, texts_identity
 from acclimate.study.kept import OTHER
 from acclimate.study.layout import lay_out
 from acclimate.study.leaks import remove_leaks
@@ -177,7 +177,7 @@ def survey(config: StudyConfig, parts: Parts, progress: bool = False) -> Ground:
     read_methods(plan, config, parts, defaults)
     finetune_defaults = parts.finetune_defaults()
     column = str(config.adapt.given().get("text_column", "text"))
-    identities = {model.name: model_identity(model.path) for model in config.models}
+    identities = {model.name: model_fingerprint(model.path) for model in config.models}
     headless = {model.name for model in config.models if not _has_head(model, config, parts, defaults)}
     for domain in config.domains:
         _read_domain(plan, domain, config, parts, column)
@@ -250,7 +250,7 @@ def _read_task(plan: Plan, home: str, task: TaskSpec, config: StudyConfig, parts
     known = loaded.scoring(negative=task.negative).metrics
     metric = plan.metrics[home, task.name] = task.metric or known[0]
     if metric not in known:
-        raise unknown(f"metric of the task '{task.name}'", metric, known)
+        raise unknown_name_error(f"metric of the task '{task.name}'", metric, known)
     if task.first is not None:
         first = parts.load_task(task.first, Path(task.first).name)
         if task.limit_first:
@@ -263,7 +263,7 @@ def _read_task(plan: Plan, home: str, task: TaskSpec, config: StudyConfig, parts
 
 
 def _text(corpus: Any, config: StudyConfig) -> Text:
-    texts = choose_texts(corpus, config.evaluate.documents)
+    texts = subsample_documents(corpus, config.evaluate.documents)
     if not texts:
         raise UserError("There is no held-out document to measure on. Give more text, or a 'heldout' of its own.")
     return Text(texts, texts_identity(texts))

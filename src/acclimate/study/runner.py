@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from acclimate.backbone.freed import return_freed_memory
+from acclimate.kernels.allocator import trim_memory
 from acclimate.locks import Claim
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.parts import Parts
@@ -111,7 +111,7 @@ class Runner:
         if cell.kind == "adapt":  # it shows a bar of its own
             self._bar.stop()
         outcome = self._worker.compute(cell)
-        return_freed_memory()
+        trim_memory()
         self._bar.start()
         return outcome
 

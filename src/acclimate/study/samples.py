@@ -25,7 +25,7 @@ def masked_texts(plan: Plan, outcomes: dict[str, Outcome], count: int) -> list[d
 
     Returns:
         For each text its ``place``, and ``maskings`` from a label to tokens, as
-        :func:`acclimate.masking.preview.masked_pieces` gives them. Methods that hide the same share a label.
+        :func:`acclimate.masking.preview.preview_tokens` gives them. Methods that hide the same share a label.
     """
     texts: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
     seen: set[tuple[Any, ...]] = set()

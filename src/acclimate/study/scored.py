@@ -8,10 +8,9 @@ from typing import Any
 import numpy as np
 
 from acclimate.evaluation import calibration
-from acclimate.evaluation.one_answer import one_answer
-from acclimate.evaluation.scoring import Scoring, scoring_of
-from acclimate.evaluation.significance import holm, paired_bootstrap, permutation_test
-from acclimate.evaluation.ttest import paired_t
+from acclimate.evaluation.collapse import find_collapse
+from acclimate.evaluation.scoring import Scoring, make_scoring
+from acclimate.evaluation.statistics import holm, paired_bootstrap, paired_t_test, permutation_test
 from acclimate.study.cells import Cell
 from acclimate.study.luck import draws
 
@@ -30,7 +29,7 @@ def describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
         "test_items": len(first["gold"]),
         "train_size": first.get("train_size"),
         "precisions": sorted({result["precision"] for _, result in found if "precision" in result}),
-        "one_answer": sum(one_answer(result["gold"], result["predicted"]) is not None for _, result in found),
+        "one_answer": sum(find_collapse(result["gold"], result["predicted"]) is not None for _, result in found),
         "seconds": round(float(np.mean([result.get("seconds") or 0.0 for _, result in found])), 2),
     }
     for metric in (*names, *calibration.NAMES):
@@ -40,13 +39,13 @@ def describe(found: Sequence[tuple[Cell, dict[str, Any]]]) -> dict[str, Any]:
             row[metric] = {"mean": float(np.mean(values)), "sd": spread, "values": values}
     bins = [result["metrics"]["reliability"] for _, result in found if "reliability" in result["metrics"]]
     if bins:
-        row["reliability"] = calibration.pooled(bins)
+        row["reliability"] = calibration.pool_bins(bins)
     return row
 
 
 def _scoring(result: dict[str, Any]) -> Scoring:
     """Return how the predictions of a cell are scored; cells from before there were kinds have one label an item."""
-    return scoring_of(result.get("kind", SINGLE), result.get("scoring", {}))
+    return make_scoring(result.get("kind", SINGLE), result.get("scoring", {}))
 
 
 def against(
@@ -72,15 +71,15 @@ def against(
     groups = draws([(mine[0], theirs[0]) for mine, theirs in both], cells)
     compared: dict[str, Any] = {"seeds": [cell.labels["seed"] for cell, _, _ in pairs]}
     for metric in scoring.metrics:
-        twin = scoring.twin(metric)
-        if twin in compared:  # the same number, and the same luck
-            compared[metric] = dict(compared[twin])
+        equivalent_metric = scoring.equivalent_metric(metric)
+        if equivalent_metric in compared:  # the same number, and the same luck
+            compared[metric] = dict(compared[equivalent_metric])
             continue
         interval = paired_bootstrap(gold, ours, theirs, metric, groups=groups, scoring=scoring)
         p_models = permutation_test(gold, ours, theirs, metric, scoring=scoring)
         scores = [[float(result["metrics"][metric]) for result in side] for side in list(zip(*pairs, strict=True))[1:]]
         after, before = (float(np.mean(side)) for side in scores)
-        told = {"before": before, "after": after, "p_models": p_models, "p_t": paired_t(*scores)}
+        told = {"before": before, "after": after, "p_models": p_models, "p_t": paired_t_test(*scores)}
         compared[metric] = {**interval.as_dict(), **told}
     return compared
 

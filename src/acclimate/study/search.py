@@ -46,7 +46,7 @@ class Found:
 def search(ground: Ground, compute: Compute, *, guess: bool = False) -> Found:
     """Try what a study wants to be tried.
 
-    No cell of a search has a test split to read: see :func:`acclimate.tasks.splits.held_back`.
+    No cell of a search has a test split to read: see :func:`acclimate.tasks.splits.replace_test_with_dev`.
 
     Args:
         ground: What the study names.

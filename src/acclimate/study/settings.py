@@ -17,7 +17,7 @@ from pydantic import (
 )
 
 from acclimate.errors import did_you_mean
-from acclimate.parameters import number
+from acclimate.registry import parse_number
 
 Paths = list[str]
 UNADAPTED = "none"
@@ -44,7 +44,7 @@ def lists(value: Any) -> Any:
     for name, values in value.items():
         if not isinstance(values, list) or not values:
             raise ValueError(f"'{name}' needs a list of values to try, as {name}: [1, 2]")
-    return {str(name): [number(entry) for entry in values] for name, values in value.items()}
+    return {str(name): [parse_number(entry) for entry in values] for name, values in value.items()}
 
 
 def seed_list(count: int) -> list[int]:
@@ -82,8 +82,8 @@ def _of_finetuning(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
 Lists = Annotated[dict[str, list[Any]], BeforeValidator(lists)]
 FinetuneLists = Annotated[Lists, AfterValidator(_of_finetuning)]
 """Values to try, by name of the setting."""
-Seed = Annotated[int, BeforeValidator(number), Field(ge=0)]
-Count = Annotated[int, BeforeValidator(number), Field(ge=1)]
+Seed = Annotated[int, BeforeValidator(parse_number), Field(ge=0)]
+Count = Annotated[int, BeforeValidator(parse_number), Field(ge=1)]
 
 
 class Strict(BaseModel):
@@ -119,7 +119,8 @@ class TaskSpec(FinetuneSettings):
     classification. ``negative`` names the label, or labels, that stand for "none of these". ``first`` is the folder of
     another task that is learnt before it, with ``first_epochs`` and ``first_learning_rate`` if they are not the same.
     ``limit_train``, ``limit_dev`` and ``limit_test`` keep so many rows of a split, drawn with a fixed seed (see
-    :func:`acclimate.tasks.splits.limited`), and ``limit_first`` does so with the train split of ``first``; the results
+    :func:`acclimate.tasks.splits.limit_splits`), and ``limit_first`` does so with the train split of ``first``; the
+    results
     say so. ``search`` has values to try on this task, in place of those that the study's ``search`` has under
     ``finetune``.
     """
@@ -128,7 +129,7 @@ class TaskSpec(FinetuneSettings):
     name: str = ""
     metric: str | None = None
     negative: Annotated[list[str] | None, BeforeValidator(_labels), Field(min_length=1)] = None
-    repartition: float | None = Field(default=None, gt=0, le=1)  # the ratio of acclimate.tasks.repartition
+    repartition: float | None = Field(default=None, gt=0, le=1)  # the ratio of acclimate.tasks.splits
     limit_train: Count | None = None
     limit_dev: Count | None = None
     limit_test: Count | None = None
@@ -206,4 +207,4 @@ class EvaluateSettings(Strict):
     documents: Count = 200
     max_length: Count = 128
     moved: bool = False
-    masked_texts: Annotated[int, BeforeValidator(number), Field(ge=0)] = 3
+    masked_texts: Annotated[int, BeforeValidator(parse_number), Field(ge=0)] = 3

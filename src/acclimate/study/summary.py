@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from acclimate.evaluation.significance import paired_difference
+from acclimate.evaluation.statistics import paired_difference
 from acclimate.study.cells import HEAD, Cell, CellStore
 from acclimate.study.choices import settled
 from acclimate.study.config import StudyConfig

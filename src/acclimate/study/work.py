@@ -9,7 +9,7 @@ from dataclasses import asdict, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from acclimate.cards.adapted import ACCOUNT
+from acclimate.cards.writers import ACCOUNT_FILE
 from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.study.cells import Cell, CellStore
@@ -115,7 +115,7 @@ class Worker:
 
 def _broken(model: Path) -> dict[str, Any] | None:
     """Return how many records of its text an adaptation could not read, and the first; None if it read all."""
-    account = model / ACCOUNT
+    account = model / ACCOUNT_FILE
     card = read_json(account) if account.is_file() else {}  # a part of a user's own may write none
     texts = [part.get("text") or {} for part in card.get("stages") or [card]]
     texts = list({tuple(text["problems"]): text for text in texts if text.get("broken")}.values())

@@ -1,11 +1,11 @@
 """Labelled end tasks: reading them, fine-tuning a model on them, and measuring it."""
 
-from acclimate.tasks.data import Example, Task
+from acclimate.tasks.classification.data import Example, Task
 from acclimate.tasks.distillation import DistillResult, distill
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.kinds import LabelledTask, load_task
-from acclimate.tasks.repartition import repartition
 from acclimate.tasks.result import FinetuneResult
+from acclimate.tasks.splits import repartition
 
 __all__ = [
     "DistillResult",

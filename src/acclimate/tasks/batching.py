@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from torch.utils.data import Sampler
 
-from acclimate.backbone.shapes import round_up
+from acclimate.models.batching import round_up
 
 
 class LengthGroupedBatches(Sampler[list[int]]):

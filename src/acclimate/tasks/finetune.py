@@ -1,30 +1,107 @@
-"""Fine-tuning a model on a labelled task of any kind, and measuring it on the task's test split."""
+"""Fine-tuning a model on a labelled task of any kind, and measuring it on the task's test split.
+
+The first of two stages of fine-tuning: another task of the same kind, whose outcome is kept for later runs.
+
+TAPTER's results on BioASQ are made so (Nishida et al., 2021, after Wiese et al., 2017): first SQuAD, then BioASQ.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from transformers import set_seed
 
-from acclimate.backbone.device import choose_precision, default_device
+from acclimate.device import Precision, choose_precision, default_device
 from acclimate.errors import UserError
 from acclimate.files import check_replaceable, check_writable
-from acclimate.locks import one_writer
-from acclimate.tasks.finished import decided_by, found
-from acclimate.tasks.kinds import LabelledTask, kind_of, load_task
-from acclimate.tasks.loop import train
-from acclimate.tasks.options import Options, as_names
-from acclimate.tasks.outcome import measured, write_learnt
+from acclimate.locks import with_output_lock
+from acclimate.tasks.kinds import LabelledTask, Learner, find_kind, load_task
+from acclimate.tasks.options import FinetuneOptions, as_label_tuple
 from acclimate.tasks.result import FinetuneResult
-from acclimate.tasks.stages import first_stage, learn_first
-from acclimate.training.trackers import check_trackers, tracked
+from acclimate.tasks.result_folder import evaluate_splits, load_matching_result, run_identity, write_result_folder
+from acclimate.tasks.trainer import train
+from acclimate.tasks.training_cache import load_or_train
+from acclimate.training.callbacks import check_trackers, tensorboard_folder
 
 
-@one_writer
+@dataclass(frozen=True)
+class FirstStage:
+    """What is learnt in the first stage, and how."""
+
+    task: LabelledTask
+    options: FinetuneOptions
+
+
+def plan_first_stage(
+    task: LabelledTask,
+    options: FinetuneOptions,
+    first: LabelledTask | str | Path | None,
+    epochs: int | None,
+    learning_rate: float | None,
+) -> FirstStage | None:
+    """Return what to learn before a task, or None.
+
+    Args:
+        task: The task of the second stage.
+        options: Those of the second stage.
+        first: The first task or its folder; None for none.
+        epochs: Of the first stage; None: as in the second.
+        learning_rate: The same.
+
+    Raises:
+        UserError: If the tasks do not fit together, or an option has no sense.
+    """
+    if first is None:
+        for name, value in (("first_epochs", epochs), ("first_learning_rate", learning_rate)):
+            if value is not None:
+                raise UserError(f"{name} is given, but no first task; give one as 'first', or leave it out.")
+        return None
+    data: LabelledTask = load_task(first) if isinstance(first, str | Path) else first
+    check_first_task(data, task)
+    rate = options.learning_rate if learning_rate is None else learning_rate
+    own = replace(options, epochs=options.epochs if epochs is None else epochs, learning_rate=rate, select="last")
+    own.check(data.name, [own.metric], has_dev=False)
+    return FirstStage(data, own)
+
+
+def check_first_task(first: LabelledTask, task: LabelledTask) -> None:
+    """Check that what is learnt from one task is of use for another.
+
+    Raises:
+        UserError: If they are of different kinds, or their labels differ.
+    """
+    if first.kind != task.kind:
+        raise UserError(
+            f"'{first.name}' is a task of the kind {first.kind} and '{task.name}' of {task.kind}: the first stage of "
+            "fine-tuning needs a task of the same kind."
+        )
+    if list(first.labels) != list(task.labels):
+        raise UserError(
+            f"The labels of '{first.name}' ({', '.join(first.labels)}) are not those of '{task.name}' "
+            f"({', '.join(task.labels)}), so its head could not go on; give a first task with the same labels."
+        )
+
+
+def train_first_stage(learner: Learner, task: LabelledTask, options: FinetuneOptions, precision: Precision) -> None:
+    """Train a learner on the train split of a task, or take what an equal training left in the cache.
+
+    Args:
+        learner: For the task of the second stage; trained in place.
+        task: That of the first stage.
+        options: Those of the first stage.
+        precision: The resolved one.
+
+    Raises:
+        UserError: If the loss is not a number.
+    """
+    load_or_train(learner, learner.rows(task.train), options, precision)
+
+
+@with_output_lock
 def finetune(
     model: str | Path,
     task: LabelledTask | str | Path,
@@ -57,7 +134,7 @@ def finetune(
     A multi-label task learns a sigmoid for each label (binary cross-entropy) and predicts what is above one half.
     A task of questions learns where the first gold answer starts and ends (cross-entropy over the tokens of a window);
     its results are five answers a question. A long passage is read in windows, see
-    :class:`acclimate.tasks.qa.windows.Reading`.
+    :class:`acclimate.tasks.qa.windows.WindowConfig`.
 
     The learning rate and the warm-up by default are those usual for models of this size; the DGA paper has 1e-5, its
     released code no warm-up.
@@ -97,7 +174,7 @@ def finetune(
         first_epochs: Passes over the train split of ``first``; None: as many as ``epochs``.
         first_learning_rate: The peak in that stage; None: the same.
         report_to: Trackers of experiments that are told the loss, such as ``tensorboard`` or ``wandb``, see
-            :mod:`acclimate.training.trackers`. With ``out`` it is always in ``log.jsonl``, too.
+            :func:`acclimate.training.callbacks.check_trackers`. With ``out`` it is always in ``log.jsonl``, too.
 
     Raises:
         UserError: If the model or the task cannot be used, an option has no sense, or the loss is not a number.
@@ -105,9 +182,9 @@ def finetune(
     started = time.perf_counter()
     trackers = check_trackers(report_to)
     data: LabelledTask = load_task(task) if isinstance(task, str | Path) else task
-    none = as_names(negative)
+    none = as_label_tuple(negative)
     scoring = data.scoring(negative=none)
-    options = Options(
+    options = FinetuneOptions(
         seed=seed,
         epochs=epochs,
         learning_rate=learning_rate,
@@ -127,7 +204,7 @@ def finetune(
     options.check(data.name, chosen_by.metrics, has_dev=bool(data.dev))
     if confidence_penalty and not data.labels:
         raise UserError(f"The task '{data.name}' has no classes, so confidence_penalty has no sense; leave it out.")
-    before = first_stage(data, options, first, first_epochs, first_learning_rate)
+    before = plan_first_stage(data, options, first, first_epochs, first_learning_rate)
     check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
     device = default_device()
     kind = choose_precision(precision, device)
@@ -135,23 +212,23 @@ def finetune(
     if out is not None:
         tasks = {"task": data, "first": before.task if before else None}
         used = {"options": options, **({"first": before.options} if before else {})}
-        decided = decided_by("finetune", {"model": model}, tasks, kind, used)
-        if (done := found(out, decided, FinetuneResult)) is not None:
+        decided = run_identity("finetune", {"model": model}, tasks, kind, used)
+        if (done := load_matching_result(out, decided, FinetuneResult)) is not None:
             return done
         check_writable(out)
     examples: Sequence[Any] = data.train if few_shot is None else data.few_shot(few_shot, seed)
 
     set_seed(seed)  # before the new weights are drawn
-    learner = kind_of(data).learner(model, data, options, device)
+    learner = find_kind(data).learner(model, data, options, device)
 
     if before:
-        learn_first(learner, before.task, before.options, kind)
+        train_first_stage(learner, before.task, before.options, kind)
         set_seed(seed)  # as if the first stage had always been learnt already
 
     def score() -> float:
         return float(learner.measure("dev", kind).metrics[options.metric])
 
-    with tracked(trackers, None if out is None else Path(out)):
+    with tensorboard_folder(trackers, None if out is None else Path(out)):
         trained = train(
             learner.model,
             learner.rows(examples),
@@ -163,7 +240,7 @@ def finetune(
             report_to=trackers,
             run_name=data.name if out is None else Path(out).name,
         )
-    fields = measured(
+    fields = evaluate_splits(
         learner,
         data,
         trained,
@@ -178,7 +255,7 @@ def finetune(
         about = {**asdict(options), "precision": kind, "first": result.first}
         for name in ("progress", "metric"):
             about.pop(name)
-        write_learnt(
+        write_result_folder(
             Path(out),
             learner,
             trained,

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.backbone.device import Precision
+from acclimate.device import Precision
 from acclimate.evaluation.scoring import Scoring
-from acclimate.tasks.classification import Classification
-from acclimate.tasks.folders import check_folder
-from acclimate.tasks.options import Options
+from acclimate.tasks.classification.classifier import Classification
+from acclimate.tasks.options import FinetuneOptions
 from acclimate.tasks.qa import QuestionAnswering
-from acclimate.tasks.result import Measured
+from acclimate.tasks.readers import check_task_folder
+from acclimate.tasks.result import EvaluationResult
 
 
 class LabelledTask(Protocol):
@@ -72,14 +72,14 @@ class Learner(Protocol):
     def collate(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
         """Pad rows to a batch."""
 
-    def measure(self, split: str, precision: Precision) -> Measured:
+    def measure(self, split: str, precision: Precision) -> EvaluationResult:
         """Predict the ``"dev"`` or ``"test"`` split of the task, and score that."""
 
     def readable(self, value: Any) -> Any:
         """Turn an entry of ``gold`` or ``predicted`` into what people read."""
 
 
-class Kind(Protocol):
+class TaskKind(Protocol):
     """A kind of task, or several that share their files and their model."""
 
     def matches(self, folder: Path) -> bool:
@@ -91,11 +91,11 @@ class Kind(Protocol):
     def owns(self, task: LabelledTask) -> bool:
         """Say whether a loaded task is of this kind."""
 
-    def learner(self, model: str | Path, task: Any, options: Options, device: torch.device) -> Learner:
+    def learner(self, model: str | Path, task: Any, options: FinetuneOptions, device: torch.device) -> Learner:
         """Load a checkpoint for a task. New weights are drawn from torch's global generator."""
 
 
-KINDS: list[Kind] = [QuestionAnswering(), Classification()]
+TASK_KINDS: list[TaskKind] = [QuestionAnswering(), Classification()]
 """The first that matches a folder reads it; classification comes last and takes whatever is left."""
 
 
@@ -125,11 +125,11 @@ def load_task(path: str | Path, *, name: str | None = None) -> Any:
         UserError: If the folder or a file is missing, a row is broken, or the labels cannot be learnt.
     """
     path = Path(path)
-    check_folder(path)
-    kind = next(kind for kind in KINDS if kind.matches(path))
+    check_task_folder(path)
+    kind = next(kind for kind in TASK_KINDS if kind.matches(path))
     return kind.load(path, name or path.resolve().name)
 
 
-def kind_of(task: LabelledTask) -> Kind:
+def find_kind(task: LabelledTask) -> TaskKind:
     """Return the kind that a loaded task is of."""
-    return next(kind for kind in KINDS if kind.owns(task))
+    return next(kind for kind in TASK_KINDS if kind.owns(task))

@@ -13,19 +13,25 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.backbone import longest_text
-from acclimate.backbone.attention import NAME as ATTENTION
-from acclimate.backbone.checkpoints import UNREADABLE, from_pretrained, quiet, trusted, why
-from acclimate.backbone.device import fast_fp32_matmul, writes_attention_out
-from acclimate.backbone.identity import check_folder
-from acclimate.backbone.loading import load_tokenizer
-from acclimate.backbone.thrift import make_thrifty
+from acclimate.device import enable_fast_fp32_matmul, uses_eager_attention
 from acclimate.errors import UserError
+from acclimate.kernels import optimize
+from acclimate.models import longest_text
+from acclimate.models.attention import ATTENTION_NAME as ATTENTION
+from acclimate.models.checkpoints import (
+    UNREADABLE,
+    check_folder,
+    from_pretrained,
+    load_error,
+    silence_transformers,
+    trusts_remote_code,
+)
+from acclimate.models.loading import load_tokenizer
 from acclimate.modules import virtual_ids
-from acclimate.tasks.data import Task
+from acclimate.tasks.classification.data import Task
 
 log = logging.getLogger(__name__)
-SHORTEST = 4
+MIN_LENGTH = 4
 """Tokens of an example that leave room for text between the special ones."""
 
 
@@ -52,12 +58,12 @@ def load_with_head(
     Raises:
         UserError: If there is no model, or its encoder is incomplete.
     """
-    fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
+    enable_fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
     check_folder(path)
     tokenizer = load_tokenizer(path)
     try:
-        config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusted(), **settings)
-        with quiet():
+        config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code(), **settings)
+        with silence_transformers():
             model, info = from_pretrained(
                 auto,
                 path,
@@ -66,15 +72,15 @@ def load_with_head(
                 ignore_mismatched_sizes=True,  # of the head of another task; the encoder is checked below
             )
     except UNREADABLE as error:
-        raise UserError(f"No {what} could be made of '{path}': {why(error, path)}") from error
-    make_thrifty(model)
-    if writes_attention_out(device):
-        _write_attention_out(model)
+        raise UserError(f"No {what} could be made of '{path}': {load_error(error, path)}") from error
+    optimize(model)
+    if uses_eager_attention(device):
+        _use_eager_attention(model)
     fresh = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
     lost = sorted(name for name in fresh if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)
     if lost:
         raise UserError(f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.")
-    _start_pooler(model, fresh)
+    _initialize_pooler(model, fresh)
     rows = model.get_input_embeddings().weight.shape[0]
     if tokenizer.pad_token_id is None:  # decoders
         tokenizer.pad_token = tokenizer.eos_token
@@ -85,15 +91,15 @@ def load_with_head(
     model.config.pad_token_id = tokenizer.pad_token_id
     wanted = max_length + len(virtual_ids(tokenizer))
     length = min(wanted, longest_text(model) or tokenizer.model_max_length, tokenizer.model_max_length)
-    if length < SHORTEST:
-        raise UserError(f"max_length={max_length} leaves no room for text; ask for at least {SHORTEST} tokens.")
+    if length < MIN_LENGTH:
+        raise UserError(f"max_length={max_length} leaves no room for text; ask for at least {MIN_LENGTH} tokens.")
     if length < wanted:
-        _warn_of_length(str(path), length, wanted)
+        _warn_texts_truncated(str(path), length, wanted)
     return model, tokenizer, length
 
 
 @cache  # once, not with each seed
-def _warn_of_length(path: str, length: int, wanted: int) -> None:
+def _warn_texts_truncated(path: str, length: int, wanted: int) -> None:
     log.warning("'%s' reads %d tokens at most: texts are cut there, not at %d.", path, length, wanted)
 
 
@@ -105,12 +111,12 @@ def read_config(path: str | Path) -> PretrainedConfig:
     """
     check_folder(path)
     try:
-        return AutoConfig.from_pretrained(str(path), trust_remote_code=trusted())
+        return AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code())
     except UNREADABLE as error:
-        raise UserError(f"No model could be read from '{path}': {why(error, path)}") from error
+        raise UserError(f"No model could be read from '{path}': {load_error(error, path)}") from error
 
 
-def knows_task(path: str | Path, task: Task) -> bool:
+def is_classifier_of(path: str | Path, task: Task) -> bool:
     """Say whether a checkpoint already is a classifier of a task's labels, in their order.
 
     Args:
@@ -129,7 +135,7 @@ def knows_task(path: str | Path, task: Task) -> bool:
     )
 
 
-def _start_pooler(model: PreTrainedModel, fresh: list[str]) -> None:
+def _initialize_pooler(model: PreTrainedModel, fresh: list[str]) -> None:
     """Let a new pooler start near the identity: its random matrix is added to it.
 
     A random matrix in front of a random classifier forgets what the first token says, and learning it anew costs a
@@ -143,7 +149,7 @@ def _start_pooler(model: PreTrainedModel, fresh: list[str]) -> None:
                 weight.add_(torch.eye(len(weight)))
 
 
-def _write_attention_out(model: PreTrainedModel) -> None:
+def _use_eager_attention(model: PreTrainedModel) -> None:
     try:
         model.set_attn_implementation(ATTENTION)
     except (ValueError, AttributeError):  # an architecture of its own kind keeps its own attention
@@ -151,7 +157,7 @@ def _write_attention_out(model: PreTrainedModel) -> None:
 
 
 @contextmanager
-def exact_last_layer(model: PreTrainedModel) -> Iterator[None]:
+def fp32_last_layer(model: PreTrainedModel) -> Iterator[None]:
     """Compute the layers that may give the logits in fp32 also under autocast.
 
     In bfloat16 two logits of nearly the same size are often equal; the first class would win all of these.

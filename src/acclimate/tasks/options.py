@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from acclimate.errors import UserError, unknown
-from acclimate.training.course import check_seed
+from acclimate.errors import UserError, unknown_name_error
+from acclimate.training.options import check_seed
 
 
 @dataclass(frozen=True)
-class Options:
+class FinetuneOptions:
     """The keywords of :func:`acclimate.tasks.finetune`, which documents them; a kind of task reads those it needs."""
 
     seed: int
@@ -39,9 +39,9 @@ class Options:
             has_dev: Whether it has a dev split.
         """
         if self.select not in ("last", "dev"):
-            raise unknown("choice of weights", self.select, ("last", "dev"))
+            raise unknown_name_error("choice of weights", self.select, ("last", "dev"))
         if self.metric not in metrics:
-            raise unknown("metric", self.metric, metrics)
+            raise unknown_name_error("metric", self.metric, metrics)
         if self.select == "dev" and not has_dev:
             raise UserError(f"select='dev' needs a dev file, and the task '{task}' has none; use select='last'.")
         for name in ("epochs", "batch_size"):
@@ -58,6 +58,6 @@ class Options:
             raise UserError(f"warmup={self.warmup} must lie between 0 and 1.")
 
 
-def as_names(given: str | Sequence[str] | None) -> tuple[str, ...]:
+def as_label_tuple(given: str | Sequence[str] | None) -> tuple[str, ...]:
     """Return labels that were given as one, several or none."""
     return () if given is None else (given,) if isinstance(given, str) else tuple(given)

@@ -12,7 +12,7 @@ from acclimate.files import write_json, write_text
 
 
 @dataclass(frozen=True)
-class Measured:
+class EvaluationResult:
     """What a model did on a split: its metrics, and for each item what is true and what was predicted.
 
     Everything is plain values. ``gold`` and ``predicted`` are what the scoring of the kind of task takes.
@@ -57,7 +57,7 @@ class FinetuneResult:
     kind: str = "single_label"
     """The kind of the task: a key of :data:`acclimate.evaluation.scoring.SCORINGS`."""
     scoring: dict[str, Any] = field(default_factory=dict)
-    """What :func:`acclimate.evaluation.scoring.scoring_of` needs besides to score the predictions again."""
+    """What :func:`acclimate.evaluation.scoring.make_scoring` needs besides to score the predictions again."""
     first: str | None = None
     """Name of the task that was learnt before this one."""
 

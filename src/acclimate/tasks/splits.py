@@ -1,20 +1,28 @@
-"""Other splits of a task that was read: a random part of it, or all of it but test."""
+"""Other splits of a task that was read: a random part of it, or all of it but test.
+
+The DGA paper's re-partition: more rows to test on, fewer to train on (Ke et al., EMNLP 2022, footnote 10).
+"""
 
 from __future__ import annotations
 
+import logging
 import random
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from acclimate.errors import UserError
-from acclimate.tasks.folders import SPLITS
+from acclimate.tasks.classification.data import Example, Task
+from acclimate.tasks.kinds import load_task
+from acclimate.tasks.readers import SPLITS
 
-SEED = 0
+SUBSAMPLE_SEED = 0
 """Of the rows that are drawn: the same for every study, so that studies with the same limit have the same rows."""
 
 
-def held_back(task: Any) -> Any:
+def replace_test_with_dev(task: Any) -> Any:
     """Return a task without its test split, for a search: its dev split stands in that place, and in its own.
 
     Whatever is done with it then measures dev. No test row is in it, so none can be read.
@@ -27,7 +35,7 @@ def held_back(task: Any) -> Any:
     return replace(task, test=task.dev)
 
 
-def limited(task: Any, *, train: int | None = None, dev: int | None = None, test: int | None = None) -> Any:
+def limit_splits(task: Any, *, train: int | None = None, dev: int | None = None, test: int | None = None) -> Any:
     """Return a task of which some splits are a random part, drawn with a fixed seed, in the order of the file.
 
     Classes are not balanced: a part has about the shares of the whole. What is scored as one (the sentences of a
@@ -45,20 +53,20 @@ def limited(task: Any, *, train: int | None = None, dev: int | None = None, test
     """
     limits = dict(zip(SPLITS, (train, dev, test), strict=True))
     drawn = {
-        split: _draw(getattr(task, split), count, split, task.name)
+        split: _sample_rows(getattr(task, split), count, split, task.name)
         for split, count in limits.items()
         if count is not None and count < len(getattr(task, split))
     }
     return replace(task, **drawn) if drawn else task
 
 
-def _draw(rows: Sequence[Any], count: int, split: str, name: str) -> list[Any]:
+def _sample_rows(rows: Sequence[Any], count: int, split: str, name: str) -> list[Any]:
     groups: dict[Any, list[int]] = {}
     for place, row in enumerate(rows):
         whole = getattr(row, "document", None) or getattr(row, "item", None)
         groups.setdefault(place if whole is None else whole, []).append(place)
     order = list(groups.values())
-    random.Random(f"{SEED}/limit/{split}").shuffle(order)
+    random.Random(f"{SUBSAMPLE_SEED}/limit/{split}").shuffle(order)
     kept: list[int] = []
     for group in order:
         if len(kept) + len(group) <= count:
@@ -66,3 +74,60 @@ def _draw(rows: Sequence[Any], count: int, split: str, name: str) -> list[Any]:
     if not kept:
         raise UserError(f"A limit of {count} leaves nothing of the {split} split of '{name}'; give a larger one.")
     return [rows[place] for place in sorted(kept)]
+
+
+log = logging.getLogger(__name__)
+
+
+def repartition(task: Task | str | Path, ratio: float) -> Task:
+    """Enlarge the test split of a task by its dev split and by the first train rows of every class.
+
+    From each class ``n = int(N_train * (1 - ratio) // n_classes)`` rows move from train to test, in the order of the
+    file; a class that has no more than ``n`` of them loses all, and a warning names it. The paper gives only its
+    reason (test sets too small to compare methods on); the rule is that of its released data reader, which gives the
+    sizes of the paper's Table 1: citation_intent with 0.9, sciie with 0.7, chemprot with 0.5. Scores on such a split
+    cannot be compared with scores on the usual one.
+
+    Args:
+        task: The task as it was read, or its folder. Its labels stay as they are, also those that lose all train rows.
+        ratio: About the share of the train rows that stay, above 0 and at most 1; with 1 only dev moves.
+
+    Returns:
+        A task without a dev split. Its test rows are those of test, then of dev, then those that left train; no row
+        is lost or doubled.
+
+    Raises:
+        UserError: If the ratio is out of range, fewer than two classes keep a train row, or an item can have other
+            than one label.
+    """
+    task = load_task(task) if isinstance(task, str | Path) else task
+    if not isinstance(task, Task) or task.multi_label:
+        raise UserError(f"'{task.name}' cannot be re-partitioned: that is defined by class, for one label an item.")
+    if not 0 < ratio <= 1:
+        raise UserError(f"The ratio of a re-partition is {ratio}: it must be above 0 and at most 1.")
+    # Floats as in the rule's source: exact fractions could differ by one row where the product is a whole number.
+    quota = int(len(task.train) * (1 - ratio) // len(task.labels))
+    seen: Counter[int | tuple[int, ...]] = Counter()
+    kept: list[Example] = []
+    moved: list[Example] = []
+    for example in task.train:
+        seen[example.label] += 1
+        (moved if seen[example.label] <= quota else kept).append(example)
+    left = {example.label for example in kept}
+    emptied = [label for number, label in enumerate(task.labels) if number not in left]
+    if len(left) < 2:
+        raise UserError(
+            f"Re-partitioning '{task.name}' with {ratio} moves {quota} rows of each class and leaves fewer than two "
+            "classes to learn; give a ratio nearer to 1."
+        )
+    if emptied:
+        log.warning(
+            "Re-partitioning '%s' with %s leaves no train row of %d of its %d classes: %s. They stay in the test set "
+            "and cannot be learnt.",
+            task.name,
+            ratio,
+            len(emptied),
+            len(task.labels),
+            ", ".join(emptied),
+        )
+    return replace(task, train=kept, test=[*task.test, *task.dev, *moved], dev=[])

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from acclimate.tasks.folders import SPLITS
 from acclimate.tasks.kinds import LabelledTask
 from acclimate.tasks.qa import QATask
+from acclimate.tasks.readers import SPLITS
 
-JUDGED = ("dev", "test")
+EVALUATION_SPLITS = ("dev", "test")
 """The splits that a model is judged on, or chosen by."""
 
 
@@ -26,10 +26,10 @@ def task_text(task: LabelledTask) -> list[str]:
     Returns:
         Texts that are not empty.
     """
-    return list(dict.fromkeys(text for text in _texts(task) if text and text.strip()))
+    return list(dict.fromkeys(text for text in _split_texts(task) if text and text.strip()))
 
 
-def judged_texts(task: LabelledTask) -> dict[str, list[str]]:
+def evaluation_texts(task: LabelledTask) -> dict[str, list[str]]:
     """Return the texts on which a model is judged, of each split that there is: ``"dev"``, ``"test"``.
 
     Args:
@@ -38,7 +38,10 @@ def judged_texts(task: LabelledTask) -> dict[str, list[str]]:
     Returns:
         As :func:`task_text` gives them, each distinct text once. Of a question it is the passage and the question.
     """
-    found = {split: list(dict.fromkeys(t for t in _texts(task, split) if t and t.strip())) for split in JUDGED}
+    found = {
+        split: list(dict.fromkeys(t for t in _split_texts(task, split) if t and t.strip()))
+        for split in EVALUATION_SPLITS
+    }
     return {split: texts for split, texts in found.items() if texts}
 
 
@@ -57,18 +60,18 @@ def item_texts(task: LabelledTask) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for split in SPLITS:
         examples = getattr(task, split, ())
-        texts = (_item(example, isinstance(task, QATask)) for example in examples)
+        texts = (_item_text(example, isinstance(task, QATask)) for example in examples)
         if kept := [text for text in dict.fromkeys(texts) if text.strip()]:
             found[split] = kept
     return found
 
 
-def _item(example: Any, is_question: bool) -> str:
+def _item_text(example: Any, is_question: bool) -> str:
     if is_question:
         return str(example.passage)
     return str(example.text) if example.text_pair is None else f"{example.text}\n{example.text_pair}"
 
 
-def _texts(task: Any, split: str = "train") -> Iterator[str | None]:
+def _split_texts(task: Any, split: str = "train") -> Iterator[str | None]:
     for example in getattr(task, split, ()):
         yield from (example.text, example.passage if isinstance(task, QATask) else example.text_pair)

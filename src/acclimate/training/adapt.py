@@ -1,4 +1,7 @@
-"""Adapting a model: from a model, text and a method to a model folder."""
+"""Adapting a model: from a model, text and a method to a model folder.
+
+A model that surely has a masked-LM head.
+"""
 
 from __future__ import annotations
 
@@ -9,44 +12,56 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from acclimate.backbone import LoadedModel, attach, load_masked_lm, save_model
-from acclimate.backbone.device import choose_precision, default_device, to_device
-from acclimate.backbone.encoding import check_packable
-from acclimate.backbone.identity import model_identity
-from acclimate.backbone.memory import kept_graph_tokens, training_tokens
-from acclimate.backbone.shapes import grain_of
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, tokenize
+from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError, check_positive
-from acclimate.files import check_writable, inside, new_folder, write_json
-from acclimate.locks import one_writer
+from acclimate.files import atomic_folder, check_writable, safe_join, write_json
+from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, Strategy, identify, resolve
-from acclimate.training.batches import Collator, Layout, Steps
-from acclimate.training.budget import Budget
-from acclimate.training.course import check_course
-from acclimate.training.engine import Engine, check_draws, reference_for
+from acclimate.models import LoadedModel, attach, load_masked_lm, save_model
+from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
+from acclimate.models.checkpoints import model_fingerprint
+from acclimate.models.encoding import check_packable
+from acclimate.training.batches import Collator, Layout, StepDataset
+from acclimate.training.callbacks import (
+    KEPT_FOLDER,
+    KeepStepsCallback,
+    check_keep_steps,
+    check_trackers,
+    copy_kept_models,
+    tensorboard_folder,
+)
+from acclimate.training.distributed import ProcessGroup, join_process_group
+from acclimate.training.engine import Engine, check_dropout, make_reference
 from acclimate.training.heldout import HeldOutText
-from acclimate.training.keep import KEPT, Keeper, carry, check_steps
-from acclimate.training.lengths import check_length, extend
-from acclimate.training.loop import train
-from acclimate.training.method import Method, get
-from acclimate.training.outcome import CARD, LOG, AdaptResult, finished, open_work, plain, read_card
-from acclimate.training.preview import as_account, masked_texts, recall, remember
-from acclimate.training.processes import Processes, processes
+from acclimate.training.inputs import TASK_EPOCHS, TextInput, open_task, resolve_texts
+from acclimate.training.method import AdaptContext, Method, cache_folder, get
+from acclimate.training.mlm_head import HEAD_TOKENS, warm_up_head
+from acclimate.training.options import Budget, add_method_virtual_tokens, check_hyperparameters, check_length
 from acclimate.training.progress import TrainingBar
-from acclimate.training.run import Run, cache_folder
+from acclimate.training.result import (
+    LOG_FILE,
+    MANIFEST_FILE,
+    AdaptResult,
+    cache_masked_texts,
+    describe_masked_texts,
+    load_finished,
+    load_masked_texts,
+    open_work_folder,
+    read_manifest,
+    roundtrip_json,
+    sample_masked_texts,
+)
 from acclimate.training.stages import adapt_in_stages, stages_folder
-from acclimate.training.texts import TASK_EPOCHS, Text, open_task, texts_to_read
-from acclimate.training.trackers import check_trackers, tracked
-from acclimate.training.trainer import StepTrainer
-from acclimate.training.warm_up import HEAD_TOKENS, warm_up_head
+from acclimate.training.trainer import StepTrainer, train
 from acclimate.version import __version__
 
 
-@one_writer
+@with_output_lock
 def adapt(
     model: str | Path | Callable[[], Path],
-    corpus: Text | None = None,
+    corpus: TextInput | None = None,
     method: str | Method = "mlm",
     out: str | Path = "adapted",
     *,
@@ -70,7 +85,7 @@ def adapt(
     settings: dict[str, Any] | None = None,
     text_column: str = "text",
     head_tokens: int = HEAD_TOKENS,
-    heldout: Text | None = None,
+    heldout: TextInput | None = None,
     heldout_every: int | None = None,
     save_every: int | None = None,
     keep_steps: Collection[int] = (),
@@ -85,7 +100,7 @@ def adapt(
     call goes on from its last checkpoint; if it had finished, the same call returns at once.
 
     Started by ``torchrun`` or ``accelerate launch``, its processes share each step: the same batch as one process
-    would read, with the same loss (see :mod:`acclimate.training.processes`).
+    would read, with the same loss (see :mod:`acclimate.training.distributed`).
 
     The defaults suit one machine and some million tokens. The DGA paper takes 2,500 steps of 256 texts of 164 tokens
     at 1e-4, and its contrast sees as many negatives as a step has texts: with the means for it, set ``batch_size`` and
@@ -132,29 +147,29 @@ def adapt(
         overwrite: Replace an ``out`` that another configuration made.
         progress: Show bars.
         report_to: Trackers of experiments that are told what ``log.jsonl`` is: names such as ``tensorboard`` or
-            ``wandb``, see :mod:`acclimate.training.trackers`.
+            ``wandb``, see :func:`acclimate.training.callbacks.check_trackers`.
 
     Raises:
         UserError: If something is wrong with the input; nothing that was written before is lost.
     """
     asked = dict(locals())
     trackers = check_trackers(report_to)
-    method = _with_settings(method, settings)
-    group = processes()
+    method = _resolve_method(method, settings)
+    group = join_process_group()
     progress = progress and group.first
     task = open_task(task)
-    texts = texts_to_read(method, corpus, task, text_column)
+    texts = resolve_texts(method, corpus, task, text_column)
     text = next(iter(texts.values()))
     usual = TASK_EPOCHS if corpus is None or method.reads == "task" else 1
     budget = Budget.of(steps, epochs, tokens, max_minutes, usual)
     aside = HeldOutText.of(heldout, heldout_every, text_column)
     learning_rate = method.learning_rate if learning_rate is None else learning_rate
     check_positive(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate, head_tokens=head_tokens)
-    check_course(seed, warmup, weight_decay, layout, save_every)
+    check_hyperparameters(seed, warmup, weight_decay, layout, save_every)
     hidden = resolve(masking, mask_rate, masking_settings)
     if (masking or masking_settings) and type(method).masking is not Method.masking:
         raise UserError(f"Method '{method.name}' says itself what is masked; leave the masking out.")
-    if method.own_rate and mask_rate != MASK_RATE:
+    if method.sets_mask_rate and mask_rate != MASK_RATE:
         raise UserError(f"Method '{method.name}' says itself how much is masked; leave mask-rate out.")
     out = Path(out)
     device = default_device()
@@ -162,7 +177,7 @@ def adapt(
     config = {
         "acclimate": __version__,
         "model": method.starts_from or str(model),
-        "model_files": None if method.starts_from else model_identity(str(model)),
+        "model_files": None if method.starts_from else model_fingerprint(str(model)),
         "corpus": text.fingerprint,
         "task": None if task is None else task.fingerprint(),
         "method": method.name,
@@ -183,12 +198,12 @@ def adapt(
         "head_tokens": head_tokens,
         "heldout": None if aside is None else aside.identity(),
     }
-    config.update(check_steps(keep_steps, method, budget.steps))
+    config.update(check_keep_steps(keep_steps, method, budget.steps))
     work = out.parent / f".{out.name}.work"
-    if (done := finished(out, config, overwrite)) is not None:
+    if (done := load_finished(out, config, overwrite)) is not None:
         for left in (work, stages_folder(out)):
-            _tidy(left, config, group)
-        done.masked = recall(config)
+            _remove_work_folder(left, config, group)
+        done.masked = load_masked_texts(config)
         return done
     check_writable(out)
     model = model() if callable(model) else model
@@ -200,41 +215,43 @@ def adapt(
     layers = attach(loaded.model)
     if layout == "packed":
         check_packable(loaded.model)
-    appended = extend(loaded, method, seed)
+    appended = add_method_virtual_tokens(loaded, method, seed)
     check_length(loaded, max_length + appended)
-    with group.first_alone():
+    with group.main_process_first():
         rows = tokenize(
             text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
         )
     TrainingBar.say(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
-    open_work(work, config, group)
+    open_work_folder(work, config, group)
     to_device(loaded.model)
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", head_tokens, seed, chosen, progress, group, appended)
     about = {"paper": method.paper, "summary": method.summary}
     result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, about=about)
-    keep = partial(_keep, out, loaded, config, text, result)
+    keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
-        run = Run(loaded.model, layers, loaded.tokenizer, rows, hidden, seed, chosen, progress, group, task)
+        run = AdaptContext(loaded.model, layers, loaded.tokenizer, rows, hidden, seed, chosen, progress, group, task)
         method.prepare(run)
         result.accounts = run.accounts
         objectives = method.objectives()
-        check_draws(objectives, loaded.model)
-        reference = reference_for(objectives, loaded.model)
+        check_dropout(objectives, loaded.model)
+        reference = make_reference(objectives, loaded.model)
         length = max_length + appended
-        kept = kept_graph_tokens(loaded.model, length)
+        kept = max_graph_tokens(loaded.model, length)
         engine = Engine(loaded.model, objectives, chosen, reference=reference, graph_tokens=kept, group=group)
         at_once = training_tokens(loaded.model, engine.student_views, length)
         chosen_by = method.masking(mask_rate) or hidden
-        collator = Collator.of(loaded.tokenizer, chosen_by, at_once, layout, engine.rewritings, grain_of(loaded.model))
-        result.masked = as_account(masked_texts(rows, collator), collator.masking)
+        collator = Collator.of(
+            loaded.tokenizer, chosen_by, at_once, layout, engine.rewritings, padding_policy(loaded.model)
+        )
+        result.masked = describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
         total = budget.resolve(rows, batch_size, appended)
-        check_steps(keep_steps, method, total)
+        check_keep_steps(keep_steps, method, total)
         # Held-out text is masked alike for all methods: a method's own masking may know the text of the training only.
         alike = replace(collator, masking=hidden)
-        watch = [] if aside is None else [aside.watcher(loaded.tokenizer, alike, length, batch_size, seed)]
-        data = Steps(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
-        with tracked(trackers, out):
+        watch = [] if aside is None else [aside.make_callback(loaded.tokenizer, alike, length, batch_size, seed)]
+        data = StepDataset(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
+        with tensorboard_folder(trackers, out):
             trainer = train(
                 engine,
                 data,
@@ -251,25 +268,25 @@ def adapt(
                 progress=progress,
                 report_to=trackers,
                 run_name=out.name,
-                callbacks=[partial(Keeper, keep_steps, work / KEPT, keep), *watch],
+                callbacks=[partial(KeepStepsCallback, keep_steps, work / KEPT_FOLDER, keep), *watch],
             )
         method.finish(run)
         result.take(trainer)
     group.wait()
     if group.first:
-        remember(config, result.masked)
-        _write(out, work, loaded, config, text, result)
+        cache_masked_texts(config, result.masked)
+        _write_result_folder(out, work, loaded, config, text, result)
     group.wait()
     return result
 
 
-def _tidy(work: Path, config: dict[str, Any], group: Processes) -> None:
+def _remove_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
     """Remove the working folder of a run that is finished, if a kill came before that was done."""
-    if group.first and read_card(work) in (None, plain(config)):
+    if group.first and read_manifest(work) in (None, roundtrip_json(config)):
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _with_settings(method: str | Method, settings: dict[str, Any] | None) -> Method:
+def _resolve_method(method: str | Method, settings: dict[str, Any] | None) -> Method:
     if isinstance(method, str):
         return get(method, **(settings or {}))
     if settings:
@@ -277,19 +294,19 @@ def _with_settings(method: str | Method, settings: dict[str, Any] | None) -> Met
     return method
 
 
-def _write(
+def _write_result_folder(
     out: Path, work: Path, loaded: LoadedModel, config: dict[str, Any], text: Corpus, result: AdaptResult
 ) -> None:
     """Write the model folder, and remove the working folder."""
-    with new_folder(out) as folder:
-        _fill(folder, out, loaded, config, text, result)
-        if (work / "steps" / LOG).is_file():
-            shutil.copy(work / "steps" / LOG, folder / LOG)
-        carry(work, folder)
+    with atomic_folder(out) as folder:
+        _write_model_files(folder, out, loaded, config, text, result)
+        if (work / "steps" / LOG_FILE).is_file():
+            shutil.copy(work / "steps" / LOG_FILE, folder / LOG_FILE)
+        copy_kept_models(work, folder)
     shutil.rmtree(work, ignore_errors=True)
 
 
-def _keep(
+def _write_step_model(
     out: Path,
     loaded: LoadedModel,
     config: dict[str, Any],
@@ -300,10 +317,10 @@ def _keep(
 ) -> None:
     """Write the model of a step in the middle of the training."""
     result.take(trainer)
-    _fill(folder, out, loaded, config, text, result)
+    _write_model_files(folder, out, loaded, config, text, result)
 
 
-def _fill(
+def _write_model_files(
     folder: Path, out: Path, loaded: LoadedModel, config: dict[str, Any], text: Corpus, result: AdaptResult
 ) -> None:
     """Write model, tokenizer and card into a folder that exists."""
@@ -311,7 +328,45 @@ def _fill(
     loaded.tokenizer.save_pretrained(folder)
     # A numeric summary of what was read goes with the model, so that it can be traced.
     account = {**text.report.as_dict(), "contents": text.contents()}
-    write_json(folder / CARD, {**config, "about": result.about, "text": account, "result": result.measured()})
+    write_json(folder / MANIFEST_FILE, {**config, "about": result.about, "text": account, "result": result.measured()})
     write_adapted_card(folder, out.name)
     for name, account in result.accounts.items():
-        write_json(inside(folder, name), account)
+        write_json(safe_join(folder, name), account)
+
+
+def ensure_head(
+    model: str | Path,
+    corpus: TextInput,
+    out: str | Path,
+    *,
+    tokens: int = HEAD_TOKENS,
+    max_length: int = 128,
+    seed: int = 0,
+    precision: str = "auto",
+    progress: bool = True,
+) -> Path:
+    """Return a model folder with a usable masked-LM head: ``model`` itself if it has one, else ``out``.
+
+    Args:
+        model: A model folder or a name on the hub.
+        corpus: Text to warm an absent head up on; general text is best, so that no adaptation hides in it.
+        out: Folder to make if the head is absent.
+        tokens: Budget of the warm-up.
+        max_length: Tokens of a text at most.
+        seed: Of the warm-up.
+        precision: As in :func:`adapt`.
+        progress: Show bars.
+    """
+    if not load_masked_lm(model).absent_head:
+        return Path(model)
+    return adapt(
+        model,
+        corpus,
+        "none",
+        out,
+        head_tokens=tokens,
+        max_length=max_length,
+        seed=seed,
+        precision=precision,
+        progress=progress,
+    ).out

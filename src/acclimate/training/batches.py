@@ -2,12 +2,17 @@
 
 A step is a function of the seed and its number alone. So a resumed run reads what the killed one would have read, and
 no state of a loader has to be saved.
+
+Where a step is cut into micro-batches: as little padding as can be had for the number of pieces.
+
+In which order texts are read: an epoch visits each once, and a step that reaches over its end holds none twice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Literal
 
 import numpy as np
@@ -15,18 +20,111 @@ import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
-from acclimate.backbone.shapes import EXACT, FEWEST, Grain
 from acclimate.errors import UserError
-from acclimate.masking import IGNORED, Masking, Rewriting, Vocabulary
-from acclimate.objectives import Batch, Reading
-from acclimate.training.cutting import cut, fewest
-from acclimate.training.order import Order
-from acclimate.training.processes import Processes
+from acclimate.masking import IGNORE_INDEX, Masking, Rewriting, Vocabulary
+from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPolicy
+from acclimate.objectives import Batch, ViewInput
+from acclimate.training.distributed import ProcessGroup
+
+
+def split_micro_batches(lengths: Sequence[int], limit: int, grain: PaddingPolicy) -> list[slice]:
+    """Cut rows, in their order, into micro-batches so that padding and the price of each piece add up to the least.
+
+    Of all ways to cut it is the cheapest (dynamic programming over the places to cut at).
+
+    Args:
+        lengths: Tokens of each row.
+        limit: Tokens of a micro-batch at most, padding counted by its price; a row that is longer stands alone.
+        grain: What widths are rounded up to, and the prices of padding and of a micro-batch in tokens.
+
+    Returns:
+        The rows of each micro-batch.
+    """
+    total = len(lengths)
+    widths = np.array([grain.wide(length) for length in lengths], dtype=np.int64)
+    before = np.concatenate([[0], np.cumsum(lengths)])
+    cheapest = np.full(total + 1, np.inf)
+    cheapest[0] = 0
+    begin = np.zeros(total + 1, dtype=np.int64)
+    for end in range(1, total + 1):
+        first = min(int(np.searchsorted(before, before[end] - limit)), end - 1)  # without padding it is too much
+        width = np.maximum.accumulate(widths[first:end][::-1])  # of the pieces that begin one, two, ... rows before
+        rows = np.arange(1, len(width) + 1)
+        read = grain.price(before[end] - before[end - rows], rows * width)
+        price = np.where((read <= limit) | (rows == 1), read + grain.piece + cheapest[end - rows], np.inf)
+        best = int(price.argmin())
+        cheapest[end], begin[end] = price[best], end - 1 - best
+    cuts = []
+    end = total
+    while end:
+        cuts.append(slice(int(begin[end]), end))
+        end = int(begin[end])
+    return cuts[::-1]
+
+
+def fewest_micro_batches(lengths: Sequence[int], limit: int, grain: PaddingPolicy) -> int:
+    """Return how many micro-batches rows need at least; the arguments are those of :func:`split_micro_batches`.
+
+    Each takes what fits, which is the fewest in all, since a part of one that fits fits as well.
+    """
+    pieces = rows = width = real = 0
+    for length in lengths:
+        rows, width, real = rows + 1, max(width, grain.wide(length)), real + length
+        if rows == 1 or grain.price(real, rows * width) > limit:
+            pieces, rows, width, real = pieces + 1, 1, grain.wide(length), length
+    return pieces
+
+
+class EpochSampler:
+    """Which texts each step reads, a function of the seed and the step alone.
+
+    Each epoch has an order drawn anew, and a step may reach over the end of one. A text that was among the last of an
+    epoch and would come again in the same step changes places with a later one: a contrast between the texts of a
+    step would take it as a negative of itself. Where an epoch has fewer than three steps some may stay.
+    """
+
+    def __init__(self, texts: int, batch_size: int, seed: int) -> None:
+        """Draw nothing yet.
+
+        Args:
+            texts: How many there are.
+            batch_size: Texts of a step.
+            seed: Of the draws.
+        """
+        self.texts, self.batch_size, self.seed = texts, batch_size, seed
+        self.epoch = lru_cache(maxsize=2)(self._epoch)
+
+    def of(self, step: int) -> list[int]:
+        """Return the texts of a step, by number."""
+        places = range(step * self.batch_size, (step + 1) * self.batch_size)
+        return [int(self.epoch(place // self.texts)[place % self.texts]) for place in places]
+
+    def _epoch(self, number: int) -> np.ndarray:
+        """Return the order of an epoch (texts,)."""
+        order = self._drawn(number)
+        before = self._shared_with_next_epoch(number - 1) if number else 0
+        if not before:
+            return order
+        # Only the middle changes places with the beginning: the end is what the next epoch has to know of this one.
+        beginning, end = self.batch_size - before, self.texts - self._shared_with_next_epoch(number)
+        twice = np.isin(order[:end], self._drawn(number - 1)[-before:])
+        here, there = twice[:beginning].nonzero()[0], beginning + (~twice[beginning:]).nonzero()[0]
+        here, there = here[: len(there)], there[: len(here)]
+        order[here], order[there] = order[there], order[here]
+        return order
+
+    def _drawn(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng([self.seed, 1, epoch]).permutation(self.texts)
+
+    def _shared_with_next_epoch(self, epoch: int) -> int:
+        """Return how many texts of an epoch share a step with those of the next one."""
+        return min(self.texts, (epoch + 1) * self.texts % self.batch_size)
+
 
 Layout = Literal["padded", "packed"]
 
 
-def vocabulary_of(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+def make_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     """Return what masking needs to know of a tokenizer."""
     ordinary = np.setdiff1d(np.arange(len(tokenizer)), np.array(tokenizer.all_special_ids))
     assert isinstance(tokenizer.mask_token_id, int)
@@ -56,7 +154,7 @@ class Collator:
     tokens: int
     layout: Layout = "padded"
     rewritings: tuple[Rewriting, ...] = ()
-    grain: Grain = EXACT
+    grain: PaddingPolicy = MINIMAL_PADDING
 
     @classmethod
     def of(
@@ -66,13 +164,13 @@ class Collator:
         tokens: int,
         layout: Layout = "padded",
         rewritings: Sequence[Rewriting] = (),
-        grain: Grain = EXACT,
+        grain: PaddingPolicy = MINIMAL_PADDING,
     ) -> Collator:
         """Make a collator for a tokenizer."""
         padding = tokenizer.pad_token_id
         special = np.array(sorted(tokenizer.all_special_ids))
         padding = padding if isinstance(padding, int) else 0
-        return cls(vocabulary_of(tokenizer), special, padding, masking, tokens, layout, tuple(rewritings), grain)
+        return cls(make_vocabulary(tokenizer), special, padding, masking, tokens, layout, tuple(rewritings), grain)
 
     def __call__(self, texts: Sequence[np.ndarray], rng: np.random.Generator) -> list[Batch]:
         """Cut texts (token ids with special tokens) into micro-batches and corrupt them.
@@ -101,15 +199,15 @@ class Collator:
         lengths = sorted(map(len, texts), reverse=True)
         widths = [sum(lengths[place] for place in row) for row in self._rows(lengths)]
         high = max(1, min(self.tokens, sum(lengths)))
-        most = -(-fewest(widths, high, self.grain) // size) * size
+        most = -(-fewest_micro_batches(widths, high, self.grain) // size) * size
         low = 1
         while low < high:
             middle = (low + high) // 2
-            if fewest(widths, middle, self.grain) <= most:
+            if fewest_micro_batches(widths, middle, self.grain) <= most:
                 high = middle
             else:
                 low = middle + 1
-        return replace(self, tokens=high, grain=self.grain._replace(piece=FEWEST))
+        return replace(self, tokens=high, grain=self.grain._replace(piece=FEWEST_BATCHES))
 
     def _rows(self, lengths: list[int]) -> list[list[int]]:
         """Put texts, by their places, longest first, into rows: one each, or first-fit into rows of the longest."""
@@ -129,26 +227,26 @@ class Collator:
 
     def _cut(self, rows: list[list[int]], lengths: list[int], limit: int) -> Iterator[list[list[int]]]:
         """Yield the rows of each micro-batch."""
-        for part in cut([sum(lengths[place] for place in row) for row in rows], limit, self.grain):
+        for part in split_micro_batches([sum(lengths[place] for place in row) for row in rows], limit, self.grain):
             yield rows[part]
 
     def _corrupt(self, texts: list[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return corrupted ids and labels, a text a row: both (texts, tokens of the longest)."""
-        ids, text = self._filled([[place] for place in range(len(texts))], texts, len(texts[0]))
-        allowed = self._allowed(ids, text)
+        ids, text = self._pad_rows([[place] for place in range(len(texts))], texts, len(texts[0]))
+        allowed = self._maskable_positions(ids, text)
         masked, labels = self.masking(ids, text, allowed, self.vocabulary, rng)
-        assert ((labels == IGNORED) | allowed).all()
+        assert ((labels == IGNORE_INDEX) | allowed).all()
         return masked, labels
 
-    def _filled(self, rows: list[list[int]], texts: list[np.ndarray], width: int) -> tuple[np.ndarray, np.ndarray]:
+    def _pad_rows(self, rows: list[list[int]], texts: list[np.ndarray], width: int) -> tuple[np.ndarray, np.ndarray]:
         """Return ids, and the number of the text of each token; both (rows, width)."""
         ids = np.full((len(rows), width), self.padding, dtype=np.int64)
         text = np.full((len(rows), width), -1, dtype=np.int64)
-        for number, (row, span, place) in enumerate(_spans(rows, texts)):
+        for number, (row, span, place) in enumerate(_text_spans(rows, texts)):
             ids[row, span], text[row, span] = texts[place], number
         return ids, text
 
-    def _allowed(self, ids: np.ndarray, text: np.ndarray) -> np.ndarray:
+    def _maskable_positions(self, ids: np.ndarray, text: np.ndarray) -> np.ndarray:
         return (text >= 0) & ~np.isin(ids, self.special)
 
     def _batch(
@@ -160,23 +258,23 @@ class Collator:
         seeds: np.ndarray,
     ) -> Batch:
         width = self.grain.wide(max(sum(len(texts[place]) for place in row) for row in rows))
-        ids, text = self._filled(rows, texts, width)
-        hidden, wanted = ids.copy(), np.full_like(ids, IGNORED)
+        ids, text = self._pad_rows(rows, texts, width)
+        hidden, wanted = ids.copy(), np.full_like(ids, IGNORE_INDEX)
         here = []
-        for row, span, place in _spans(rows, texts):
+        for row, span, place in _text_spans(rows, texts):
             here.append(seeds[place])
             length = len(texts[place])
             hidden[row, span], wanted[row, span] = masked[place, :length], labels[place, :length]
-        allowed = self._allowed(ids, text)
+        allowed = self._maskable_positions(ids, text)
         rewritten = {}
         for how in self.rewritings:
             new = how(ids, text, allowed, self.vocabulary, here)
-            rewritten[how] = Reading(torch.from_numpy(new[0]), torch.from_numpy(new[1]))
+            rewritten[how] = ViewInput(torch.from_numpy(new[0]), torch.from_numpy(new[1]))
         tensors = [torch.from_numpy(array) for array in (ids, hidden, wanted, text)]
         return Batch(tensors[0], tensors[1], tensors[2], tensors[3], sum(map(len, rows)), rewritten)
 
 
-def _spans(rows: list[list[int]], texts: list[np.ndarray]) -> Iterator[tuple[int, slice, int]]:
+def _text_spans(rows: list[list[int]], texts: list[np.ndarray]) -> Iterator[tuple[int, slice, int]]:
     """Yield for each text of some rows its row, where in it it stands, and its place among all texts."""
     for row, members in enumerate(rows):
         start = 0
@@ -185,7 +283,7 @@ def _spans(rows: list[list[int]], texts: list[np.ndarray]) -> Iterator[tuple[int
             start += len(texts[place])
 
 
-class Steps(Dataset):
+class StepDataset(Dataset):
     """The micro-batches of every step: item ``i`` is the list for step ``i``."""
 
     def __init__(
@@ -196,18 +294,18 @@ class Steps(Dataset):
         batch_size: int,
         steps: int,
         seed: int,
-        group: Processes | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         """Set up ``steps`` steps of ``batch_size`` texts each, which the processes of ``group`` share.
 
         Raises:
             UserError: If there are fewer texts in a step than processes.
         """
-        self.rows, self.collator, self.group = rows, collator, group or Processes()
+        self.rows, self.collator, self.group = rows, collator, group or ProcessGroup()
         if batch_size < self.group.size:
             raise UserError(f"batch-size {batch_size} is less than the {self.group.size} processes; give each a text.")
         self.batch_size, self.steps, self.seed = batch_size, steps, seed
-        self._order = Order(len(rows), batch_size, seed)
+        self._order = EpochSampler(len(rows), batch_size, seed)
 
     def __len__(self) -> int:
         return self.steps
@@ -226,4 +324,4 @@ class Steps(Dataset):
         while len(batches) < self.group.size:
             batches = collator(texts, np.random.default_rng([self.seed, 2, step]))
             collator = replace(collator, tokens=collator.tokens // 2, layout="padded")
-        return self.group.deal(batches, [collator.grain.price_of(batch.text) for batch in batches])
+        return self.group.assign_balanced(batches, [collator.grain.batch_cost(batch.text) for batch in batches])

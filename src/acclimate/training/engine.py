@@ -12,19 +12,18 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from acclimate.backbone import language_head
-from acclimate.backbone.device import Precision, autocast
-from acclimate.backbone.dropout import dropout_rates
-from acclimate.backbone.encoding import encode, encode_places, encode_with_embeddings
-from acclimate.backbone.last_layer import ends_by_token
-from acclimate.backbone.lowered import weights_for_a_step
-from acclimate.backbone.memory import kept_graph_tokens
-from acclimate.backbone.shapes import grain_of
-from acclimate.backbone.tables import collected_tables
+from acclimate.device import Precision, autocast
 from acclimate.errors import UserError
+from acclimate.kernels.dropout import dropout_rates
+from acclimate.kernels.last_layer import can_cut_last_layer
+from acclimate.kernels.mixed_precision import step_weights
+from acclimate.kernels.vocabulary import deferred_vocabulary_grads
 from acclimate.masking import Rewriting
+from acclimate.models import language_head
+from acclimate.models.batching import max_graph_tokens, padding_policy
+from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
-from acclimate.training.processes import Processes
+from acclimate.training.distributed import ProcessGroup
 
 Terms = dict[str, Tensor]
 
@@ -44,7 +43,7 @@ class Engine:
         precision: Precision = "fp32",
         reference: PreTrainedModel | None = None,
         graph_tokens: int | None = None,
-        group: Processes | None = None,
+        group: ProcessGroup | None = None,
     ) -> None:
         """Collect the views that the objectives ask for.
 
@@ -58,15 +57,15 @@ class Engine:
                 what suits the device.
             group: The processes that read the step together, each its own micro-batches; by default this one alone.
         """
-        self.group = group or Processes()
+        self.group = group or ProcessGroup()
         device = next(model.parameters()).device
-        self.graph_tokens = kept_graph_tokens(model) if graph_tokens is None else graph_tokens
-        self.grain = grain_of(model)
+        self.graph_tokens = max_graph_tokens(model) if graph_tokens is None else graph_tokens
+        self.grain = padding_policy(model)
         self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
         self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
         self.plain = [term for term in objectives if isinstance(term, Objective)]
         self.whole = [term for term in objectives if isinstance(term, BatchObjective)]
-        self.lowered = weights_for_a_step(model, precision, device, keeps_room=not self.whole)
+        self.lowered = step_weights(model, precision, device, reuse_grad_buffer=not self.whole)
         self.precision = precision
         self.views = tuple(dict.fromkeys(view for term in objectives for view in term.views))
         self.embeddings = any(term.embeddings for term in objectives)
@@ -77,7 +76,7 @@ class Engine:
         self.chosen_only = {
             view
             for view in self.views
-            if view not in all_tokens and view.gates is None and ends_by_token(self.readers[view.reader])
+            if view not in all_tokens and view.gates is None and can_cut_last_layer(self.readers[view.reader])
         }
 
     @property
@@ -109,7 +108,7 @@ class Engine:
             ids, text = torch.cat([part.ids for part in readings]), torch.cat([part.text for part in readings])
             with torch.no_grad() if name == "reference" else nullcontext():
                 if len(mine) == 1 and mine[0] in self.chosen_only and not all_tokens:
-                    chosen[mine[0]] = encode_places(self.readers[name], ids, text, batch.chosen)
+                    chosen[mine[0]] = encode_positions(self.readers[name], ids, text, batch.chosen)
                     continue
                 gates = _stack_gates(mine, rows)
                 if self.embeddings:
@@ -133,10 +132,10 @@ class Engine:
         """
         counts = self._counts(batches)
         terms: Terms = {}
-        with self.lowered(), collected_tables():
+        with self.lowered(), deferred_vocabulary_grads():
             self._run(batches, counts, terms, backward)
         if backward:
-            self.group.add_gradients(self.readers["student"].parameters())
+            self.group.sum_gradients(self.readers["student"].parameters())
         plain = [term.name for term in self.plain]
         summed = dict(zip(plain, self.group.add([terms[name] for name in plain]), strict=True))
         terms = summed | {term.name: terms[term.name] for term in self.whole}
@@ -159,7 +158,7 @@ class Engine:
         for batch in batches[len(kept) :] if self.whole else []:
             seeds.append(_RandomState(device))
             represented.append(self._read(batch, grad=False)[1])
-        slopes = self._slopes(represented, terms)
+        slopes = self._batch_term_gradients(represented, terms)
         after = _RandomState(device) if seeds else None
         del represented  # with its graphs
         for number, batch in enumerate(batches):
@@ -187,7 +186,7 @@ class Engine:
             return 0
         if not backward or len(batches) == 1:
             return len(batches)
-        read = accumulate(self.grain.price_of(batch.text) * self.student_views for batch in batches)
+        read = accumulate(self.grain.batch_cost(batch.text) * self.student_views for batch in batches)
         return sum(tokens <= self.graph_tokens for tokens in read)
 
     def _read(self, batch: Batch, grad: bool) -> tuple[Outputs, dict[str, Tensor]]:
@@ -199,7 +198,9 @@ class Engine:
             outputs = self.read(batch, self.views)
             return outputs, {term.name: term.represent(outputs) for term in self.whole}
 
-    def _slopes(self, represented: Sequence[dict[str, Tensor]], terms: Terms) -> dict[str, tuple[Tensor, ...]]:
+    def _batch_term_gradients(
+        self, represented: Sequence[dict[str, Tensor]], terms: Terms
+    ) -> dict[str, tuple[Tensor, ...]]:
         """Add the terms over all texts to ``terms``; return their gradients for the representations of each batch."""
         slopes = {}
         for term in self.whole:
@@ -232,13 +233,13 @@ class Engine:
         device = everything.device
         # Similarities divided by a small temperature want all their digits, so never in half precision.
         exact = torch.autocast(device.type, enabled=False)
-        with torch.enable_grad(), exact, self.group.same_chance(device):
+        with torch.enable_grad(), exact, self.group.shared_random_state(device):
             value = term.loss(everything.requires_grad_())
             (gradient,) = torch.autograd.grad(term.weight * value, everything)
         return value.detach(), gradient[mine]
 
 
-def check_draws(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> None:
+def check_dropout(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> None:
     """Check that views that differ in their dropout draw only will differ.
 
     Raises:
@@ -253,7 +254,7 @@ def check_draws(objectives: Sequence[Objective | BatchObjective], model: PreTrai
         )
 
 
-def reference_for(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> PreTrainedModel | None:
+def make_reference(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> PreTrainedModel | None:
     """Return a frozen copy of ``model`` as it is now, without dropout, if a view of an objective asks for one."""
     if all(view.reader == "student" for term in objectives for view in term.views):
         return None

@@ -12,22 +12,22 @@ import numpy as np
 import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from acclimate.backbone.device import forked_chance
 from acclimate.corpus import Corpus, tokenize
+from acclimate.device import preserve_rng_state
 from acclimate.errors import UserError, check_positive
 from acclimate.objectives import Batch
 from acclimate.training.batches import Collator
+from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
-from acclimate.training.processes import Processes
-from acclimate.training.run import cache_folder
-from acclimate.training.texts import Text, as_corpus
+from acclimate.training.inputs import TextInput, as_corpus
+from acclimate.training.method import cache_folder
 from acclimate.training.trainer import StepTrainer
 
-EVERY = 50
+DEFAULT_INTERVAL = 50
 """Steps between two measurements unless told otherwise."""
 
 
-def measure(engine: Engine, steps: Sequence[Sequence[Batch]], seed: int = 0) -> dict[str, float]:
+def measure_heldout_terms(engine: Engine, steps: Sequence[Sequence[Batch]], seed: int = 0) -> dict[str, float]:
     """Compute all terms of a method over held-out text: no dropout, no gradient, always the same draws.
 
     Terms over tokens or texts are means over all of them, however they are cut into steps. A term that compares the
@@ -46,11 +46,11 @@ def measure(engine: Engine, steps: Sequence[Sequence[Batch]], seed: int = 0) -> 
     device = next(student.parameters()).device
     training, group = student.training, engine.group
     student.eval()
-    engine.group = Processes()  # every process measures everything: the text is short, and nothing has to be agreed
+    engine.group = ProcessGroup()  # every process measures everything: the text is short, and nothing has to be agreed
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
     try:
-        with forked_chance():
+        with preserve_rng_state():
             torch.manual_seed(seed)
             for step in steps:
                 batches = [batch.to(device) for batch in step]
@@ -77,7 +77,7 @@ class HeldOutText:
     every: int
 
     @classmethod
-    def of(cls, text: Text | None, every: int | None, text_column: str) -> HeldOutText | None:
+    def of(cls, text: TextInput | None, every: int | None, text_column: str) -> HeldOutText | None:
         """Make it from what the user gave; None for nothing.
 
         Raises:
@@ -87,7 +87,7 @@ class HeldOutText:
             if every is not None:
                 raise UserError("heldout-every says how often, but there is no held-out text; give it with --heldout.")
             return None
-        every = EVERY if every is None else every
+        every = DEFAULT_INTERVAL if every is None else every
         check_positive(heldout_every=every)
         return cls(as_corpus(text, text_column), every)
 
@@ -95,7 +95,7 @@ class HeldOutText:
         """Return what belongs into the configuration."""
         return {"text": self.corpus.fingerprint, "every": self.every}
 
-    def watcher(
+    def make_callback(
         self, tokenizer: PreTrainedTokenizerBase, collator: Collator, max_length: int, batch_size: int, seed: int
     ) -> Callable[[StepTrainer], TrainerCallback]:
         """Tokenise and mask the text once; return what makes the callback for a trainer."""
@@ -103,10 +103,10 @@ class HeldOutText:
         rng = np.random.default_rng([seed, 5])
         texts = [np.asarray(row) for row in rows]
         steps = [collator(texts[start : start + batch_size], rng) for start in range(0, len(texts), batch_size)]
-        return lambda trainer: _Watcher(trainer, steps, self.every, seed)
+        return lambda trainer: _HeldOutCallback(trainer, steps, self.every, seed)
 
 
-class _Watcher(TrainerCallback):
+class _HeldOutCallback(TrainerCallback):
     """Measures before the first step, every so many steps and after the last, and writes it to the log."""
 
     def __init__(self, trainer: StepTrainer, steps: list[list[Batch]], every: int, seed: int) -> None:
@@ -130,7 +130,7 @@ class _Watcher(TrainerCallback):
     def _measure(self, state: TrainerState) -> None:
         trainer = self._trainer
         started = time.monotonic()
-        found = measure(trainer.engine, self._steps, self._seed)
+        found = measure_heldout_terms(trainer.engine, self._steps, self._seed)
         loss = found.pop("loss")
         if trainer.engine.group.first:
             line = {"step": state.global_step, "tokens": trainer.tokens, "heldout": {"loss": loss, "terms": found}}

@@ -10,30 +10,30 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from acclimate.backbone import Gated
-from acclimate.backbone.memory import training_tokens
-from acclimate.backbone.units import PARTS
-from acclimate.corpus.progress import Progress
+from acclimate.models import UnitGroup
+from acclimate.models.batching import training_tokens
+from acclimate.models.gates import PARTS
 from acclimate.objectives import Batch
-from acclimate.training.run import SAMPLED_AT_ONCE, Run
-from acclimate.updates import mean_importance, sampling_error, summed_importance
-from acclimate.updates.importance import Representation
-from acclimate.updates.sampling_error import FEWEST
+from acclimate.progress import Progress
+from acclimate.training.method import SAMPLE_GROUP_TOKENS, AdaptContext
+from acclimate.updates import estimate_sampling_error, mean_importance, summed_importance
+from acclimate.updates.importance import MIN_GROUPS, Representation
 
-TEXTS = "texts"
+TEXT_COUNT = "texts"
 """Name of what is kept in the cache beside the sums of parts, which have letters."""
-SINGLY, THINNED = 32, 64
+MAX_LISTED_UNITS, THINNED_UNITS = 32, 64
 """Units of a layer that are kept each, and how many of more."""
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredImportance:
     """Importances, and how they were measured.
 
     Attributes:
         raw: (layers, units) for each part, float32, not normalised.
         read: Tokens of text that were read.
-        error: Standard error of the normalised ones (:func:`acclimate.updates.sampling_error`); None if too little
+        error: Standard error of the normalised ones (:func:`acclimate.updates.estimate_sampling_error`); None if too
+            little
             was read to tell.
     """
 
@@ -42,21 +42,21 @@ class Measured:
     error: float | None
 
 
-def measured_importance(
-    run: Run,
-    units: Mapping[str, Sequence[Gated]],
+def measure_importance(
+    run: AdaptContext,
+    units: Mapping[str, Sequence[UnitGroup]],
     tokens: int,
     reads: Representation = "hidden",
     error: float = 0.0,
     title: str = "Importance",
-) -> Measured:
+) -> MeasuredImportance:
     """Measure importance on a part of a run's text (DGA, Eq. 6 to 8), group by group, until that is exact enough.
 
     The sums of each group are kept in the cache: a run that was killed, or wants to know it more exactly, goes on.
 
     Args:
         run: The model, its text and the seed; what is measured depends on nothing else of it.
-        units: What is measured, as :meth:`Run.units` gives it.
+        units: What is measured, as :meth:`AdaptContext.units` gives it.
         tokens: Tokens of text to measure on, at most; the whole text if it has fewer.
         reads: What the divergence is taken between, see :func:`acclimate.updates.summed_importance`.
         error: Standard error of the normalised importances at which measuring stops; 0 reads all ``tokens``.
@@ -66,43 +66,43 @@ def measured_importance(
         UserError: As :func:`acclimate.updates.summed_importance` and :func:`acclimate.updates.mean_importance`.
     """
     most = min(tokens, int(getattr(run.rows, "tokens", tokens)))
-    least = min(most, FEWEST * SAMPLED_AT_ONCE * run.group.size)
+    least = min(most, MIN_GROUPS * SAMPLE_GROUP_TOKENS * run.group.size)
     logits = reads == "logits"
     how: dict[str, Any] = {"reads": reads, "parts": sorted(units)}
     if logits:  # what is scored takes more than the graph, and may be what decides how much is read at once
         how["tokens_at_once"] = training_tokens(run.model, 2, logits=True)
-    shelf = run.shelf("importance", how)
+    tensor_cache = run.tensor_cache("importance", how)
     groups: list[tuple[int, dict[str, Tensor]]] = []
     read, found = 0, None
     with Progress(title, least if error else most, unit="tokens", enabled=run.progress) as bar:
-        for number, (size, batches) in enumerate(run.sampled(tokens, readings=2, logits=logits)):
-            told = _told(batches, bar, read, run.group.size)
-            sums = shelf(partial(_group, run, units, told, reads), number, size)
-            groups.append((int(sums.pop(TEXTS)), sums))
+        for number, (size, batches) in enumerate(run.sample_groups(tokens, readings=2, logits=logits)):
+            told = _with_progress(batches, bar, read, run.group.size)
+            sums = tensor_cache(partial(_measure_group, run, units, told, reads), number, size)
+            groups.append((int(sums.pop(TEXT_COUNT)), sums))
             read += size
             bar.at(read)
-            found = sampling_error(groups)
+            found = estimate_sampling_error(groups)
             if error and found is not None:
                 if run.group.all(found <= error, run.device):
                     bar.expect(read)
                     break
                 # The error falls with the root of what is read.
                 bar.expect(min(most, round(read * (found / error) ** 2)))
-    return Measured(mean_importance(groups), read, found)
+    return MeasuredImportance(mean_importance(groups), read, found)
 
 
-def _group(
-    run: Run, units: Mapping[str, Sequence[Gated]], batches: Iterable[Batch], reads: Representation
+def _measure_group(
+    run: AdaptContext, units: Mapping[str, Sequence[UnitGroup]], batches: Iterable[Batch], reads: Representation
 ) -> dict[str, Tensor]:
     """Measure one group of texts, and add what all processes have; the number of texts stands beside the parts."""
     texts, sums = summed_importance(run.model, units, batches, representation=reads, precision=run.precision)
     count, *totals = run.group.add([torch.tensor(float(texts), device=run.device), *sums.values()])
     together = dict(zip(sums, totals, strict=True))
     mean_importance([(int(count), together)])  # what is not finite is told now, and not kept
-    return {TEXTS: count, **together}
+    return {TEXT_COUNT: count, **together}
 
 
-def _told(batches: Iterable[Batch], bar: Progress, before: int, processes: int) -> Iterator[Batch]:
+def _with_progress(batches: Iterable[Batch], bar: Progress, before: int, processes: int) -> Iterator[Batch]:
     """Pass batches on, and tell the bar about how many tokens all have read when the next one is asked for."""
     for batch in batches:
         yield batch
@@ -110,7 +110,7 @@ def _told(batches: Iterable[Batch], bar: Progress, before: int, processes: int) 
         bar.at(before)
 
 
-def importance_account(
+def summarise_importance(
     raw: Mapping[str, Tensor], protection: Mapping[str, Tensor], **how: str | int | float
 ) -> dict[str, Any]:
     """Return importances as plain values, to be kept beside a model and drawn.
@@ -121,7 +121,8 @@ def importance_account(
         how: What else is worth saying, such as how they were measured.
 
     Returns:
-        For each part its ``name``, and ``raw`` and ``protection`` as lists. Of more than :data:`SINGLY` units a layer
+        For each part its ``name``, and ``raw`` and ``protection`` as lists. Of more than :data:`MAX_LISTED_UNITS`
+        units a layer
         only a thinned, falling list is kept (``sorted``), since their order means nothing: both lists stand in the
         order of ``raw``.
     """
@@ -129,10 +130,10 @@ def importance_account(
     for part in raw:
         values, shares = raw[part].float().cpu(), protection[part].float().cpu()
         layers, units = values.shape
-        thinned = units > SINGLY
+        thinned = units > MAX_LISTED_UNITS
         if thinned:
             order = values.argsort(1, descending=True)
-            kept = torch.linspace(0, units - 1, THINNED).round().long()
+            kept = torch.linspace(0, units - 1, THINNED_UNITS).round().long()
             values, shares = values.gather(1, order)[:, kept], shares.gather(1, order)[:, kept]
         name = PARTS[part]  # type: ignore[index]
         lists = {"raw": _rounded(values), "protection": _rounded(shares)}

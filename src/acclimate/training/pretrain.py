@@ -1,33 +1,178 @@
-"""General pre-training: a masked language model from fresh weights, and a tokenizer if there is none."""
+"""General pre-training: a masked language model from fresh weights, and a tokenizer if there is none.
+
+The configuration of a model that is trained from scratch.
+"""
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from transformers import PreTrainedTokenizerBase
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.backbone import load_tokenizer, longest_text
 from acclimate.corpus import Corpus
 from acclimate.corpus.tokenizing import fingerprint_tokenizer
-from acclimate.errors import UserError, check_positive
-from acclimate.files import new_folder, write_json
-from acclimate.locks import only_writer
+from acclimate.device import preserve_rng_state
+from acclimate.errors import UserError, check_positive, did_you_mean, first_line, unknown_name_error
+from acclimate.files import atomic_folder, write_json
+from acclimate.locks import output_lock
+from acclimate.models import load_tokenizer, longest_text
+from acclimate.models.checkpoints import local_folder
 from acclimate.training.adapt import adapt
-from acclimate.training.architecture import configure, description, fit_vocabulary, fresh_model
-from acclimate.training.budget import Budget
-from acclimate.training.keep import check_steps
+from acclimate.training.callbacks import check_keep_steps
+from acclimate.training.distributed import join_process_group
+from acclimate.training.inputs import TextInput, as_corpus
 from acclimate.training.method import Method
-from acclimate.training.outcome import CARD, AdaptResult, plain, read_card
-from acclimate.training.processes import processes
+from acclimate.training.options import Budget
 from acclimate.training.progress import TrainingBar
-from acclimate.training.texts import Text, as_corpus
-from acclimate.training.tokenizer import CHARACTERS, KINDS, sample, train_tokenizer
+from acclimate.training.result import MANIFEST_FILE, AdaptResult, read_manifest, roundtrip_json
+from acclimate.training.tokenizer import DEFAULT_SAMPLE_CHARACTERS, TOKENIZER_KINDS, sample_documents, train_tokenizer
 
-WORDPIECE = ("albert", "bert", "distilbert", "electra")
+ARCHITECTURES = ("albert", "bert", "camembert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta")
+SIZES = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768)}
+"""Layers and width of Turc et al., 2019 ("Well-Read Students Learn Better"); a head for every 64 units of width."""
+POSITIONS_AFTER_PADDING = ("camembert", "roberta", "xlm-roberta")
+"""Their first two positions are never used, so that 512 tokens take 514."""
+
+
+def make_config(architecture: str | Path, size: str | None = None, changes: dict[str, Any] | None = None) -> Any:
+    """Make the configuration of a model.
+
+    Args:
+        architecture: One of :data:`ARCHITECTURES`; or a folder, a JSON file or a model of the hub (with ``/`` in its
+            name)
+            whose configuration is taken.
+        size: One of :data:`SIZES`: layers, width and heads; the feed-forward layers keep their ratio to the width.
+            None for what the configuration says, of a family the defaults of ``transformers``.
+        changes: Values of single settings, as ``{"hidden_size": 256}``; strings are read as JSON where they can be.
+
+    Returns:
+        A configuration; what the vocabulary decides is still to come (see :func:`fit_config_to_tokenizer`).
+
+    Raises:
+        UserError: If the architecture or a setting is unknown, or the values do not make a model.
+    """
+    config = _load_base_config(str(architecture))
+    named = {**_size_settings(config, size), **_parse_changes(config, changes or {})}
+    try:
+        config = type(config).from_dict({**config.to_dict(), **named})
+        width, heads = config.hidden_size, config.num_attention_heads
+        if min(width, heads, config.num_hidden_layers) < 1:
+            raise UserError("Layers, width and heads of a model must be 1 or more.")
+        if width % heads:
+            raise UserError(
+                f"hidden_size {width} cannot be split among {heads} heads: set num_attention_heads to a divisor of it."
+            )
+        with torch.device("meta"):
+            AutoModelForMaskedLM.from_config(config)
+    except (ValueError, TypeError, RuntimeError, KeyError, StrictDataclassError) as error:
+        reason = f"no such value {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        raise UserError(f"These settings do not make a model: {reason}") from error
+    return config
+
+
+def _load_base_config(architecture: str) -> Any:
+    if architecture in ARCHITECTURES:
+        positions = {"max_position_embeddings": 514} if architecture in POSITIONS_AFTER_PADDING else {}
+        return AutoConfig.for_model(architecture, **positions)
+    folder = local_folder(architecture)
+    known = folder.exists() if folder else "/" in architecture  # with a slash, it may be a name of the hub
+    if not known:
+        raise UserError(
+            f"Unknown architecture '{architecture}'.{did_you_mean(architecture, ARCHITECTURES)} Give one of "
+            f"{', '.join(ARCHITECTURES)}, or a folder or JSON file with a configuration."
+        )
+    try:
+        config = AutoConfig.from_pretrained(architecture, trust_remote_code=False)
+    except (OSError, ValueError, StrictDataclassError) as error:
+        raise UserError(f"No configuration could be read from '{architecture}': {first_line(error)}") from error
+    if config.model_type not in ARCHITECTURES:
+        raise unknown_name_error(f"architecture (in '{architecture}')", config.model_type, ARCHITECTURES)
+    return config
+
+
+def _size_settings(config: Any, size: str | None) -> dict[str, Any]:
+    """Return the settings of a named size under the names that the architecture has for them."""
+    if size is None:
+        return {}
+    if size not in SIZES:
+        raise unknown_name_error("size", size, SIZES)
+    layers, width = SIZES[size]
+    inner = "hidden_dim" if config.model_type == "distilbert" else "intermediate_size"
+    values = {
+        "num_hidden_layers": layers,
+        "hidden_size": width,
+        "num_attention_heads": width // 64,
+        inner: getattr(config, inner) * width // config.hidden_size,
+    }
+    # Lists with an entry a layer follow from the number of layers again.
+    listed = {name: None for name in ("layer_types",) if hasattr(config, name)}
+    return {**{config.attribute_map.get(name, name): value for name, value in values.items()}, **listed}
+
+
+def _parse_changes(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
+    # What every configuration has says nothing about the network, and the tokenizer decides on the ids.
+    own = {name for name in config.to_dict() if not name.endswith("_token_id")} - {*PreTrainedConfig().to_dict()}
+    known = {*own, *config.attribute_map} - {"vocab_size", "model_type"}
+    values = {}
+    for name, value in changes.items():
+        if name == "vocab_size":
+            raise UserError("The tokenizer decides on the vocabulary: use vocab-size, not the setting vocab_size.")
+        if name not in known:
+            raise unknown_name_error(f"setting of {config.model_type}", name, known)
+        try:
+            parsed = json.loads(value) if isinstance(value, str) else value
+        except ValueError:
+            parsed = value
+        values[config.attribute_map.get(name, name)] = parsed
+        if name == "num_hidden_layers" and hasattr(config, "layer_types"):
+            values.setdefault("layer_types", None)
+    return values
+
+
+def describe_config(config: Any) -> dict[str, Any]:
+    """Return what a configuration says of the network, without what the vocabulary decides."""
+    left_out = ("vocab_size", "transformers_version")
+    values = config.to_diff_dict().items()
+    return {name: value for name, value in values if name not in left_out and not name.endswith("_token_id")}
+
+
+def fit_config_to_tokenizer(config: Any, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
+    """Return the configuration with the size of a tokenizer's vocabulary and the ids of its special tokens.
+
+    Raises:
+        UserError: If the model counts positions from the id of the padding, and has none behind it.
+    """
+    values = {**config.to_dict(), "vocab_size": len(tokenizer)}
+    stand_in = {"bos": "cls", "eos": "sep"}
+    for role in ("pad", "bos", "eos", "cls", "sep"):
+        name = f"{role}_token_id"
+        if values.get(name) is not None:
+            found = getattr(tokenizer, name, None)
+            values[name] = found if found is not None else getattr(tokenizer, f"{stand_in.get(role, role)}_token_id")
+    pad, positions = values.get("pad_token_id"), values.get("max_position_embeddings")
+    if config.model_type in POSITIONS_AFTER_PADDING and pad is not None and pad + 1 >= positions:
+        raise UserError(
+            f"The padding of the tokenizer has the id {pad:,}, and {config.model_type} counts its {positions:,} "
+            "positions from there: give a tokenizer whose padding has a low id, or another architecture, such as bert."
+        )
+    return type(config).from_dict(values)
+
+
+def init_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
+    """Make a masked language model with random weights: the same for the same seed."""
+    with preserve_rng_state():
+        torch.manual_seed(seed)
+        return AutoModelForMaskedLM.from_config(config)
+
+
+WORDPIECE_ARCHITECTURES = ("albert", "bert", "distilbert", "electra")
 """Architectures that get a WordPiece tokenizer unless told otherwise; the others get byte-level BPE."""
 
 
@@ -47,15 +192,19 @@ class FromScratch(Method):
     """A kind to train, or a folder or model."""
     vocab_size: int | None = None
     lowercase: bool | None = None
-    tokenizer_characters: int = CHARACTERS
+    tokenizer_characters: int = DEFAULT_SAMPLE_CHARACTERS
 
     def file_contents(self) -> dict[str, str]:
         """Return a hash of the tokenizer, if it is not trained here: it may change under its name."""
-        return {} if self.tokenizer in KINDS else {"tokenizer": fingerprint_tokenizer(load_tokenizer(self.tokenizer))}
+        return (
+            {}
+            if self.tokenizer in TOKENIZER_KINDS
+            else {"tokenizer": fingerprint_tokenizer(load_tokenizer(self.tokenizer))}
+        )
 
 
 def pretrain(
-    corpus: Text,
+    corpus: TextInput,
     out: str | Path = "pretrained",
     *,
     architecture: str | Path = "bert",
@@ -64,7 +213,7 @@ def pretrain(
     tokenizer: str | Path | None = None,
     vocab_size: int | None = None,
     lowercase: bool | None = None,
-    tokenizer_characters: int = CHARACTERS,
+    tokenizer_characters: int = DEFAULT_SAMPLE_CHARACTERS,
     keep_steps: Collection[int] = (),
     seed: int = 0,
     max_length: int = 256,
@@ -93,7 +242,7 @@ def pretrain(
     Args:
         corpus: Text files, folders or globs, or a :class:`acclimate.corpus.Corpus`.
         out: Folder to make.
-        architecture: A family (:data:`acclimate.training.architecture.FAMILIES`), or a folder, JSON file or model of
+        architecture: A family (:data:`acclimate.training.pretrain.ARCHITECTURES`), or a folder, JSON file or model of
             the hub whose configuration is taken.
         size: ``"tiny"``, ``"mini"``, ``"small"``, ``"medium"`` (Turc et al., 2019) or ``"base"``; by default what the
             configuration says.
@@ -122,22 +271,22 @@ def pretrain(
     out = Path(out)
     budget = Budget(**{name: options.get(name) for name in ("steps", "epochs", "tokens", "max_minutes")})
     check_positive(tokenizer_characters=tokenizer_characters)
-    config = configure(architecture, size, changes)
+    config = make_config(architecture, size, changes)
     if tokenizer is None:
-        tokenizer = "wordpiece" if config.model_type in WORDPIECE else "byte-bpe"
-    if str(tokenizer) not in KINDS and (vocab_size, lowercase) != (None, None):
+        tokenizer = "wordpiece" if config.model_type in WORDPIECE_ARCHITECTURES else "byte-bpe"
+    if str(tokenizer) not in TOKENIZER_KINDS and (vocab_size, lowercase) != (None, None):
         raise UserError(f"The tokenizer '{tokenizer}' is not trained here: leave out vocab-size and lower-casing.")
     text = as_corpus(corpus, text_column)
-    method = FromScratch(description(config), str(tokenizer), vocab_size, lowercase, tokenizer_characters)
-    check_steps(keep_steps, method, budget.steps)
+    method = FromScratch(describe_config(config), str(tokenizer), vocab_size, lowercase, tokenizer_characters)
+    check_keep_steps(keep_steps, method, budget.steps)
     start = out.parent / f".{out.name}.start"
-    group = processes()
+    group = join_process_group()
 
     def made() -> Path:
-        with group.first_alone():
+        with group.main_process_first():
             if group.first:
-                with only_writer(start):
-                    _make_start(start, config, method, text, seed, progress)
+                with output_lock(start):
+                    _write_initial_model(start, config, method, text, seed, progress)
         return start
 
     result = adapt(
@@ -161,13 +310,17 @@ def pretrain(
     return result
 
 
-def _make_start(start: Path, config: Any, method: FromScratch, text: Corpus, seed: int, progress: bool) -> None:
+def _write_initial_model(
+    start: Path, config: Any, method: FromScratch, text: Corpus, seed: int, progress: bool
+) -> None:
     """Make the model folder of step 0, unless it is there from a run that was cut."""
-    plan = plain({**asdict(method), "files": method.file_contents(), "seed": seed, "corpus": text.fingerprint})
-    if read_card(start) == plan:
+    plan = roundtrip_json(
+        {**asdict(method), "files": method.file_contents(), "seed": seed, "corpus": text.fingerprint}
+    )
+    if read_manifest(start) == plan:
         return
-    tokenizer = _tokenizer(method, text, progress)
-    model = fresh_model(fit_vocabulary(config, tokenizer), seed)
+    tokenizer = _load_or_train_tokenizer(method, text, progress)
+    model = init_model(fit_config_to_tokenizer(config, tokenizer), seed)
     room = longest_text(model)
     tokenizer.model_max_length = min(tokenizer.model_max_length, room or tokenizer.model_max_length)
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
@@ -176,20 +329,20 @@ def _make_start(start: Path, config: Any, method: FromScratch, text: Corpus, see
         f"{len(tokenizer):,} tokens, {millions:.1f} M parameters, seed {seed}.",
         enabled=progress,
     )
-    with new_folder(start) as folder:
+    with atomic_folder(start) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        write_json(folder / CARD, plan)
+        write_json(folder / MANIFEST_FILE, plan)
 
 
-def _tokenizer(method: FromScratch, text: Corpus, progress: bool) -> PreTrainedTokenizerBase:
-    kind = next((kind for kind in KINDS if kind == method.tokenizer), None)
+def _load_or_train_tokenizer(method: FromScratch, text: Corpus, progress: bool) -> PreTrainedTokenizerBase:
+    kind = next((kind for kind in TOKENIZER_KINDS if kind == method.tokenizer), None)
     if kind is None:
         tokenizer = load_tokenizer(method.tokenizer)
         if tokenizer.mask_token_id is None or tokenizer.pad_token_id is None:
             raise UserError(f"The tokenizer '{method.tokenizer}' has no mask or no padding token; give another.")
         return tokenizer
-    documents, total = sample(text, method.tokenizer_characters, progress)
+    documents, total = sample_documents(text, method.tokenizer_characters, progress)
     read = sum(map(len, documents))
     TrainingBar.say(
         f"Training a tokenizer ({kind}) on {len(documents):,} documents: {read:,} of {total:,} characters.",

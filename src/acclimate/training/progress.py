@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from acclimate.corpus.progress import can_draw
-from acclimate.corpus.progress_lines import ProgressLines
-
-if TYPE_CHECKING:
-    from acclimate.training.trainer import StepTrainer
+from acclimate.progress import ProgressLines, can_draw
 
 
 class TrainingBar:
@@ -42,7 +38,7 @@ class TrainingBar:
         if self._lines is not None:
             self._lines.end(self._note, always=kind is None)
 
-    def __call__(self, share: float, trainer: StepTrainer) -> None:
+    def __call__(self, share: float, trainer: Any) -> None:
         """Show how far training has come."""
         loss = f"loss {trainer.last_terms['loss']:.3f}, " if trainer.last_terms else ""
         speed = trainer.tokens / max(1e-9, trainer.clock.seconds)

@@ -10,12 +10,18 @@ from typing import Any
 
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus
-from acclimate.files import new_folder, write_json
+from acclimate.files import atomic_folder, write_json
+from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import Method
-from acclimate.training.outcome import CARD, LOG, AdaptResult, open_work, read_card
-from acclimate.training.preview import remember
-from acclimate.training.processes import Processes
 from acclimate.training.progress import TrainingBar
+from acclimate.training.result import (
+    LOG_FILE,
+    MANIFEST_FILE,
+    AdaptResult,
+    cache_masked_texts,
+    open_work_folder,
+    read_manifest,
+)
 
 
 def stages_folder(out: Path) -> Path:
@@ -31,7 +37,7 @@ def adapt_in_stages(
     out: Path,
     config: dict[str, Any],
     options: Mapping[str, Any],
-    group: Processes,
+    group: ProcessGroup,
 ) -> AdaptResult:
     """Run the stages and join them.
 
@@ -53,7 +59,7 @@ def adapt_in_stages(
     """
     stages = method.stages()
     work = stages_folder(out)
-    open_work(work, config, group)
+    open_work_folder(work, config, group)
     places: list[Path] = []
     results: list[AdaptResult] = []
     for number, stage in enumerate(stages, 1):
@@ -76,28 +82,28 @@ def adapt_in_stages(
     )
     group.wait()
     if group.first:
-        remember(config, total.masked)
-        with new_folder(out) as folder:
+        cache_masked_texts(config, total.masked)
+        with atomic_folder(out) as folder:
             shutil.copytree(places[-1], folder, dirs_exist_ok=True)
-            (folder / LOG).write_text("".join(_joined_logs(places)), encoding="utf-8")
-            cards = [read_card(place) for place in places]
+            (folder / LOG_FILE).write_text("".join(_join_logs(places)), encoding="utf-8")
+            cards = [read_manifest(place) for place in places]
             about = {name: str(getattr(method, name)) for name in ("paper", "summary")}
-            write_json(folder / CARD, {**config, "about": about, "stages": cards, "result": total.measured()})
+            write_json(folder / MANIFEST_FILE, {**config, "about": about, "stages": cards, "result": total.measured()})
             write_adapted_card(folder, out.name)
         shutil.rmtree(work, ignore_errors=True)
     group.wait()
     return total
 
 
-def _joined_logs(places: Sequence[Path]) -> list[str]:
+def _join_logs(places: Sequence[Path]) -> list[str]:
     """Return the lines of all logs; steps, tokens and seconds go on where the stage before stopped."""
     lines = []
     done = {"step": 0, "tokens": 0, "seconds": 0.0}
     for number, place in enumerate(places, 1):
-        for text in (place / LOG).read_text(encoding="utf-8").splitlines():
+        for text in (place / LOG_FILE).read_text(encoding="utf-8").splitlines():
             line = json.loads(text)
             moved = {name: round(line[name] + before, 1) for name, before in done.items() if name in line}
             lines.append(json.dumps({**line, **moved, "stage": number}) + "\n")
-        result = read_card(place)["result"]
+        result = read_manifest(place)["result"]
         done = {"step": done["step"] + result["steps"], **{n: done[n] + result[n] for n in ("tokens", "seconds")}}
     return lines

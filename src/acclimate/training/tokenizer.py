@@ -17,21 +17,23 @@ from typing import Literal
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from acclimate.corpus.progress import Progress
 from acclimate.errors import UserError
+from acclimate.progress import Progress
 
-Kind = Literal["wordpiece", "byte-bpe"]
-KINDS: tuple[Kind, ...] = ("wordpiece", "byte-bpe")
-VOCABULARY = 30_000
-CHARACTERS = 50_000_000
-LETTERS = 1_000
+TokenizerKind = Literal["wordpiece", "byte-bpe"]
+TOKENIZER_KINDS: tuple[TokenizerKind, ...] = ("wordpiece", "byte-bpe")
+DEFAULT_VOCAB_SIZE = 30_000
+DEFAULT_SAMPLE_CHARACTERS = 50_000_000
+MAX_ALPHABET = 1_000
 """Letters that a WordPiece vocabulary knows at most, the most frequent ones; words with others are unknown."""
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 """In the order of RoBERTa's first ids: its positions begin behind the id of the padding, 1."""
 
 
-def sample(corpus: Iterable[str], characters: int = CHARACTERS, progress: bool = True) -> tuple[list[str], int]:
+def sample_documents(
+    corpus: Iterable[str], characters: int = DEFAULT_SAMPLE_CHARACTERS, progress: bool = True
+) -> tuple[list[str], int]:
     """Read a corpus once and keep a random part of its documents, whatever their order; the same at every reading.
 
     A document is kept by a hash of its text. Whenever what is kept outgrows the limit, half of it goes. No document
@@ -63,7 +65,7 @@ def sample(corpus: Iterable[str], characters: int = CHARACTERS, progress: bool =
 
 def train_tokenizer(
     texts: Sequence[str],
-    kind: Kind,
+    kind: TokenizerKind,
     vocab_size: int | None = None,
     *,
     lowercase: bool | None = None,
@@ -83,12 +85,12 @@ def train_tokenizer(
     Raises:
         UserError: If the vocabulary has no room for the letters of the text, or the text does not give so many pieces.
     """
-    size = VOCABULARY if vocab_size is None else vocab_size
+    size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
     tokenizer: PreTrainedTokenizerBase
     if kind == "wordpiece":
-        tokenizer = _wordpiece(texts, size, lowercase is not False, progress)
+        tokenizer = _train_wordpiece(texts, size, lowercase is not False, progress)
     else:
-        tokenizer = _byte_bpe(texts, size, bool(lowercase), progress)
+        tokenizer = _train_byte_bpe(texts, size, bool(lowercase), progress)
     if len(tokenizer) < size and vocab_size is not None:
         raise UserError(
             f"The text gives a vocabulary of {len(tokenizer):,} tokens, not {vocab_size:,}. Set vocab-size to "
@@ -97,7 +99,7 @@ def train_tokenizer(
     return tokenizer
 
 
-def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Sequence[str], progress: bool) -> None:
+def _train_on_texts(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Sequence[str], progress: bool) -> None:
     def told() -> Iterable[str]:
         with Progress("Training the tokenizer", len(texts), unit="documents", enabled=progress) as bar:
             for number, text in enumerate(texts):
@@ -107,21 +109,21 @@ def _train(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Sequence[str]
     tokenizer.train_from_iterator(told(), trainer=trainer, length=len(texts))
 
 
-def _check_room(size: int, needed: int, what: str) -> None:
+def _check_vocab_size(size: int, needed: int, what: str) -> None:
     if size <= needed:
         raise UserError(f"{what} alone take {needed} entries of the vocabulary: vocab-size must be more, not {size}.")
 
 
-def _wordpiece(texts: Sequence[str], size: int, lower: bool, progress: bool) -> BertTokenizer:
+def _train_wordpiece(texts: Sequence[str], size: int, lower: bool, progress: bool) -> BertTokenizer:
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    letters = _letters(texts, tokenizer)
+    letters = _frequent_letters(texts, tokenizer)
     # Punctuation and Chinese characters are words by themselves and never go on.
     split = tokenizer.pre_tokenizer.pre_tokenize_str
     inner = [f"##{letter}" for letter in letters if len(split(f"a{tokenizer.normalizer.normalize_str(letter)}")) == 1]
     inner = [piece for piece in inner if tokenizer.normalizer.normalize_str(piece[2:]).strip() == piece[2:]]
-    _check_room(size, len(BERT_TOKENS) + len(letters) + len(inner), "The letters of the text")
+    _check_vocab_size(size, len(BERT_TOKENS) + len(letters) + len(inner), "The letters of the text")
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=2,
@@ -131,11 +133,11 @@ def _wordpiece(texts: Sequence[str], size: int, lower: bool, progress: bool) -> 
         limit_alphabet=len(letters),
         show_progress=False,
     )
-    _train(tokenizer, trainer, texts, progress)
+    _train_on_texts(tokenizer, trainer, texts, progress)
     return BertTokenizer(vocab=tokenizer.get_vocab(), do_lower_case=lower)
 
 
-def _letters(texts: Sequence[str], tokenizer: Tokenizer) -> list[str]:
+def _frequent_letters(texts: Sequence[str], tokenizer: Tokenizer) -> list[str]:
     """Return the most frequent letters after normalisation, sorted."""
     raw: Counter[str] = Counter()
     for text in texts:
@@ -145,10 +147,10 @@ def _letters(texts: Sequence[str], tokenizer: Tokenizer) -> list[str]:
         for normal in tokenizer.normalizer.normalize_str(letter).split():
             counts.update(dict.fromkeys(normal, count))
     frequent = sorted(counts, key=lambda letter: (-counts[letter], letter))
-    return sorted(frequent[:LETTERS])
+    return sorted(frequent[:MAX_ALPHABET])
 
 
-def _byte_bpe(texts: Sequence[str], size: int, lower: bool, progress: bool) -> PreTrainedTokenizerFast:
+def _train_byte_bpe(texts: Sequence[str], size: int, lower: bool, progress: bool) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     if lower:
         tokenizer.normalizer = normalizers.Lowercase()
@@ -158,7 +160,7 @@ def _byte_bpe(texts: Sequence[str], size: int, lower: bool, progress: bool) -> P
     # The mask stands for a word with the space before it.
     mask = AddedToken(ROBERTA_TOKENS[-1], lstrip=True, normalized=False, special=True)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    _check_room(size, len(ROBERTA_TOKENS) + len(letters), "The 256 bytes and the special tokens")
+    _check_vocab_size(size, len(ROBERTA_TOKENS) + len(letters), "The 256 bytes and the special tokens")
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=2,
@@ -166,7 +168,7 @@ def _byte_bpe(texts: Sequence[str], size: int, lower: bool, progress: bool) -> P
         initial_alphabet=letters,
         show_progress=False,
     )
-    _train(tokenizer, trainer, texts, progress)
+    _train_on_texts(tokenizer, trainer, texts, progress)
     ids = json.loads(tokenizer.to_str())["model"]["vocab"]
     tokenizer.post_processor = processors.RobertaProcessing(
         (end, ids[end]), (start, ids[start]), trim_offsets=True, add_prefix_space=False

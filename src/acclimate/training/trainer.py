@@ -1,4 +1,7 @@
-"""The ``Trainer`` of transformers with our engine inside: one step is one item of the data set."""
+"""The ``Trainer`` of transformers with our engine inside: one step is one item of the data set.
+
+One training with checkpoints, from a data set of steps to its end.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ import json
 import math
 import shutil
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +17,20 @@ import torch
 from torch import Tensor
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
+from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError
-from acclimate.files import disk_errors, read_json, write_json, write_text
+from acclimate.files import read_json, translate_disk_errors, write_json, write_text
+from acclimate.kernels.allocator import MallocTrimCallback
 from acclimate.objectives import Batch
-from acclimate.training.batches import Steps
-from acclimate.training.diagnosis import diverged
+from acclimate.training.batches import StepDataset
+from acclimate.training.checkpoints import find_newest_checkpoint, mark_complete, remove_incomplete_checkpoints
+from acclimate.training.diagnosis import make_divergence_error
+from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
-from acclimate.training.processes import Processes
-from acclimate.training.saved import seal
+from acclimate.training.progress import TrainingBar
 from acclimate.updates import UpdateRule
 
 SECONDS_BETWEEN_CHECKPOINTS = 300
@@ -32,10 +39,10 @@ SECONDS_BETWEEN_CHECKPOINTS = 300
 class Clock:
     """Seconds of training, over all the runs that it took; and how much of a time budget they used."""
 
-    def __init__(self, budget: float | None = None, group: Processes | None = None) -> None:
+    def __init__(self, budget: float | None = None, group: ProcessGroup | None = None) -> None:
         """Start at zero, with ``budget`` seconds to spend or none."""
         self.budget, self.earlier, self._start = budget, 0.0, time.monotonic()
-        self._group, self._agreed = group or Processes(), 0.0
+        self._group, self._agreed = group or ProcessGroup(), 0.0
 
     @property
     def seconds(self) -> float:
@@ -55,17 +62,17 @@ class Clock:
     def look(self, device: torch.device) -> None:
         """Let all processes agree on the time."""
         if self.budget is not None and self._group.size > 1:
-            self._agreed = self._group.agree(self.seconds / self.budget, device)
+            self._agreed = self._group.broadcast_value(self.seconds / self.budget, device)
 
 
 class StepTrainer(Trainer):
-    """Trains on the steps of a :class:`Steps` data set with an :class:`Engine` and an update rule."""
+    """Trains on the steps of a :class:`StepDataset` data set with an :class:`Engine` and an update rule."""
 
     def __init__(
         self,
         engine: Engine,
         args: TrainingArguments,
-        steps: Steps,
+        steps: StepDataset,
         *,
         rule: UpdateRule | None,
         clock: Clock,
@@ -97,10 +104,10 @@ class StepTrainer(Trainer):
         self._recent: list[dict[str, Tensor]] = []
         self.last_terms: dict[str, float] = {}
         model = engine.readers["student"]
-        super().__init__(model=model, args=args, train_dataset=steps, data_collator=_the_one)
+        super().__init__(model=model, args=args, train_dataset=steps, data_collator=_unwrap_batch)
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
-        self.add_callback(_Hooks(self, progress, save_every))
+        self.add_callback(_StepCallback(self, progress, save_every))
 
     def get_train_dataloader(self) -> DataLoader:
         """Return the loader of steps, in order: the order of texts is the data set's business."""
@@ -108,7 +115,7 @@ class StepTrainer(Trainer):
             self.train_dataset,  # type: ignore[arg-type]
             batch_size=1,
             shuffle=False,
-            collate_fn=_the_one,
+            collate_fn=_unwrap_batch,
         )
         return loader
 
@@ -153,7 +160,7 @@ class StepTrainer(Trainer):
         batches: list[Batch] = [batch.to(self.args.device) for batch in inputs]
         terms = self.engine.step(batches)
         if not math.isfinite(terms["loss"].item()):
-            raise self._diverged(terms)
+            raise self._divergence_error(terms)
         self.rule.after_backward()
         self._terms = terms
         text = sum(batch.tokens - self._appended * batch.texts for batch in batches)
@@ -166,13 +173,13 @@ class StepTrainer(Trainer):
         """Stop before a gradient that is not finite spoils the weights."""
         norm = super()._get_grad_norm(*args, **options)
         if not math.isfinite(norm):
-            raise self._diverged(self._terms)
+            raise self._divergence_error(self._terms)
         return norm
 
-    def _diverged(self, terms: dict[str, Tensor]) -> Exception:
+    def _divergence_error(self, terms: dict[str, Tensor]) -> Exception:
         data: Any = self.train_dataset
         kept = Path(str(self.args.output_dir))
-        return diverged(self.engine, data, self.state.global_step, terms, self.args.learning_rate, kept)
+        return make_divergence_error(self.engine, data, self.state.global_step, terms, self.args.learning_rate, kept)
 
     def _save_checkpoint(self, *args: Any, **options: Any) -> None:
         """Write a checkpoint; a disk that is full leaves none behind, and weights that are not finite give none.
@@ -183,10 +190,10 @@ class StepTrainer(Trainer):
         """
         parameters = self.engine.readers["student"].parameters()
         if not all(bool(parameter.isfinite().all()) for parameter in parameters):
-            raise self._diverged(self._terms)
+            raise self._divergence_error(self._terms)
         folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
         try:
-            with disk_errors(folder):
+            with translate_disk_errors(folder):
                 super()._save_checkpoint(*args, **options)
         except OSError:
             shutil.rmtree(folder, ignore_errors=True)
@@ -249,7 +256,7 @@ class StepTrainer(Trainer):
         return 0
 
 
-class _Hooks(TrainerCallback):
+class _StepCallback(TrainerCallback):
     """The update rule around the step; the clock; checkpoints by time."""
 
     def __init__(self, trainer: StepTrainer, progress: Any, save_every: int | None) -> None:
@@ -293,7 +300,7 @@ class _Hooks(TrainerCallback):
             share = max(state.global_step / state.max_steps, trainer.clock.spent)
             self.progress(min(1.0, share), trainer)
         late = time.monotonic() - self._saved > SECONDS_BETWEEN_CHECKPOINTS
-        due = bool(trainer.engine.group.agree(float(late), args.device))
+        due = bool(trainer.engine.group.broadcast_value(float(late), args.device))
         if due if self.save_every is None else state.global_step % self.save_every == 0:
             control.should_save = state.global_step < state.max_steps
 
@@ -306,10 +313,10 @@ class _Hooks(TrainerCallback):
         group = self.trainer.engine.group
         so_far = {"seconds": self.trainer.clock.seconds, "tokens": self.trainer.tokens, "processes": group.size}
         write_json(folder / "clock.json", {**so_far, "recent": self.trainer.recent})
-        seal(folder)
+        mark_complete(folder)
 
 
-def resume_clock(checkpoint: Path, trainer: StepTrainer) -> None:
+def restore_clock(checkpoint: Path, trainer: StepTrainer) -> None:
     """Go on counting time and tokens from where a checkpoint stopped.
 
     Raises:
@@ -328,6 +335,75 @@ def resume_clock(checkpoint: Path, trainer: StepTrainer) -> None:
         trainer.clock.look(trainer.args.device)
 
 
-def _the_one(items: Any) -> Any:
+def _unwrap_batch(items: Any) -> Any:
     """Collate a batch of one: the item itself."""
     return items[0]
+
+
+def train(
+    engine: Engine,
+    data: StepDataset,
+    work: Path,
+    *,
+    rule: UpdateRule | None,
+    seed: int,
+    learning_rate: float,
+    title: str,
+    progress: bool,
+    weight_decay: float = 0.0,
+    warmup: float = 0.1,
+    minutes: float | None = None,
+    save_every: int | None = None,
+    appended: int = 0,
+    callbacks: Sequence[Callable[[StepTrainer], TrainerCallback]] = (),
+    report_to: Sequence[str] = (),
+    run_name: str | None = None,
+) -> StepTrainer:
+    """Train with checkpoints in ``work``; go on from the last whole one if there is one."""
+    work.mkdir(parents=True, exist_ok=True)
+    if engine.group.first:
+        remove_incomplete_checkpoints(work)
+    engine.group.wait()
+    set_seed(seed)
+    args = use_single_device(
+        TrainingArguments(
+            output_dir=str(work),
+            use_cpu=default_device().type == "cpu",
+            max_steps=len(data),
+            learning_rate=learning_rate,
+            weight_decay=weight_decay,
+            adam_epsilon=1e-6,
+            max_grad_norm=1.0,
+            logging_steps=max(1, min(50, len(data) // 50)),
+            logging_nan_inf_filter=False,
+            save_strategy="no",
+            seed=seed,
+            disable_tqdm=True,
+            report_to=list(report_to) or "none",
+            run_name=run_name,
+            remove_unused_columns=False,
+        )
+    )
+    with TrainingBar(title, enabled=progress) as bar:
+        trainer = StepTrainer(
+            engine,
+            args,
+            data,
+            rule=rule,
+            clock=Clock(None if minutes is None else 60 * minutes, engine.group),
+            log_file=work / "log.jsonl",
+            warmup=warmup,
+            progress=bar,
+            save_every=save_every,
+            appended=appended,
+        )
+        trainer.add_callback(MallocTrimCallback())
+        for callback in callbacks:
+            trainer.add_callback(callback(trainer))
+        checkpoint = find_newest_checkpoint(work)
+        if checkpoint is not None:
+            restore_clock(checkpoint, trainer)
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+    # Left over from the last step, it would be in the way of whatever the caller does with the model.
+    engine.readers["student"].zero_grad(set_to_none=True)
+    return trainer

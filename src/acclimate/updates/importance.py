@@ -1,4 +1,7 @@
-"""Importance of heads and other units to general knowledge: how dropout disturbs them (DGA, Eq. 5 to 8 and 10)."""
+"""Importance of heads and other units to general knowledge: how dropout disturbs them (DGA, Eq. 5 to 8 and 10).
+
+How sure an importance is that was measured on a part of a text: the jackknife over groups of texts.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 
-from acclimate.backbone import Gated, encode, language_head
-from acclimate.backbone.device import Precision, autocast
-from acclimate.backbone.lowered import weights_for_a_step
+from acclimate.device import Precision, autocast
 from acclimate.errors import UserError
+from acclimate.kernels.mixed_precision import step_weights
+from acclimate.models import UnitGroup, encode, language_head
 from acclimate.objectives import Batch, mean_pool
 
 Representation = Literal["hidden", "logits"]
@@ -47,7 +50,7 @@ def dropout_divergence(
 
 def summed_importance(
     model: PreTrainedModel,
-    units: Mapping[str, Sequence[Gated]],
+    units: Mapping[str, Sequence[UnitGroup]],
     batches: Iterable[Batch],
     *,
     representation: Representation = "hidden",
@@ -60,7 +63,7 @@ def summed_importance(
 
     Args:
         model: A masked language model with attached attention.
-        units: The layers of each part that is measured (see :func:`acclimate.backbone.gate_units`).
+        units: The layers of each part that is measured (see :func:`acclimate.models.gate_units`).
         batches: Micro-batches of one text a row.
         representation: See :func:`dropout_divergence`. The paper says "the resulting representations"; the hidden
             state is the default, since it is what those words name and needs no vocabulary projection at every token.
@@ -78,7 +81,7 @@ def summed_importance(
     shapes = {part: (len(layers), layers[0].units) for part, layers in units.items()}
     total = {part: torch.zeros(shape, device=device) for part, shape in shapes.items()}
     texts = 0
-    with _frozen_in_training(model), weights_for_a_step(model, precision, device)():
+    with _train_mode_without_gradients(model), step_weights(model, precision, device)():
         for batch in batches:
             batch = batch.to(device)
             if batch.texts != len(batch.text):
@@ -123,7 +126,7 @@ def mean_importance(groups: Sequence[tuple[int, Mapping[str, Tensor]]]) -> dict[
 
 
 @contextmanager
-def _frozen_in_training(model: nn.Module) -> Iterator[None]:
+def _train_mode_without_gradients(model: nn.Module) -> Iterator[None]:
     """Put a model into training mode and keep gradients from its parameters; both as before afterwards."""
     trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
     training = model.training
@@ -138,7 +141,7 @@ def _frozen_in_training(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-def normalise(importance: Tensor, protect: Literal["unusual", "important"] = "unusual") -> Tensor:
+def normalise_importance(importance: Tensor, protect: Literal["unusual", "important"] = "unusual") -> Tensor:
     """Normalise importances layer by layer to [0, 1] (Eq. 10).
 
     Args:
@@ -153,11 +156,11 @@ def normalise(importance: Tensor, protect: Literal["unusual", "important"] = "un
     """
     if protect not in ("unusual", "important"):
         raise UserError(f"Importances protect 'unusual' or 'important' heads, not '{protect}'.")
-    score = standing(importance)
+    score = standardise_importance(importance)
     return score.abs() if protect == "unusual" else score.clamp(min=0)
 
 
-def standing(importance: Tensor) -> Tensor:
+def standardise_importance(importance: Tensor) -> Tensor:
     """Return tanh of the standardised importances of a layer: where a unit stands among its own (Eq. 10).
 
     Args:
@@ -171,3 +174,36 @@ def standing(importance: Tensor) -> Tensor:
     # Relative to the scores' size: the spread of equal scores is rounding noise, which must not be blown up.
     flat = spread <= 1e-6 * importance.abs().amax(1, keepdim=True)
     return torch.tanh(torch.where(flat, 0.0, centred / spread.masked_fill(flat, 1.0)))
+
+
+MIN_GROUPS = 4
+"""Groups from which on the error is told: with fewer it is itself too much by chance."""
+
+
+def estimate_sampling_error(groups: Sequence[tuple[int, Mapping[str, Tensor]]]) -> float | None:
+    """Return the standard error of normalised importances, as far as it comes from texts and dropout draws.
+
+    The jackknife (Tukey, 1958): each of the g groups is left out once, and the variance of a value is (g - 1)/g times
+    the sum of the squares of what this changes. It is taken of tanh(z) with its sign, before Eq. 10 of DGA makes it
+    positive, so it holds for either way to protect.
+
+    Args:
+        groups: Random parts of the text: the number of texts, and the sum of their importances, (layers, units) for
+            each part, as :func:`acclimate.updates.summed_importance` returns them.
+
+    Returns:
+        The root mean square over the units of a part, of the part where it is largest; between 0 and 1 in practice,
+        as the importances are. None with fewer than :data:`MIN_GROUPS` groups.
+    """
+    count = len(groups)
+    if count < MIN_GROUPS:
+        return None
+    texts = torch.tensor([float(number) for number, _ in groups], dtype=torch.float64)
+    errors = []
+    for part in groups[0][1]:
+        sums = torch.stack([values[part].detach().cpu().double() for _, values in groups])
+        without = (sums.sum(0) - sums) / (texts.sum() - texts)[:, None, None]
+        scores = torch.stack([standardise_importance(values) for values in without])
+        variance = (count - 1) / count * (scores - scores.mean(0)).square().sum(0)
+        errors.append(float(variance.mean().sqrt()))
+    return max(errors)

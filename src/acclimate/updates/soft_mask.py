@@ -8,15 +8,15 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from acclimate.backbone import Gated
 from acclimate.errors import UserError
+from acclimate.models import UnitGroup
 from acclimate.updates.base import UpdateRule
 
 
 class SoftMask(UpdateRule):
     """Scale the learning of each unit by one minus its importance.
 
-    Which weights a unit owns is said by :meth:`acclimate.backbone.Gated.owned`.
+    Which weights a unit owns is said by :meth:`acclimate.models.UnitGroup.owned`.
 
     With ``on="update"``, the default, what the optimiser does to a weight is scaled: the weight moves (1 - I) of the
     way. That is what "constrain the update" means. With ``on="gradient"`` the gradient is scaled, as the equation is
@@ -27,7 +27,7 @@ class SoftMask(UpdateRule):
 
     def __init__(
         self,
-        units: Mapping[str, Sequence[Gated]],
+        units: Mapping[str, Sequence[UnitGroup]],
         importance: Mapping[str, Tensor],
         on: Literal["update", "gradient"] = "update",
     ) -> None:

@@ -14,13 +14,12 @@ from safetensors.torch import load_file
 from transformers import AutoModelForSequenceClassification, AutoTokenizer
 
 from acclimate.errors import UserError
-from acclimate.tasks import Task, cached, distill, finetune
-from acclimate.tasks.classification import ClassificationLearner
-from acclimate.tasks.classifier import load_classifier
-from acclimate.tasks.distillation.phases import Lesson
-from acclimate.tasks.distillation.scores import scores
-from acclimate.tasks.distillation.signs import teacher_signs
-from acclimate.tasks.loading import knows_task
+from acclimate.tasks import Task, distill, finetune, training_cache
+from acclimate.tasks.classification.classifier import ClassificationLearner, load_classifier
+from acclimate.tasks.distillation.initial_models import load_or_evaluate
+from acclimate.tasks.distillation.student_training import DistillationLoss
+from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
+from acclimate.tasks.loading import is_classifier_of
 from tests.cases import each
 from tests.tasks.distillation.conftest import CPU
 from tests.tasks.test_classification import QUICK, keyword_task
@@ -113,18 +112,18 @@ def test_only_distillation_never_reads_the_labels(teacher, untaught, tmp_path):
 def test_every_step_has_the_signs_of_its_own_examples(teacher, student, monkeypatch, few):
     # After shuffling, and although the two tokenizers cut a text differently: each example is known by its words.
     task, read, taught = keyword_task(), [], []
-    keep = Lesson.loss
+    keep = DistillationLoss.loss
 
     def signs_of(classifier, rows, connectors, *options):
         read.extend(words(classifier.tokenizer, row["input_ids"]) for row in rows)
-        return teacher_signs(classifier, rows, connectors, *options)
+        return compute_teacher_targets(classifier, rows, connectors, *options)
 
     def loss(self, model, inputs, places):
         taught.extend(zip(inputs["input_ids"].tolist(), places, strict=True))
         return keep(self, model, inputs, places)
 
-    monkeypatch.setattr(sys.modules["acclimate.tasks.distillation.distill"], "teacher_signs", signs_of)
-    monkeypatch.setattr(Lesson, "loss", loss)
+    monkeypatch.setattr(sys.modules["acclimate.tasks.distillation.distill"], "compute_teacher_targets", signs_of)
+    monkeypatch.setattr(DistillationLoss, "loss", loss)
     distill(teacher, student, task, epochs=2, distill_share=1.0, batch_size=8, few_shot=few, **FAST)
     tokenizer = AutoTokenizer.from_pretrained(student)
     assert len(taught) == 2 * len(read) == 2 * (64 if few is None else 18)
@@ -197,7 +196,7 @@ def test_the_epoch_that_is_best_on_dev_is_kept(teacher, untaught, monkeypatch):
 
     options = {**FAST, "epochs": 4, "distill_share": 0.75, "batch_size": 8, "select": "dev"}
     verb = sys.modules["acclimate.tasks.distillation.distill"]
-    monkeypatch.setattr(verb, "scores", lambda *_: {"test": {}, "dev": {}})
+    monkeypatch.setattr(verb, "load_or_evaluate", lambda *_: {"test": {}, "dev": {}})
     monkeypatch.setattr(ClassificationLearner, "measure", told)
     assert distill(teacher, untaught, keyword_task(), **options).epoch == 2
 
@@ -212,7 +211,7 @@ def test_models_that_do_not_know_the_task_learn_it_first(tiny_bert, student, tmp
     options = {"teacher_epochs": 8, "teacher_learning_rate": 3e-3, "epochs": 2, **FAST}
     result = distill(tiny_bert, student, keyword_task(), teacher_out=kept, **options)
     assert result.teacher_trained
-    assert knows_task(kept, keyword_task())
+    assert is_classifier_of(kept, keyword_task())
     again = distill(kept, student, keyword_task(), **options)
     assert (again.teacher_trained, again.probabilities) == (False, result.probabilities)
     # the teacher is what fine-tuning with the penalty makes
@@ -258,8 +257,8 @@ def test_what_distillations_share_is_done_once(tiny_bert, student, monkeypatch, 
     assert anew.probabilities == alone.probabilities and anew.train_loss == alone.train_loss
 
     trained, measured = [], []
-    train, measure = cached.train, ClassificationLearner.measure
-    monkeypatch.setattr(cached, "train", lambda *args, **kw: trained.append(args) or train(*args, **kw))
+    train, measure = training_cache.train, ClassificationLearner.measure
+    monkeypatch.setattr(training_cache, "train", lambda *args, **kw: trained.append(args) or train(*args, **kw))
     monkeypatch.setattr(
         ClassificationLearner, "measure", lambda self, *args: measured.append(args) or measure(self, *args)
     )
@@ -275,16 +274,16 @@ def test_what_distillations_share_is_done_once(tiny_bert, student, monkeypatch, 
 def test_scores_are_measured_again_where_the_cache_is_of_no_use(teacher, monkeypatch, tmp_path):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     learner = ClassificationLearner(load_classifier(teacher, keyword_task().labels, 64, CPU), keyword_task())
-    first = scores(learner, "fp32")
+    first = load_or_evaluate(learner, "fp32")
     (file,) = (tmp_path / "cache" / "scores").iterdir()
     file.write_text("{")
-    assert scores(learner, "fp32") == first
+    assert load_or_evaluate(learner, "fp32") == first
     file.write_text(json.dumps([{"test": {}, "dev": {}}, None]))
-    assert scores(learner, "fp32")["test"] == {}  # found, not measured
-    assert scores(ClassificationLearner(learner.classifier, keyword_task(), ["bad"]), "fp32")["test"] != {}
+    assert load_or_evaluate(learner, "fp32")["test"] == {}  # found, not measured
+    assert load_or_evaluate(ClassificationLearner(learner.classifier, keyword_task(), ["bad"]), "fp32")["test"] != {}
     with torch.no_grad():
         learner.model.classifier.bias += 10
-    assert scores(learner, "fp32")["test"] not in ({}, first["test"])
+    assert load_or_evaluate(learner, "fp32")["test"] not in ({}, first["test"])
 
 
 @pytest.mark.parametrize("change", [{"hidden_dropout_prob": 0.5}, {"num_attention_heads": 2}, {"layer_norm_eps": 0.1}])
@@ -343,8 +342,8 @@ SLIPS = [
 
 @each(("slip", "message"), SLIPS)
 def test_a_slip_in_a_stage_before_is_found_before_any(tiny_bert, student, slip, message, monkeypatch):
-    for name in ("finetune", "train_once"):
-        monkeypatch.setattr(f"acclimate.tasks.distillation.stages.{name}", None)
+    for name in ("finetune", "load_or_train"):
+        monkeypatch.setattr(f"acclimate.tasks.distillation.initial_models.{name}", None)
     with pytest.raises(UserError, match=message):
         distill(tiny_bert, student, keyword_task(), **{**FAST, **slip})
 
@@ -361,15 +360,15 @@ def test_the_penalty_makes_a_teacher_less_sure(tiny_bert):
 
 def test_a_classifier_of_other_labels_does_not_know_the_task(teacher, tiny_bert, tmp_path):
     task = keyword_task()
-    assert knows_task(teacher, task)
-    assert not knows_task(tiny_bert, task)
-    assert not knows_task(teacher, dataclasses.replace(task, labels=["good", "bad"]))
+    assert is_classifier_of(teacher, task)
+    assert not is_classifier_of(tiny_bert, task)
+    assert not is_classifier_of(teacher, dataclasses.replace(task, labels=["good", "bad"]))
     copy = shutil.copytree(teacher, tmp_path / "copy")
     config = json.loads((copy / "config.json").read_text())
     (copy / "config.json").write_text(json.dumps({**config, "problem_type": "multi_label_classification"}))
-    assert not knows_task(copy, task)
+    assert not is_classifier_of(copy, task)
     with pytest.raises(UserError, match="There is no model folder"):
-        knows_task(tmp_path / "nothing", task)
+        is_classifier_of(tmp_path / "nothing", task)
 
 
 @pytest.mark.parametrize("objective", ["boundary", "kl"])

@@ -10,12 +10,12 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
-from acclimate.backbone.device import default_device
+from acclimate.device import default_device
 from acclimate.errors import UserError
-from acclimate.tasks import Task, cached, finetune, load_task
+from acclimate.tasks import Task, finetune, load_task, training_cache
 from acclimate.tasks.qa import QATask
-from acclimate.tasks.qa.reader import load_reader
-from acclimate.tasks.qa.windows import Reading
+from acclimate.tasks.qa.model import load_qa_model
+from acclimate.tasks.qa.windows import WindowConfig
 from acclimate.tasks.text import task_text
 from tests.cases import each
 from tests.tasks.qa.toy import food_task, squad
@@ -60,7 +60,7 @@ def test_what_is_saved_is_a_plain_model_that_goes_on_from_its_head(learnt, tiny_
         output = model(**inputs)
     first, last = int(output.start_logits.argmax()), int(output.end_logits.argmax())
     assert tokenizer.decode(inputs["input_ids"][0, first : last + 1]) == result.predicted[0][0]
-    again = load_reader(out, Reading(64), default_device())
+    again = load_qa_model(out, WindowConfig(64), default_device())
     assert torch.equal(again.model.qa_outputs.weight, load_file(out / "model.safetensors")["qa_outputs.weight"])
     rows = [json.loads(line) for line in (out / "predictions.jsonl").read_text().splitlines()]
     assert [row["predicted"] for row in rows] == result.predicted
@@ -82,7 +82,7 @@ def test_the_same_seed_gives_the_same_answers(tiny_bert):
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_the_order_of_the_questions_changes_nothing(tiny_bert, side):
     """Nor does what they are batched with, on whichever side the tokenizer likes to pad."""
-    reader = load_reader(tiny_bert, Reading(40, overlap=10), default_device())
+    reader = load_qa_model(tiny_bert, WindowConfig(40, overlap=10), default_device())
     reader.tokenizer.padding_side = side
     questions = food_task(test=10).test
     forward, backward = (reader.answers(order, "fp32") for order in (questions, questions[::-1]))
@@ -93,7 +93,7 @@ def test_the_order_of_the_questions_changes_nothing(tiny_bert, side):
 
 
 def test_a_tokenizer_that_pads_on_the_left_marks_the_same_answers(tiny_bert):
-    reader = load_reader(tiny_bert, Reading(64), default_device())
+    reader = load_qa_model(tiny_bert, WindowConfig(64), default_device())
     reader.tokenizer.padding_side = "left"
     windows = reader.features(food_task(words=(10, 30)).train, seed=0)
     rows = [windows[place] for place in range(len(windows))]
@@ -107,7 +107,7 @@ def test_a_tokenizer_that_pads_on_the_left_marks_the_same_answers(tiny_bert):
 
 
 def test_questions_of_one_item_share_their_answers(tiny_bert):
-    reader = load_reader(tiny_bert, Reading(40, overlap=10), default_device())
+    reader = load_qa_model(tiny_bert, WindowConfig(40, overlap=10), default_device())
     name = "0123456789abcdef01234567"
     one, two = (replace(question, id=f"{name}_00{place}") for place, question in enumerate(food_task(test=2).test))
     (both,) = reader.answers([one, two], "fp32")
@@ -118,15 +118,15 @@ def test_questions_of_one_item_share_their_answers(tiny_bert):
 
 
 def test_long_training_answers_lift_the_limit(tiny_bert):
-    reader = load_reader(tiny_bert, Reading(64), default_device())
-    assert reader.answer_tokens == 30
+    reader = load_qa_model(tiny_bert, WindowConfig(64), default_device())
+    assert reader.max_answer_tokens == 30
     reader.features(food_task().train, seed=0)
-    assert reader.answer_tokens == 30
+    assert reader.max_answer_tokens == 30
     value = squad(20, 0, words=(40, 41))
     for paragraph in value["data"][0]["paragraphs"]:
         paragraph["qas"][0]["answers"] = [{"text": paragraph["context"], "answer_start": 0}]
     reader.features(QATask.of("long", value, value).train, seed=0)
-    assert reader.answer_tokens >= 81
+    assert reader.max_answer_tokens >= 81
 
 
 @each("kind", sorted(ENCODERS))
@@ -170,13 +170,13 @@ def trainings(monkeypatch, tmp_path):
     """The options of every first stage that is really trained, with a cache of its own."""
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     seen = []
-    real = cached.train
+    real = training_cache.train
 
     def train(model, rows, collate, options, *others, **more):
         seen.append(options)
         return real(model, rows, collate, options, *others, **more)
 
-    monkeypatch.setattr(cached, "train", train)
+    monkeypatch.setattr(training_cache, "train", train)
     return seen
 
 
@@ -207,7 +207,7 @@ def test_the_first_stage_is_trained_once_and_reused_exactly(tiny_bert, trainings
 
 
 def test_a_damaged_or_full_cache_costs_time_only(tiny_bert, trainings, tmp_path, monkeypatch):
-    monkeypatch.setattr(cached, "KEPT", 1)
+    monkeypatch.setattr(training_cache, "MAX_CACHED_TRAININGS", 1)
     task, options = food_task(train=8, test=4), {"epochs": 1, **QUICK}
     one = finetune(tiny_bert, task, first=food_task(train=9), **options)
     (kept,) = (tmp_path / "cache" / "trained").iterdir()
@@ -223,14 +223,14 @@ def test_an_equal_training_of_another_process_is_waited_for(tiny_bert, trainings
     one = finetune(tiny_bert, task, first=first, **options)
     (made,) = (tmp_path / "cache" / "trained").iterdir()
     made.rename(hidden := tmp_path / "hidden")
-    other = cached.Claim(made.parent / f".{made.name}.claim")
+    other = training_cache.Claim(made.parent / f".{made.name}.claim")
     assert other.take()
 
     def sleep(seconds):  # meanwhile the other process is done
         hidden.rename(made)
         other.release()
 
-    monkeypatch.setattr(cached.time, "sleep", sleep)
+    monkeypatch.setattr(training_cache.time, "sleep", sleep)
     assert finetune(tiny_bert, task, first=first, **options).probabilities == one.probabilities
     assert len(trainings) == 1
     assert [entry.name for entry in made.parent.iterdir()] == [made.name]

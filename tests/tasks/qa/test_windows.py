@@ -13,7 +13,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from acclimate.errors import UserError
 from acclimate.modules import add_virtual_tokens
 from acclimate.tasks.qa.data import Answer, Question
-from acclimate.tasks.qa.windows import Reading, Windows, cut
+from acclimate.tasks.qa.windows import WindowConfig, Windows, split_into_windows
 from tests.tiny import tiny_model, tiny_tokenizer
 
 
@@ -52,7 +52,7 @@ def test_a_special_token_in_a_text_is_text(kind):
     mark = tokenizer.sep_token or tokenizer.eos_token
     passage = f"one {mark} two"
     asked = Question("q", f"what {mark}?", passage, (Answer("two", passage.index("two")),))
-    windows = Windows([asked], tokenizer, Reading(60, 12, 8), segments=True)
+    windows = Windows([asked], tokenizer, WindowConfig(60, 12, 8), segments=True)
     (row,), tokens = list(windows), windows.tokens(0)
     plain = tokenizer("what?", "one two", return_token_type_ids=True)["input_ids"]
     number = tokenizer.convert_tokens_to_ids(mark)
@@ -63,7 +63,7 @@ def test_a_special_token_in_a_text_is_text(kind):
 @settings(deadline=None, max_examples=200)
 @given(asked(), st.sampled_from(sorted(TOKENIZERS)), st.integers(12, 60), st.integers(0, 40))
 def test_every_answer_that_fits_is_whole_in_some_window(question, kind, length, overlap):
-    windows = Windows([question], TOKENIZERS[kind], Reading(length, 8, overlap), segments=True)
+    windows = Windows([question], TOKENIZERS[kind], WindowConfig(length, 8, overlap), segments=True)
     tokens, answer = windows.tokens(0), question.answers[0]
     span = tokens.span(answer.start, answer.start + len(answer.text))
     assert span is not None
@@ -91,7 +91,7 @@ def test_every_answer_that_fits_is_whole_in_some_window(question, kind, length, 
 @given(asked(), st.sampled_from(sorted(TOKENIZERS)), st.integers(14, 60), st.integers(0, 20))
 def test_rows_are_those_of_the_tokenizer_itself(question, kind, length, overlap):
     tokenizer = TOKENIZERS[kind]
-    windows = Windows([question], tokenizer, Reading(length, 1000, overlap), segments=True)
+    windows = Windows([question], tokenizer, WindowConfig(length, 1000, overlap), segments=True)
     asked_tokens = len(tokenizer(question.text, add_special_tokens=False)["input_ids"])
     room = length - windows.layout.special
     if asked_tokens > room // 2:
@@ -120,7 +120,7 @@ def test_rows_are_those_of_the_tokenizer_itself(question, kind, length, overlap)
 
 @given(st.integers(0, 300), st.integers(1, 60), st.integers(0, 80))
 def test_the_cut_covers_all_and_no_window_is_idle(tokens, width, overlap):
-    pieces = cut(tokens, width, overlap)
+    pieces = split_into_windows(tokens, width, overlap)
     assert pieces[0][0] == 0
     assert pieces[-1][1] == tokens
     assert all(stop - first == width for first, stop in pieces[:-1])
@@ -135,7 +135,7 @@ def long_question(count=1, answer="wine"):
 
 
 def test_windows_without_the_answer_point_at_the_first_token():
-    windows = Windows(long_question(), tiny_tokenizer(), Reading(40, 8, 10), segments=False)
+    windows = Windows(long_question(), tiny_tokenizer(), WindowConfig(40, 8, 10), segments=False)
     hits = [row for row in windows if row["start_positions"]]
     assert 1 <= len(hits) < len(windows)
     assert all(row["end_positions"] == 0 for row in windows if row["start_positions"] == 0)
@@ -145,33 +145,33 @@ def test_windows_without_the_answer_point_at_the_first_token():
 
 
 def test_only_some_windows_without_answer_are_trained_on():
-    reading = Reading(40, 8, 10)
+    reading = WindowConfig(40, 8, 10)
     everything = Windows(long_question(3), tiny_tokenizer(), reading, segments=False)
-    some = Windows(long_question(3), tiny_tokenizer(), reading, segments=False).keep_for_training(1, seed=0)
-    same = Windows(long_question(3), tiny_tokenizer(), reading, segments=False).keep_for_training(1, seed=0)
+    some = Windows(long_question(3), tiny_tokenizer(), reading, segments=False).subsample_empty_windows(1, seed=0)
+    same = Windows(long_question(3), tiny_tokenizer(), reading, segments=False).subsample_empty_windows(1, seed=0)
     assert some.windows == same.windows
     for number in range(3):
         own = [window for window in some.windows if window.question == number]
         assert sum(window.answer == (0, 0) for window in own) == 1
         with_answer = [w for w in everything.windows if w.question == number and w.answer != (0, 0)]
         assert [window for window in own if window.answer != (0, 0)] == with_answer
-    none = Windows(long_question(3), tiny_tokenizer(), reading, segments=False).keep_for_training(0, seed=0)
+    none = Windows(long_question(3), tiny_tokenizer(), reading, segments=False).subsample_empty_windows(0, seed=0)
     assert all(window.answer != (0, 0) for window in none.windows)
-    full = Windows(long_question(3), tiny_tokenizer(), reading, segments=False).keep_for_training(99, seed=0)
+    full = Windows(long_question(3), tiny_tokenizer(), reading, segments=False).subsample_empty_windows(99, seed=0)
     assert full.windows == everything.windows
 
 
 def test_long_questions_are_cut_and_leave_half_to_the_passage():
     question = Question("q", "the " * 90, "a good wine", (Answer("wine", 7),))
-    windows = Windows([question], tiny_tokenizer(), Reading(384, 64, 128), segments=False)
+    windows = Windows([question], tiny_tokenizer(), WindowConfig(384, 64, 128), segments=False)
     assert windows.windows[0].offset == 1 + 64 + 1
-    windows = Windows([question], tiny_tokenizer(), Reading(23, 64, 128), segments=False)
+    windows = Windows([question], tiny_tokenizer(), WindowConfig(23, 64, 128), segments=False)
     assert windows.windows[0].offset == 1 + 10 + 1
 
 
 def test_virtual_tokens_stand_at_the_end():
     tokenizer = add_virtual_tokens(tiny_model("bert"), tiny_tokenizer(), 3)
-    windows = Windows(long_question(), tokenizer, Reading(40, 8, 10), segments=False)
+    windows = Windows(long_question(), tokenizer, WindowConfig(40, 8, 10), segments=False)
     names = tokenizer.convert_ids_to_tokens(windows[0]["input_ids"].tolist())
     assert len(names) == 40
     assert names[-4:] == ["[SEP]", "[VIRTUAL0]", "[VIRTUAL1]", "[VIRTUAL2]"]
@@ -179,4 +179,4 @@ def test_virtual_tokens_stand_at_the_end():
 
 def test_no_room_is_an_error():
     with pytest.raises(UserError, match="max_length=4 leaves no room"):
-        Windows(long_question(), tiny_tokenizer(), Reading(4), segments=False)
+        Windows(long_question(), tiny_tokenizer(), WindowConfig(4), segments=False)

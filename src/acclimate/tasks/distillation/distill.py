@@ -1,41 +1,79 @@
-"""From a teacher that knows the domain to a student of another architecture: the whole way, one call."""
+"""From a teacher that knows the domain to a student of another architecture: the whole way, one call.
+
+What a distillation measured.
+"""
 
 from __future__ import annotations
 
 import gc
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from torch import nn
 from transformers import set_seed
 
-from acclimate.backbone.device import choose_precision, default_device, to_device
+from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError
 from acclimate.files import check_replaceable, check_writable
-from acclimate.locks import one_writer
-from acclimate.modules.connectors import Connector, Connectors
-from acclimate.tasks.data import Task
-from acclimate.tasks.distillation.choices import check_choices
-from acclimate.tasks.distillation.phases import Lesson, switch_epoch, two_phases
-from acclimate.tasks.distillation.result import DistillResult
-from acclimate.tasks.distillation.scores import scores
-from acclimate.tasks.distillation.signs import teacher_signs, width
-from acclimate.tasks.distillation.stages import learnt, taught_into
-from acclimate.tasks.finished import decided_by, found
+from acclimate.locks import with_output_lock
+from acclimate.modules.connectors import ConnectorKind, Connectors
+from acclimate.tasks.classification.data import Task
+from acclimate.tasks.distillation.initial_models import finetune_into, load_or_evaluate, load_or_finetune
+from acclimate.tasks.distillation.student_training import (
+    DistillationLoss,
+    build_phase_hooks,
+    check_distill_options,
+    count_distillation_epochs,
+)
+from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets, representation_width
 from acclimate.tasks.kinds import load_task
-from acclimate.tasks.loop import train
-from acclimate.tasks.options import Options, as_names
-from acclimate.tasks.outcome import measured, write_learnt
-from acclimate.training.trackers import check_trackers, tracked
+from acclimate.tasks.options import FinetuneOptions, as_label_tuple
+from acclimate.tasks.result import FinetuneResult
+from acclimate.tasks.result_folder import evaluate_splits, load_matching_result, run_identity, write_result_folder
+from acclimate.tasks.trainer import train
+from acclimate.training.callbacks import check_trackers, tensorboard_folder
 
-NOT_DECIDING = ("teacher", "student", "task", "out", "teacher_out", "precision", "progress", "report_to")
+
+@dataclass(frozen=True, kw_only=True)
+class DistillResult(FinetuneResult):
+    """What a distillation measured.
+
+    ``seconds`` is by the clock of the call, without what the cache held; ``epoch``, ``steps`` and ``train_loss`` count
+    both phases.
+    """
+
+    objective: str
+    connector: str
+    """What ``"auto"`` became."""
+    distilled_epochs: int
+    """Epochs of the first phase."""
+    disagreement: list[float]
+    """Eq. 4 of DoKTra: how many units are active in only one of the models, a mean over up to 512 train examples,
+    without dropout: before the first step, then after each epoch of both phases."""
+    units: int
+    """How many units there are to disagree on."""
+    teacher_metrics: dict[str, Any]
+    """Of the teacher on the test split."""
+    teacher_dev_metrics: dict[str, Any] | None
+    teacher_trained: bool
+    """Whether the teacher was fine-tuned here."""
+    student_metrics: dict[str, Any]
+    """Of the student on the test split, before distillation."""
+    student_dev_metrics: dict[str, Any] | None
+    stage_seconds: dict[str, float]
+    """Seconds of ``teacher`` and ``student`` (their fine-tuning, zero if they knew the task), ``signs`` (reading the
+    train split with the teacher, once) and ``distillation`` (both phases). What came from the cache has the seconds of
+    when it was made, so their sum may be more than ``seconds``."""
+
+
+NON_IDENTITY_ARGUMENTS = ("teacher", "student", "task", "out", "teacher_out", "precision", "progress", "report_to")
 """Arguments that do not decide the result, or that are known by their content."""
 
 
-@one_writer
+@with_output_lock
 def distill(
     teacher: str | Path,
     student: str | Path,
@@ -52,7 +90,7 @@ def distill(
     margin: float = 1.0,
     scale: float = 1e-3,
     temperature: float = 1.0,
-    connector: Connector = "auto",
+    connector: ConnectorKind = "auto",
     connector_learning_rate: float = 1e-3,
     schedule: Literal["shared", "each"] = "shared",
     teacher_epochs: int = 5,
@@ -99,7 +137,7 @@ def distill(
         learning_rate: The peak, of both phases.
         confidence_penalty: The paper's beta_2, of the second phase.
         margin: The paper's mu.
-        scale: Factor of the boundary loss: see :func:`acclimate.objectives.activation_boundary.activation_boundary`.
+        scale: Factor of the boundary loss: see :func:`acclimate.objectives.distillation.activation_boundary_loss`.
         temperature: Of ``"kl"``. The released code has none.
         connector: Between different widths: see :class:`acclimate.modules.connectors.Connectors`.
         connector_learning_rate: Of the connector ``"student"``. It is new and small, and is not kept: at the rate of
@@ -135,9 +173,9 @@ def distill(
     data = load_task(task) if isinstance(task, str | Path) else task
     if not isinstance(data, Task):
         raise UserError(f"'{data.name}' is no classification task, and only those can be distilled.")
-    none = as_names(negative)
+    none = as_label_tuple(negative)
     scoring = data.scoring(negative=none)
-    options = Options(
+    options = FinetuneOptions(
         seed=seed,
         epochs=epochs,
         learning_rate=learning_rate,
@@ -166,7 +204,7 @@ def distill(
     studying = replace(before, epochs=student_epochs, learning_rate=student_learning_rate)
     for own in (options, teaching, studying):
         own.check(data.name, chosen_by.metrics, has_dev=bool(data.dev))
-    check_choices(
+    check_distill_options(
         objective,
         connector,
         schedule,
@@ -185,35 +223,41 @@ def distill(
         data = replace(data, train=data.few_shot(few_shot, seed))
     decided: dict[str, Any] = {}
     if out is not None:
-        used = {name: value for name, value in asked.items() if name not in NOT_DECIDING}
-        decided = decided_by("distill", {"teacher": teacher, "student": student}, {"task": whole}, kind, used)
-        if done := found(out, decided, DistillResult):
+        used = {name: value for name, value in asked.items() if name not in NON_IDENTITY_ARGUMENTS}
+        decided = run_identity("distill", {"teacher": teacher, "student": student}, {"task": whole}, kind, used)
+        if done := load_matching_result(out, decided, DistillResult):
             if teacher_out is not None and done.teacher_trained:  # another call may have put its own teacher there
-                taught_into(teacher_out, teacher, data, teaching, kind)
+                finetune_into(teacher_out, teacher, data, teaching, kind)
             return done
         check_writable(out)
-    connectors = Connectors(connector, width(teacher), width(student), seed)  # now: they may not suit each other
-    master, taught, teacher_trained = learnt(teacher, data, teaching, kind, device, teacher_out)
+    connectors = Connectors(
+        connector, representation_width(teacher), representation_width(student), seed
+    )  # now: they may not suit each other
+    master, taught, teacher_trained = load_or_finetune(teacher, data, teaching, kind, device, teacher_out)
     nn.Module.to(master.model, "cpu")  # out of the way of an accelerator until the student has learnt, too
-    learner, studied, _ = learnt(student, data, studying, kind, device)
+    learner, studied, _ = load_or_finetune(student, data, studying, kind, device)
     to_device(master.model)
     set_seed(seed)
     connectors.to(device)
-    signs = teacher_signs(master.classifier, master.rows(data.train), connectors, kind)
-    teacher_scores, student_scores = scores(master, kind), scores(learner, kind)
+    signs = compute_teacher_targets(master.classifier, master.rows(data.train), connectors, kind)
+    teacher_scores, student_scores = load_or_evaluate(master, kind), load_or_evaluate(learner, kind)
     del master  # its signs are all that is needed
     gc.collect()  # mixed precision has tied it to itself
 
-    lesson = Lesson(signs, connectors, objective, margin, scale, temperature, data.multi_label, kind)
+    distillation_loss = DistillationLoss(
+        signs, connectors, objective, margin, scale, temperature, data.multi_label, kind
+    )
     rows = [{**row, "place": place} for place, row in enumerate(learner.rows(data.train))]
-    switch = switch_epoch(epochs, distill_share)
-    course, watch = two_phases(lesson, learner.classifier, rows, options, switch, schedule, connector_learning_rate)
+    switch = count_distillation_epochs(epochs, distill_share)
+    course, watch = build_phase_hooks(
+        distillation_loss, learner.classifier, rows, options, switch, schedule, connector_learning_rate
+    )
 
     def score() -> float:
         return float(learner.measure("dev", kind).metrics[options.metric])
 
     begin = time.perf_counter()
-    with tracked(trackers, None if out is None else Path(out)):
+    with tensorboard_folder(trackers, None if out is None else Path(out)):
         trained = train(
             learner.model,
             rows,
@@ -232,7 +276,7 @@ def distill(
         "signs": signs.seconds,
         "distillation": time.perf_counter() - begin,
     }
-    fields = measured(
+    fields = evaluate_splits(
         learner, data, trained, precision=kind, scoring=scoring, seed=seed, train_size=len(rows), started=started
     )
     result = DistillResult(
@@ -250,8 +294,8 @@ def distill(
         stage_seconds={name: round(seconds, 3) for name, seconds in spent.items()},
     )
     if out is not None:
-        used = {name: value for name, value in asked.items() if name not in (*NOT_DECIDING, "metric")}
-        write_learnt(
+        used = {name: value for name, value in asked.items() if name not in (*NON_IDENTITY_ARGUMENTS, "metric")}
+        write_result_folder(
             Path(out),
             learner,
             trained,

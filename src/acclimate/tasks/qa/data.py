@@ -16,13 +16,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from acclimate.errors import UserError, first_line
-from acclimate.evaluation.qa import Answers
-from acclimate.tasks.folders import SPLITS, check_folder, find_split
+from acclimate.evaluation.qa import QAScoring
+from acclimate.tasks.readers import SPLITS, check_task_folder, find_split_file
 
 FORMATS = (".json", ".json.gz")
-BIOASQ_PART = re.compile(r"([0-9a-f]{24})_\d{3}")
+BIOASQ_SNIPPET_ID = re.compile(r"([0-9a-f]{24})_\d{3}")
 """Name of a question of BioASQ in SQuAD format: its own name, and the number of the snippet that it is asked on."""
-HALF_LETTER = re.compile("[\ud800-\udfff]")
+LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair."""
 
 log = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ class Question:
     @property
     def item(self) -> str:
         """What is scored as one: the question, or all of BioASQ that differ in their snippet alone."""
-        part = BIOASQ_PART.fullmatch(self.id)
+        part = BIOASQ_SNIPPET_ID.fullmatch(self.id)
         return part[1] if part else self.id
 
 
@@ -97,9 +97,9 @@ class QATask:
     @property
     def kind(self) -> str:
         """``"qa"``."""
-        return Answers.kind
+        return QAScoring.kind
 
-    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> Answers:
+    def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> QAScoring:
         """Return how predictions are scored.
 
         Raises:
@@ -107,7 +107,7 @@ class QATask:
         """
         if negative:
             raise UserError(f"'{self.name}' has questions and no labels, so none is negative; leave 'negative' out.")
-        return Answers()
+        return QAScoring()
 
     def few_shot(self, count: int, seed: int) -> list[Question]:
         """Draw ``count`` train questions, or all if there are fewer, in the order of the file.
@@ -121,7 +121,7 @@ class QATask:
         return [self.train[place] for place in sorted(drawn)]
 
 
-def items(questions: Iterable[Question]) -> dict[str, list[int]]:
+def group_by_item(questions: Iterable[Question]) -> dict[str, list[int]]:
     """Return the places of the questions that are scored as one, by their common name, in the order of the file."""
     groups: dict[str, list[int]] = {}
     for place, question in enumerate(questions):
@@ -133,7 +133,7 @@ def gold_answers(questions: Sequence[Question]) -> list[list[str]]:
     """Return the gold answers of each item, each text once."""
     return [
         list(dict.fromkeys(answer.text for place in places for answer in questions[place].answers))
-        for places in items(questions).values()
+        for places in group_by_item(questions).values()
     ]
 
 
@@ -151,13 +151,13 @@ def load_qa(path: str | Path, *, name: str | None = None) -> QATask:
         UserError: If a file is missing or broken, or a question or an answer cannot be used.
     """
     path = Path(path)
-    check_folder(path)
-    files = {split: find_split(path, split, FORMATS) for split in SPLITS}
-    read = {split: read_squad(_object(file), str(file)) for split, file in files.items() if file}
+    check_task_folder(path)
+    files = {split: find_split_file(path, split, FORMATS) for split in SPLITS}
+    read = {split: read_squad(_load_json(file), str(file)) for split, file in files.items() if file}
     return QATask(name or path.resolve().name, read["train"], read["test"], read.get("dev", []), path)
 
 
-def _object(path: Path) -> Any:
+def _load_json(path: Path) -> Any:
     try:
         data = path.read_bytes()
         text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
@@ -183,11 +183,11 @@ def read_squad(value: Any, where: str) -> list[Question]:
     questions: list[Question] = []
     seen: set[str] = set()
     moved = 0
-    for number, paragraph in enumerate(_paragraphs(value, where), 1):
+    for number, paragraph in enumerate(_iter_paragraphs(value, where), 1):
         passage = paragraph.get("context")
         if not isinstance(passage, str) or not passage.strip():
             raise UserError(f"{where}: paragraph {number}: 'context' must be a text that is not empty.")
-        for entry in _list(paragraph, "qas", f"{where}: paragraph {number}"):
+        for entry in _get_list(paragraph, "qas", f"{where}: paragraph {number}"):
             name = entry.get("id")
             if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
                 raise UserError(f"{where}: paragraph {number}: a question has no 'id'; give each its own.")
@@ -195,7 +195,7 @@ def read_squad(value: Any, where: str) -> list[Question]:
             if str(name) in seen:
                 raise UserError(f"{place}: another question has the same id; give each its own.")
             seen.add(str(name))
-            question, count = _question(str(name), entry, passage, place)
+            question, count = _parse_question(str(name), entry, passage, place)
             questions.append(question)
             moved += count
     if not questions:
@@ -210,35 +210,35 @@ def read_squad(value: Any, where: str) -> list[Question]:
     return questions
 
 
-def _paragraphs(value: Any, where: str) -> Iterator[Mapping[str, Any]]:
+def _iter_paragraphs(value: Any, where: str) -> Iterator[Mapping[str, Any]]:
     if not isinstance(value, Mapping):
         raise UserError(f"'{where}' is not in SQuAD form: it must be a JSON object with a list 'data'.")
-    for article in _list(value, "data", where):
-        yield from _list(article, "paragraphs", where)
+    for article in _get_list(value, "data", where):
+        yield from _get_list(article, "paragraphs", where)
 
 
-def _list(holder: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
+def _get_list(holder: Mapping[str, Any], key: str, where: str) -> list[Mapping[str, Any]]:
     entries = holder.get(key)
     if not isinstance(entries, list) or not all(isinstance(entry, Mapping) for entry in entries):
         raise UserError(f"{where}: '{key}' must be a list of JSON objects, as in SQuAD v1.1.")
     return entries
 
 
-def _question(name: str, entry: Mapping[str, Any], passage: str, where: str) -> tuple[Question, int]:
+def _parse_question(name: str, entry: Mapping[str, Any], passage: str, where: str) -> tuple[Question, int]:
     """Return a question, and how many of its answers were found anew."""
     text = entry.get("question")
     if not isinstance(text, str) or not text.strip():
         raise UserError(f"{where}: 'question' must be a text that is not empty.")
-    if HALF_LETTER.search(text) or HALF_LETTER.search(passage):
+    if LONE_SURROGATE.search(text) or LONE_SURROGATE.search(passage):
         raise UserError(f"{where}: the text holds half of a surrogate pair, which is no letter; mend it.")
-    entries = [] if entry.get("is_impossible") else _list(entry, "answers", where)
+    entries = [] if entry.get("is_impossible") else _get_list(entry, "answers", where)
     if not entries:
         raise UserError(f"{where}: no answer. Questions that have none, as in SQuAD 2, cannot be used; remove it.")
-    found = [_answer(answer, passage, where) for answer in entries]
+    found = [_parse_answer(answer, passage, where) for answer in entries]
     return Question(name, text, passage, tuple(answer for answer, _ in found)), sum(moved for _, moved in found)
 
 
-def _answer(entry: Mapping[str, Any], passage: str, where: str) -> tuple[Answer, bool]:
+def _parse_answer(entry: Mapping[str, Any], passage: str, where: str) -> tuple[Answer, bool]:
     """Return an answer, and whether it was found anew."""
     text, start = entry.get("text"), entry.get("answer_start")
     if not isinstance(text, str) or not text.strip():

@@ -13,12 +13,12 @@ from transformers import PreTrainedTokenizerBase
 from acclimate.errors import UserError
 from acclimate.tasks.qa.data import Question
 
-TOKENIZED_AT_ONCE = 256
+TOKENIZER_BATCH_SIZE = 256
 """Texts: their tokens are kept as arrays, which take a fifth of what the tokenizer returns."""
 
 
 @dataclass(frozen=True)
-class Reading:
+class WindowConfig:
     """How questions are read; all lengths in tokens.
 
     The defaults are those of BERT on SQuAD v1.1 (and of TAPTER's Table 4), but for the overlap, which its papers do
@@ -38,7 +38,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class TokenizedText:
     """The tokens of a text: ids, and the letters ``text[starts[i] : ends[i]]`` that each stands for."""
 
     ids: np.ndarray
@@ -66,7 +66,7 @@ class Window:
     """Places in the row of the first and the last token of the answer; the first token of all if it is not here."""
 
 
-class Layout:
+class RowLayout:
     """Where a tokenizer puts question, passage and special tokens in a row."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -102,7 +102,7 @@ class Windows(Sequence[dict[str, Any]]):
     """The rows of some questions, made when they are asked for; each passage is tokenised once."""
 
     def __init__(
-        self, questions: Sequence[Question], tokenizer: PreTrainedTokenizerBase, reading: Reading, segments: bool
+        self, questions: Sequence[Question], tokenizer: PreTrainedTokenizerBase, reading: WindowConfig, segments: bool
     ) -> None:
         """Cut the passages.
 
@@ -116,27 +116,27 @@ class Windows(Sequence[dict[str, Any]]):
             UserError: If a row has no room for a passage.
         """
         self.questions, self.segments = questions, segments
-        self.layout = Layout(tokenizer)
+        self.layout = RowLayout(tokenizer)
         room = reading.max_length - self.layout.special
         if room < 2:
             raise UserError(f"max_length={reading.max_length} leaves no room for question and passage; ask for more.")
-        asked = _tokenized([question.text for question in questions], tokenizer)
+        asked = _tokenize([question.text for question in questions], tokenizer)
         longest = max(1, min(reading.question, room // 2))
         self._asked = [tokens.ids[:longest] for tokens in asked]
         places: dict[str, int] = {}
         self._passage = [places.setdefault(question.passage, len(places)) for question in questions]
-        self._tokens = _tokenized(list(places), tokenizer)
+        self._tokens = _tokenize(list(places), tokenizer)
         self.windows: list[Window] = []
         for place in range(len(questions)):
             width = room - len(self._asked[place])
             offset = self.layout.before_passage + len(self._asked[place])
             answer = self._span(place)
-            for first, stop in cut(len(self.tokens(place).ids), width, reading.overlap):
+            for first, stop in split_into_windows(len(self.tokens(place).ids), width, reading.overlap):
                 inside = answer is not None and first <= answer[0] and answer[1] < stop
                 where = (answer[0] - first + offset, answer[1] - first + offset) if answer and inside else (0, 0)
                 self.windows.append(Window(place, first, stop, offset, where))
 
-    def tokens(self, question: int) -> Tokens:
+    def tokens(self, question: int) -> TokenizedText:
         """Return the tokens of the whole passage of a question."""
         return self._tokens[self._passage[question]]
 
@@ -183,7 +183,7 @@ class Windows(Sequence[dict[str, Any]]):
         tokens, passage = self.tokens(place.question), self.questions[place.question].passage
         return passage[tokens.starts[place.first + first] : tokens.ends[place.first + last]].strip()
 
-    def keep_for_training(self, without: int, seed: int) -> Windows:
+    def subsample_empty_windows(self, without: int, seed: int) -> Windows:
         """Drop windows without an answer, all but ``without`` of each question, drawn from ``seed``; return self.
 
         A question whose answer lies in no window keeps only such windows, and nothing teaches where it is.
@@ -208,7 +208,7 @@ class Windows(Sequence[dict[str, Any]]):
             yield group
 
 
-def cut(tokens: int, width: int, overlap: int) -> list[tuple[int, int]]:
+def split_into_windows(tokens: int, width: int, overlap: int) -> list[tuple[int, int]]:
     """Cut ``tokens`` tokens into windows of ``width``, each sharing ``overlap`` tokens with the one before.
 
     The overlap is half of the width at most. The last window ends with the text and may be shorter.
@@ -221,12 +221,12 @@ def cut(tokens: int, width: int, overlap: int) -> list[tuple[int, int]]:
     return [(first, min(first + width, tokens)) for first in firsts]
 
 
-def _tokenized(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[Tokens]:
+def _tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[TokenizedText]:
     """Tokenise texts without special tokens, however long; one that stands in a text is read as text."""
-    made: list[Tokens] = []
-    for start in range(0, len(texts), TOKENIZED_AT_ONCE):
+    made: list[TokenizedText] = []
+    for start in range(0, len(texts), TOKENIZER_BATCH_SIZE):
         read = tokenizer(
-            texts[start : start + TOKENIZED_AT_ONCE],
+            texts[start : start + TOKENIZER_BATCH_SIZE],
             add_special_tokens=False,
             split_special_tokens=True,
             truncation=False,
@@ -237,5 +237,5 @@ def _tokenized(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[Tok
         )
         for ids, offsets in zip(read["input_ids"], read["offset_mapping"], strict=True):
             letters = np.array(offsets, dtype=np.int32).reshape(-1, 2)
-            made.append(Tokens(np.array(ids, dtype=np.int32), letters[:, 0], letters[:, 1]))
+            made.append(TokenizedText(np.array(ids, dtype=np.int32), letters[:, 0], letters[:, 1]))
     return made

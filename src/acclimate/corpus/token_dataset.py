@@ -1,0 +1,222 @@
+"""Token rows: one flat array of token ids with offsets, in memory or mapped from disk."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from contextlib import ExitStack
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any, overload
+
+import numpy as np
+
+from acclimate.files import read_json, write_json
+
+_TOKENS, _ENDS, _DOCUMENTS, _META = "tokens.bin", "ends.bin", "documents.bin", "rows.json"
+
+
+class TokenDataset(Sequence[np.ndarray]):
+    """Rows of token ids, special tokens included; no row holds tokens of two documents.
+
+    Attributes:
+        document: For each row the index of its document, int64 of shape (rows,), never falling.
+        fingerprint: A hash of what the rows were made from.
+        bytes: UTF-8 bytes of text that the rows cover.
+        characters: Characters of text that the rows cover.
+        report: What the reading of the corpus found, as plain values; empty if the rows were not made from a corpus.
+        folder: Where the rows lie on disk, or None if they are in memory.
+    """
+
+    def __init__(
+        self,
+        tokens: np.ndarray,
+        ends: np.ndarray,
+        document: np.ndarray,
+        *,
+        fingerprint: str,
+        bytes: int = 0,
+        characters: int = 0,
+        report: dict[str, Any] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        """Take arrays as they are; ``TokenDataset.of`` and ``tokenize`` are the usual ways to get rows.
+
+        Args:
+            tokens: The ids of all rows one after the other, any integer type, shape (tokens,).
+            ends: For each row the place in ``tokens`` after its last one, int64 of shape (rows,).
+            document: For each row the index of its document, int64 of shape (rows,).
+            fingerprint: A hash of what the rows were made from.
+            bytes: UTF-8 bytes of text covered.
+            characters: Characters of text covered.
+            report: What the reading of the corpus found.
+            folder: Where the arrays lie on disk.
+        """
+        self._tokens = tokens
+        self._ends = ends
+        self.document = document
+        self.fingerprint = fingerprint
+        self.bytes = bytes
+        self.characters = characters
+        self.report = report or {}
+        self.folder = folder
+
+    @classmethod
+    def of(
+        cls, rows: Sequence[Sequence[int]], *, document: Sequence[int] | None = None, bytes: int = 0
+    ) -> TokenDataset:
+        """Make rows in memory from lists of ids.
+
+        Args:
+            rows: The ids of each row.
+            document: The index of each row's document; by default every row is a document of its own.
+            bytes: UTF-8 bytes of text that the rows cover.
+        """
+        tokens = np.asarray([token for row in rows for token in row], dtype=np.int32)
+        ends = np.cumsum([len(row) for row in rows], dtype=np.int64)
+        documents = np.asarray(range(len(rows)) if document is None else document, dtype=np.int64)
+        state = blake2b(digest_size=16)
+        for array in (tokens, ends, documents):
+            state.update(array.tobytes())
+        return cls(tokens, ends, documents, fingerprint=state.hexdigest(), bytes=bytes)
+
+    @classmethod
+    def load(cls, folder: str | Path) -> TokenDataset:
+        """Map rows that ``TokenDatasetWriter`` wrote; nothing but the row being asked for is read into memory.
+
+        Raises:
+            OSError: If a file is missing.
+            ValueError: If the files do not fit together.
+        """
+        folder = Path(folder)
+        meta = read_json(folder / _META)
+        rows, tokens = int(meta["rows"]), int(meta["tokens"])
+
+        def mapped(name: str, kind: str, size: int) -> np.ndarray:
+            path = folder / name
+            if path.stat().st_size != size * np.dtype(kind).itemsize:
+                raise ValueError(f"'{path}' has not the size that '{_META}' says")
+            return np.memmap(path, kind, "r", shape=(size,)) if size else np.zeros(0, kind)
+
+        return cls(
+            mapped(_TOKENS, meta["dtype"], tokens),
+            mapped(_ENDS, "<i8", rows),
+            mapped(_DOCUMENTS, "<i8", rows),
+            fingerprint=meta["fingerprint"],
+            bytes=meta["bytes"],
+            characters=meta["characters"],
+            report=meta["report"],
+            folder=folder,
+        )
+
+    def __reduce__(self) -> Any:
+        # A worker process that starts afresh maps the files again instead of receiving a copy of them.
+        return (TokenDataset.load, (self.folder,)) if self.folder else super().__reduce__()
+
+    def __repr__(self) -> str:
+        return f"TokenDataset({len(self):,} rows, {self.tokens:,} tokens)"
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    @overload
+    def __getitem__(self, index: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[np.ndarray]: ...
+    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
+        """Return one row as int32 of shape (length,), a copy; for a slice, a list of rows."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        start = int(self._ends[index - 1]) if index else 0
+        return self._tokens[start : int(self._ends[index])].astype(np.int32)
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """The number of tokens in each row, special tokens included: int32 of shape (rows,)."""
+        return np.diff(self._ends, prepend=0).astype(np.int32)
+
+    @property
+    def tokens(self) -> int:
+        """The number of tokens in all rows, special tokens included."""
+        return len(self._tokens)
+
+
+class TokenDatasetWriter:
+    """Collects rows, in files of a folder or in memory; memory stays flat in the first case.
+
+    Used as a context manager; the folder is complete after ``finish``.
+    """
+
+    def __init__(self, folder: Path | None, largest_id: int) -> None:
+        """Open the files.
+
+        Args:
+            folder: An existing folder to write to, or None for memory.
+            largest_id: The largest token id; ids are stored as uint16 if it fits and as uint32 otherwise.
+        """
+        self.folder = folder
+        self.rows = 0
+        self.tokens = 0
+        self.bytes = 0
+        self.characters = 0
+        self._kind = np.dtype("<u2" if largest_id < 1 << 16 else "<u4")
+        self._files: list[IO[bytes]] = []
+        with ExitStack() as stack:
+            for name in (_TOKENS, _ENDS, _DOCUMENTS):
+                file: IO[bytes] = (folder / name).open("wb") if folder else io.BytesIO()
+                self._files.append(stack.enter_context(file))
+            self._open = stack.pop_all()
+
+    def __enter__(self) -> TokenDatasetWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._open.close()
+
+    def add(self, rows: Sequence[Sequence[int]], document: int) -> None:
+        """Append the rows of one document."""
+        ends = self.tokens + np.cumsum([len(row) for row in rows], dtype="<i8")
+        self.tokens = int(ends[-1])
+        self.rows += len(rows)
+        arrays = (
+            np.concatenate([np.asarray(row, dtype=self._kind) for row in rows]),
+            ends,
+            np.full(len(rows), document, dtype="<i8"),
+        )
+        for file, array in zip(self._files, arrays, strict=True):
+            file.write(array.tobytes())
+
+    def finish(self, fingerprint: str, report: dict[str, Any]) -> TokenDataset | None:
+        """Complete the folder and return None, or return the rows if they are in memory."""
+        if self.folder:
+            for file in self._files:
+                file.flush()
+            meta = {
+                "rows": self.rows,
+                "tokens": self.tokens,
+                "dtype": self._kind.str,
+                "bytes": self.bytes,
+                "characters": self.characters,
+                "fingerprint": fingerprint,
+                "report": report,
+            }
+            write_json(self.folder / _META, meta)
+            return None
+        data = []
+        for file in self._files:
+            assert isinstance(file, io.BytesIO)
+            data.append(file.getvalue())
+        return TokenDataset(
+            np.frombuffer(data[0], self._kind),
+            np.frombuffer(data[1], "<i8"),
+            np.frombuffer(data[2], "<i8"),
+            fingerprint=fingerprint,
+            bytes=self.bytes,
+            characters=self.characters,
+            report=report,
+        )

@@ -1,0 +1,277 @@
+"""What the stages start from: all of a run, besides the task and the recipe, that decides their outcome.
+
+The four stages of the paper's appendix A one after the other, each kept in the cache by what determines it.
+"""
+
+from __future__ import annotations
+
+import logging
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification, PreTrainedModel
+
+from acclimate.corpus import TokenDataset
+from acclimate.corpus.stop_words import read_stop_words
+from acclimate.corpus.tokenizing import fingerprint_tokenizer
+from acclimate.errors import UserError
+from acclimate.files import atomic_folder, read_json, write_json
+from acclimate.masking.token_importance_store import TokenImportanceStore
+from acclimate.methods.selective import annotation, annotator, token_classifier
+from acclimate.methods.selective.annotator import FineTuningOptions
+from acclimate.methods.selective.options import AnnotationOptions, TokenTrainingOptions, annotation_options
+from acclimate.methods.selective.token_classifier import (
+    check_token_training,
+    load_token_classifier,
+    mark_rows,
+    train_token_classifier,
+)
+from acclimate.models import save_model
+from acclimate.tasks.training_cache import cache_lock, computation_key
+from acclimate.training.method import AdaptContext, cache_folder, cache_key, fingerprint_tensors
+
+
+def identify_start_model(run: AdaptContext) -> dict[str, Any]:
+    """Return what decides the numbers of models that are trained from that of a run, as plain values.
+
+    Of the masked-LM head only what classifiers go on with counts: one that was absent is made anew by each run.
+
+    Raises:
+        UserError: If the tokenizer does not put its special tokens around a text.
+    """
+    encoder: Any = run.model.base_model
+    return {
+        **computation_key(encoder, run.tokenizer, run.precision),
+        "tokenizer": fingerprint_tokenizer(run.tokenizer),
+        "head": fingerprint_tensors(shared_head_tensors(run.model)),
+    }
+
+
+def shared_head_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
+    """Return the tensors of a masked-LM head that classifiers of texts or tokens have too (ModernBERT), by name."""
+    shapes: dict[str, set[torch.Size]] = {}
+    for auto in (AutoModelForSequenceClassification, AutoModelForTokenClassification):
+        with torch.device("meta"):
+            classifier = auto.from_config(model.config)
+        for name, value in classifier.state_dict().items():
+            shapes.setdefault(name, set()).add(value.shape)
+    encoder = f"{model.base_model_prefix}."
+    return {
+        name: value
+        for name, value in model.state_dict().items()
+        if not name.startswith(encoder) and value.shape in shapes.get(name, ())
+    }
+
+
+log = logging.getLogger(__name__)
+ACCOUNT_FILE = "account.json"
+STAGES = ("finetune", "annotate", "train", "mark")
+"""Finetune BERT, Downstream Mask, Train NN, In-domain Mask."""
+
+
+@dataclass(frozen=True)
+class SelectionOptions:
+    """Everything that decides which tokens of a text are important to a task."""
+
+    fine_tuning: FineTuningOptions
+    annotation: AnnotationOptions
+    token_training: TokenTrainingOptions
+    seed: int
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any], seed: int) -> SelectionOptions:
+        """Make a recipe from the parameters of :class:`acclimate.methods.selective.method.Selective`.
+
+        Raises:
+            UserError: If a value does not fit.
+        """
+        sizes = ("epochs", "learning_rate", "batch_size", "length")
+        made = cls(
+            FineTuningOptions(*(settings[f"finetune_{name}"] for name in sizes)),
+            annotation_options(**{field.name: settings[field.name] for field in fields(AnnotationOptions)}),
+            TokenTrainingOptions(
+                **{"max_length" if name == "length" else name: settings[f"token_{name}"] for name in sizes},
+                class_weight=settings["class_weight"],
+                special_tokens=settings["special_tokens"],
+            ),
+            seed,
+        )
+        check_token_training(made.token_training)  # before the stages that come first, not after them
+        return made
+
+
+def find_important_tokens(run: AdaptContext, options: SelectionOptions) -> tuple[TokenImportanceStore, dict[str, Any]]:
+    """Find the important tokens of the text of a run, or take them from the cache.
+
+    A run that was killed goes on with the stage that it was in; one that finds another at the same stage waits for it,
+    as do seeds of a study that share their stages. Fine-tuning and the token classifier are trained in one process; a
+    run of several takes them from the cache.
+
+    Args:
+        run: An adaptation with a task.
+        options: How.
+
+    Returns:
+        The marks, and the account of every stage by its name, minutes included.
+
+    Raises:
+        UserError: If the task is of another kind, nothing in the text is important, or the run has several processes
+            and the cache lacks a stage.
+    """
+    with ExitStack() as stack:
+        return _StageRunner(run, options, stack).run()
+
+
+class _StageRunner:
+    """The stages of one run; the model to start from is written to disk only if a stage needs it."""
+
+    def __init__(self, run: AdaptContext, options: SelectionOptions, stack: ExitStack) -> None:
+        self._run, self._options, self._stack = run, options, stack
+        self._task = annotator.check_task(run.task)
+        self._start: Path | None = None
+
+    def run(self) -> tuple[TokenImportanceStore, dict[str, Any]]:
+        run, options, task = self._run, self._options, self._task
+        stop_words = sorted(read_stop_words(options.annotation.stop_words))
+        start = {**identify_start_model(run), "seed": options.seed}
+        tuned_by = {**start, "task": task.fingerprint(), "finetune": asdict(options.fine_tuning)}
+        annotated_by = {**tuned_by, "annotation": asdict(options.annotation), "stop_words": stop_words}
+        trained_by = {**annotated_by, "train": asdict(options.token_training)}
+        text = (
+            getattr(run.rows, "fingerprint", None) or TokenDataset.of([row.tolist() for row in run.rows]).fingerprint
+        )
+        tuned, first = self._stage("finetune", tuned_by, self._fine_tune, [annotator.warn_if_at_chance])
+        annotated, second = self._stage(
+            "annotate",
+            annotated_by,
+            lambda folder: self._annotate(tuned, folder),
+            [annotation.warn_if_share_is_extreme],
+        )
+        trained, third = self._stage("train", trained_by, lambda folder: self._train(annotated, folder), [])
+        _warn_if_useless(third)
+        marked, fourth = self._stage(
+            "mark",
+            {**trained_by, "text": text},
+            lambda folder: self._mark(trained, folder),
+            [token_classifier.warn_if_marked_share_is_extreme],
+        )
+        if not fourth["important"]:
+            raise UserError(
+                f"The token classifier finds nothing important in the {fourth['tokens']:,} tokens of the text, so "
+                f"there is nothing to mask: {second['share']:.1%} of the tokens of the task are annotated as "
+                f"important, and its F1 on held-out texts is {third['f1']:.2f}. Train it longer or faster "
+                "(token_epochs, token_learning_rate), or change delta."
+            )
+        return TokenImportanceStore.load(marked), dict(zip(STAGES, (first, second, third, fourth), strict=True))
+
+    def _stage(
+        self,
+        name: str,
+        identity: dict[str, Any],
+        make: Callable[[Path], dict[str, Any]],
+        warnings: Sequence[Callable[[dict[str, Any]], None]],
+    ) -> tuple[Path, dict[str, Any]]:
+        """Return the folder and the account of a stage; make them if they are not there."""
+        folder = cache_folder() / "selective" / f"{name}-{cache_key(identity)}"
+        there = (folder / ACCOUNT_FILE).is_file()
+        if not there and self._run.group.size > 1:
+            raise UserError(
+                "Selective masking finds the important tokens in one process, and keeps them in the cache for runs of "
+                "several. Start the same command once without torchrun or accelerate, with --steps 1 and another "
+                "--out; then this one again."
+            )
+        there = there or not _make_once(folder, make)
+        account = read_json(folder / ACCOUNT_FILE)
+        for warn in warnings if there else ():  # what is found again is said again
+            warn(account)
+        return folder, account
+
+    @property
+    def _base(self) -> Path:
+        """The model as it is before the adaptation, on disk."""
+        if self._start is None:
+            self._start = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-")))
+            save_model(self._run.model, self._start)
+            self._run.tokenizer.save_pretrained(self._start)
+        return self._start
+
+    def _fine_tune(self, folder: Path) -> dict[str, Any]:
+        run, options = self._run, self._options
+        run.say(f"Selective masking, 1 of 4: fine-tuning on '{self._task.name}'.")
+        return annotator.fine_tune_annotator(
+            self._base,
+            self._task,
+            folder / "classifier",
+            options.fine_tuning,
+            seed=options.seed,
+            precision=run.precision,
+            progress=run.progress,
+        )
+
+    def _annotate(self, tuned: Path, folder: Path) -> dict[str, Any]:
+        run, options, task = self._run, self._options, self._task
+        run.say(f"Selective masking, 2 of 4: finding the important tokens of '{task.name}'.")
+        classifier = annotator.load_annotator(tuned / "classifier", task, options.fine_tuning.max_length)
+        found = annotation.annotate(classifier, task.train, options.annotation, progress=run.progress)
+        path = folder / annotation.ANNOTATIONS_FILE
+        annotation.write_annotations(path, found.annotated, classifier.tokenizer, task.labels)
+        return found.account
+
+    def _train(self, annotated: Path, folder: Path) -> dict[str, Any]:
+        run, options = self._run, self._options
+        run.say("Selective masking, 3 of 4: training the token classifier.")
+        items = annotation.read_annotations(annotated / annotation.ANNOTATIONS_FILE, self._task.labels)
+        classifier, account = train_token_classifier(
+            self._base,
+            annotation.make_training_texts(items, options.annotation),
+            options.token_training,
+            seed=options.seed,
+            precision=run.precision,
+            progress=run.progress,
+        )
+        classifier.save(folder)
+        return {"options": asdict(options.token_training), **account}
+
+    def _mark(self, trained: Path, folder: Path) -> dict[str, Any]:
+        run = self._run
+        run.say("Selective masking, 4 of 4: finding the important tokens of the text.")
+        classifier, _ = load_token_classifier(trained)
+        return mark_rows(classifier, run.rows, folder, precision=run.precision, progress=run.progress)
+
+
+def _make_once(folder: Path, make: Callable[[Path], dict[str, Any]]) -> bool:
+    """Make the folder of a stage, unless another process that needs it makes it first; say whether it was made here.
+
+    A folder that is there is never replaced, since others may be reading it.
+    """
+    with cache_lock(folder):
+        if (folder / ACCOUNT_FILE).is_file():
+            return False
+        begin = time.perf_counter()
+        with atomic_folder(folder) as temporary:
+            account = make(temporary)
+            write_json(temporary / ACCOUNT_FILE, {**account, "minutes": (time.perf_counter() - begin) / 60})
+    return True
+
+
+def _warn_if_useless(account: dict[str, Any]) -> None:
+    """Say so if the token classifier is no better than marking every token."""
+    if account["f1"] <= account["f1_of_all"]:
+        log.warning(
+            "The token classifier is no better than marking every token: F1 %.3f on %d held-out texts, against %.3f "
+            "(precision %.3f, recall %.3f; %.1f %% of their tokens are important, it marks %.1f %%).",
+            account["f1"],
+            account["held_out_texts"],
+            account["f1_of_all"],
+            account["precision"],
+            account["recall"],
+            100 * account["share"],
+            100 * account["predicted_share"],
+        )

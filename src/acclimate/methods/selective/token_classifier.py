@@ -1,0 +1,338 @@
+"""A classifier of tokens, important or not: trained on annotated texts ("Train NN"), and what it is worth.
+
+The stage "In-domain Mask": the token classifier reads the text of the domain once.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+
+from acclimate.device import Precision, autocast, default_device, to_device
+from acclimate.errors import UserError
+from acclimate.masking import IGNORE_INDEX
+from acclimate.masking.token_importance_store import TokenImportanceStore, rank_important_tokens
+from acclimate.methods.selective.annotation import MAX_IMPORTANT_SHARE, MIN_IMPORTANT_SHARE
+from acclimate.methods.selective.annotator import SpecialTokenFrame
+from acclimate.methods.selective.options import TokenTrainingOptions
+from acclimate.models.batching import micro_batch_tokens, padding_policy
+from acclimate.progress import Progress
+from acclimate.tasks.batching import token_budget_batches
+from acclimate.tasks.loading import MIN_LENGTH, fp32_last_layer, load_with_head
+from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.trainer import TrainingHooks, train
+
+LabelledTokens = tuple[list[int], list[bool]]
+"""Token ids of a text without special ones, and whether each is important."""
+Row = dict[str, list[int]]
+"""``input_ids`` with special tokens, and ``labels``: 1, 0, or ``IGNORE_INDEX`` where the loss does not look."""
+
+
+@dataclass
+class TokenClassifier:
+    """A token classification model with its tokenizer; class 1 is "important"."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
+
+    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """Pad rows to the longest of them, or a little more; tensors (rows, tokens) on the CPU."""
+        width = padding_policy(self.model).wide(max(len(row["input_ids"]) for row in rows))
+        empty = {"input_ids": int(self.tokenizer.pad_token_id or 0), "labels": IGNORE_INDEX}
+        made = {
+            name: torch.tensor([[*row[name], *[empty[name]] * (width - len(row[name]))] for row in rows])
+            for name in rows[0]
+        }
+        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
+        return {**made, "attention_mask": (torch.arange(width)[None, :] < lengths[:, None]).long()}
+
+    @torch.inference_mode()
+    def predict(self, rows: Sequence[Sequence[int]], precision: Precision) -> list[np.ndarray]:
+        """Return the logits (tokens, 2) of each row, in the order of the rows; float32.
+
+        Args:
+            rows: Token ids with special tokens.
+            precision: Of the forward, but for the last layer, which is fp32: equal logits would decide nothing.
+        """
+        self.model.eval()
+        result: list[np.ndarray] = [np.zeros((0, 2), np.float32)] * len(rows)
+        with fp32_last_layer(self.model):
+            for batch in token_budget_batches(rows, micro_batch_tokens(self.model), padding_policy(self.model).width):
+                inputs = self.collate([{"input_ids": list(rows[place])} for place in batch])
+                with autocast(precision, self.device):
+                    found = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits
+                for place, logits in zip(batch, found.float().cpu().numpy(), strict=True):
+                    result[place] = logits[: len(rows[place])]
+        return result
+
+    def save(self, folder: Path) -> None:
+        """Write model and tokenizer, in the layout of Hugging Face."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def load_token_classifier(path: str | Path, max_length: int = 128) -> tuple[TokenClassifier, int]:
+    """Load a checkpoint as a token classifier on the default device; what it lacks comes from torch's generator.
+
+    Args:
+        path: A model folder.
+        max_length: Tokens of a text, at most.
+
+    Returns:
+        The classifier, and how many tokens of a text it reads.
+
+    Raises:
+        UserError: As :func:`acclimate.tasks.loading.load_with_head`.
+    """
+    names = {0: "other", 1: "important"}
+    settings = {"num_labels": 2, "id2label": names, "label2id": {name: number for number, name in names.items()}}
+    model, tokenizer, length = load_with_head(
+        AutoModelForTokenClassification, path, settings, max_length, default_device(), "token classifier"
+    )
+    return TokenClassifier(to_device(model), tokenizer), length
+
+
+def train_token_classifier(
+    model: str | Path,
+    texts: Sequence[LabelledTokens],
+    options: TokenTrainingOptions,
+    *,
+    seed: int,
+    precision: Precision,
+    progress: bool = False,
+) -> tuple[TokenClassifier, dict[str, Any]]:
+    """Train on annotated texts; keep the weights of the epoch that is best on the held-out ones.
+
+    Cross-entropy with a weight on the important tokens, in the loop of fine-tuning. The best epoch is that of the
+    highest F1, of equals that of the lowest loss: as long as no important token is hit, F1 is 0 in every epoch. Where
+    the held-out texts have no important token, they cannot tell, and the last epoch is kept.
+
+    Args:
+        model: Where to start: the model that is going to be adapted (paper).
+        texts: Annotated texts.
+        options: Of the training.
+        seed: Decides the new layer, which texts are held out, the order and dropout.
+        precision: Of the forward.
+        progress: Show a bar.
+
+    Returns:
+        The classifier, and what is to be said of it (plain values): sizes, epoch, and the quality on held-out texts.
+
+    Raises:
+        UserError: If there are fewer than two texts, or the loss is not a number.
+    """
+    check_token_training(options)
+    if len(texts) < 2:
+        raise UserError(f"{len(texts)} annotated text(s) are too few to train a token classifier on; give at least 2.")
+    set_seed(seed)
+    classifier, longest = load_token_classifier(model, options.max_length)
+    rows = make_rows(texts, classifier, longest, options.special_tokens)
+    order = np.random.default_rng([seed, 5]).permutation(len(rows))
+    kept_out = max(1, round(options.held_out * len(rows)))
+    held, trained = ([rows[place] for place in sorted(part)] for part in (order[:kept_out], order[kept_out:]))
+
+    def score() -> tuple[float, float]:
+        found = measure_quality(classifier, held, precision)
+        return found["f1"], -found["loss"]
+
+    done = train(
+        classifier.model,
+        trained,
+        classifier.collate,
+        FinetuneOptions(
+            seed=seed,
+            epochs=options.epochs,
+            learning_rate=options.learning_rate,
+            batch_size=options.batch_size,
+            max_length=longest,
+            few_shot=None,
+            select="dev",
+            metric="f1",
+            warmup=0.1,
+            weight_decay=0.01,
+            precision=precision,
+            progress=progress,
+            negative=(),
+        ),
+        precision,
+        score=score if _ordinary_tokens(classifier, held)[1].any() else None,
+        course=TrainingHooks(make_weighted_loss(options.class_weight)),
+    )
+    found = {**measure_quality(classifier, held, precision), "epoch": done.epoch, "train_loss": done.loss}
+    return classifier, {"train_texts": len(trained), "held_out_texts": len(held), **found}
+
+
+def make_weighted_loss(class_weight: float) -> Callable[..., Tensor]:
+    """Return the loss of a batch: cross-entropy, a weighted mean with ``class_weight`` on important tokens."""
+
+    def loss(_plain: Any, model: Any, inputs: dict[str, Any], _step: int) -> Tensor:
+        wanted = inputs.pop("labels")
+        logits = model(**inputs).logits.float()
+        weight = torch.tensor([1.0, class_weight], device=logits.device)
+        return nn.functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), weight, ignore_index=IGNORE_INDEX)
+
+    return loss
+
+
+def make_rows(
+    texts: Sequence[LabelledTokens], classifier: TokenClassifier, longest: int, special_tokens: bool
+) -> list[Row]:
+    """Put special tokens around texts, which count in the loss (as unimportant) or not; cut what is too long."""
+    frame = SpecialTokenFrame.of(classifier.tokenizer, pair=False)
+    room = longest - frame.specials
+    outside = 0 if special_tokens else IGNORE_INDEX
+    head, tail = [outside] * len(frame.before), [outside] * (frame.specials - len(frame.before))
+    return [
+        {"input_ids": frame.around(ids[:room], ())[0], "labels": [*head, *map(int, marks[:room]), *tail]}
+        for ids, marks in texts
+    ]
+
+
+def measure_quality(classifier: TokenClassifier, rows: Sequence[Row], precision: Precision) -> dict[str, float]:
+    """Return precision, recall and F1 of "important" over the ordinary tokens of rows, beside what knows nothing.
+
+    ``share`` is the share of important tokens, so the precision of marking at random; ``f1_of_all`` is the F1 of
+    marking every token; ``predicted_share`` is the share that the classifier marks; ``loss`` is the cross-entropy, a
+    plain mean in nats.
+    """
+    logits = np.concatenate(classifier.predict([row["input_ids"] for row in rows], precision))
+    counted, true = _ordinary_tokens(classifier, rows)
+    predicted = logits.argmax(1)[counted] == 1
+    hits, total = int((predicted & true).sum()), max(1, int(true.size))
+    marked, important = int(predicted.sum()), int(true.sum())
+    doubt = np.logaddexp(0, (logits[:, 1] - logits[:, 0])[counted] * np.where(true, -1, 1))
+    return {
+        "precision": hits / marked if marked else 0.0,
+        "recall": hits / important if important else 0.0,
+        "f1": 2 * hits / (marked + important) if marked + important else 0.0,
+        "share": important / total,
+        "predicted_share": marked / total,
+        "f1_of_all": 2 * important / (total + important) if important else 0.0,
+        "loss": float(doubt.sum()) / total,
+    }
+
+
+def _ordinary_tokens(classifier: TokenClassifier, rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
+    """Return which tokens of all rows are ordinary, (tokens,), and of these which are important, (ordinary,)."""
+    ids, marks = (np.array([entry for row in rows for entry in row[name]]) for name in ("input_ids", "labels"))
+    ordinary = ~np.isin(ids, classifier.tokenizer.all_special_ids)
+    return ordinary, marks[ordinary] == 1
+
+
+def check_token_training(options: TokenTrainingOptions) -> None:
+    """Check options.
+
+    Raises:
+        UserError: If one is out of range.
+    """
+    for name in ("epochs", "batch_size", "learning_rate", "class_weight"):
+        if not 0 < getattr(options, name) < math.inf:
+            raise UserError(f"Token classifier: {name} must be a number above zero, not {getattr(options, name)}.")
+    if options.max_length < MIN_LENGTH:
+        raise UserError(
+            f"Token classifier: max_length={options.max_length} leaves no room for text; give at least {MIN_LENGTH}."
+        )
+    if not 0 < options.held_out < 1:
+        raise UserError(f"Token classifier: held_out={options.held_out} is a share of the texts, between 0 and 1.")
+
+
+log = logging.getLogger(__name__)
+TOKENS_PER_CHUNK = 200_000
+"""Tokens that are sorted by length together: enough for rows of like length to meet, little to keep."""
+
+
+def mark_rows(
+    classifier: TokenClassifier,
+    rows: Sequence[np.ndarray],
+    folder: Path,
+    *,
+    precision: Precision,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Write which tokens of each row are important, in one pass with flat memory.
+
+    A token is important if its class is 1 (paper); among those of a row the score of class 1, a logit, decides the
+    rank, which a cap goes by (code). Special tokens never are.
+
+    Args:
+        classifier: Of tokens.
+        rows: Token ids with special tokens.
+        folder: An existing folder, for :class:`acclimate.masking.token_importance_store.TokenImportanceStore`.
+        precision: Of the forward.
+        progress: Show a bar.
+
+    Returns:
+        What is to be said (plain values).
+    """
+    special = np.array(sorted(classifier.tokenizer.all_special_ids))
+    counts = np.zeros(3, dtype=np.int64)
+
+    def marked() -> Iterator[tuple[np.ndarray, np.ndarray, int]]:
+        read = 0
+        total = getattr(rows, "tokens", None)
+        with Progress("Finding important tokens", total, unit="tokens", enabled=progress) as bar:
+            for part in _iterate_chunks(rows):
+                for ids, logits in zip(
+                    part, classifier.predict([ids.tolist() for ids in part], precision), strict=True
+                ):
+                    allowed = ~np.isin(ids, special)
+                    ranks = rank_important_tokens((logits[:, 1] > logits[:, 0]) & allowed, logits[:, 1])
+                    counts[:] += (allowed.sum(), (ranks > 0).sum(), not ranks.any())
+                    yield ids, ranks, int(allowed.sum())
+                    read += len(ids)
+                bar.at(read)
+
+    TokenImportanceStore.write(folder, marked())
+    tokens, important, without = map(int, counts)
+    return {
+        "texts": len(rows),
+        "tokens": tokens,
+        "important": important,
+        "share": important / max(1, tokens),
+        "texts_without": without,
+    }
+
+
+def warn_if_marked_share_is_extreme(account: dict[str, Any]) -> None:
+    """Say so if the token classifier finds next to nothing, or nearly everything; finding nothing is an error."""
+    if not account["important"] or MIN_IMPORTANT_SHARE <= account["share"] <= MAX_IMPORTANT_SHARE:
+        return
+    few = account["share"] < MIN_IMPORTANT_SHARE
+    log.warning(
+        "The token classifier finds %d of the %d tokens of the text important (%.2f %%): %s. %d of %d texts have no "
+        "important token.",
+        account["important"],
+        account["tokens"],
+        100 * account["share"],
+        "there is hardly anything to learn from" if few else "masked, they leave hardly anything to predict them from",
+        account["texts_without"],
+        account["texts"],
+    )
+
+
+def _iterate_chunks(rows: Sequence[np.ndarray]) -> Iterator[list[np.ndarray]]:
+    part: list[np.ndarray] = []
+    size = 0
+    for index in range(len(rows)):
+        row = np.asarray(rows[index])
+        part.append(row)
+        size += len(row)
+        if size >= TOKENS_PER_CHUNK:
+            yield part
+            part, size = [], 0
+    if part:
+        yield part

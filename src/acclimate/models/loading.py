@@ -1,0 +1,190 @@
+"""Loading a model and its tokenizer, with one clear line where that fails, and no silently random weights.
+
+The head that turns hidden states into vocabulary logits: finding it, and making one where it is absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModelForMaskedLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from acclimate.device import enable_fast_fp32_matmul
+from acclimate.errors import UserError
+from acclimate.kernels.dropout import dropout_names
+from acclimate.models.batching import chosen_positions
+from acclimate.models.checkpoints import (
+    UNREADABLE,
+    check_folder,
+    from_pretrained,
+    load_error,
+    local_folder,
+    silence_transformers,
+    trusts_remote_code,
+)
+
+
+def language_head(model: Any) -> Callable[[Tensor], Tensor]:
+    """Return the function from hidden states (..., width) to logits (..., vocabulary) of a masked language model.
+
+    Projecting only the masked positions is exact and saves most of the cost of a small model.
+
+    Raises:
+        UserError: If the model has no masked-language-model head that is known here.
+    """
+    if hasattr(model, "cls"):  # bert
+        return model.cls
+    if hasattr(model, "generator_lm_head"):  # electra
+        return lambda hidden: model.generator_lm_head(model.generator_predictions(hidden))
+    if hasattr(model, "vocab_projector"):  # distilbert
+        return lambda hidden: model.vocab_projector(
+            model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
+        )
+    if hasattr(model, "predictions"):  # albert
+        return model.predictions
+    if hasattr(model, "head") and hasattr(model, "decoder"):  # modernbert
+        return lambda hidden: model.decoder(model.head(hidden))
+    if hasattr(model, "lm_head"):  # roberta, xlm-roberta, camembert
+        return model.lm_head
+    raise UserError(f"{type(model).__name__} has no masked-language-model head that acclimate knows.")
+
+
+def logits_at(head: Callable[[Tensor], Tensor], hidden: Tensor, chosen: Tensor) -> Tensor:
+    """Return the logits (chosen, vocabulary) of a head at the chosen positions only, in row order.
+
+    Args:
+        head: From :func:`language_head`.
+        hidden: (rows, tokens, width).
+        chosen: Boolean (rows, tokens).
+    """
+    return head(hidden.flatten(0, 1)[chosen_positions(chosen)])[: int(chosen.sum())]
+
+
+def head_parameters(model: PreTrainedModel) -> dict[str, nn.Parameter]:
+    """Return the parameters outside the encoder: the head, without the decoder weight if that is tied."""
+    inside = {id(parameter) for parameter in model.base_model.parameters()}
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in inside}
+
+
+def initialize_head(model: PreTrainedModel, missing: set[str]) -> None:
+    """Initialise an absent head: square layers near the identity, biases zero, the decoder tied to the embeddings.
+
+    From the identity the warm-up has little to learn: the hidden states already point at their own word.
+
+    Args:
+        model: The model, whose parameters named in ``missing`` hold random values.
+        missing: Names of the parameters that the checkpoint did not have.
+    """
+    model.config.tie_word_embeddings = True
+    model.tie_weights()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for name, parameter in head_parameters(model).items():
+            if name not in missing:
+                continue
+            if parameter.dim() == 2 and parameter.shape[0] == parameter.shape[1]:
+                noise = torch.randn(parameter.shape, generator=generator) * 0.01
+                parameter.copy_(torch.eye(parameter.shape[0]) + noise)
+            elif parameter.dim() == 1 and name.endswith("bias"):
+                parameter.zero_()
+
+
+@dataclass
+class LoadedModel:
+    """A masked language model with what is known about how it was loaded."""
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    absent_head: bool
+    """The checkpoint held no (or not the whole) masked-LM head: it needs a warm-up before its losses mean anything."""
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model.
+
+    Raises:
+        UserError: If there is none.
+    """
+    folder = local_folder(path)
+    if folder and not folder.exists():
+        raise UserError(f"No tokenizer could be loaded from '{path}': there is no such folder.")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trusts_remote_code())
+    except UNREADABLE as error:
+        raise UserError(f"No tokenizer could be loaded from '{path}': {load_error(error, path)}") from error
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up, since its files are missing
+        raise UserError(f"The tokenizer in '{path}' knows no word; add the files of its vocabulary to the folder.")
+    return tokenizer
+
+
+def load_masked_lm(path: str | Path, dropout: float | None = None) -> LoadedModel:
+    """Load a masked language model in fp32, whatever the file holds, and its tokenizer.
+
+    Args:
+        path: A model folder, or a name on the hub.
+        dropout: Probability of every dropout in the encoder, in place of those of its configuration, which stays as it
+            is: who saves the model saves the old ones.
+
+    Returns:
+        The model in evaluation mode, the tokenizer, and whether the head was absent.
+
+    Raises:
+        UserError: If there is no model there, it has no masked-LM form, or encoder weights are missing.
+    """
+    enable_fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
+    check_folder(path)
+    try:
+        config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code())
+        with silence_transformers():
+            before = _with_dropout(path, config, dropout)
+            model, info = from_pretrained(AutoModelForMaskedLM, path, config, dtype=torch.float32)
+            for name, value in before.items():
+                setattr(model.config, name, value)
+    except UNREADABLE as error:
+        raise UserError(
+            f"No masked language model could be loaded from '{path}': {load_error(error, path)}"
+        ) from error
+    tokenizer = load_tokenizer(path)
+    if tokenizer.mask_token_id is None:
+        raise UserError(f"The tokenizer of '{path}' has no mask token, so the model cannot be trained by masking.")
+    vocabulary = model.get_input_embeddings().weight.shape[0]
+    if len(tokenizer) > vocabulary:
+        raise UserError(f"The tokenizer of '{path}' has {len(tokenizer)} tokens, its model only {vocabulary}.")
+    language_head(model)
+    missing = set(info["missing_keys"])
+    prefix = model.base_model_prefix + "."
+    lost = sorted(name for name in missing if name.startswith(prefix))
+    if lost:
+        raise UserError(f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.")
+    absent = bool(missing & set(head_parameters(model)))
+    if absent:
+        initialize_head(model, missing)
+    model.eval()
+    return LoadedModel(model, tokenizer, absent)
+
+
+def _with_dropout(path: str | Path, config: PretrainedConfig, dropout: float | None) -> dict[str, float]:
+    """Set the dropout of a configuration, if one is given; return what it was."""
+    if dropout is None:
+        return {}
+    if not 0 <= dropout < 1:
+        raise UserError(f"Dropout is a probability, from 0 to below 1, not {dropout:g}.")
+    names = dropout_names(config)
+    if not names:
+        raise UserError(f"The configuration of '{path}' knows no dropout, so none can be set; leave it out.")
+    before = {name: getattr(config, name) for name in names}
+    for name in names:
+        setattr(config, name, float(dropout))
+    return before

@@ -1,0 +1,1 @@
+"""Classification, with one label per item or any number: the data and the model."""

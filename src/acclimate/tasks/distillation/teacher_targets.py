@@ -1,0 +1,149 @@
+"""What the teacher says about each example: which of its units are active, and its logits. Read once and kept."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from acclimate.device import Precision, autocast
+from acclimate.errors import UserError
+from acclimate.files import atomic_folder
+from acclimate.models.loading import load_tokenizer
+from acclimate.modules.connectors import Connectors
+from acclimate.tasks.classification.classifier import Classifier, divergence_error
+from acclimate.tasks.loading import read_config
+from acclimate.tasks.training_cache import computation_key, hash_rows, load_tensors, warn_on_write_error
+from acclimate.training.method import cache_folder, cache_key, fingerprint_weights
+
+TARGETS_FILE = "signs.safetensors"
+
+
+@dataclass(frozen=True)
+class TeacherTargets:
+    """The teacher's view of examples, a bit a unit: 768 units of 10,000 examples take less than a megabyte."""
+
+    bits: Tensor
+    """(examples, ceil(units / 8)), uint8."""
+    logits: Tensor
+    """(examples, classes), fp32."""
+    units: int
+    seconds: float = 0.0
+    """What it took to read them, when they were read."""
+
+    def active(self, places: Sequence[int]) -> Tensor:
+        """Return which units are above zero: booleans (places, units), on the CPU."""
+        chosen = np.unpackbits(self.bits[list(places)].numpy(), axis=1, count=self.units)
+        return torch.from_numpy(chosen).bool()
+
+
+def first_token_states(model: Any, inputs: dict[str, Tensor]) -> Tensor:
+    """Return the last hidden state of the first token, in front of any pooler: (rows, width).
+
+    The pooler and the head are not part of what is computed, or nothing reads them: they get no gradient.
+    """
+    return model.base_model(**inputs)[0][:, 0]
+
+
+def representation_width(path: str | Path) -> int:
+    """Return the width of what :func:`first_token` gives for a model, without loading it.
+
+    Args:
+        path: A model folder, or a name on the hub.
+
+    Raises:
+        UserError: If there is no model, or the first token of a text is not one that stands for the text.
+    """
+    config, tokenizer = read_config(path), load_tokenizer(path)
+    leads = tokenizer.cls_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.cls_token_id
+    # XLNet puts it last and pads in front; of BART and its kin it is the decoder that gives the last states.
+    if not leads or tokenizer.padding_side == "left" or getattr(config, "is_encoder_decoder", False):
+        raise UserError(
+            f"'{path}' ({config.model_type}) has no token in front of a text that stands for all of it, so its "
+            "representation cannot be distilled, nor compared; choose an encoder such as BERT or RoBERTa."
+        )
+    return int(config.hidden_size)
+
+
+def compute_teacher_targets(
+    classifier: Classifier,
+    rows: Sequence[dict[str, Any]],
+    connectors: Connectors,
+    precision: Precision,
+    cache: bool = True,
+) -> TeacherTargets:
+    """Read examples with the teacher in evaluation mode, each once; what it says never changes.
+
+    The released code reads each example again in every epoch of distillation, with the same outcome.
+
+    Args:
+        classifier: The teacher, with its own tokenizer.
+        rows: Its ``features`` of the examples.
+        connectors: Its projection is applied before the sign is taken.
+        precision: Of the forward.
+        cache: Look into the cache folder first, and leave the outcome there. The key is made of the teacher's weights,
+            the token ids and the connector.
+
+    Raises:
+        UserError: If the teacher gives something that is not a number.
+    """
+    if not cache:
+        return _run_teacher(classifier, rows, connectors, precision)
+    folder = cache_folder() / "signs" / _targets_key(classifier, rows, connectors, precision)
+    if (found := load_tensors(folder / TARGETS_FILE)) is not None:
+        tensors, seconds = found
+        return TeacherTargets(tensors["bits"], tensors["logits"], connectors.units, seconds)
+    signs = _run_teacher(classifier, rows, connectors, precision)
+    with warn_on_write_error("What the teacher says", folder), atomic_folder(folder) as temporary:
+        save_file(
+            {"bits": signs.bits, "logits": signs.logits}, temporary / TARGETS_FILE, {"seconds": f"{signs.seconds:.3f}"}
+        )
+    return signs
+
+
+def _targets_key(
+    classifier: Classifier, rows: Sequence[dict[str, Any]], connectors: Connectors, precision: Precision
+) -> str:
+    return cache_key(
+        {
+            **computation_key(classifier.model, classifier.tokenizer, precision),
+            "connector": [connectors.units, fingerprint_weights(connectors.teacher)],
+            "rows": hash_rows([{name: row[name] for name in row if name != "labels"} for row in rows]),
+        }
+    )
+
+
+@torch.inference_mode()
+def _run_teacher(
+    classifier: Classifier, rows: Sequence[dict[str, Any]], connectors: Connectors, precision: Precision
+) -> TeacherTargets:
+    model, device = classifier.model.eval(), classifier.device
+    project = connectors.teacher.to(device)
+    bits = torch.empty(len(rows), -(-connectors.units // 8), dtype=torch.uint8)
+    logits = torch.empty(len(rows), int(model.config.num_labels or 0))
+    seen: list[Tensor] = []
+    started = time.perf_counter()
+    # One pass gives both: the hook reads what enters the head, also where an encoder is an ensemble.
+    hook = model.base_model.register_forward_hook(lambda module, inputs, output: seen.append(output[0][:, 0]))
+    try:
+        for batch in classifier.batches([row["input_ids"] for row in rows]):
+            inputs = classifier.collate([rows[place] for place in batch])
+            inputs.pop("labels")
+            with autocast(precision, device):
+                logits[batch] = (
+                    model(**{name: value.to(device) for name, value in inputs.items()}).logits.float().cpu()
+                )
+            active = (project(seen.pop().float()) > 0).cpu().numpy()
+            bits[batch] = torch.from_numpy(np.packbits(active, axis=1))
+    finally:
+        hook.remove()
+    if not bool(logits.isfinite().all()):
+        raise divergence_error()
+    return TeacherTargets(bits, logits, connectors.units, time.perf_counter() - started)

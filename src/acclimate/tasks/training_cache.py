@@ -1,0 +1,170 @@
+"""Trainings that later runs start from, done once: what one leaves stays in the cache, under all that decided it."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from acclimate.device import Precision, default_device
+from acclimate.errors import first_line
+from acclimate.files import atomic_folder, remove_leftovers
+from acclimate.locks import POLL_SECONDS, Claim
+from acclimate.tasks.kinds import Learner
+from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.trainer import train
+from acclimate.training.method import cache_folder, cache_key, fingerprint_model
+from acclimate.version import __version__
+
+MAX_CACHED_TRAININGS = 8
+"""Trainings in the cache, each of the size of a model; of more, those that were not used for longest go."""
+KEY_OPTIONS = ("seed", "epochs", "learning_rate", "batch_size", "warmup", "weight_decay", "confidence_penalty")
+"""Options on which the outcome depends, besides the weights, the rows and the precision."""
+
+WEIGHTS_FILE = "model.safetensors"
+
+log = logging.getLogger(__name__)
+
+
+def load_or_train(
+    learner: Learner, rows: list[dict[str, Any]], options: FinetuneOptions, precision: Precision
+) -> float:
+    """Train a learner on rows, or give it the weights that an equal training left in the cache.
+
+    Equal are trainings with the same weights, rows and options. Several processes may share the cache: one that finds
+    another at the same training waits for it. The weights of the last epoch are kept, and torch's generator is left
+    anywhere: seed it before what comes next.
+
+    Args:
+        learner: Trained in place.
+        rows: Of the learner.
+        options: Of the training; ``select`` is not heeded.
+        precision: The resolved one.
+
+    Returns:
+        Seconds that the training took, now or when it was done.
+
+    Raises:
+        UserError: If the loss is not a number.
+    """
+    folder = cache_folder() / "trained" / _training_key(learner, rows, options, precision)
+    with cache_lock(folder):
+        found = load_tensors(folder / WEIGHTS_FILE)
+        if found is not None:
+            weights, seconds = found
+            with suppress(OSError):  # where nothing can be written nothing is tidied, either
+                os.utime(folder)
+            learner.model.load_state_dict(weights)
+            return seconds
+        started = time.perf_counter()
+        train(learner.model, rows, learner.collate, options, precision, tokenizer=learner.tokenizer)
+        seconds = time.perf_counter() - started
+        with warn_on_write_error("What was trained", folder):
+            with atomic_folder(folder) as temporary:
+                state = learner.model.state_dict()
+                copies = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
+                save_file(copies, temporary / WEIGHTS_FILE, {"seconds": f"{seconds:.3f}"})
+            _evict_oldest(folder.parent)
+    return seconds
+
+
+@contextmanager
+def cache_lock(folder: Path) -> Iterator[None]:
+    """Wait until no other process is about to make a folder of the cache, and remove what killed ones left of it.
+
+    Look for the folder inside the block, where whoever was quicker has finished.
+    """
+    claim = Claim(folder.parent / f".{folder.name}.claim")
+    try:
+        if not claim.take():
+            log.warning("Waiting for another process that makes the same (%s).", claim.owner() or "unknown")
+            while not claim.take():
+                time.sleep(POLL_SECONDS)
+    except OSError:  # where nothing can be written, nothing can be shared
+        yield
+        return
+    remove_leftovers(folder)
+    try:
+        yield
+    finally:
+        claim.release()
+
+
+def computation_key(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, precision: Precision
+) -> dict[str, Any]:
+    """Return what decides the numbers that a model gives for rows: itself, how they are padded, and the software."""
+    return {
+        "model": fingerprint_model(model),
+        "padding": [tokenizer.padding_side, tokenizer.pad_token_id],
+        "precision": [default_device().type, precision],
+        "software": [__version__, torch.__version__, transformers.__version__],
+    }
+
+
+@contextmanager
+def warn_on_write_error(what: str, folder: Path) -> Iterator[None]:
+    """Warn if the block cannot write: a full or read-only disk costs time later, not this run."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("%s could not be kept in '%s': %s.", what, folder.parent, first_line(error))
+
+
+def load_tensors(file: Path) -> tuple[dict[str, Tensor], float] | None:
+    """Return the tensors of a file and the seconds that they took to make; None if it is absent or damaged."""
+    try:
+        with safe_open(file, "pt") as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no dictionary
+            return tensors, float((opened.metadata() or {})["seconds"])
+    except (OSError, SafetensorError, KeyError, ValueError):
+        return None
+
+
+def hash_rows(rows: Sequence[dict[str, Any]]) -> str:
+    """Hash model inputs and targets."""
+    digest = hashlib.sha256()
+    for row in rows:
+        for name, value in sorted(row.items()):
+            array = np.asarray(value)
+            digest.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def _training_key(
+    learner: Learner, rows: Sequence[dict[str, Any]], options: FinetuneOptions, precision: Precision
+) -> str:
+    decides = {
+        **computation_key(learner.model, learner.tokenizer, precision),
+        "options": {name: getattr(options, name) for name in KEY_OPTIONS},
+        "rows": hash_rows(rows),
+    }
+    return cache_key(decides)
+
+
+def _evict_oldest(place: Path) -> None:
+    """Remove the trainings that were not used for longest."""
+
+    def used(folder: Path) -> float:
+        try:
+            return folder.stat().st_mtime
+        except OSError:  # another process was quicker
+            return 0.0
+
+    folders = [entry for entry in place.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
+    for folder in sorted(folders, key=used, reverse=True)[MAX_CACHED_TRAININGS:]:
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,169 @@
+"""The processes of one run, started by ``torchrun`` or ``accelerate launch``; mostly there is one.
+
+Every process holds the whole model and reads its share of the micro-batches of each step. Sums over the batch are
+summed over the processes, and so are the gradients, so that the step is that of one process with the same batch:
+loss, gradients and negatives. ``DistributedDataParallel`` is not what does it: it averages over processes, which is
+another loss where they read different numbers of tokens, and it wants every forward to go through its wrapper.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from acclimate.device import default_device, preserve_rng_state
+from acclimate.errors import UserError
+
+TIMEOUT = timedelta(hours=12)
+"""How long processes wait for one another: the first tokenises a whole corpus before the others go on."""
+_SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """The place of this process among those of the run."""
+
+    rank: int = 0
+    size: int = 1
+
+    @property
+    def first(self) -> bool:
+        """Whether this process is the one that writes."""
+        return self.rank == 0
+
+    def share(self, items: Sequence) -> list:
+        """Return the items of this process: every ``size``-th."""
+        return list(items[self.rank :: self.size])
+
+    def assign_balanced(self, items: Sequence, sizes: Sequence[float]) -> list:
+        """Return the items of this process when each, the largest first, goes to the one that has the least so far.
+
+        Args:
+            items: The same in all processes.
+            sizes: What each of them weighs.
+        """
+        loads = [0.0] * self.size
+        mine = []
+        for place in sorted(range(len(items)), key=lambda place: -sizes[place]):
+            taker = loads.index(min(loads))
+            loads[taker] += sizes[place]
+            if taker == self.rank:
+                mine.append(items[place])
+        return mine
+
+    def add(self, values: Sequence[Tensor]) -> list[Tensor]:
+        """Sum each of some tensors of the same type over the processes."""
+        if self.size == 1 or not values:
+            return list(values)
+        flat = torch.cat([value.detach().reshape(-1) for value in values])
+        dist.all_reduce(flat)
+        parts = flat.split([value.numel() for value in values])
+        return [part.view_as(value) for part, value in zip(parts, values, strict=True)]
+
+    def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Sum the gradients over the processes; one that is missing here counts as zero."""
+        if self.size == 1:
+            return
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        for parameter in trained:
+            if parameter.grad is None:
+                parameter.grad = torch.zeros_like(parameter)
+        gradients = [parameter.grad for parameter in trained if parameter.grad is not None]
+        for gradient, total in zip(gradients, self.add(gradients), strict=True):
+            gradient.copy_(total)
+
+    def gather(self, part: Tensor) -> tuple[Tensor, slice]:
+        """Join the parts of all processes along the first dimension.
+
+        Args:
+            part: (n, ...), where n may differ between processes; without a graph.
+
+        Returns:
+            (sum of n, ...), the same everywhere, and where the part of this process is in it.
+        """
+        if self.size == 1:
+            return part, slice(0, len(part))
+        counts = [torch.zeros(1, dtype=torch.long, device=part.device) for _ in range(self.size)]
+        dist.all_gather(counts, torch.tensor([len(part)], device=part.device))
+        sizes = [int(count) for count in counts]
+        padded = part.new_zeros(max(sizes), *part.shape[1:])
+        padded[: len(part)] = part
+        parts = [torch.empty_like(padded) for _ in range(self.size)]
+        dist.all_gather(parts, padded)
+        start = sum(sizes[: self.rank])
+        joined = torch.cat([other[:size] for other, size in zip(parts, sizes, strict=True)])
+        return joined, slice(start, start + len(part))
+
+    @contextmanager
+    def shared_random_state(self, device: torch.device) -> Iterator[None]:
+        """Give all processes the same draws inside the block; alone, it changes nothing."""
+        if self.size == 1:
+            yield
+            return
+        seed = int(self.broadcast_value(float(torch.randint(2**31, (1,))), device))
+        with preserve_rng_state():
+            torch.manual_seed(seed)
+            yield
+
+    def broadcast_value(self, value: float, device: torch.device) -> float:
+        """Return what the first process has: for decisions that depend on a clock."""
+        if self.size == 1:
+            return value
+        shared = torch.tensor([value], dtype=torch.float64, device=device)
+        dist.broadcast(shared, 0)
+        return float(shared)
+
+    @contextmanager
+    def main_process_first(self) -> Iterator[None]:
+        """Let the first process through the block before the others: they find what it left in a cache."""
+        if not self.first:
+            self.wait()
+        yield
+        if self.first:
+            self.wait()
+
+    def all(self, condition: bool, device: torch.device) -> bool:
+        """Say whether something holds in every process."""
+        return int(self.add([torch.tensor(int(condition), device=device)])[0]) == self.size
+
+    def wait(self) -> None:
+        """Wait until every process has come here."""
+        if self.size > 1:
+            dist.barrier()
+
+
+def join_process_group() -> ProcessGroup:
+    """Return the processes of this run, and connect them if they are not yet.
+
+    Raises:
+        UserError: If parameters are to be sharded (FSDP, DeepSpeed): gates and soft masks belong to whole weights.
+    """
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        return ProcessGroup()
+    for name in _SHARDING_VARIABLES:
+        if os.environ.get(name, "").lower() in ("1", "true"):
+            raise UserError(
+                "Adaptation keeps the whole model in every process; sharded parameters (FSDP, DeepSpeed) are not "
+                "supported, since soft masks and gates belong to whole weights. Start it with torchrun, or with "
+                "accelerate launch --multi_gpu."
+            )
+    from accelerate import PartialState  # chooses the backend as the Trainer is going to
+
+    state = PartialState(cpu=default_device().type == "cpu", timeout=TIMEOUT)
+    return ProcessGroup(state.process_index, state.num_processes)
+
+
+def leave_process_group() -> None:
+    """Disconnect from the other processes, at the end of all that they do together; alone, it changes nothing.
+
+    Not after an error: the others may be waiting in the middle of a sum, and the launcher ends them.
+    """
+    if dist.is_available() and dist.is_initialized():
+        dist.destroy_process_group()

@@ -1,0 +1,65 @@
+"""Warming up a masked-LM head that a checkpoint did not have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from acclimate.corpus import TokenDataset
+from acclimate.device import choose_precision, default_device
+from acclimate.masking import RandomMasking
+from acclimate.models import LoadedModel, head_parameters
+from acclimate.models.batching import padding_policy, training_tokens
+from acclimate.objectives import MaskedLM
+from acclimate.training.batches import Collator, StepDataset
+from acclimate.training.distributed import ProcessGroup
+from acclimate.training.engine import Engine
+from acclimate.training.options import Budget
+from acclimate.training.progress import TrainingBar
+from acclimate.training.trainer import train
+
+HEAD_TOKENS = 300_000
+
+
+def warm_up_head(
+    loaded: LoadedModel,
+    rows: TokenDataset,
+    work: Path,
+    tokens: int,
+    seed: int,
+    precision: str,
+    progress: bool,
+    group: ProcessGroup | None = None,
+    appended: int = 0,
+) -> None:
+    """Train an absent head with the encoder frozen on ``tokens`` tokens; ``appended`` of each row are no text."""
+    model = loaded.model
+    head = list(head_parameters(model).values())
+    TrainingBar.say(
+        f"{type(model).__name__}: the checkpoint has no masked-LM head. A new one, tied to the embeddings, is warmed "
+        f"up on {tokens:,} tokens with the encoder frozen.",
+        enabled=progress,
+    )
+    frozen = {id(parameter) for parameter in model.parameters()} - {id(parameter) for parameter in head}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) not in frozen)
+    device = default_device()
+    batch_size = 64
+    collator = Collator.of(loaded.tokenizer, RandomMasking(), training_tokens(model), grain=padding_policy(model))
+    steps = Budget(tokens=tokens).resolve(rows, batch_size, appended)
+    engine = Engine(model, [MaskedLM()], choose_precision(precision, device), group=group)
+    data = StepDataset(rows, collator, batch_size=batch_size, steps=steps, seed=seed, group=group)
+    try:
+        train(
+            engine,
+            data,
+            work,
+            rule=None,
+            seed=seed,
+            learning_rate=1e-3,
+            appended=appended,
+            title="warm up the head",
+            progress=progress,
+        )
+    finally:
+        for parameter in model.parameters():
+            parameter.requires_grad_(True)

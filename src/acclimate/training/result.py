@@ -1,0 +1,178 @@
+"""What an adaptation leaves behind: the result, its card, and whether a folder holds just this run.
+
+A few texts of an adaptation as its masking hides them, for people to look at.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acclimate.errors import UserError
+from acclimate.files import read_json, write_json
+from acclimate.masking.preview import PreviewToken, find_importance_store, preview_tokens
+from acclimate.models.batching import MINIMAL_PADDING
+from acclimate.training.batches import Collator
+from acclimate.training.distributed import ProcessGroup
+from acclimate.training.method import cache_folder, cache_key
+from acclimate.training.trainer import StepTrainer
+
+MANIFEST_FILE = "acclimate.json"
+LOG_FILE = "log.jsonl"
+
+
+@dataclass
+class AdaptResult:
+    """What an adaptation did.
+
+    Attributes:
+        out: The model folder.
+        method: Name of the method.
+        steps: Optimiser steps.
+        tokens: Real tokens of unique text read (each text counts once a step, however many views read it).
+        seconds: Of training, without loading and tokenising.
+        losses: Mean of each term over the last logged stretch, nats.
+        parameters: The resolved configuration.
+        accounts: What the method found while it prepared, by the name of the JSON file beside the model.
+        masked: A few texts with what is masked of them, see :func:`sample_masked_texts`; None if the run was
+            finished before and the cache is gone. They do not go beside the model, since not every text may go where
+            a model goes.
+        about: Paper and summary of the method, for the card.
+    """
+
+    out: Path
+    method: str
+    steps: int
+    tokens: int
+    seconds: float
+    losses: dict[str, float]
+    parameters: dict[str, Any] = field(default_factory=dict)
+    accounts: dict[str, Any] = field(default_factory=dict)
+    masked: dict[str, Any] | None = None
+    about: dict[str, str] = field(default_factory=dict)
+
+    def take(self, trainer: StepTrainer) -> None:
+        """Take the numbers of a training at the step where it is."""
+        self.steps, self.tokens = trainer.state.global_step, trainer.tokens
+        self.seconds, self.losses = round(trainer.clock.seconds, 1), trainer.last_terms
+
+    def measured(self) -> dict[str, Any]:
+        """Return what was measured, as the card has it."""
+        numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
+        return {**numbers, "accounts": sorted(self.accounts)} if self.accounts else numbers
+
+
+def open_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
+    """Make the working folder of a run, or keep what a killed run of the same configuration left in it."""
+    if group.first:
+        if work.is_dir() and read_manifest(work) != roundtrip_json(config):
+            shutil.rmtree(work)
+        work.mkdir(parents=True, exist_ok=True)
+        write_json(work / MANIFEST_FILE, config)
+    group.wait()
+
+
+def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult | None:
+    """Return the result if ``out`` holds just this run, None if there is nothing.
+
+    Raises:
+        UserError: If it holds something else.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    if out.is_file():
+        raise UserError(f"'{out}' is a file; give a folder to make.")
+    card = read_manifest(out)
+    if card is None:
+        raise UserError(f"The folder '{out}' is not empty and not an adaptation of ours; give another.")
+    if overwrite:
+        return None
+    same = {key: card.get(key) for key in config} == roundtrip_json(config)
+    if not same:
+        raise UserError(f"The folder '{out}' holds another adaptation; give another, or replace it with --overwrite.")
+    measured = card["result"]
+    files = [name for name in measured.get("accounts", []) if Path(name).name == name and (out / name).is_file()]
+    accounts = {name: read_json(out / name) for name in files}
+    steps, tokens, seconds, losses = (measured[name] for name in ("steps", "tokens", "seconds", "losses"))
+    return AdaptResult(out, card["method"], steps, tokens, seconds, losses, config, accounts)
+
+
+def read_manifest(folder: Path) -> Any:
+    """Return the card in a folder, None if there is none."""
+    return read_json(folder / MANIFEST_FILE) if (folder / MANIFEST_FILE).is_file() else None
+
+
+def roundtrip_json(config: dict[str, Any]) -> dict[str, Any]:
+    """Return what a configuration looks like after a trip through JSON."""
+    return json.loads(json.dumps(config, default=str))
+
+
+SHOWN_TEXTS = 3
+CANDIDATE_TEXTS = 300
+"""Texts among which they are chosen."""
+MIN_SHOWN_TOKENS, MAX_SHOWN_TOKENS = 12, 60
+"""Tokens that a text should have to be shown."""
+
+
+def sample_masked_texts(rows: Sequence[np.ndarray], collator: Collator) -> list[list[PreviewToken]]:
+    """Return some texts with what is masked of them, as :func:`acclimate.masking.preview.preview_tokens` gives them.
+
+    Which texts depends on the rows alone, and all maskings get the same chance, so that methods can be laid side by
+    side. Nothing of the training changes: its chance comes from elsewhere.
+
+    Args:
+        rows: The texts as token ids.
+        collator: Of the training.
+
+    Returns:
+        At most :data:`SHOWN_TEXTS`; none where the words of the tokenizer are not known.
+    """
+    order = np.random.default_rng(0).permutation(len(rows))[:CANDIDATE_TEXTS].tolist()
+    chosen = sorted(order, key=lambda index: not MIN_SHOWN_TOKENS <= len(rows[index]) <= MAX_SHOWN_TOKENS)[
+        :SHOWN_TEXTS
+    ]
+    collator = replace(collator, rewritings=(), grain=MINIMAL_PADDING)  # no padding behind a text alone
+    marks, special = find_importance_store(collator.masking), collator.special.tolist()
+    shown: list[list[PreviewToken]] = []
+    try:
+        for number, index in enumerate(chosen):
+            (batch,) = collator([np.asarray(rows[index])], np.random.default_rng([0, number]))
+            original, masked, labels = (value[0].numpy() for value in (batch.original, batch.masked, batch.labels))
+            important = None if marks is None else marks.of(original) > 0
+            shown.append(preview_tokens(original, masked, labels, special, collator.vocabulary, important))
+    except UserError:  # this tokenizer marks words in a way of its own
+        return []
+    return [pieces for pieces in shown if pieces]
+
+
+def describe_masked_texts(texts: Sequence[Sequence[PreviewToken]], masking: Any) -> dict[str, Any]:
+    """Return the texts with the name of their masking."""
+    return {"masking": str(getattr(masking, "name", "") or _wrapped_name(masking)), "texts": [list(t) for t in texts]}
+
+
+def cache_masked_texts(config: Mapping[str, Any], account: Mapping[str, Any] | None) -> None:
+    """Keep the texts of a run in the cache, for one that asks when the run is long finished."""
+    if account is not None:
+        write_json(_masked_texts_file(config), account)
+
+
+def load_masked_texts(config: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the texts of a run that was finished before, None if the cache does not have them any more."""
+    place = _masked_texts_file(config)
+    return read_json(place) if place.is_file() else None
+
+
+def _masked_texts_file(config: Mapping[str, Any]) -> Path:
+    # Not beside the model: a text of the corpus may not be free to go where the model goes.
+    return cache_folder() / "masked" / f"{cache_key(config)}.json"
+
+
+def _wrapped_name(masking: Any) -> str:
+    inner = getattr(masking, "of", None)
+    return str(getattr(inner, "name", "")) if inner is not None else type(masking).__name__

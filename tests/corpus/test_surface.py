@@ -1,0 +1,118 @@
+"""What tokens spell, for the three kinds of tokenizers."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import PreTrainedTokenizerFast
+
+from acclimate.corpus.surface_forms import (
+    _BYTE_OF_CHARACTER,
+    SurfaceForm,
+    TextNormalizer,
+    _read_byte_level,
+    read_surface_forms,
+)
+from acclimate.errors import UserError
+from tests.cases import each
+from tests.tiny import tiny_tokenizer
+
+TEXTS = ["the café is good, the naïve soup is cold", "a crème brûlée 🍮 and a soup", "cold soup again and again"] * 3
+
+
+def trained(kind):
+    if kind == "bytes":
+        backend = Tokenizer(models.BPE())
+        backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=True), decoders.ByteLevel()
+        trainer = trainers.BpeTrainer(
+            vocab_size=330, special_tokens=["<s>", "</s>"], initial_alphabet=pre_tokenizers.ByteLevel.alphabet()
+        )
+    else:
+        backend = Tokenizer(models.Unigram())
+        backend.pre_tokenizer, backend.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+        trainer = trainers.UnigramTrainer(vocab_size=60, special_tokens=["<s>", "<unk>"], unk_token="<unk>")
+    backend.train_from_iterator(TEXTS, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>")
+
+
+@each("kind", ["bytes", "metaspace"])
+def test_words_are_put_together_from_what_their_tokens_spell(kind):
+    tokenizer = trained(kind)
+    found = read_surface_forms(tokenizer)
+    assert len(found) == max(tokenizer.get_vocab().values()) + 1
+    for text in TEXTS[:3]:
+        spelled = ""
+        for index in tokenizer(text, add_special_tokens=False)["input_ids"]:
+            piece = found[index]
+            spelled += (" " if piece.starts else "") + piece.text
+        if kind == "metaspace" or text.isascii():
+            assert spelled.split() == text.split()
+    assert found[tokenizer.bos_token_id] == SurfaceForm("", False)
+
+
+@each(
+    ("normaliser", "expected"),
+    [
+        (None, "Crème  Brûlée"),
+        (normalizers.BertNormalizer(lowercase=True), "creme  brulee"),
+        (normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), "Crème  Brûlée"),
+    ],
+)
+def test_text_is_spelled_as_a_tokenizer_writes_it(normaliser, expected):
+    tokenizer = trained("metaspace")
+    if normaliser is not None:
+        tokenizer.backend_tokenizer.normalizer = normaliser
+    spelling = TextNormalizer(tokenizer)
+    assert spelling("Crème  Brûlée") == expected
+    assert (spelling.rule == "null") == (normaliser is None)
+
+
+def test_bytes_that_are_no_text_spell_nothing():
+    tokenizer = trained("bytes")
+    found = read_surface_forms(tokenizer)
+    first_byte_of_e_acute = tokenizer.convert_tokens_to_ids("Ã")
+    assert found[first_byte_of_e_acute] == SurfaceForm("", False, b"\xc3")
+    assert _read_byte_level("ĠÃ") == SurfaceForm("", True, b"\xc3"), "the space before it is one all the same"
+    assert found[tokenizer.convert_tokens_to_ids("Ġsoup")] == SurfaceForm("soup", True)
+    assert any("é" in piece.text for piece in found)
+
+
+def test_wordpiece():
+    tokenizer = tiny_tokenizer()
+    found = read_surface_forms(tokenizer)
+    assert found[tokenizer.convert_tokens_to_ids("food")] == SurfaceForm("food", True)
+    assert found[tokenizer.convert_tokens_to_ids("##a")] == SurfaceForm("a", False)
+    assert all(found[index] == SurfaceForm("", False) for index in tokenizer.all_special_ids)
+
+
+@each("kind", ["wordpiece", "bytes", "metaspace"])
+def test_added_words_spell_themselves_and_special_ones_nothing(kind):
+    tokenizer = tiny_tokenizer() if kind == "wordpiece" else trained(kind)
+    tokenizer.add_tokens(["erlotinib", "naïve Bayes", AddedToken("   ", normalized=False)])
+    tokenizer.add_tokens(["[DOMAIN]"], special_tokens=True)
+    found = read_surface_forms(tokenizer)
+    for word, text in {"erlotinib": "erlotinib", "naïve Bayes": "naïve Bayes"}.items():
+        assert found[tokenizer.convert_tokens_to_ids(word)] == SurfaceForm(text, True)
+    assert found[tokenizer.convert_tokens_to_ids("   ")].text == ""
+    assert found[tokenizer.convert_tokens_to_ids("[DOMAIN]")] == SurfaceForm("", False)
+    assert all(found[index] == SurfaceForm("", False) for index in tokenizer.all_special_ids)
+
+
+def test_other_kinds_are_refused():
+    backend = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
+    with pytest.raises(UserError, match="beginnings of words"):
+        read_surface_forms(PreTrainedTokenizerFast(tokenizer_object=backend))
+
+
+@given(st.text(min_size=1, max_size=8))
+def test_byte_level_spelling_is_the_inverse_of_the_byte_alphabet(text):
+    character_of = {byte: character for character, byte in _BYTE_OF_CHARACTER.items()}
+    token = "".join(character_of[byte] for byte in text.encode("utf-8", "surrogatepass"))
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        assert _read_byte_level(token).text == ""
+    else:
+        assert _read_byte_level(token) == SurfaceForm(text.strip(), text[:1].isspace())

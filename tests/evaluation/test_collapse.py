@@ -1,0 +1,45 @@
+"""A model that says the same of everything is told from one that is right to."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from acclimate.evaluation.collapse import MIN_ITEMS, find_collapse
+
+
+def test_one_class_for_all():
+    gold = [0, 1] * 20
+    assert find_collapse(gold, [1] * 40) == (1, 40)
+    assert find_collapse(gold, [1] * 38 + [0] * 2) is None
+    assert find_collapse([0, 1] * 200, [1] * 398 + [0] * 2) == (1, 398)
+
+
+def test_a_model_that_is_right_may_say_one_thing():
+    assert find_collapse([1] * 40, [1] * 40) is None
+    assert find_collapse([1] * 96 + [0] * 4, [1] * 100) is None
+
+
+def test_few_items_say_nothing():
+    assert find_collapse([0, 1] * (MIN_ITEMS // 2 - 1), [0] * (MIN_ITEMS - 2)) is None
+    assert find_collapse([], []) is None
+
+
+def test_lists_of_labels_and_answers():
+    assert find_collapse([[], [1], [0, 2], []] * 10, [[]] * 40) == ([], 40)
+    assert find_collapse([["Paris"], ["Rome", "Roma"]] * 15, [["the"]] * 30) == (["the"], 30)
+
+
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=60))
+def test_it_is_what_the_definition_says(items):
+    gold, predicted = [a for a, _ in items], [b for _, b in items]
+    found = find_collapse(gold, predicted)
+    shares = {answer: predicted.count(answer) for answer in predicted}
+    odd = [
+        answer
+        for answer, count in shares.items()
+        if len(items) >= 20 and count > 0.99 * len(items) and count - gold.count(answer) > 0.05 * len(items)
+    ]
+    assert (found is None) == (not odd)
+    if found:
+        assert found == (odd[0], shares[odd[0]])

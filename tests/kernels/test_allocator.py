@@ -1,0 +1,100 @@
+"""What a finished cell, or a step of a training, has freed goes back to the system."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from acclimate.kernels import allocator
+
+
+def resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+@pytest.mark.skipif(not (sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim")), reason="glibc only")
+def test_holes_between_what_lives_on_are_returned():
+    blocks = [bytearray(2_000) for _ in range(60_000)]
+    kept = blocks[::500]
+    full = resident()
+    del blocks
+    allocator.trim_memory()
+    assert resident() < full - 60_000_000
+    assert all(len(block) == 2_000 for block in kept)
+
+
+def test_where_the_system_cannot_nothing_happens(monkeypatch):
+    def refuse(_):
+        raise OSError("no such library")
+
+    monkeypatch.setattr(ctypes, "CDLL", refuse)
+    allocator.trim_memory()
+
+
+class Library:
+    """Stands in for the C library."""
+
+    def __init__(self):
+        self.settings = {}
+
+    def mallopt(self, what, value):
+        self.settings[what] = value
+        return 1
+
+    def malloc_trim(self, _):
+        return 1
+
+
+@pytest.mark.parametrize(("seconds", "due"), [(100.0, [1_600.0, 3_200.0]), (30.0, [600.0, 1_200.0])])
+def test_while_training_only_after_some_steps_and_some_seconds_of_work(monkeypatch, seconds, due):
+    times, clock = [], [0.0]
+    monkeypatch.setattr(allocator, "_malloc_trim", lambda: times.append(clock[0]))
+    monkeypatch.setattr(allocator.time, "process_time", lambda: clock[0])
+    callback = allocator.MallocTrimCallback()
+    for step in range(1, 41):
+        clock[0] = step * seconds
+        callback.on_step_end()
+    assert times == due
+
+
+def test_while_training_large_blocks_stay(monkeypatch):
+    library = Library()
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
+    callback = allocator.MallocTrimCallback()
+    callback.on_train_begin()
+    assert library.settings == {allocator.MMAP_THRESHOLD: 1 << 30, allocator.TRIM_THRESHOLD: (1 << 31) - 1}
+    callback.on_train_end()
+    assert library.settings == {allocator.MMAP_THRESHOLD: 1 << 25, allocator.TRIM_THRESHOLD: (1 << 26) - 1}
+
+
+PAGE_FAULTS = """
+import ctypes, resource, torch
+from acclimate.kernels.allocator import MallocTrimCallback
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(5):
+        torch.zeros(40_000_000)  # 160 MB: more than glibc would keep
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+callback = MallocTrimCallback()
+faults()
+usual = faults()
+callback.on_train_begin()
+faults()
+print(usual, faults())
+callback.on_train_end()
+print(faults())
+"""
+
+
+@pytest.mark.skipif(not (sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt")), reason="glibc only")
+def test_a_block_that_a_step_has_freed_is_not_fetched_again_by_the_next():
+    told = subprocess.run([sys.executable, "-c", PAGE_FAULTS], capture_output=True, text=True, check=True)
+    usual, training, after = map(int, told.stdout.split())
+    assert training < usual / 10
+    assert after > usual / 10  # given back at the end

@@ -1,0 +1,88 @@
+"""One n-gram a text: where it is, the text without it, and the n-gram alone."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from acclimate.masking import ExtractNGram, MaskNGram, NGramSampler, RandomMasking
+from acclimate.training.batches import Collator
+from tests.cases import each
+from tests.tiny import tiny_tokenizer
+from tests.training.helpers import rows
+
+MASK = 4
+
+
+def collate(layout, rewritings, seed=0, tokens=100):
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), tokens, layout, rewritings)
+    return collator([np.asarray(row) for row in rows(4)], np.random.default_rng(seed))
+
+
+@each("layout", ["padded", "packed"])
+def test_the_text_without_and_the_ngram_alone_fit_together(layout):
+    """Put back into the gap, the n-gram makes the text again; it is one contiguous stretch between special tokens."""
+    without, alone = MaskNGram(), ExtractNGram()
+    for batch in collate(layout, (without, alone)):
+        gap, pieces = batch.reading(without), batch.reading(alone)
+        assert gap.text.equal(batch.text)
+        for number in range(batch.texts):
+            here = batch.text == number
+            text, holed = batch.original[here].tolist(), gap.ids[here].tolist()
+            ngram = pieces.ids[pieces.text == number].tolist()
+            assert [text[0], text[-1]] == [ngram[0], ngram[-1]] == [2, 3]
+            inside = [place for place, (a, b) in enumerate(zip(text, holed, strict=True)) if a != b]
+            if len(text) < 4:
+                assert not inside
+                continue
+            assert inside == list(range(inside[0], inside[-1] + 1))
+            assert 1 <= len(inside) <= min(10, len(text) - 3)
+            assert {holed[place] for place in inside} == {MASK}
+            assert [text[place] for place in inside] == ngram[1:-1]
+
+
+def test_ngrams_do_not_depend_on_how_a_step_is_cut():
+    """Or methods with other views, and runs of several processes, would hide others at the same seed."""
+    without, alone = MaskNGram(), ExtractNGram()
+
+    def found(tokens):
+        batches = collate("padded", (without, alone), tokens=tokens)
+        gaps, ngrams = set(), set()
+        for batch in batches:
+            for how, into in ((without, gaps), (alone, ngrams)):
+                read = batch.reading(how)
+                for number in range(batch.texts):
+                    here = tuple(batch.original[batch.text == number].tolist())
+                    into.add((here, tuple(read.ids[read.text == number].tolist())))
+        return len(batches), gaps, ngrams
+
+    whole, pieces = found(10_000), found(30)
+    assert whole[0] == 1 < pieces[0]
+    assert whole[1:] == pieces[1:]
+
+
+def test_lengths_and_places_follow_their_distributions():
+    text = np.repeat(np.arange(3000), 20).reshape(3000, 20)
+    allowed = np.ones_like(text, dtype=bool)
+    allowed[:, [0, -1]] = False
+    inside = NGramSampler(5, 1, 10).draw(text, allowed, range(3000))
+    lengths = inside.sum(1)
+    assert abs(lengths.mean() - 5) < 0.1
+    assert abs(lengths.std() - np.sqrt(1 + 1 / 12)) < 0.05
+    assert not inside[:, [0, -1]].any()
+    five = inside[lengths == 5]
+    starts = np.bincount(five.argmax(1), minlength=15)[1:15]
+    assert starts.min() > 0.7 * len(five) / 14
+    assert starts.max() < 1.3 * len(five) / 14
+    assert (NGramSampler(8, 1, 2).draw(text, allowed, range(3000)).sum(1) == 2).all()
+
+
+@each("layout", ["padded", "packed"])
+def test_asking_for_an_ngram_changes_no_mask_and_the_seed_gives_it_again(layout):
+    how = MaskNGram()
+    plain = collate(layout, ())
+    asked, again, other = (collate(layout, (how,), seed) for seed in (0, 0, 1))
+    for a, b, c in zip(plain, asked, again, strict=True):
+        assert a.masked.equal(b.masked)
+        assert a.labels.equal(b.labels)
+        assert b.reading(how).ids.equal(c.reading(how).ids)
+    assert any(not b.reading(how).ids.equal(d.reading(how).ids) for b, d in zip(asked, other, strict=True))

@@ -1,0 +1,151 @@
+"""Gates, packing and the head on every supported architecture."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file, save_file
+
+from acclimate.errors import UserError
+from acclimate.models import attach, encode, head_rows, language_head, load_masked_lm
+from acclimate.models.encoding import check_packable
+from tests.tiny import ENCODERS, save_tiny, tiny_model, tiny_tokenizer
+
+IDS = torch.tensor([[2, 10, 11, 12, 13, 14, 15, 3], [2, 20, 21, 3, 0, 0, 0, 0]])
+TEXT = torch.tensor([[0] * 8, [1] * 4 + [-1] * 4])
+
+
+@pytest.fixture(params=sorted(ENCODERS))
+def model(request):
+    return tiny_model(request.param)
+
+
+def test_matches_the_model_without_us(model):
+    expected = model(input_ids=IDS, attention_mask=(TEXT >= 0).long()).logits
+    attach(model)
+    hidden = encode(model, IDS, TEXT)
+    torch.testing.assert_close(language_head(model)(hidden)[TEXT >= 0], expected[TEXT >= 0], atol=1e-5, rtol=1e-5)
+
+
+def test_gate_of_one_changes_nothing_and_of_zero_does(model):
+    layers = attach(model)
+    plain = encode(model, IDS, TEXT)
+    ones = torch.ones(len(layers), 2, layers[0].heads)
+    torch.testing.assert_close(encode(model, IDS, TEXT, {"H": ones}), plain)
+    for layer in range(len(layers)):
+        gates = ones.clone()
+        gates[layer, 0, 1] = 0
+        gated = encode(model, IDS, TEXT, {"H": gates})
+        assert (gated[0] - plain[0]).abs().max() > 1e-5
+        torch.testing.assert_close(gated[1][:4], plain[1][:4])
+
+
+def test_gradients_reach_every_gate(model):
+    layers = attach(model)
+    gates = torch.ones(len(layers), 2, layers[0].heads, requires_grad=True)
+    encode(model, IDS, TEXT, {"H": gates})[TEXT >= 0].square().sum().backward()
+    assert gates.grad is not None
+    assert (gates.grad != 0).all()
+
+
+def test_packed_rows_agree_with_rows_of_their_own(model):
+    attach(model)
+    alone = encode(model, IDS, TEXT)
+    packed_ids = torch.cat([IDS[0], IDS[1, :4]])[None]
+    packed_text = torch.cat([TEXT[0], TEXT[1, :4]])[None]
+    packed = encode(model, packed_ids, packed_text)
+    torch.testing.assert_close(packed[0, :8], alone[0], atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(packed[0, 8:], alone[1, :4], atol=1e-5, rtol=1e-4)
+
+
+def test_texts_in_a_packed_row_do_not_see_each_other(model):
+    attach(model)
+    text = torch.tensor([[0] * 4 + [1] * 4])
+    ids = torch.tensor([[2, 10, 11, 3, 2, 12, 13, 3]])
+    other = ids.clone()
+    other[0, 5] = 30
+    torch.testing.assert_close(encode(model, ids, text)[0, :4], encode(model, other, text)[0, :4])
+
+
+def test_rows_of_a_head_are_what_its_gate_silences(model):
+    """Zeroing the value rows of head h in the weights is the same as a gate of zero on it."""
+    layers = attach(model)
+    gates = torch.ones(len(layers), 2, layers[0].heads)
+    gates[:, :, 2] = 0
+    expected = encode(model, IDS, TEXT, {"H": gates})
+    chosen = torch.zeros(layers[0].heads)
+    chosen[2] = 1
+    with torch.no_grad():
+        for layer in layers:
+            value = layer.inputs[2]
+            rows = head_rows(chosen, value, layer.width).bool()
+            assert rows.sum() == layer.width
+            value.linear.weight[rows] = 0
+            if value.linear.bias is not None:
+                value.linear.bias[rows] = 0
+    torch.testing.assert_close(encode(model, IDS, TEXT), expected, atol=1e-6, rtol=1e-5)
+
+
+def test_saved_model_does_not_name_us(any_encoder, tmp_path):
+    model = load_masked_lm(any_encoder).model
+    attach(model)
+    model.save_pretrained(tmp_path)
+    assert "acclimate" not in (tmp_path / "config.json").read_text()
+    again = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert again.config._attn_implementation != "acclimate"
+
+
+def test_a_model_without_the_attention_function_is_refused():
+    config = transformers.FNetConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, intermediate_size=16)
+    with pytest.raises(UserError, match="FNetForMaskedLM"):
+        attach(transformers.FNetForMaskedLM(config))
+
+
+def test_a_model_whose_embeddings_read_their_neighbours_is_not_packed(model):
+    small = {"hidden_size": 32, "embedding_size": 16, "true_hidden_size": 16, "intra_bottleneck_size": 16}
+    config = transformers.MobileBertConfig(vocab_size=50, num_hidden_layers=1, num_attention_heads=2, **small)
+    mobile = transformers.MobileBertForMaskedLM(config).eval()
+    with pytest.raises(UserError, match=r"MobileBertForMaskedLM reads neighbours .* layout=padded"):
+        check_packable(mobile)
+    check_packable(model)
+    mobile.config.trigram_input = False
+    check_packable(mobile)
+
+
+def test_absent_head_is_detected_and_tied(tmp_path):
+    save_tiny("bert", tmp_path / "whole")
+    assert not load_masked_lm(tmp_path / "whole").absent_head
+    whole = transformers.AutoModel.from_pretrained(tmp_path / "whole", add_pooling_layer=False)
+    whole.save_pretrained(tmp_path / "bare")
+    transformers.AutoTokenizer.from_pretrained(tmp_path / "whole").save_pretrained(tmp_path / "bare")
+    loaded = load_masked_lm(tmp_path / "bare")
+    assert loaded.absent_head
+    model = loaded.model
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    dense = model.cls.predictions.transform.dense
+    torch.testing.assert_close(dense.weight, torch.eye(32), atol=0.06, rtol=0)
+
+
+def test_weights_that_transformers_has_no_place_for_are_told(tmp_path, caplog):
+    folder = save_tiny("bert", tmp_path / "model")
+    load_masked_lm(folder)
+    assert not caplog.text
+    weights = load_file(folder / "model.safetensors")
+    extra = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
+    save_file({**weights, extra: torch.zeros(3, 4)}, folder / "model.safetensors", metadata={"format": "pt"})
+    load_masked_lm(folder)
+    assert "1 weights of the encoder" in caplog.text and extra in caplog.text
+
+
+def test_heads_and_poolers_that_are_not_read_are_no_news(tmp_path, caplog):
+    transformers.BertForPreTraining(tiny_model("bert").config).save_pretrained(tmp_path)
+    tiny_tokenizer().save_pretrained(tmp_path)
+    load_masked_lm(tmp_path)
+    assert not caplog.text
+
+
+@pytest.mark.parametrize("name", ["no/such/folder", "./nowhere"])
+def test_no_such_model(name):
+    with pytest.raises(UserError):
+        load_masked_lm(name)

@@ -1,0 +1,121 @@
+"""A model of a task gives the same outputs and gradients for less work, and is itself again afterwards."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+import torch
+import transformers
+
+from acclimate.kernels.last_layer import BERT_LIKE
+from acclimate.models.encoding import skip_unread_tokens
+from acclimate.tasks.loading import load_with_head
+from tests.kernels.test_last_layer import CPU, count_rows, gradients
+from tests.kernels.test_unpadding import count_tokens
+from tests.models.test_ensembles import run
+from tests.tiny import ENCODERS, save_tiny
+
+LENGTHS = (30, 17, 9, 2)
+REAL = torch.arange(30)[None, :] < torch.tensor(LENGTHS)[:, None]
+IDS = torch.randint(5, 60, REAL.shape, generator=torch.Generator().manual_seed(0)) * REAL
+INPUTS = {"input_ids": IDS, "attention_mask": REAL.long()}
+HEADS = {
+    transformers.AutoModelForSequenceClassification: {"labels": torch.tensor([0, 1, 1, 0])},
+    transformers.AutoModelForTokenClassification: {"labels": (IDS % 2).masked_fill(~REAL, -100)},
+    transformers.AutoModelForQuestionAnswering: {
+        "start_positions": torch.tensor([3, 2, 1, 0]),
+        "end_positions": torch.tensor([9, 2, 5, 1]),
+    },
+}
+
+
+def with_head(auto, path):
+    torch.manual_seed(0)
+    return load_with_head(auto, path, {"num_labels": 2}, 32, CPU, "a model")[0].eval()
+
+
+def outputs(model, wanted):
+    model.zero_grad()
+    output = model(**INPUTS, **wanted)
+    output.loss.backward()
+    found = [value for name, value in output.items() if name.endswith("logits")]
+    return [value if value.shape[:2] != REAL.shape else value[REAL] for value in found], gradients(model)
+
+
+@pytest.mark.parametrize("kind", sorted(ENCODERS))
+@pytest.mark.parametrize("auto", HEADS, ids=lambda auto: auto.__name__)
+@pytest.mark.parametrize("ensemble", [False, True])
+def test_the_same_logits_and_gradients(kind, auto, ensemble, tmp_path):
+    start = save_tiny(kind, tmp_path / "start")
+    if ensemble:
+        run(start, tmp_path / "out")
+    model = with_head(auto, tmp_path / "out" if ensemble else start)
+    expected = outputs(model, HEADS[auto])
+    with skip_unread_tokens(model), skip_unread_tokens(model):  # scored while it is trained
+        found = outputs(model, HEADS[auto])
+    assert found[1].keys() == expected[1].keys()
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
+    again = outputs(model, HEADS[auto])
+    assert all(torch.equal(value, expected[1][name]) for name, value in again[1].items())
+
+
+def tokens_read(model, seen, **changes):
+    seen.clear()
+    with skip_unread_tokens(model):
+        output = model(**{**INPUTS, **changes})
+    return [seen[number] for number in sorted(seen)], output
+
+
+@pytest.mark.parametrize("kind", BERT_LIKE)
+@pytest.mark.parametrize("auto", HEADS, ids=lambda auto: auto.__name__)
+def test_how_much_is_read(kind, auto, tmp_path):
+    model = with_head(auto, save_tiny(kind, tmp_path))
+    seen: Counter[int] = Counter()
+    count_rows(model, seen)
+    read = tokens_read(model, seen)[0]
+    if auto is transformers.AutoModelForQuestionAnswering:  # whose softmax goes over padding, too
+        assert read == [REAL.numel()] * 2
+    else:
+        first = auto is transformers.AutoModelForSequenceClassification
+        assert read == [64, len(LENGTHS) if first else 64]  # 58 and what it is rounded up to
+
+
+@pytest.mark.parametrize(
+    ("kind", "auto", "tokens"),
+    [
+        ("distilbert", transformers.AutoModelForSequenceClassification, 64),
+        ("distilbert", transformers.AutoModelForTokenClassification, 64),
+        ("albert", transformers.AutoModelForTokenClassification, 64),
+        ("albert", transformers.AutoModelForSequenceClassification, 64),
+        ("modernbert", transformers.AutoModelForSequenceClassification, 64),
+        ("modernbert", transformers.AutoModelForTokenClassification, 64),
+    ],
+)
+def test_how_much_others_read(kind, auto, tokens, tmp_path):
+    model = with_head(auto, save_tiny(kind, tmp_path))
+    seen = count_tokens(model)
+    with skip_unread_tokens(model):
+        model(**INPUTS)
+    assert seen == [tokens, tokens]
+
+
+def test_what_is_read_as_it_comes(tmp_path):
+    model = with_head(transformers.AutoModelForTokenClassification, save_tiny("bert", tmp_path))
+    seen: Counter[int] = Counter()
+    count_rows(model, seen)
+    whole = [REAL.numel()] * 2
+    read, output = tokens_read(model, seen, output_hidden_states=True)
+    assert read == whole and {states.shape[:2] for states in output.hidden_states} == {REAL.shape}
+    left = {name: values.flip(1) for name, values in INPUTS.items()}
+    read, output = tokens_read(model, seen, **left)
+    assert read == whole and torch.equal(output.logits, model(**left).logits)
+    assert tokens_read(model, seen, attention_mask=torch.ones_like(IDS))[0] == whole
+    assert tokens_read(model, seen, attention_mask=None)[0] == whole
+    assert tokens_read(model, seen, position_ids=torch.arange(30)[None])[0] == whole
+    segments = (torch.arange(30) > 5).long().expand(4, -1)
+    read, output = tokens_read(model, seen, token_type_ids=segments)
+    assert read == [64, 64]
+    torch.testing.assert_close(output.logits[REAL], model(**INPUTS, token_type_ids=segments).logits[REAL])
+    model.set_attn_implementation("eager")  # which knows nothing of it
+    assert tokens_read(model, seen)[0] == whole

@@ -1,0 +1,204 @@
+"""Advice before an adaptation: overlap and pieces by hand, projections by simulation, and all of it at work."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+import sys
+from functools import partial
+
+import numpy as np
+import pytest
+from sklearn.feature_extraction.text import CountVectorizer
+
+from acclimate import cli
+from acclimate.corpus.stop_words import read_stop_words
+from acclimate.errors import UserError
+from acclimate.inspect.projection import project
+from acclimate.inspect.vocabulary import count_words, fragmentation, overlap
+from acclimate.planning.advice import Pilot, advise
+from tests.tiny import WORDS, tiny_tokenizer
+
+ENGLISH = read_stop_words("english")
+
+
+def texts(seed: int, words: list[str], count: int = 60) -> list[str]:
+    rng = random.Random(seed)
+    return [" ".join(rng.choices(words, k=rng.randint(5, 14))) for _ in range(count)]
+
+
+CS = texts(0, "model data train test loss layer token word text gradient method result the of and a was".split())
+FOOD = texts(1, "good bad food service waiter pasta pizza fresh cold slow table menu the of and a was text".split())
+
+
+def test_jaccard_is_that_of_the_published_code():
+    names = []
+    for some in (CS, FOOD):
+        vectorizer = CountVectorizer(min_df=3, stop_words="english")
+        vectorizer.fit(some)
+        names.append(set(vectorizer.get_feature_names_out()))
+    found = overlap(count_words(CS), count_words(FOOD), ENGLISH)
+    assert found["jaccard"] == pytest.approx(len(names[0] & names[1]) / len(names[0] | names[1]))
+    assert found["jaccard_words"] == len(names[0] | names[1])
+
+
+def test_top_words_by_hand(monkeypatch):
+    monkeypatch.setattr("acclimate.inspect.vocabulary.TOP", 3)
+    one = count_words(["the model model model layer layer token token word"])
+    other = count_words(["The MODEL model token, token soup soup soup. layer"])
+    found = overlap(one, other, ENGLISH)
+    assert found["top_words"] == 3 and found["top"] == pytest.approx(2 / 3)  # model and token, but not layer
+    small = overlap(count_words(["soup"]), count_words(["soup soup and salad"]), ENGLISH)
+    assert (small["top"], small["top_words"]) == (1.0, 1)
+
+
+def test_no_more_words_than_asked_for():
+    found = count_words(["one two three"] * 100, most=10)
+    assert found.words == 12 and found.documents["one"] == 4
+
+
+def test_pieces_by_hand():
+    counts = count_words(["good soup soup zoo", "zoo zoo 42 漢"])
+    found = fragmentation(tiny_tokenizer(), counts)
+    # good: 1; soup: 1, twice; zoo: z ##o ##o, three times; a letter that is not known: 1
+    assert found["pieces"] == pytest.approx((1 + 2 + 9 + 1) / 7)
+    assert found["split"] == pytest.approx(3 / 7) and found["unknown"] == pytest.approx(1 / 7)
+    assert found["examples"] == ["zoo"]
+    assert fragmentation(tiny_tokenizer(), count_words(["42"]))["pieces"] == 0
+
+
+def test_projections_of_exact_curves():
+    steps = [0, 10, 20, 40, 80, 160]
+    found = project(steps, [9, *(3 * t**-0.2 for t in steps[1:])], 5000)["power law"]
+    assert all(found[name] == pytest.approx(3 * 5000**-0.2) for name in ("value", "low", "high"))
+    found = project(steps, [9, *(4 - 0.3 * math.log(t) for t in steps[1:])], 320)
+    assert found["log-linear"]["value"] == pytest.approx(4 - 0.3 * math.log(320))
+    assert found["beyond"] == 2
+    assert project(steps, range(6), 160) == {} == project([0, 1, 2, 3], [1, 1, 1, 1], 9)
+    assert "power law" not in project([1, 2, 3, 4], [1.0, 0.5, 0.2, -0.1], 9)
+
+
+def test_the_intervals_hold_what_they_promise():
+    """Of a line with normal scatter, 95 % of the intervals hold a new point: within 1.4 points (2 sd) of it."""
+    rng = np.random.default_rng(0)
+    steps = np.arange(20, 201, 20)
+    held = 0
+    for _ in range(1000):
+        line = 4 - 0.3 * np.log([*steps, 1000]) + rng.normal(0, 0.05, len(steps) + 1)
+        found = project(steps, line[:-1], 1000)["log-linear"]
+        held += found["low"] <= line[-1] <= found["high"]
+    assert 936 <= held <= 964
+
+
+@pytest.fixture
+def folder(tmp_path):
+    words = [word for word in WORDS if word.isalpha() and len(word) > 1]
+    for name, some in (("cs", CS), ("general", texts(2, words))):
+        (tmp_path / f"{name}.txt").write_text("".join(f"{text} {i}\n" for i, text in enumerate(some)))
+    (tmp_path / "task").mkdir()
+    for split in ("train", "test"):
+        rows = [{"text": text, "label": ("no", "yes")[i % 2]} for i, text in enumerate(CS[:20])]
+        (tmp_path / "task" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return tmp_path
+
+
+def test_all_figures_and_their_words(tiny_bert, folder):
+    report = advise(
+        tiny_bert,
+        folder / "cs.txt",
+        folder / "general.txt",
+        folder / "task",
+        folder / "advice.json",
+        pilot=Pilot(steps=5, batch_size=4, learning_rate=1e-3),
+        documents=10,
+        max_length=16,
+        progress=False,
+    )
+    assert json.loads((folder / "advice.json").read_text()) == json.loads(json.dumps(report))
+    assert set(report["vocabulary"]) == {"domain, general", "task, domain"}
+    assert set(report["loss"]) == {"domain", "general", "task"}
+    above = report["loss"]["domain"]["above_general"]
+    difference = report["loss"]["domain"]["nats"] - report["loss"]["general"]["nats"]
+    assert above["difference"] == pytest.approx(difference) and above["low"] <= difference <= above["high"]
+    pilot = report["pilot"]
+    assert [step for step, _ in pilot["curve"]] == [0, 1, 2, 3, 4, 5]
+    change = pilot["change"]["domain"]
+    assert change["after"] - change["before"] == pytest.approx(change["difference"])
+    assert change["before"] == report["loss"]["domain"]["nats"] and change["difference"] != 0
+    projected = pilot["projection"]
+    assert projected["steps"] > 5 and projected["beyond"] == projected["steps"] / 5
+    about = [part["about"] for part in report["words"]]
+    assert about == [
+        "vocabulary overlap",
+        "fragmentation",
+        "masked-LM loss of the model as it is",
+        "pilot",
+        "forgetting after the pilot",
+    ]
+    assert all(part["says"] and part["does_not_say"] for part in report["words"])
+    assert "Only a comparison on the task" in report["words"][3]["does_not_say"]
+
+
+def test_a_model_without_a_head_is_given_one(folder, tmp_path, monkeypatch):
+    import transformers
+
+    from tests.tiny import save_tiny
+
+    whole = save_tiny("bert", tmp_path / "whole")
+    transformers.BertModel.from_pretrained(whole).save_pretrained(tmp_path / "bare")
+    tiny_tokenizer().save_pretrained(tmp_path / "bare")
+    module = sys.modules["acclimate.planning.advice"]
+    monkeypatch.setattr(module, "adapt", partial(module.adapt, head_tokens=2_000))  # a short warm-up
+    report = advise(
+        tmp_path / "bare",
+        folder / "cs.txt",
+        folder / "general.txt",
+        pilot=Pilot(0),
+        documents=5,
+        max_length=16,
+        progress=False,
+    )
+    assert report["loss"]["general"]["nats"] > 0 and "pilot" not in report
+
+
+def test_one_document_is_too_little_to_judge_by(tiny_bert, folder):
+    with pytest.raises(UserError, match="one document to measure the loss on held-out text of the domain"):
+        advise(
+            tiny_bert,
+            folder / "cs.txt",
+            folder / "general.txt",
+            pilot=Pilot(0),
+            documents=1,
+            max_length=16,
+            progress=False,
+        )
+
+
+def test_on_the_command_line(tiny_bert, folder, monkeypatch, capsys):
+    common = ["acclimate", "advise", "--model", tiny_bert, "--corpus", folder / "cs.txt", "--general"]
+    arguments = [*common, folder / "general.txt", "--pilot-steps", 0, "--documents", 5, "--quiet"]
+    monkeypatch.setattr(sys, "argv", [str(argument) for argument in arguments])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+        raise SystemExit(0)
+    assert not ended.value.code
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "Vocabulary overlap" in shown and "It does not say:" in shown and "There was none" in shown
+
+
+def test_mistakes(tiny_bert, folder):
+    for method, message in (
+        ("none", "has no training, so no pilot"),
+        ("dapt+tapt", "has several stages"),
+        ("selective", "needs a labelled task"),
+        ("mml", "Did you mean 'mlm'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            advise(tiny_bert, folder / "cs.txt", folder / "general.txt", pilot=Pilot(2, method=method), progress=False)
+    with pytest.raises(UserError, match="seed must be"):
+        advise(tiny_bert, folder / "cs.txt", folder / "general.txt", seed=-1, progress=False)
+    with pytest.raises(UserError, match="pilot-steps"):
+        advise(tiny_bert, folder / "cs.txt", folder / "general.txt", pilot=Pilot(-1), progress=False)
+    with pytest.raises(UserError, match="no file"):
+        advise(tiny_bert, folder / "csx.txt", folder / "general.txt", progress=False)

@@ -1,0 +1,94 @@
+"""When the phases change, and what the first one asks of the student."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from acclimate.modules.connectors import Connectors
+from acclimate.objectives.distillation import activation_boundary_loss
+from acclimate.tasks.classification.classifier import load_classifier
+from acclimate.tasks.distillation.student_training import (
+    DisagreementCallback,
+    DistillationLoss,
+    count_distillation_epochs,
+    phase_lr_schedule,
+)
+from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
+from tests.cases import each
+from tests.tasks.distillation.conftest import CPU
+from tests.tasks.test_classification import keyword_task
+
+
+@each(
+    ("epochs", "share", "expected"),
+    [(10, 0.9, 9), (10, 0.6, 6), (10, 0.7, 7), (5, 0.9, 4), (100, 0.29, 29), (10, 0.0, 0), (10, 1.0, 10)],
+)
+def test_the_switch_is_a_whole_epoch(epochs, share, expected):
+    assert count_distillation_epochs(epochs, share) == expected
+
+
+def test_each_phase_has_its_own_slope():
+    factor = phase_lr_schedule(8, 12, 0.25)
+    assert [factor(step) for step in range(12)] == pytest.approx(
+        [0, 1 / 2, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0, 1, 2 / 3, 1 / 3]
+    )
+    assert factor(12) == 0
+    assert [phase_lr_schedule(0, 4, 0.0)(step) for step in range(4)] == [1, 0.75, 0.5, 0.25]
+
+
+@pytest.fixture
+def distillation_loss(teacher):
+    task = keyword_task(train=12)
+    loaded = load_classifier(teacher, task.labels, 64, CPU)
+    connectors = Connectors("auto", 32, 24, 0)
+    signs = compute_teacher_targets(loaded, loaded.features(task.train), connectors, "fp32", cache=False)
+    return DistillationLoss(signs, connectors, "boundary", 1.0, 1e-3, 2.0, False, "fp32")
+
+
+def batch(student, places):
+    torch.manual_seed(0)
+    task = keyword_task(train=12)
+    classifier = load_classifier(student, task.labels, 64, CPU)
+    classifier.model.eval()
+    rows = classifier.features(task.train)
+    inputs = classifier.collate([rows[place] for place in places])
+    inputs.pop("labels")
+    return classifier, rows, dict(inputs)
+
+
+def test_the_boundary_is_that_of_the_right_examples_and_the_head_learns_nothing(distillation_loss, student):
+    places = [7, 2, 11]
+    classifier, _, inputs = batch(student, places)
+    loss = distillation_loss.loss(classifier.model, inputs, places)
+    states = classifier.model.roberta(**inputs).last_hidden_state[:, 0]
+    active = torch.stack([distillation_loss.signs.active([place])[0] for place in places])
+    torch.testing.assert_close(loss, activation_boundary_loss(states, active))
+    loss.backward()
+    assert all(value.grad is None for value in classifier.model.classifier.parameters())
+    assert all(value.grad is not None for value in classifier.model.roberta.encoder.parameters())
+
+
+def test_the_divergence_is_that_of_the_right_examples(distillation_loss, student):
+    places = [3, 0]
+    classifier, _, inputs = batch(student, places)
+    distillation_loss.objective = "kl"
+    ours = (classifier.model(**inputs).logits / 2).log_softmax(-1)
+    theirs = (distillation_loss.signs.logits[places] / 2).softmax(-1)
+    slow = 4 * (theirs * (theirs.log() - ours)).sum(-1).mean()
+    torch.testing.assert_close(distillation_loss.loss(classifier.model, inputs, places), slow)
+
+
+def test_the_watch_counts_units_of_each_example(distillation_loss, student):
+    classifier, rows, _ = batch(student, [0])
+    watch = DisagreementCallback(classifier, rows, distillation_loss, 0)
+    assert watch.places == list(range(12))
+    counts = []
+    for place, row in enumerate(rows):
+        ids = torch.tensor([row["input_ids"]])
+        with torch.no_grad():
+            state = classifier.model.roberta(ids).last_hidden_state[0, 0]
+        counts.append(
+            sum((s > 0) != t for s, t in zip(state, distillation_loss.signs.active([place])[0], strict=True))
+        )
+    assert watch.measure() == pytest.approx(float(sum(counts)) / 12, abs=0.2)  # a unit near zero may change sides

@@ -1,0 +1,137 @@
+"""What the teacher says is read once, whole, and kept."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+import torch
+from tokenizers import processors
+from transformers import AutoTokenizer
+
+from acclimate.errors import UserError
+from acclimate.modules.connectors import Connectors
+from acclimate.tasks.classification.classifier import load_classifier
+from acclimate.tasks.distillation import teacher_targets as module
+from acclimate.tasks.distillation.teacher_targets import (
+    compute_teacher_targets,
+    first_token_states,
+    representation_width,
+)
+from tests.cases import each
+from tests.tasks.distillation.conftest import CPU
+from tests.tasks.test_classification import keyword_task
+from tests.tiny import ENCODERS
+
+
+@pytest.fixture
+def loaded(teacher):
+    return load_classifier(teacher, keyword_task().labels, 64, CPU)
+
+
+@pytest.mark.parametrize("kind", ["none", "teacher"])
+def test_signs_and_logits_are_those_of_each_example_alone(loaded, kind):
+    connectors = Connectors(kind, 32, 32 if kind == "none" else 13, 0)
+    rows = loaded.features(keyword_task().train)
+    signs = compute_teacher_targets(loaded, rows, connectors, "fp32", cache=False)
+    active = signs.active(range(len(rows)))
+    assert active.shape == (64, connectors.units)
+    model = loaded.model.eval()
+    for place, row in enumerate(rows):
+        inputs = {name: torch.tensor([value]) for name, value in row.items() if name != "labels"}
+        with torch.no_grad():
+            output = model(**inputs, output_hidden_states=True)
+            state = output.hidden_states[-1][0, 0]  # in front of the pooler
+            if kind == "teacher":
+                state = connectors.teacher.weight @ state + connectors.teacher.bias
+            assert torch.equal(first_token_states(model, inputs)[0], output.hidden_states[-1][0, 0])
+        sure = state.abs() > 1e-4  # padding moves the last bits
+        assert torch.equal((state > 0)[sure], active[place][sure])
+        torch.testing.assert_close(output.logits[0], signs.logits[place], atol=1e-5, rtol=0)
+    assert active.float().mean() not in (0.0, 1.0)
+    assert torch.equal(signs.active([5, 2]), active[[5, 2]])
+
+
+def test_what_is_kept_equals_what_is_read_anew(loaded, monkeypatch):
+    connectors = Connectors("teacher", 32, 24, 0)
+    rows = loaded.features(keyword_task(train=20).train)
+    anew = compute_teacher_targets(loaded, rows, connectors, "fp32", cache=False)
+    first = compute_teacher_targets(loaded, rows, connectors, "fp32")
+
+    def no_pass(*_):
+        raise AssertionError("the teacher was read again")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_run_teacher", no_pass)
+        kept = compute_teacher_targets(loaded, rows, Connectors("teacher", 32, 24, 0), "fp32")
+    for signs in (first, kept):
+        assert torch.equal(signs.bits, anew.bits)
+        assert torch.equal(signs.logits, anew.logits)
+
+
+def test_the_teacher_reads_without_dropout(loaded):
+    connectors = Connectors("none", 32, 32, 0)
+    rows = loaded.features(keyword_task(train=20).train)
+    calm = compute_teacher_targets(loaded, rows, connectors, "fp32", cache=False)
+    loaded.model.train()
+    again = compute_teacher_targets(loaded, rows, connectors, "fp32", cache=False)
+    assert torch.equal(again.bits, calm.bits) and torch.equal(again.logits, calm.logits)
+
+
+def test_whatever_changes_the_signs_changes_their_key(loaded):
+    rows = loaded.features(keyword_task(train=20).train)
+    keys = [
+        module._targets_key(loaded, rows, Connectors("teacher", 32, 24, 0), "fp32"),
+        module._targets_key(loaded, rows[1:], Connectors("teacher", 32, 24, 0), "fp32"),
+        module._targets_key(loaded, rows, Connectors("teacher", 32, 24, 1), "fp32"),
+        module._targets_key(loaded, rows, Connectors("none", 32, 32, 0), "fp32"),
+        module._targets_key(loaded, rows, Connectors("teacher", 32, 24, 0), "bf16"),
+    ]
+    with torch.no_grad():
+        next(loaded.model.parameters()).add_(1)
+    keys.append(module._targets_key(loaded, rows, Connectors("teacher", 32, 24, 0), "fp32"))
+    assert len(set(keys)) == len(keys)
+
+
+@each("kind", sorted(ENCODERS))
+def test_every_architecture_shows_what_enters_its_head(encoders, kind):
+    task = keyword_task(train=6)
+    torch.manual_seed(0)
+    classifier = load_classifier(encoders[kind], task.labels, 64, CPU)
+    rows = classifier.features(task.train)
+    signs = compute_teacher_targets(
+        classifier, rows, Connectors("none", representation_width(encoders[kind]), 32, 0), "fp32", cache=False
+    )
+    inputs = classifier.collate(rows)
+    labels = inputs.pop("labels")
+    assert len(labels) == 6
+    with torch.no_grad():
+        states = first_token_states(classifier.model.eval(), inputs)
+        last = classifier.model(**inputs, output_hidden_states=True).hidden_states[-1][:, 0]
+    torch.testing.assert_close(states, last)
+    sure = states.abs() > 1e-4
+    assert torch.equal((states > 0)[sure], signs.active(range(6))[sure])
+
+
+@each("change", ["no token", "last", "padded in front", "decoder"])
+def test_a_model_whose_first_token_stands_for_nothing(teacher, tmp_path, change):
+    copy = shutil.copytree(teacher, tmp_path / "copy")
+    assert representation_width(copy) == 32
+    tokenizer = AutoTokenizer.from_pretrained(copy)
+    if change == "no token":
+        tokenizer.cls_token = None
+    elif change == "last":  # as XLNet
+        special = [("[CLS]", 2), ("[SEP]", 3)]
+        last = processors.TemplateProcessing(single="$A [SEP] [CLS]", special_tokens=special)
+        tokenizer.backend_tokenizer.post_processor = last
+    elif change == "padded in front":
+        settings = json.loads((copy / "tokenizer_config.json").read_text())
+        (copy / "tokenizer_config.json").write_text(json.dumps({**settings, "padding_side": "left"}))
+        tokenizer = AutoTokenizer.from_pretrained(copy)
+    else:
+        config = json.loads((copy / "config.json").read_text())
+        (copy / "config.json").write_text(json.dumps({**config, "is_encoder_decoder": True}))
+    tokenizer.save_pretrained(copy)
+    with pytest.raises(UserError, match="choose an encoder"):
+        representation_width(copy)
