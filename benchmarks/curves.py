@@ -29,8 +29,8 @@ from transformers import PreTrainedModel, logging
 from acclimate.corpus import TokenDataset
 from acclimate.device import Precision, autocast, default_device, enable_fast_fp32_matmul, has_fast_bf16, to_device
 from acclimate.masking import RandomMasking
-from acclimate.models import attach, load_masked_lm, load_tokenizer
-from acclimate.objectives import Batch, MaskedLM
+from acclimate.models import attach, load_language_model, load_tokenizer
+from acclimate.objectives import Batch, LanguageModelling
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.engine import Engine, Terms
 from acclimate.training.trainer import train
@@ -56,7 +56,7 @@ class Recorded(Engine):
 
 def load(dropout: bool) -> PreTrainedModel:
     """Return the real model, in training mode, with or without dropout."""
-    model = load_masked_lm(MODEL).model
+    model = load_language_model(MODEL).model
     if not dropout:
         for module in model.modules():
             if isinstance(module, nn.Dropout):
@@ -70,7 +70,7 @@ def ours(data: StepDataset, precision: Precision, dropout: bool) -> list[float]:
     model = load(dropout)
     attach(model)
     to_device(model)
-    engine = Recorded(model, [MaskedLM()], precision)
+    engine = Recorded(model, [LanguageModelling()], precision)
     engine.losses = []
     with tempfile.TemporaryDirectory() as folder:
         train(

@@ -9,7 +9,7 @@ from acclimate.corpus import TokenDataset
 from acclimate.device import enable_fast_fp32_matmul, to_device
 from acclimate.masking import RandomMasking
 from acclimate.methods import Method, get
-from acclimate.models import LoadedModel, attach
+from acclimate.models import LanguageModel, attach
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.modules import virtual_ids
 from acclimate.objectives import Batch
@@ -62,7 +62,7 @@ class StepEnds(UpdateRule):
 def start(job: Job, method: Method | None = None) -> AdaptContext:
     """Build what ``adapt`` builds before it trains."""
     enable_fast_fp32_matmul()
-    loaded = LoadedModel(make_model(job.shape, job.seed).eval(), make_tokenizer(job.shape), absent_head=False)
+    loaded = LanguageModel(make_model(job.shape, job.seed).eval(), make_tokenizer(job.shape), absent_head=False)
     layers = attach(loaded.model)
     if method is not None:
         add_method_virtual_tokens(loaded, method, job.seed)

@@ -19,7 +19,7 @@ from benchmarks.worker import CONTENDERS
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
 from acclimate.models import attach
-from acclimate.objectives import Batch, MaskedLM
+from acclimate.objectives import Batch, LanguageModelling
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
 from benchmarks import speed
@@ -126,7 +126,7 @@ def test_fp32_loss_and_gradients_are_those_of_the_plain_model(shape):
     count = sum(int((batch.labels >= 0).sum()) for batch in batches)
     expected = sum(_plain_sum(theirs, batch) for batch in batches) / count
     expected.backward()
-    terms = Engine(ours, [MaskedLM()]).step(batches)
+    terms = Engine(ours, [LanguageModelling()]).step(batches)
     torch.testing.assert_close(terms["loss"], expected.detach(), atol=1e-5, rtol=0)
     wanted = dict(theirs.named_parameters())
     for name, value in ours.named_parameters():

@@ -15,7 +15,7 @@ from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
 from acclimate.methods.selective import annotation, stages
 from acclimate.methods.selective.token_classifier import load_token_classifier
-from acclimate.models import load_masked_lm
+from acclimate.models import load_language_model
 from acclimate.tasks import Task
 from acclimate.training import adapt, get
 from acclimate.training.distributed import ProcessGroup
@@ -125,13 +125,13 @@ def test_just_the_predicted_tokens_are_masked_and_the_account_lies_beside_the_mo
     assert account["mark"]["important"] == account["masking"]["masked"] > 0
     assert all(account[stage]["minutes"] > 0 for stage in stages.STAGES)
     assert account["masking"]["texts_without"] == account["mark"]["texts_without"]
-    load_masked_lm(tmp_path / "out")
+    load_language_model(tmp_path / "out")
 
 
 def test_the_marginal_criterion_finds_the_words_that_decide(tiny_bert, tmp_path, batches, fresh_cache):
     run(tiny_bert, tmp_path / "out", settings={"criterion": "marginal", "epsilon": 0.2}, batch_size=40, steps=1)
     tokens = [token for *_, labels in texts_of(batches) for token in labels[labels != -100]]
-    decisive = load_masked_lm(tiny_bert).tokenizer.convert_tokens_to_ids(["good", "bad"])
+    decisive = load_language_model(tiny_bert).tokenizer.convert_tokens_to_ids(["good", "bad"])
     assert np.isin(tokens, decisive).mean() > 0.6, "one token in seven is decisive"
 
 
@@ -276,7 +276,7 @@ def test_presets_fill_in_what_is_not_given():
 
 def test_several_processes_take_the_stages_from_the_cache(tiny_bert, tmp_path, fresh_cache):
     """Fine-tuning runs in one process; the others would wait for it in vain."""
-    loaded, second = load_masked_lm(tiny_bert), ProcessGroup(1, 2)
+    loaded, second = load_language_model(tiny_bert), ProcessGroup(1, 2)
     rows = TokenDataset.of([loaded.tokenizer(text)["input_ids"] for text in CORPUS])
     several = AdaptContext(loaded.model, [], loaded.tokenizer, rows, RandomMasking(), 0, "fp32", False, second, TASK)
     options = stages.SelectionOptions.of(get("selective", **QUICK).settings(), 42)

@@ -6,7 +6,7 @@ from typing import Literal
 from acclimate.errors import check_not_negative
 from acclimate.methods import Method, register
 from acclimate.modules import virtual_ids
-from acclimate.objectives import BatchObjective, MaskedLM, Objective, TokenDistillation
+from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TokenDistillation
 from acclimate.training.method import AdaptContext
 
 
@@ -46,4 +46,4 @@ class MLMWithDistillationToken(Method):
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the MLM loss and the distillation."""
-        return [MaskedLM(), TokenDistillation(self._token, self.weight, self.distance)]
+        return [LanguageModelling(), TokenDistillation(self._token, self.weight, self.distance)]

@@ -5,7 +5,7 @@ from typing import Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
-from acclimate.objectives import BatchObjective, Distillation, MaskedLM, Objective
+from acclimate.objectives import BatchObjective, Distillation, LanguageModelling, Objective
 
 
 @register(
@@ -37,4 +37,4 @@ class MLMWithDistillation(Method):
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the MLM loss and the distillation."""
-        return [MaskedLM(), Distillation(self.weight, self.temperature, self.tokens, self.divergence)]
+        return [LanguageModelling(), Distillation(self.weight, self.temperature, self.tokens, self.divergence)]

@@ -5,7 +5,7 @@ from typing import Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
-from acclimate.objectives import BatchObjective, MaskedLM, Objective, TextContrast
+from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TextContrast
 
 
 @register(
@@ -38,4 +38,4 @@ class MLMWithSimCSE(Method):
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the MLM loss and the contrast."""
-        return [MaskedLM(), TextContrast(self.weight, self.temperature, self.tokens)]
+        return [LanguageModelling(), TextContrast(self.weight, self.temperature, self.tokens)]

@@ -5,7 +5,7 @@ from typing import Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
-from acclimate.objectives import BatchObjective, MaskedLM, Objective, TokenAwareContrast
+from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TokenAwareContrast
 
 
 @register(
@@ -39,4 +39,7 @@ class MLMWithTaCL(Method):
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the MLM loss and the contrast."""
-        return [MaskedLM(), TokenAwareContrast(self.weight, self.temperature, self.similarity, self.positions)]
+        return [
+            LanguageModelling(),
+            TokenAwareContrast(self.weight, self.temperature, self.similarity, self.positions),
+        ]

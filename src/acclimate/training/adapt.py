@@ -19,7 +19,7 @@ from acclimate.errors import UserError, check_positive
 from acclimate.files import atomic_folder, check_writable, safe_join, write_json
 from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, Strategy, identify, resolve
-from acclimate.models import LoadedModel, attach, load_masked_lm, save_model
+from acclimate.models import LanguageModel, attach, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.encoding import check_packable
@@ -211,7 +211,7 @@ def adapt(
         own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
         options = {**{name: value for name, value in asked.items() if name not in own}, "progress": progress}
         return adapt_in_stages(adapt, method, texts, model, out, config, options, group)
-    loaded = load_masked_lm(model, dropout=dropout)
+    loaded = load_language_model(model, dropout=dropout)
     layers = attach(loaded.model)
     if layout == "packed":
         check_packable(loaded.model)
@@ -295,7 +295,7 @@ def _resolve_method(method: str | Method, settings: dict[str, Any] | None) -> Me
 
 
 def _write_result_folder(
-    out: Path, work: Path, loaded: LoadedModel, config: dict[str, Any], text: Corpus, result: AdaptResult
+    out: Path, work: Path, loaded: LanguageModel, config: dict[str, Any], text: Corpus, result: AdaptResult
 ) -> None:
     """Write the model folder, and remove the working folder."""
     with atomic_folder(out) as folder:
@@ -308,7 +308,7 @@ def _write_result_folder(
 
 def _write_step_model(
     out: Path,
-    loaded: LoadedModel,
+    loaded: LanguageModel,
     config: dict[str, Any],
     text: Corpus,
     result: AdaptResult,
@@ -321,7 +321,7 @@ def _write_step_model(
 
 
 def _write_model_files(
-    folder: Path, out: Path, loaded: LoadedModel, config: dict[str, Any], text: Corpus, result: AdaptResult
+    folder: Path, out: Path, loaded: LanguageModel, config: dict[str, Any], text: Corpus, result: AdaptResult
 ) -> None:
     """Write model, tokenizer and card into a folder that exists."""
     save_model(loaded.model, folder, out)
@@ -357,7 +357,7 @@ def ensure_head(
         precision: As in :func:`adapt`.
         progress: Show bars.
     """
-    if not load_masked_lm(model).absent_head:
+    if not load_language_model(model).absent_head:
         return Path(model)
     return adapt(
         model,

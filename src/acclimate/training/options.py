@@ -13,7 +13,7 @@ from typing import get_args
 
 from acclimate.corpus import TokenDataset
 from acclimate.errors import UserError, check_not_negative, check_positive, unknown_name_error
-from acclimate.models import LoadedModel, longest_text
+from acclimate.models import LanguageModel, longest_text
 from acclimate.modules import add_virtual_tokens, virtual_ids
 from acclimate.training.batches import Layout
 from acclimate.training.method import Method
@@ -100,7 +100,7 @@ class Budget:
         return 10_000_000
 
 
-def add_method_virtual_tokens(loaded: LoadedModel, method: Method, seed: int) -> int:
+def add_method_virtual_tokens(loaded: LanguageModel, method: Method, seed: int) -> int:
     """Give model and tokenizer the virtual tokens that the method wants; return by how much texts are longer."""
     if method.virtual_tokens:
         loaded.tokenizer = add_virtual_tokens(
@@ -109,7 +109,7 @@ def add_method_virtual_tokens(loaded: LoadedModel, method: Method, seed: int) ->
     return len(virtual_ids(loaded.tokenizer))
 
 
-def check_length(loaded: LoadedModel, max_length: int) -> None:
+def check_length(loaded: LanguageModel, max_length: int) -> None:
     """See that the model can read texts of ``max_length`` tokens.
 
     Raises:
