@@ -29,12 +29,13 @@ import numpy as np
 import torch
 from transformers import AutoModelForSequenceClassification, BertConfig, PreTrainedModel
 
-from acclimate.device import default_device, enable_fast_fp32_matmul, to_device, uses_eager_attention
+from acclimate.device import default_device, enable_fast_fp32_matmul, to_device
 from acclimate.errors import UserError
 from acclimate.methods.selective import AnnotationOptions, Unit, annotate_units
 from acclimate.methods.selective.annotation import make_units as units_of
 from acclimate.methods.selective.annotator import ClassifierConfidence
-from acclimate.models.attention import ATTENTION_NAME as ATTENTION
+from acclimate.models import use_kernels
+from acclimate.models.attention import use_attention
 from acclimate.tasks import load_task
 from acclimate.tasks.classification.classifier import Classifier, load_classifier
 from acclimate.tasks.loading import is_classifier_of
@@ -95,7 +96,10 @@ class Work:
 def made_up(options: argparse.Namespace) -> Work:
     """Return work that needs no file."""
     theirs = make_classifier(options.shape, options.seed, "sdpa")
-    ours = make_classifier(options.shape, options.seed, ATTENTION if uses_eager_attention(default_device()) else None)
+    ours = make_classifier(options.shape, options.seed, None)
+    kernels = use_kernels(ours, default_device())
+    if kernels.eager_attention:
+        use_attention(ours, kernels)
     classifier = Classifier(ours, make_tokenizer("minilm"), 512)
     units = make_units(options.texts, options.seed)
     guessed = ClassifierConfidence(classifier, pair=False)([(unit, unit.tokens) for unit in units]).argmax(1)

@@ -16,6 +16,7 @@ import itertools
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,8 @@ from acclimate.device import default_device, has_fast_bf16
 from acclimate.errors import UserError
 from acclimate.evaluation.statistics import paired_t_test
 from acclimate.files import read_json, write_json
-from acclimate.kernels import mixed_precision
+from acclimate.kernels import Kernels, choose
+from acclimate.models import families
 from acclimate.tasks import FinetuneResult, finetune
 from acclimate.tasks.kinds import load_task
 from acclimate.tasks.splits import limit_splits, replace_test_with_dev
@@ -61,7 +63,11 @@ def arithmetic(name: str) -> Iterator[str]:
     if name == "fp32":
         yield "fp32"
         return
-    with patch.object(mixed_precision, "uses_bf16_weights", lambda *_: name == "lowered"):
+
+    def chosen(*args: Any, **options: Any) -> Kernels:
+        return replace(choose(*args, **options), bf16_weights=name == "lowered")
+
+    with patch.object(families, "choose", chosen):
         if has_fast_bf16(default_device().type):
             yield "bf16"
         else:

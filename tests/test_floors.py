@@ -55,3 +55,18 @@ def test_a_room_imports_from_its_own_floor_or_below():
 
 def test_no_rooms_import_each_other():
     assert list(TopologicalSorter(rooms()).static_order())  # a circle is an error that names it
+
+
+def test_only_models_and_the_engine_use_kernels_and_only_by_the_front_door():
+    from acclimate import kernels
+
+    inside = r"acclimate\.kernels"
+    users = {
+        file.relative_to(PACKAGE).parts[0]: re.findall(rf"{inside}[\w.]*", file.read_text(encoding="utf-8"))
+        for file in PACKAGE.rglob("*.py")
+        if re.search(rf"(?:from|import) {inside}\b", file.read_text(encoding="utf-8"))
+        and file.relative_to(PACKAGE).parts[0] != "kernels"
+    }
+    assert users.keys() <= {"models", "training"}
+    assert {name for names in users.values() for name in names} == {"acclimate.kernels"}
+    assert len(kernels.__all__) <= 6

@@ -7,9 +7,9 @@ import math
 
 import torch
 
-from acclimate.kernels import mixed_precision
+from acclimate.models import kernels_of
 from benchmarks import precision
-from tests.tiny import save_tiny
+from tests.tiny import save_tiny, tiny_model
 
 
 def test_emulated_products_are_rounded_once_and_so_are_their_gradients():
@@ -29,12 +29,11 @@ def test_emulated_products_are_rounded_once_and_so_are_their_gradients():
 
 
 def test_each_arithmetic_is_what_it_says():
-    device = torch.device("cpu")
     for name, asked, lowers in (("fp32", "fp32", False), ("lowered", "bf16", True), ("autocast", "bf16", False)):
         with precision.arithmetic(name) as said:
             assert said == asked
-            assert mixed_precision.uses_bf16_weights(said, device) == lowers
-    assert mixed_precision.uses_bf16_weights("bf16", device)
+            assert (said == "bf16" and kernels_of(tiny_model("bert")).bf16_weights) == lowers
+    assert kernels_of(tiny_model("bert")).bf16_weights
 
 
 def test_differences_are_paired_by_seed():

@@ -212,7 +212,7 @@ def adapt(
         options = {**{name: value for name, value in asked.items() if name not in own}, "progress": progress}
         return adapt_in_stages(adapt, method, texts, model, out, config, options, group)
     loaded = load_language_model(model, dropout=dropout)
-    layers = attach(loaded.model)
+    layers = attach(to_device(loaded.model))
     if layout == "packed":
         check_packable(loaded.model)
     appended = add_method_virtual_tokens(loaded, method, seed)
@@ -223,7 +223,6 @@ def adapt(
         )
     TrainingBar.say(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
     open_work_folder(work, config, group)
-    to_device(loaded.model)
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", head_tokens, seed, chosen, progress, group, appended)
     about = {"paper": method.paper, "summary": method.summary}
