@@ -195,6 +195,6 @@ def _apply_rule(
             for walk, probabilities in zip(alive, found, strict=True):
                 walk.decide(float(probabilities[walk.unit.label]))
             decided += len(alive)
-            bar.at(decided)
+            bar.update(decided)
             alive = [walk for walk in alive if not walk.ended]
     return walks
