@@ -23,6 +23,7 @@ from acclimate.models import LanguageModel, attach, load_language_model, save_mo
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.encoding import check_packable
+from acclimate.progress import print_message
 from acclimate.training.batches import Collator, Layout, StepDataset
 from acclimate.training.callbacks import (
     KEPT_FOLDER,
@@ -39,7 +40,6 @@ from acclimate.training.inputs import TASK_EPOCHS, TextInput, open_task, resolve
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
 from acclimate.training.mlm_head import HEAD_TOKENS, warm_up_head
 from acclimate.training.options import Budget, add_method_virtual_tokens, check_hyperparameters, check_length
-from acclimate.training.progress import TrainingBar
 from acclimate.training.result import (
     LOG_FILE,
     MANIFEST_FILE,
@@ -221,7 +221,7 @@ def adapt(
         rows = tokenize(
             text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
         )
-    TrainingBar.say(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
+    print_message(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
     open_work_folder(work, config, group)
     to_device(loaded.model)
     if loaded.absent_head:
