@@ -160,7 +160,7 @@ def test_every_method_measures_the_terms_that_it_trains_and_trains_as_without(ti
 def test_how_often_without_a_text_and_the_command_line(tiny_bert, tmp_path, monkeypatch, capsys):
     with pytest.raises(UserError, match="--heldout"):
         run(tiny_bert, tmp_path / "out", heldout_every=2)
-    with pytest.raises(UserError, match="heldout-every"):
+    with pytest.raises(UserError, match="heldout_every"):
         run(tiny_bert, tmp_path / "out", heldout=HELD, heldout_every=0)
     for name, texts in (("corpus", DOCUMENTS), ("held", HELD)):
         (tmp_path / f"{name}.txt").write_text("\n".join(texts))

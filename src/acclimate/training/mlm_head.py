@@ -17,8 +17,6 @@ from acclimate.training.engine import Engine
 from acclimate.training.options import Budget
 from acclimate.training.trainer import train
 
-HEAD_TOKENS = 300_000
-
 
 def warm_up_head(
     loaded: LanguageModel,
