@@ -1,6 +1,6 @@
 """Device, precision, random state and process-wide settings of the math libraries.
 
-The measurements behind the constants are in ``docs/performance.md``; ``benchmarks/`` repeats them.
+The measurements behind the constants are in ``docs/dev/performance.md``; ``benchmarks/`` repeats them.
 """
 
 from __future__ import annotations

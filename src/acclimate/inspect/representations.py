@@ -139,7 +139,7 @@ def measure_moved(
             layers = layers or [_Layer() for _ in states[0]]
             for layer, one, other in zip(layers, *states, strict=True):
                 layer.add(one, other)
-            bar.at(done := done + len(group))
+            bar.update(done := done + len(group))
     return {
         "texts": sum(len(own) > 0 for _, own in rows[0]),
         "tokens": sum(len(own) for _, own in rows[0]),

@@ -163,7 +163,7 @@ def _sample(name: str, corpus: Corpus, count: int, progress: bool) -> list[str]:
 
         def counted() -> Any:
             for number, text in enumerate(corpus):
-                bar.at(number)
+                bar.update(number)
                 yield text
 
         return subsample_documents(counted(), count)

@@ -28,10 +28,10 @@ from acclimate.masking import Masking
 from acclimate.models import HeadLayer, UnitGroup, dropout_rates, gate_units, kernels_of
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
+from acclimate.progress import print_message
 from acclimate.registry import Registry, build_dataclass, hash_user_code
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.progress import TrainingBar
 from acclimate.training.tensor_cache import TensorCache
 from acclimate.updates import UpdateRule
 from acclimate.version import __version__
@@ -145,7 +145,7 @@ class AdaptContext:
 
     def say(self, text: str) -> None:
         """Tell the user something, unless the run is quiet."""
-        TrainingBar.say(text, enabled=self.progress)
+        print_message(text, enabled=self.progress)
 
     def seeded(self, make: Callable[[], T]) -> T:
         """Return what ``make`` makes, chance inside it coming from the run's seed; the same in all processes."""
