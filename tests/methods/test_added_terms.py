@@ -12,7 +12,7 @@ import transformers
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.kernels.dropout import dropout_rates
-from acclimate.models import load_masked_lm
+from acclimate.models import load_language_model
 from acclimate.training import adapt
 from tests.cases import each
 from tests.methods.test_contract import SHORT
@@ -68,7 +68,7 @@ def test_distillation_keeps_hidden_states_close_to_the_base_model(tiny_bert, tmp
     ids = tiny_tokenizer()(list(HELD), return_tensors="pt", padding=True)
     with torch.no_grad():
         start, mlm, kd = (
-            load_masked_lm(folder).model.base_model(**ids).last_hidden_state[ids["attention_mask"] > 0]
+            load_language_model(folder).model.base_model(**ids).last_hidden_state[ids["attention_mask"] > 0]
             for folder in (tiny_bert, tmp_path / "mlm", tmp_path / "kd")
         )
     assert (kd - start).norm() < 0.8 * (mlm - start).norm()
@@ -92,7 +92,7 @@ def test_methods_that_contrast_dropout_masks_need_dropout(tmp_path):
 @each("kind", ["bert", "albert", "modernbert", "distilbert"])
 def test_the_dropout_option_applies_to_every_layer(kind, tmp_path):
     folder = save_tiny(kind, tmp_path / kind)
-    assert dropout_rates(load_masked_lm(folder, dropout=0.25).model) == [0.25]
-    assert not any(dropout_rates(load_masked_lm(folder, dropout=0).model))
+    assert dropout_rates(load_language_model(folder, dropout=0.25).model) == [0.25]
+    assert not any(dropout_rates(load_language_model(folder, dropout=0).model))
     with pytest.raises(UserError, match="probability"):
-        load_masked_lm(folder, dropout=1.5)
+        load_language_model(folder, dropout=1.5)

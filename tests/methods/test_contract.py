@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json
-from acclimate.models import load_masked_lm
+from acclimate.models import load_language_model
 from acclimate.models.checkpoints import WEIGHTS
 from acclimate.tasks import Task
 from acclimate.training import adapt, get, names
@@ -66,7 +66,7 @@ def load(folder, method):
         return model
     with pytest.raises(OSError, match=r"model\.safetensors"):
         transformers.AutoModelForMaskedLM.from_pretrained(folder)
-    return load_masked_lm(folder).model
+    return load_language_model(folder).model
 
 
 @pytest.mark.parametrize(("method", "kind"), sorted(PAIRS))

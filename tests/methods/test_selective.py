@@ -15,7 +15,7 @@ from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
 from acclimate.methods.selective import annotation, stages
 from acclimate.methods.selective.token_classifier import load_token_classifier
-from acclimate.models import load_masked_lm
+from acclimate.models import load_language_model
 from acclimate.tasks import Task
 from acclimate.training import adapt, get
 from acclimate.training.distributed import ProcessGroup
@@ -125,7 +125,7 @@ def test_exactly_the_predicted_tokens_are_masked_and_the_account_is_saved(
     assert account["mark"]["important"] == account["masking"]["masked"] > 0
     assert all(account[stage]["minutes"] > 0 for stage in stages.STAGES)
     assert account["masking"]["texts_without"] == account["mark"]["texts_without"]
-    load_masked_lm(tmp_path / "out")
+    load_language_model(tmp_path / "out")
 
 
 def test_the_marginal_criterion_finds_the_decisive_words(tiny_bert, tmp_path, batches, fresh_cache):

@@ -7,7 +7,7 @@ import torch
 
 from acclimate.errors import UserError
 from acclimate.models import attach
-from acclimate.objectives import MaskedLM
+from acclimate.objectives import LanguageModelling
 from acclimate.training.engine import Engine
 from acclimate.updates import SoftMask
 from tests.cases import each
@@ -27,7 +27,7 @@ def train(kind, importance, on, steps=4, optimiser=torch.optim.AdamW, **options)
         start = {name: value.detach().clone() for name, value in model.named_parameters()}
         mask = SoftMask({"H": layers}, {"H": values}, on) if values is not None else None
         optimizer = optimiser(model.parameters(), **{"lr": 1e-3, **options})
-        engine = Engine(model.train(), [MaskedLM()])
+        engine = Engine(model.train(), [LanguageModelling()])
         for step in range(steps):
             engine.step(micro_batches(seed=step))
             if mask:

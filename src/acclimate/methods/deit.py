@@ -6,7 +6,7 @@ from typing import Literal
 from acclimate.errors import check_not_negative
 from acclimate.methods import Method, register
 from acclimate.modules import virtual_ids
-from acclimate.objectives import BatchObjective, MaskedLM, Objective, TokenDistillation
+from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TokenDistillation
 from acclimate.training.method import AdaptContext
 
 

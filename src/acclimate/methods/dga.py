@@ -11,7 +11,7 @@ from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.models import Part
 from acclimate.models.gates import parse_parts
-from acclimate.objectives import BatchObjective, GeneralKnowledgeContrast, MaskedLM, Objective
+from acclimate.objectives import BatchObjective, GeneralKnowledgeContrast, LanguageModelling, Objective
 from acclimate.training.importance import measure_importance, summarise_importance
 from acclimate.training.method import AdaptContext
 from acclimate.updates import SoftMask, normalise_importance
@@ -100,11 +100,11 @@ class DGA(Method):
         """Return the MLM loss and, unless its weight is zero, the contrastive loss."""
         assert self._importance is not None, "prepare first"
         if not self.contrast_weight:
-            return [MaskedLM()]
+            return [LanguageModelling()]
         contrast = GeneralKnowledgeContrast(
             self._importance, self.temperature, self.contrast_weight, self.contrast_tokens, self.knowledge
         )
-        return [MaskedLM(), contrast]
+        return [LanguageModelling(), contrast]
 
     def update_rule(self) -> SoftMask | None:
         """Return the soft mask."""

@@ -6,7 +6,7 @@ from typing import Literal
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.masking import NGramSampler
 from acclimate.methods import Method, register
-from acclimate.objectives import BatchObjective, MaskedLM, Objective, SpanContrast
+from acclimate.objectives import BatchObjective, LanguageModelling, Objective, SpanContrast
 
 
 @register(
@@ -54,4 +54,4 @@ class MLMWithInfoWord(Method):
         """Return the MLM loss and the contrastive loss."""
         ngrams = NGramSampler(self.ngram_mean, self.ngram_deviation, self.ngram_longest)
         contrast = SpanContrast(self.weight, self.temperature, self.span, self.pooling, self.similarity, ngrams)
-        return [MaskedLM(), contrast]
+        return [LanguageModelling(), contrast]

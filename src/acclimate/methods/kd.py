@@ -5,7 +5,7 @@ from typing import Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
-from acclimate.objectives import BatchObjective, Distillation, MaskedLM, Objective
+from acclimate.objectives import BatchObjective, Distillation, LanguageModelling, Objective
 
 
 @register(

@@ -5,7 +5,7 @@ from typing import Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
-from acclimate.objectives import BatchObjective, MaskedLM, Objective, TextContrast
+from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TextContrast
 
 
 @register(

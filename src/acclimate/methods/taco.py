@@ -5,7 +5,7 @@ from typing import Literal
 
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
-from acclimate.objectives import BatchObjective, ContextContrast, MaskedLM, Objective
+from acclimate.objectives import BatchObjective, ContextContrast, LanguageModelling, Objective
 
 
 @register(
@@ -49,6 +49,6 @@ class MLMWithTACO(Method):
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the MLM loss and the contrastive loss."""
         return [
-            MaskedLM(),
+            LanguageModelling(),
             ContextContrast(self.weight, self.temperature, self.window, self.negatives, self.tokens),
         ]

@@ -276,7 +276,7 @@ def mark_rows(
                     counts[:] += (allowed.sum(), (ranks > 0).sum(), not ranks.any())
                     yield ids, ranks, int(allowed.sum())
                     read += len(ids)
-                bar.at(read)
+                bar.update(read)
 
     TokenImportanceStore.write(folder, marked())
     tokens, important, without = map(int, counts)

@@ -7,7 +7,6 @@ initialises the n-gram vectors, which most subwords need, at random. ``gensim`` 
 from __future__ import annotations
 
 import logging
-import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -15,13 +14,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import regex
 
 from acclimate.errors import UserError
 from acclimate.files import find_file
-from acclimate.unicode import COMBINING_MARKS
 
 Boundary = Literal["paper", "aware"]
-WORD_PATTERN = re.compile(rf"\w[\w{COMBINING_MARKS}]*|[^\w\s]")
+WORD_PATTERN = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*|[^\p{L}\p{N}_\s]")
 FIRST_LEARNING_RATE, LAST_LEARNING_RATE = 0.05, 1e-4
 """Initial and final learning rate; the defaults of the fastText library, twice those of gensim."""
 NEGATIVE_SAMPLING_EXPONENT = 0.5

@@ -10,7 +10,7 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.methods.tapter.target_vectors import make_fasttext_targets
-from acclimate.objectives import BatchObjective, EmbeddingRegulariser, MaskedLM, Objective
+from acclimate.objectives import BatchObjective, EmbeddingRegulariser, LanguageModelling, Objective
 from acclimate.objectives.embedding import EmbeddingProjection
 from acclimate.training.method import AdaptContext
 
@@ -89,7 +89,7 @@ class TAPTER(Method):
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the MLM loss and the regulariser."""
         assert self._regulariser is not None, "prepare first"
-        return [MaskedLM(), self._regulariser]
+        return [LanguageModelling(), self._regulariser]
 
     def finish(self, run: AdaptContext) -> None:
         """Throw f away."""

@@ -197,7 +197,9 @@ def _train_vectors(
 ) -> Any:
     run.say(f"Training fastText on {what}.")
     with Progress("fastText", 100, unit="%", enabled=run.progress) as bar:
-        return train_fasttext(texts, start=start, seed=seed, report=lambda share: bar.at(int(100 * share)), **options)
+        return train_fasttext(
+            texts, start=start, seed=seed, tell=lambda share: bar.update(int(100 * share)), **options
+        )
 
 
 class _NormalizedTexts:
