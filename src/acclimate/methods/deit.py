@@ -48,4 +48,4 @@ class MLMWithDistillationToken(Method):
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the MLM loss and the distillation loss."""
-        return [MaskedLM(), TokenDistillation(self._token, self.weight, self.distance)]
+        return [LanguageModelling(), TokenDistillation(self._token, self.weight, self.distance)]

@@ -39,4 +39,4 @@ class MLMWithDistillation(Method):
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the MLM loss and the distillation loss."""
-        return [MaskedLM(), Distillation(self.weight, self.temperature, self.tokens, self.divergence)]
+        return [LanguageModelling(), Distillation(self.weight, self.temperature, self.tokens, self.divergence)]

@@ -40,4 +40,4 @@ class MLMWithSimCSE(Method):
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the MLM loss and the contrastive loss."""
-        return [MaskedLM(), TextContrast(self.weight, self.temperature, self.tokens)]
+        return [LanguageModelling(), TextContrast(self.weight, self.temperature, self.tokens)]

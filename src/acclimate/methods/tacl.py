@@ -39,4 +39,7 @@ class MLMWithTaCL(Method):
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the MLM loss and the contrastive loss."""
-        return [MaskedLM(), TokenAwareContrast(self.weight, self.temperature, self.similarity, self.positions)]
+        return [
+            LanguageModelling(),
+            TokenAwareContrast(self.weight, self.temperature, self.similarity, self.positions),
+        ]

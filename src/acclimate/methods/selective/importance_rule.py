@@ -185,11 +185,11 @@ def _apply_rule(
     active = [state for state in states if not state.is_done]
     total, decided = sum(len(unit.tokens) for unit in units), 0
     with Progress("Annotating", total, unit="tokens", enabled=progress) as bar:
-        while alive:
-            found = confidence([(walk.unit, walk.candidate_buffer) for walk in alive])
-            for walk, probabilities in zip(alive, found, strict=True):
-                walk.decide(float(probabilities[walk.unit.label]))
-            decided += len(alive)
+        while active:
+            found = confidence([(state.unit, state.candidate_buffer) for state in active])
+            for state, probabilities in zip(active, found, strict=True):
+                state.decide(float(probabilities[state.unit.label]))
+            decided += len(active)
             bar.update(decided)
-            alive = [walk for walk in alive if not walk.ended]
-    return walks
+            active = [state for state in active if not state.is_done]
+    return states

@@ -198,7 +198,7 @@ def _train_vectors(
     run.say(f"Training fastText on {what}.")
     with Progress("fastText", 100, unit="%", enabled=run.progress) as bar:
         return train_fasttext(
-            texts, start=start, seed=seed, tell=lambda share: bar.update(int(100 * share)), **options
+            texts, start=start, seed=seed, report=lambda share: bar.update(int(100 * share)), **options
         )
 
 
