@@ -16,7 +16,7 @@ from transformers import AutoModelForMaskedLM
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
 from acclimate.models import attach
-from acclimate.objectives import MaskedLM
+from acclimate.objectives import LanguageModelling
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
 from benchmarks import inputs, speed

@@ -56,8 +56,8 @@ def compare(
         parts: The functions to call; the default are acclimate's own.
 
     Returns:
-        The results; they also read like ``results.json``: ``results["scores"]``. After a shard that left cells to others they say how far the study is,
-        and nothing was written.
+        The results; they also read like ``results.json``: ``results["scores"]``. After a shard that left jobs to
+        others they say how far the study is, and nothing was written.
 
     Raises:
         UserError: If the study cannot be run, or, after everything else was done and written, if cells failed.

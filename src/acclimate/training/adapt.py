@@ -15,12 +15,13 @@ from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_writable, safe_join, write_json
 from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, identify, resolve
-from acclimate.models import LoadedModel, attach, load_masked_lm, save_model
+from acclimate.models import LanguageModel, attach, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.encoding import check_packable
 from acclimate.options import AdaptOptions, recorded, values, verb
 from acclimate.options.training import HEAD_TOKENS, MethodLike, PrecisionName
+from acclimate.progress import print_message
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
     KEPT_FOLDER,
@@ -37,7 +38,6 @@ from acclimate.training.inputs import TASK_EPOCHS, TextInput, open_task, resolve
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
 from acclimate.training.mlm_head import warm_up_head
 from acclimate.training.options import Budget, add_method_virtual_tokens, check_length
-from acclimate.training.progress import TrainingBar
 from acclimate.training.result import (
     LOG_FILE,
     MANIFEST_FILE,
@@ -125,7 +125,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
         shared = {name: value for name, value in values(options).items() if name not in own} | {"progress": progress}
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
-    loaded = load_masked_lm(model, dropout=options.dropout)
+    loaded = load_language_model(model, dropout=options.dropout)
     layers = attach(loaded.model)
     if options.layout == "packed":
         check_packable(loaded.model)

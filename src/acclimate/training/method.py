@@ -28,7 +28,7 @@ from acclimate.kernels.dropout import dropout_rates
 from acclimate.masking import Masking
 from acclimate.models import HeadLayer, UnitGroup, gate_units
 from acclimate.models.batching import padding_policy, training_tokens
-from acclimate.objectives import Batch, BatchObjective, MaskedLM, Objective
+from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
 from acclimate.progress import print_message
 from acclimate.registry import Registry, build_dataclass, hash_user_code
 from acclimate.training.batches import Collator

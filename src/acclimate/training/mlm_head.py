@@ -9,7 +9,7 @@ from acclimate.device import choose_precision, default_device
 from acclimate.masking import RandomMasking
 from acclimate.models import LanguageModel, head_parameters
 from acclimate.models.batching import padding_policy, training_tokens
-from acclimate.objectives import MaskedLM
+from acclimate.objectives import LanguageModelling
 from acclimate.progress import print_message
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup

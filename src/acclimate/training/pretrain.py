@@ -25,12 +25,12 @@ from acclimate.models import load_tokenizer, longest_text
 from acclimate.models.checkpoints import local_folder
 from acclimate.options import PretrainOptions, TrainingOptions, values, verb
 from acclimate.options.training import SAMPLE_CHARACTERS
+from acclimate.progress import print_message
 from acclimate.training.adapt import adapt
 from acclimate.training.callbacks import check_keep_steps
 from acclimate.training.distributed import join_process_group
 from acclimate.training.inputs import as_corpus
 from acclimate.training.method import Method
-from acclimate.training.progress import TrainingBar
 from acclimate.training.result import MANIFEST_FILE, AdaptResult, read_manifest, roundtrip_json
 from acclimate.training.tokenizer import TOKENIZER_KINDS, sample_documents, train_tokenizer
 
