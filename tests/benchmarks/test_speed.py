@@ -16,7 +16,7 @@ from transformers import AutoModelForMaskedLM
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
 from acclimate.models import attach
-from acclimate.objectives import MaskedLM
+from acclimate.objectives import LanguageModelling
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
 from benchmarks import inputs, speed
@@ -88,7 +88,7 @@ def test_fp32_loss_and_gradients_are_those_of_the_plain_model(shape, tmp_path, m
     ]
     expected = sum(loss * count for loss, count in zip(losses, counts, strict=True)) / sum(counts)
     expected.backward()
-    terms = Engine(ours, [MaskedLM()]).step(batches)
+    terms = Engine(ours, [LanguageModelling()]).step(batches)
     torch.testing.assert_close(terms["loss"], expected.detach(), atol=1e-5, rtol=0)
     gradients = {name: parameter.grad for name, parameter in theirs.named_parameters()}
     compared = [(value.grad, gradients[name]) for name, value in ours.named_parameters() if value.grad is not None]
