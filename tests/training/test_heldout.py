@@ -13,7 +13,7 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
 from acclimate.models import attach
-from acclimate.objectives import MaskedLM, TextContrast
+from acclimate.objectives import LanguageModelling, TextContrast
 from acclimate.tasks import Task
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
@@ -52,7 +52,7 @@ def test_terms_are_those_of_a_direct_computation():
     model = tiny_model("bert")
     attach(model)
     model.train()
-    engine = Engine(model, [MaskedLM(), TextContrast(weight=0.5)])
+    engine = Engine(model, [LanguageModelling(), TextContrast(weight=0.5)])
     collator, rng = Collator.of(tiny_tokenizer(), RandomMasking(0.3), 60), np.random.default_rng(0)
     texts = [np.asarray(row) for row in rows(2)]
     steps = [collator(texts[:5], rng), collator(texts[5:14], rng), collator(texts[14:], rng)]

@@ -15,12 +15,13 @@ from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_writable, safe_join, write_json
 from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, identify, resolve
-from acclimate.models import LoadedModel, attach, load_masked_lm, save_model
+from acclimate.models import LanguageModel, attach, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.encoding import check_packable
 from acclimate.options import AdaptOptions, recorded, values, verb
 from acclimate.options.training import HEAD_TOKENS, MethodLike, PrecisionName
+from acclimate.progress import print_message
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
     KEPT_FOLDER,
@@ -37,7 +38,6 @@ from acclimate.training.inputs import TASK_EPOCHS, TextInput, open_task, resolve
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
 from acclimate.training.mlm_head import warm_up_head
 from acclimate.training.options import Budget, add_method_virtual_tokens, check_length
-from acclimate.training.progress import TrainingBar
 from acclimate.training.result import (
     LOG_FILE,
     MANIFEST_FILE,
@@ -125,7 +125,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
         shared = {name: value for name, value in values(options).items() if name not in own} | {"progress": progress}
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
-    loaded = load_masked_lm(model, dropout=options.dropout)
+    loaded = load_language_model(model, dropout=options.dropout)
     layers = attach(loaded.model)
     if options.layout == "packed":
         check_packable(loaded.model)
@@ -135,7 +135,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         rows = tokenize(
             text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
         )
-    TrainingBar.say(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
+    print_message(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
     open_work_folder(work, config, group)
     to_device(loaded.model)
     if loaded.absent_head:
@@ -214,7 +214,7 @@ def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -
 
 
 def _write_result_folder(
-    out: Path, work: Path, loaded: LoadedModel, config: dict[str, Any], text: Corpus, result: AdaptResult
+    out: Path, work: Path, loaded: LanguageModel, config: dict[str, Any], text: Corpus, result: AdaptResult
 ) -> None:
     """Write the model folder, and remove the working folder."""
     with atomic_folder(out) as folder:
@@ -227,7 +227,7 @@ def _write_result_folder(
 
 def _write_step_model(
     out: Path,
-    loaded: LoadedModel,
+    loaded: LanguageModel,
     config: dict[str, Any],
     text: Corpus,
     result: AdaptResult,
@@ -240,7 +240,7 @@ def _write_step_model(
 
 
 def _write_model_files(
-    folder: Path, out: Path, loaded: LoadedModel, config: dict[str, Any], text: Corpus, result: AdaptResult
+    folder: Path, out: Path, loaded: LanguageModel, config: dict[str, Any], text: Corpus, result: AdaptResult
 ) -> None:
     """Write model, tokenizer, manifest and card into an existing folder."""
     save_model(loaded.model, folder, out)
@@ -276,7 +276,7 @@ def ensure_head(
         precision: As in :func:`adapt`.
         progress: Show progress bars.
     """
-    if not load_masked_lm(model).absent_head:
+    if not load_language_model(model).absent_head:
         return Path(model)
     return adapt(
         model,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from acclimate.corpus import TokenDataset
 from acclimate.errors import UserError
-from acclimate.models import LoadedModel, longest_text
+from acclimate.models import LanguageModel, longest_text
 from acclimate.modules import add_virtual_tokens, virtual_ids
 from acclimate.options.training import BUDGETS, MAX_SEED, TrainingOptions
 from acclimate.training.method import Method
@@ -56,7 +56,7 @@ class Budget:
         return 10_000_000
 
 
-def add_method_virtual_tokens(loaded: LoadedModel, method: Method, seed: int) -> int:
+def add_method_virtual_tokens(loaded: LanguageModel, method: Method, seed: int) -> int:
     """Add the method's virtual tokens to model and tokenizer; return how many tokens they add to each text."""
     if method.virtual_tokens:
         loaded.tokenizer = add_virtual_tokens(
@@ -65,7 +65,7 @@ def add_method_virtual_tokens(loaded: LoadedModel, method: Method, seed: int) ->
     return len(virtual_ids(loaded.tokenizer))
 
 
-def check_length(loaded: LoadedModel, max_length: int) -> None:
+def check_length(loaded: LanguageModel, max_length: int) -> None:
     """Check that the model can read texts of ``max_length`` tokens.
 
     Raises:

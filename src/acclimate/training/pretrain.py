@@ -25,12 +25,12 @@ from acclimate.models import load_tokenizer, longest_text
 from acclimate.models.checkpoints import local_folder
 from acclimate.options import PretrainOptions, TrainingOptions, values, verb
 from acclimate.options.training import SAMPLE_CHARACTERS
+from acclimate.progress import print_message
 from acclimate.training.adapt import adapt
 from acclimate.training.callbacks import check_keep_steps
 from acclimate.training.distributed import join_process_group
 from acclimate.training.inputs import as_corpus
 from acclimate.training.method import Method
-from acclimate.training.progress import TrainingBar
 from acclimate.training.result import MANIFEST_FILE, AdaptResult, read_manifest, roundtrip_json
 from acclimate.training.tokenizer import TOKENIZER_KINDS, sample_documents, train_tokenizer
 
@@ -267,7 +267,7 @@ def _write_initial_model(
     room = longest_text(model)
     tokenizer.model_max_length = min(tokenizer.model_max_length, room or tokenizer.model_max_length)
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
-    TrainingBar.say(
+    print_message(
         f"{type(model).__name__} from scratch: {config.num_hidden_layers} layers, width {config.hidden_size}, "
         f"{len(tokenizer):,} tokens, {millions:.1f} M parameters, seed {seed}.",
         enabled=progress,
@@ -287,7 +287,7 @@ def _load_or_train_tokenizer(method: FromScratch, text: Corpus, progress: bool) 
         return tokenizer
     documents, total = sample_documents(text, method.tokenizer_characters, progress)
     read = sum(map(len, documents))
-    TrainingBar.say(
+    print_message(
         f"Training a tokenizer ({kind}) on {len(documents):,} documents: {read:,} of {total:,} characters.",
         enabled=progress,
     )

@@ -51,7 +51,7 @@ def sample_documents(
     with Progress("Reading text for the tokenizer", None, unit="characters", enabled=progress) as bar:
         for text in corpus:
             total += len(text)
-            bar.at(total)
+            bar.update(total)
             place = int.from_bytes(blake2b(text.encode("utf-8"), digest_size=8).digest(), "big")
             if place < limit:
                 kept.append((place, text[:longest]))
@@ -103,7 +103,7 @@ def _train_on_texts(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Sequ
     def told() -> Iterable[str]:
         with Progress("Training the tokenizer", len(texts), unit="documents", enabled=progress) as bar:
             for number, text in enumerate(texts):
-                bar.at(number)
+                bar.update(number)
                 yield text
 
     tokenizer.train_from_iterator(told(), trainer=trainer, length=len(texts))
