@@ -30,7 +30,7 @@ def summarize_masking(marks: TokenImportanceStore, cap: float | None, say: Calla
         cap: Of :class:`acclimate.masking.selective.SelectiveMasking`.
         say: Where to tell it.
     """
-    masked, tokens = marks.masked(cap), int(marks.texts[3].sum())
+    masked, tokens = marks.masked_counts(cap), int(marks.texts[3].sum())
     total, without, texts = int(masked.sum()), int((masked == 0).sum()), len(masked)
     share = total / max(1, tokens)
     say(
@@ -121,8 +121,8 @@ class Selective(Method):
         seed = run.seed if self.annotator_seed is None else self.annotator_seed
         marks, account = find_important_tokens(run, SelectionOptions.of(self.settings(), seed))
         run.accounts[ACCOUNT_FILE] = account | summarize_masking(marks, self.cap, run.say)
-        masking: Masking = SelectiveMasking(marks=marks, cap=self.cap)
-        masking = masking if self.choice == "important" else RandomSameCount.like(masking)
+        masking: Masking = SelectiveMasking(store=marks, cap=self.cap)
+        masking = masking if self.choice == "important" else RandomSameCount.matching(masking)
         self._masking = masking if self.fate == "dynamic" else StaticMasking(masking, run.seed)
 
     def masking(self, rate: float) -> Masking | None:
