@@ -28,7 +28,7 @@ from acclimate.kernels.dropout import dropout_rates
 from acclimate.masking import Masking
 from acclimate.models import HeadLayer, UnitGroup, gate_units
 from acclimate.models.batching import padding_policy, training_tokens
-from acclimate.objectives import Batch, BatchObjective, MaskedLM, Objective
+from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
 from acclimate.progress import print_message
 from acclimate.registry import Registry, build_dataclass, hash_user_code
 from acclimate.training.batches import Collator
@@ -254,7 +254,7 @@ class Method:
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the loss terms; called after :meth:`prepare`."""
-        return [MaskedLM()]
+        return [LanguageModelling()]
 
     def update_rule(self) -> UpdateRule | None:
         """Return what happens around each optimiser step; called after :meth:`prepare`."""

@@ -7,9 +7,9 @@ from pathlib import Path
 from acclimate.corpus import TokenDataset
 from acclimate.device import choose_precision, default_device
 from acclimate.masking import RandomMasking
-from acclimate.models import LoadedModel, head_parameters
+from acclimate.models import LanguageModel, head_parameters
 from acclimate.models.batching import padding_policy, training_tokens
-from acclimate.objectives import MaskedLM
+from acclimate.objectives import LanguageModelling
 from acclimate.progress import print_message
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup
@@ -17,11 +17,9 @@ from acclimate.training.engine import Engine
 from acclimate.training.options import Budget
 from acclimate.training.trainer import train
 
-HEAD_TOKENS = 300_000
-
 
 def warm_up_head(
-    loaded: LoadedModel,
+    loaded: LanguageModel,
     rows: TokenDataset,
     work: Path,
     tokens: int,
@@ -46,7 +44,7 @@ def warm_up_head(
     batch_size = 64
     collator = Collator.of(loaded.tokenizer, RandomMasking(), training_tokens(model), grain=padding_policy(model))
     steps = Budget(tokens=tokens).resolve(rows, batch_size, appended)
-    engine = Engine(model, [MaskedLM()], choose_precision(precision, device), group=group)
+    engine = Engine(model, [LanguageModelling()], choose_precision(precision, device), group=group)
     data = StepDataset(rows, collator, batch_size=batch_size, steps=steps, seed=seed, group=group)
     try:
         train(
