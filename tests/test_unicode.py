@@ -7,8 +7,8 @@ import sys
 import unicodedata
 
 from acclimate.corpus.contamination import normalize_words
-from acclimate.inspect.vocabulary import count_words
 from acclimate.methods.tapter.fasttext import split_words
+from acclimate.planning.vocabulary import count_words
 from acclimate.unicode import COMBINING_MARKS
 from tests.cases import each
 

@@ -13,7 +13,7 @@ from rich.console import Console
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.inspect import inspect_embeddings
-from acclimate.inspect.embedding_plot import embedding_tables
+from acclimate.inspect.embeddings import embedding_tables
 from acclimate.modules import add_virtual_tokens
 from tests.test_cli import call
 from tests.tiny import VOCABULARY, add_token, save_tiny, tiny_tokenizer

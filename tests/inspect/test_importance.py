@@ -15,7 +15,7 @@ import acclimate.training.importance as measuring
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.inspect import inspect_importance
-from acclimate.inspect.table import importance_tables
+from acclimate.inspect.importance_plots import importance_tables
 from acclimate.training import adapt
 from acclimate.updates import normalise_importance
 from tests.cases import each

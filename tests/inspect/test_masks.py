@@ -14,8 +14,7 @@ from rich.console import Console
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.inspect import inspect_masks
-from acclimate.inspect.mask_counts import count_masks
-from acclimate.inspect.masks_page import in_terminal
+from acclimate.inspect.mask_summary import count_masks, mask_tables
 from acclimate.masking import IGNORE_INDEX, get
 from acclimate.masking.preview import preview_tokens
 from acclimate.report.masked_text import as_html, as_rich
@@ -148,7 +147,7 @@ def test_the_report_the_page_and_the_terminal_agree(tmp_path):
         for pieces in sample["maskings"].values():
             assert Reader(as_html(pieces)).words in read.words
     console = Console(width=80, record=True, file=io.StringIO())
-    for part in in_terminal(report):
+    for part in mask_tables(report):
         console.print(part, highlight=False)
     text = console.export_text()
     assert "lexicon-first masks most of the occurrences of" in text
@@ -242,7 +241,7 @@ def test_with_a_task_selective_masking_is_shown_and_what_is_important_in_all_tex
         assert [piece.get("important") for piece in random] == [piece.get("important") for piece in found]
     assert "important" in " ".join(Reader((tmp_path / "out" / "masks.html").read_text()).marks)
     console = Console(width=80, record=True, file=io.StringIO())
-    for part in in_terminal(report):
+    for part in mask_tables(report):
         console.print(part, highlight=False)
     assert "*important to the end task" in console.export_text()
     with pytest.raises(UserError, match="needs a labelled task"):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from sklearn.decomposition import PCA
 
-from acclimate.inspect.movement import log_odds, movement, principal_plane
+from acclimate.inspect.drift import log_odds, movement, principal_plane
 
 BEFORE = np.array([[3.0, 4.0], [0.0, 2.0], [1.0, 0.0], [0.0, 0.0]])
 AFTER = np.array([[3.0, 4.0], [0.0, 5.0], [0.0, 1.0], [0.0, 0.0]])

@@ -10,7 +10,7 @@ import torch
 import transformers
 
 from acclimate.errors import UserError
-from acclimate.inspect.representations import Products, measure_moved
+from acclimate.inspect.drift import Products, measure_drift
 from acclimate.models.encoding import encode_layers
 from tests.cases import each
 from tests.tiny import ENCODERS, TEXTS, add_token, save_tiny, tiny_tokenizer
@@ -69,7 +69,7 @@ def test_states_that_are_all_the_same_have_no_similarity():
 @each("kind", sorted(ENCODERS))
 def test_a_model_and_itself(kind, tmp_path):
     folder = save_tiny(kind, tmp_path / "model")
-    found = measure_moved(folder, folder, TEXTS, max_length=16)
+    found = measure_drift(folder, folder, TEXTS, max_length=16)
     assert len(found["layers"]) == 3
     for layer in found["layers"]:
         assert layer["cka"] == pytest.approx(1, abs=1e-9) and layer["cosine"] == pytest.approx(1, abs=1e-6)
@@ -92,12 +92,12 @@ def test_against_a_plain_forward_of_each_text(tmp_path, monkeypatch):
                     layer.append(hidden[0, 1:-1])  # without [CLS] and [SEP]
         states.append([torch.cat(layer) for layer in layers])
     monkeypatch.setenv("ACCLIMATE_MEMORY_GB", "0.0005")  # room for 45 tokens
-    with patch("acclimate.inspect.representations.encode_layers", wraps=encode_layers) as read:
-        measure_moved(before, after, TEXTS, max_length=12)
+    with patch("acclimate.inspect.drift.encode_layers", wraps=encode_layers) as read:
+        measure_drift(before, after, TEXTS, max_length=12)
     assert [call.args[1].shape[0] for call in read.call_args_list[:2]] == [3, 3]
     for budget in (1, 16, 4096):
-        monkeypatch.setattr("acclimate.inspect.representations.micro_batch_tokens", lambda *_, size=budget: size)
-        found = measure_moved(before, after, TEXTS, max_length=12)
+        monkeypatch.setattr("acclimate.inspect.drift.micro_batch_tokens", lambda *_, size=budget: size)
+        found = measure_drift(before, after, TEXTS, max_length=12)
         assert found["tokens"] == len(states[0][0])
         for layer, one, other in zip(found["layers"], *states, strict=True):
             assert layer["cka"] == pytest.approx(cka(one.numpy(), other.numpy()), abs=1e-5)
@@ -110,7 +110,7 @@ def test_against_a_plain_forward_of_each_text(tmp_path, monkeypatch):
 def test_a_special_token_in_a_text_is_text(tmp_path):
     folder, text = save_tiny("bert", tmp_path / "model"), "the food [MASK] was [SEP] good"
     plain = tiny_tokenizer()(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    assert measure_moved(folder, folder, [text, *TEXTS[:2]], max_length=32)["tokens"] - measure_moved(
+    assert measure_drift(folder, folder, [text, *TEXTS[:2]], max_length=32)["tokens"] - measure_drift(
         folder, folder, TEXTS[:2], max_length=32
     )["tokens"] == len(plain)
 
@@ -120,6 +120,6 @@ def test_another_vocabulary_and_empty_text(tmp_path):
     other = save_tiny("bert", tmp_path / "b")
     add_token(other, "pasta e fagioli")
     with pytest.raises(UserError, match="another vocabulary"):
-        measure_moved(one, other, TEXTS)
+        measure_drift(one, other, TEXTS)
     with pytest.raises(UserError, match="no token"):
-        measure_moved(one, one, ["", " "])
+        measure_drift(one, one, ["", " "])

@@ -15,9 +15,8 @@ from sklearn.feature_extraction.text import CountVectorizer
 from acclimate import cli
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.errors import UserError
-from acclimate.inspect.projection import project
-from acclimate.inspect.vocabulary import count_words, fragmentation, overlap
-from acclimate.planning.advice import Pilot, advise
+from acclimate.planning.advice import Pilot, advise, project
+from acclimate.planning.vocabulary import count_words, fragmentation, overlap
 from tests.tiny import WORDS, tiny_tokenizer
 
 ENGLISH = read_stop_words("english")
@@ -44,7 +43,7 @@ def test_jaccard_is_that_of_the_published_code():
 
 
 def test_top_words_by_hand(monkeypatch):
-    monkeypatch.setattr("acclimate.inspect.vocabulary.TOP", 3)
+    monkeypatch.setattr("acclimate.planning.vocabulary.TOP", 3)
     one = count_words(["the model model model layer layer token token word"])
     other = count_words(["The MODEL model token, token soup soup soup. layer"])
     found = overlap(one, other, ENGLISH)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from acclimate.evaluation.calibration import BINS
-from acclimate.report.table import tables
+from acclimate.report.tables import tables
 from acclimate.study import compare
 from tests.study.fakes import World, files, study
 

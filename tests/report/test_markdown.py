@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 
 from acclimate.report import answer, markdown
-from acclimate.report.table import tables
+from acclimate.report.tables import tables
 from tests.report.test_report import results, small  # noqa: F401  (a fixture)
 
 

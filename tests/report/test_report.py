@@ -10,10 +10,9 @@ from html.parser import HTMLParser
 import pytest
 
 from acclimate.report import answer, render, results_table, write_report
-from acclimate.report.forest import forest
-from acclimate.report.reliability import reliability
-from acclimate.report.table import tables
-from acclimate.report.words import p_text, plain, signed
+from acclimate.report.formatting import p_text, plain, signed
+from acclimate.report.score_figures import forest, reliability
+from acclimate.report.tables import tables
 from acclimate.study import compare
 from tests.study.fakes import World, files, study
 

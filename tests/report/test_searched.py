@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from acclimate.report.accounts import accounts
-from acclimate.report.searched import searched
+from acclimate.report.tables import searched
+from acclimate.report.timing import accounts
 
 
 def texts(table) -> list[dict[str, str]]:

@@ -7,12 +7,18 @@ import re
 import pytest
 
 from acclimate.report import markdown, render
-from acclimate.report.agreement import agreement, agreement_numbers
-from acclimate.report.heat_map import heat_map, heat_numbers, panels
 from acclimate.report.html import FIGURES
-from acclimate.report.masked import masked_samples
-from acclimate.report.moved import layer_numbers, layers
-from acclimate.report.table import tables
+from acclimate.report.masked_text import masked_samples
+from acclimate.report.tables import tables
+from acclimate.report.training_figures import (
+    agreement,
+    agreement_numbers,
+    heat_map,
+    heat_numbers,
+    layer_numbers,
+    layers,
+    panels,
+)
 from tests.report.full import EVIL, crowded, everything, importance
 from tests.report.test_report import read, results  # noqa: F401  (a fixture)
 

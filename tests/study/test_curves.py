@@ -7,7 +7,7 @@ import json
 import pytest
 from scipy import stats
 
-from acclimate.report.curves import curves, values
+from acclimate.report.training_figures import curves, values
 from acclimate.study import compare
 from acclimate.study.curves import CURVE_POINTS, read_curves
 from tests.study.fakes import World, study

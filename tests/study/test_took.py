@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from acclimate.report.table import tables
+from acclimate.report.tables import tables
 from acclimate.study import compare
 from tests.study.fakes import World, distilling, study
 

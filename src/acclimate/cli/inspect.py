@@ -38,7 +38,7 @@ def inspect_importance(
     from rich.console import Console
 
     from acclimate.inspect import inspect_importance as run
-    from acclimate.inspect.table import importance_tables
+    from acclimate.inspect.importance_plots import importance_tables
 
     result = run(
         model,
@@ -94,15 +94,15 @@ def inspect_masks(
     """Show what ways to mask would hide in a text, and count."""
     from rich.console import Console
 
-    from acclimate.inspect.masks import PAGE, SHOWN_BY_DEFAULT
+    from acclimate.inspect.mask_summary import mask_tables
+    from acclimate.inspect.masks import PAGE, DEFAULT_MASKINGS
     from acclimate.inspect.masks import inspect_masks as run
-    from acclimate.inspect.masks_page import in_terminal
 
     report = run(
         model,
         corpus,
         out,
-        maskings=masking or SHOWN_BY_DEFAULT,
+        maskings=masking or DEFAULT_MASKINGS,
         task=task,
         settings=named_values(settings or []),
         mask_rate=mask_rate,
@@ -116,7 +116,7 @@ def inspect_masks(
         progress=not quiet,
     )
     console = Console()
-    for shown in in_terminal(report):
+    for shown in mask_tables(report):
         console.print(shown, highlight=False)
     typer.echo(f"All texts, as a page: {out / PAGE}")
 
@@ -141,7 +141,7 @@ def inspect_embeddings(
     """Measure how far adaptation moved the static word embeddings, and draw them."""
     from rich.console import Console
 
-    from acclimate.inspect.embedding_plot import embedding_tables
+    from acclimate.inspect.embeddings import embedding_tables
     from acclimate.inspect.embeddings import inspect_embeddings as run
 
     named = {

@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, neither network nor library."""
+"""The report as one HTML file."""
 
 from __future__ import annotations
 
@@ -8,23 +8,26 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from acclimate.files import write_text
-from acclimate.report.agreement import agreement, agreement_numbers
-from acclimate.report.answer import answer
-from acclimate.report.cells import Table
-from acclimate.report.curves import curve_numbers, curves
 from acclimate.report.figures import colour_index
-from acclimate.report.forest import forest
-from acclimate.report.heat_map import heat_map, heat_numbers
-from acclimate.report.masked import masked_samples
-from acclimate.report.moved import layer_numbers, layers
-from acclimate.report.pages import fill
-from acclimate.report.reliability import reliability, reliability_numbers
-from acclimate.report.table import tables
-from acclimate.report.tradeoff import tradeoff
-from acclimate.report.words import VERDICTS
+from acclimate.report.formatting import VERDICTS, Table
+from acclimate.report.masked_text import masked_samples
+from acclimate.report.score_figures import forest, reliability, reliability_numbers, tradeoff
+from acclimate.report.summary import answer
+from acclimate.report.tables import tables
+from acclimate.report.training_figures import (
+    agreement,
+    agreement_numbers,
+    curve_numbers,
+    curves,
+    heat_map,
+    heat_numbers,
+    layer_numbers,
+    layers,
+)
 
 
 @dataclass(frozen=True)
@@ -146,3 +149,21 @@ def render(results: dict[str, Any]) -> str:
             for method in results["methods"]
         },
     )
+
+
+def fill(package: str, name: str, **values: Any) -> str:
+    """Fill a template of a package; it may include those of this one, such as ``style.css.j2``.
+
+    Args:
+        package: Where the template is.
+        name: Its file.
+        values: What it asks for. All but markup is escaped.
+    """
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("acclimate.report", ".")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name).render(**values)

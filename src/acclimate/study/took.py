@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from acclimate.report.accounts import stages
+from acclimate.report.timing import stages
 from acclimate.study.cells import HEAD, Cell
 
 if TYPE_CHECKING:
