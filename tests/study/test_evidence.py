@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from acclimate.errors import UserError
-from acclimate.report import answer, markdown, render
+from acclimate.report import markdown, render, summarize
 from acclimate.study import StudyConfig, compare
 from acclimate.study.plan import make_plan
 from acclimate.training.method import cache_folder
@@ -208,7 +208,7 @@ def test_what_was_not_looked_for_is_told(folder, tmp_path):
     told = {}
     for name, options in (("report", {"report_only": True}), ("whole", {})):
         results = compare(values, tmp_path / "out", progress=False, parts=world, **options)
-        told[name] = [text for text in answer(results)["caveats"] if "not looked for in the text of cs" in text]
+        told[name] = [text for text in summarize(results).caveats if "not looked for in the text of cs" in text]
         assert bool(results["leakage"]) == (name == "whole")
     assert told["report"] and not told["whole"]
 

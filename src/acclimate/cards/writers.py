@@ -21,9 +21,7 @@ NOT_MEASURED = (
     "Not evaluated. `acclimate compare` fine-tunes this model and its base model on end tasks with several seeds, "
     "measures forgetting on general text, and writes the differences with intervals here."
 )
-LIMITS = (
-    "The model reproduces errors and biases of its training text. It was not evaluated beyond the results above."
-)
+LIMITS = "The model reproduces errors and biases of its training text. It was not evaluated beyond the results above."
 
 
 def write_adapted_card(folder: str | Path, name: str, measured: Mapping[str, Any] | None = None) -> Path:
@@ -152,7 +150,8 @@ def write_task_model_card(
     metrics = [name for name in scoring.metrics if name in result.metrics]
     intervals = bootstrap_intervals(scoring, result.gold, result.predicted, metrics)
     values = [
-        (metric, *(f"{100 * value:.1f}" for value in (result.metrics[metric], *intervals[metric]))) for metric in metrics
+        (metric, *(f"{100 * value:.1f}" for value in (result.metrics[metric], *intervals[metric])))
+        for metric in metrics
     ]
     intro = (
         f"Scores in percent on the {len(task.test):,} items of the test split, for one model with seed {result.seed}. "

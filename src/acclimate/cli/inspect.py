@@ -95,7 +95,7 @@ def inspect_masks(
     from rich.console import Console
 
     from acclimate.inspect.mask_summary import mask_tables
-    from acclimate.inspect.masks import PAGE, DEFAULT_MASKINGS
+    from acclimate.inspect.masks import DEFAULT_MASKINGS, PAGE
     from acclimate.inspect.masks import inspect_masks as run
 
     report = run(

@@ -309,9 +309,9 @@ def embedding_tables(report: dict[str, Any]) -> list[Table | str]:
     for word, found in report["words"].items():
         words.add_row(word, *(f"{found['distance'][name]:.4f}" for name in models))
     note = (
-        "Distance: mean Euclidean distance over rows of the embedding matrix, special tokens excluded; per dim: divided "
-        f"by the square root of the width ({report['width']}). The TAPTER paper reports 0.0576 for TAPT and 0.172 for "
-        f"TAPTER without naming the norm. Labelled words: {report['rule']}."
+        "Distance: mean Euclidean distance over rows of the embedding matrix, special tokens excluded; per dim: "
+        f"divided by the square root of the width ({report['width']}). The TAPTER paper reports 0.0576 for TAPT "
+        f"and 0.172 for TAPTER without naming the norm. Labelled words: {report['rule']}."
     )
     return [table, *([words] if report["words"] else []), note]
 

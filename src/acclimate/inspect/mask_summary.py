@@ -11,8 +11,8 @@ import numpy as np
 from acclimate.masking import Vocabulary
 from acclimate.masking.words import Words, is_punctuation
 from acclimate.objectives import Batch
-from acclimate.report.masked_text import FATES, IMPORTANT, as_html, as_rich
 from acclimate.report.html import render_template
+from acclimate.report.masked_text import FATES, IMPORTANT, as_html, as_rich
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -165,9 +165,7 @@ def mask_tables(report: dict[str, Any]) -> list[RenderableType]:
     for name in TERMINAL_COLUMNS:
         table.add_column(COLUMNS[name][0], justify="right", no_wrap=True)
     for masking in report["maskings"]:
-        table.add_row(
-            Text(masking["label"]), *(_format(name, masking["counts"][name]) for name in TERMINAL_COLUMNS)
-        )
+        table.add_row(Text(masking["label"]), *(_format(name, masking["counts"][name]) for name in TERMINAL_COLUMNS))
     all_words = _all_words(report)
     table.add_row("all words", *(all_words.get(name, "") for name in TERMINAL_COLUMNS), style="dim")
     notes = "; ".join(

@@ -1,9 +1,9 @@
 """Similarity of importance scores, compared with chance.
 
 Normalised importance scores (DGA, Eq. 10) are positive and almost half of them are large, so two independent random
-score matrices already have a high cosine similarity: about 0.8 for 12 x 12 heads. A cosine of 0.92 between two domains,
-as in Section 4.3 of the paper, is meaningful only next to that baseline and to the similarity between two seeds of one
-domain.
+score matrices already have a high cosine similarity: about 0.8 for 12 x 12 heads. A cosine of 0.92 between two
+domains, as in Section 4.3 of the paper, is meaningful only next to that baseline and to the similarity between two
+seeds of one domain.
 """
 
 from __future__ import annotations

@@ -296,8 +296,8 @@ def project(steps: Sequence[float], losses: Sequence[float], target: float, leve
 
         y(x) +- t(level, n - 2) s sqrt(1 + 1/n + (x - mean)^2 / Sxx),    x = ln t.
 
-    The interval covers the scatter of the points around the fitted curve, not a wrong form of the curve. Far beyond the
-    observed steps, the spread between the two curves is the better indication of the uncertainty.
+    The interval covers the scatter of the points around the fitted curve, not a wrong form of the curve. Far beyond
+    the observed steps, the spread between the two curves is the better indication of the uncertainty.
 
     Args:
         steps: Steps of the measurements; step zero is ignored.

@@ -43,9 +43,9 @@ def _vocabulary(found: dict[str, Any]) -> dict[str, str]:
     return {
         "about": "vocabulary overlap",
         "says": " ".join(lines),
-        "does_not_say": "What the words mean in this domain, or whether the model already knows them. Both shares grow "
-        "with the amount of text: compare them only for equal amounts. Gururangan et al. (2020) found larger gains in "
-        "domains with less overlap, on four domains and one model; this does not hold in general.",
+        "does_not_say": "What the words mean in this domain, or whether the model already knows them. Both shares "
+        "grow with the amount of text: compare them only for equal amounts. Gururangan et al. (2020) found larger "
+        "gains in domains with less overlap, on four domains and one model; this does not hold in general.",
     }
 
 

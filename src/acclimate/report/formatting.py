@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+
+from acclimate.results import StudyResults
+from acclimate.rows import AdaptationRow, DistillationRow, DriftRow, Interval, LossRow, MetricSummary, TaskScores
 
 METRIC_NAMES = {
     "macro_f1": "macro-F1",
@@ -17,16 +19,14 @@ METRIC_NAMES = {
 VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
 LOSS_VERDICTS = {"win": "loss", "loss": "win", "tie": "tie"}
 """Verdict on a model from the verdict on its loss, where an increase is a regression."""
+LOSS_NAME = "masked-LM loss"
+LOSS_UNIT = "nats per masked token"
+Row = TaskScores | LossRow | DriftRow | AdaptationRow | DistillationRow
 
 
 def metric_name(metric: str) -> str:
     """Return the display name of a metric."""
     return METRIC_NAMES.get(metric, metric.replace("_", " "))
-
-
-def metrics_of(rows: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the metrics of score rows, in order of first occurrence."""
-    return list(dict.fromkeys(metric for row in rows for metric in row["metrics"]))
 
 
 def signed(value: float, digits: int = 1) -> str:
@@ -46,9 +46,15 @@ def p_text(p: float) -> str:
     return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
 
 
-def interval_text(entry: dict[str, Any], scale: float = 1.0, digits: int = 1) -> str:
+def interval_text(interval: Interval, scale: float = 1.0, digits: int = 1) -> str:
     """Format the ends of an interval."""
-    return f"{signed(scale * entry['low'], digits)} to {signed(scale * entry['high'], digits)}"
+    return f"{signed(scale * interval.low, digits)} to {signed(scale * interval.high, digits)}"
+
+
+def bracket_text(interval: Interval, scale: float = 1.0, digits: int = 1) -> str:
+    """Format a difference with its interval in brackets."""
+    low, high = (signed(scale * end, digits) for end in (interval.low, interval.high))
+    return f"{signed(scale * interval.difference, digits)} [{low}, {high}]"
 
 
 def joined(parts: Sequence[str], last: str = "and") -> str:
@@ -56,21 +62,26 @@ def joined(parts: Sequence[str], last: str = "and") -> str:
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}" if parts else ""
 
 
-def place_name(results: dict[str, Any], row: dict[str, Any]) -> str:
-    """Name the model, domain and task of a row, omitting those that are the same in the whole study."""
+def place_name(results: StudyResults, model: str | None, domain: str | None, task: str | None = None) -> str:
+    """Name a model, domain and task, omitting those that are the same in the whole study."""
     parts = []
-    if len(results["models"]) > 1:
-        parts.append(row["model"])
-    if len(results["domains"]) > 1 or not row.get("task"):
-        parts.append(row["domain"])
-    if row.get("task") and row["task"] != row["domain"]:
-        parts.append(row["task"])
-    return " · ".join(parts) or row["domain"]
+    if len(results.models) > 1:
+        parts.append(model or "")
+    if len(results.domains) > 1 or not task:
+        parts.append(domain or "")
+    if task and task != domain:
+        parts.append(task)
+    return " · ".join(parts) or domain or ""
 
 
-def method_name(row: dict[str, Any]) -> str:
+def row_place(results: StudyResults, row: Row) -> str:
+    """Name the model, domain and task of a row: see :func:`place_name`."""
+    return place_name(results, row.model, row.domain, row.task)
+
+
+def method_name(row: Row) -> str:
     """Name the method of an adaptation, with the task if it was adapted for that task alone."""
-    return f"{row['method']}, {row['task']}" if row.get("task") else str(row["method"])
+    return f"{row.method}, {row.task}" if row.task else row.method
 
 
 @dataclass
@@ -111,17 +122,27 @@ DASH = Entry("–")
 """The cell of a missing value."""
 
 
-def mean_entry(score: dict[str, Any] | None) -> Entry:
+def number_entry(value: float | None, digits: int = 1, scale: float = 1.0) -> Entry:
+    """Format a number times ``scale``; the cell sorts by the number itself."""
+    return DASH if value is None else Entry(plain(scale * value, digits), value)
+
+
+def signed_entry(value: float | None, digits: int = 1, scale: float = 1.0) -> Entry:
+    """Format a number times ``scale`` with its sign; the cell sorts by the number itself."""
+    return DASH if value is None else Entry(signed(scale * value, digits), value)
+
+
+def count_entry(value: int) -> Entry:
+    """Format a count with thousands separators."""
+    return Entry(f"{value:,}", value)
+
+
+def mean_entry(score: MetricSummary | None) -> Entry:
     """Format the mean ± standard deviation over seeds in percent."""
     if score is None:
         return DASH
-    spread = "" if score["sd"] is None else f" ± {100 * score['sd']:.1f}"
-    return Entry(f"{100 * score['mean']:.1f}{spread}", score["mean"])
-
-
-def percent_entry(value: float | None) -> Entry:
-    """Format a fraction in percent."""
-    return DASH if value is None else Entry(plain(100 * value), value)
+    spread = "" if score.sd is None else f" ± {100 * score.sd:.1f}"
+    return Entry(f"{100 * score.mean:.1f}{spread}", score.mean)
 
 
 def p_entry(value: float | None) -> Entry:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
 
+from acclimate.results import StudyResults
+
 if TYPE_CHECKING:
     from rich.text import Text
 
@@ -21,7 +23,7 @@ FATES: dict[Fate, str] = {
 IMPORTANT = "important to the end task, according to the token classifier"
 
 
-def _spans(pieces: Sequence[PreviewToken]) -> Iterable[tuple[Fate, bool, str, bool, str]]:
+def _spans(pieces: Sequence[Any]) -> Iterable[tuple[Fate, bool, str, bool, str]]:
     """Yield spans of equal appearance: fate, importance, text, whether a space precedes it, and the replacement."""
 
     def appearance(item: tuple[int, PreviewToken]) -> tuple[str, bool, int]:
@@ -38,7 +40,7 @@ def _spans(pieces: Sequence[PreviewToken]) -> Iterable[tuple[Fate, bool, str, bo
         yield first["fate"], first.get("important", False), text, first["space"], first["became"]
 
 
-def as_html(pieces: Sequence[PreviewToken]) -> Markup:
+def as_html(pieces: Sequence[PreviewToken] | list[dict[str, Any]]) -> Markup:
     """Return a masked text as inline HTML for an element of the class ``masked`` (see ``style.css.j2``), escaped."""
     result = Markup()
     for fate, important, text, space, became in _spans(pieces):
@@ -69,24 +71,24 @@ def as_rich(pieces: Sequence[PreviewToken]) -> Text:
     return result
 
 
-def masked_samples(results: dict[str, Any]) -> dict[str, Any] | None:
+def masked_samples(results: StudyResults) -> dict[str, Any] | None:
     """Return the samples of masked text of a study for the template.
 
     Returns:
         ``texts``: for each text its ``name`` and ``maskings``, pairs of label and HTML; ``legend``: pairs of CSS class
         and meaning, for the classes that occur. None if the study stored no samples.
     """
-    samples = results.get("masked") or []
-    pieces = [piece for sample in samples for masked in sample["maskings"].values() for piece in masked]
+    samples = results.masked
+    pieces = [piece for sample in samples for masked in sample.maskings.values() for piece in masked]
     if not pieces:
         return None
     occurring = {piece["fate"] for piece in pieces}
     legend: list[tuple[str, str]] = [(fate, note) for fate, note in FATES.items() if fate in occurring]
     if any(piece.get("important") for piece in pieces):
         legend.append(("important", IMPORTANT))
-    several = len({sample["place"] for sample in samples}) > 1
+    several = len({sample.place for sample in samples}) > 1
     texts: list[dict[str, Any]] = []
     for number, sample in enumerate(samples, 1):
-        maskings: list[tuple[str, Markup]] = [(label, as_html(masked)) for label, masked in sample["maskings"].items()]
-        texts.append({"name": f"Text {number}" + (f", {sample['place']}" if several else ""), "maskings": maskings})
+        maskings: list[tuple[str, Markup]] = [(label, as_html(masked)) for label, masked in sample.maskings.items()]
+        texts.append({"name": f"Text {number}" + (f", {sample.place}" if several else ""), "maskings": maskings})
     return {"texts": texts, "legend": legend}

@@ -4,22 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from acclimate.files import write_text
 from acclimate.report.formatting import (
+    LOSS_NAME,
+    LOSS_UNIT,
     LOSS_VERDICTS,
     Entry,
     Table,
+    bracket_text,
     mean_entry,
     method_name,
     metric_name,
     place_name,
     plain,
+    row_place,
     signed,
 )
 from acclimate.report.summary import summarize
 from acclimate.report.tables import tables
+from acclimate.results import StudyResults
+from acclimate.rows import LossRow, ScoreRow
 
 if TYPE_CHECKING:
     import rich.table
@@ -28,27 +34,28 @@ MARKDOWN_ESCAPES = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]"})
 STYLES = {"win": "green", "loss": "red"}
 
 
-def write_markdown(results: dict[str, Any], path: str | Path) -> Path:
+def write_markdown(results: StudyResults, path: str | Path) -> Path:
     """Write :func:`markdown` to a file; return its path."""
     return write_text(path, markdown(results))
 
 
-def markdown(results: dict[str, Any]) -> str:
+def markdown(results: StudyResults) -> str:
     """Return the notes, summary, caveats and tables of a study, and the software it ran on.
 
     Args:
         results: As returned by ``acclimate.compare`` and stored in ``results.json``.
     """
-    environment = results.get("environment", {})
+    results = StudyResults.from_dict(results)
+    environment = results.environment
     packages = [name for name in ("acclimate", "torch", "transformers") if name in environment]
     versions = ", ".join(f"{name} {environment[name]}" for name in packages)
     machine = ", ".join(part for part in (environment.get("processor"), versions) if part)
     summary = summarize(results)
-    parts = [f"# {_escape(results['title'] or results['name'])}", *map(_escape, results["notes"])]
-    parts.append(_escape(summary["headline"]))
-    parts += ["\n".join(f"- {_escape(caveat)}" for caveat in summary["caveats"])] if summary["caveats"] else []
+    parts = [f"# {_escape(results.title or results.name)}", *map(_escape, results.notes)]
+    parts.append(_escape(summary.headline))
+    parts += ["\n".join(f"- {_escape(caveat)}" for caveat in summary.caveats)] if summary.caveats else []
     parts += [_markdown_table(table) for table in tables(results)]
-    parts.append(_escape(f"Finished {results['finished'][:10]}" + (f" on {machine}." if machine else ".")))
+    parts.append(_escape(f"Finished {results.finished[:10]}" + (f" on {machine}." if machine else ".")))
     return "\n\n".join(parts) + "\n"
 
 
@@ -65,20 +72,21 @@ def _escape(text: str) -> str:
     return " ".join(text.split()).translate(MARKDOWN_ESCAPES)
 
 
-def results_table(results: dict[str, Any]) -> list[rich.table.Table]:
+def results_table(results: StudyResults) -> list[rich.table.Table]:
     """Return tables of scores and losses for a terminal of 80 columns."""
+    results = StudyResults.from_dict(results)
     shown = []
-    if results["scores"]:
-        title = f"Scores in %, mean ± sd over seeds; difference to {results['baseline']}, 95 % interval"
-        main_metrics = {tuple(row["metrics"][:2]) for row in results["scores"]}
+    if results.scores:
+        title = f"Scores in %, mean ± sd over seeds; difference to {results.baseline}, 95 % interval"
+        main_metrics = {tuple(row.metrics[:2]) for row in results.scores}
         # Tasks of different kinds share no metrics: one column then holds the primary metric of each.
         metrics = next(iter(main_metrics)) if len(main_metrics) == 1 else ()
         names = [metric_name(metric) for metric in metrics] or ["score"]
-        groups = _group((place_name(results, row), _score_cells(row, metrics)) for row in results["scores"])
+        groups = _group((row_place(results, row), _score_cells(row, metrics)) for row in results.scores)
         shown.append(_terminal_table(title, ["", *names, "difference", ""], groups))
-    if results["losses"]:
-        title = "Masked-LM loss in nats per masked token; change with 95 % interval"
-        groups = _group((_text_name(results, row), _loss_cells(row)) for row in results["losses"])
+    if results.losses:
+        title = f"{LOSS_NAME[0].upper()}{LOSS_NAME[1:]} in {LOSS_UNIT}; change with 95 % interval"
+        groups = _group((_text_name(results, row), _loss_cells(row)) for row in results.losses)
         shown.append(_terminal_table(title, ["", "before", "after", "change", "%"], groups))
     return shown
 
@@ -90,32 +98,30 @@ def _group(rows: Iterable[tuple[str, list[Entry]]]) -> dict[str, list[list[Entry
     return groups
 
 
-def _text_name(results: dict[str, Any], row: dict[str, Any]) -> str:
-    name = "general text" if row["text"] == "general" else "held-out domain text"
-    single = len(results["models"]) == 1 and len(results["domains"]) == 1
-    return name if single else f"{place_name(results, {**row, 'task': None})}: {name}"
+def _text_name(results: StudyResults, row: LossRow) -> str:
+    name = "general text" if row.text == "general" else "held-out domain text"
+    single = len(results.models) == 1 and len(results.domains) == 1
+    return name if single else f"{place_name(results, row.model, row.domain)}: {name}"
 
 
-def _score_cells(row: dict[str, Any], metrics: Sequence[str]) -> list[Entry]:
-    cells = [Entry(row["method"]), *(mean_entry(row.get(metric)) for metric in metrics or [row["metric"]])]
-    if not row.get("difference"):
+def _score_cells(row: ScoreRow, metrics: Sequence[str]) -> list[Entry]:
+    cells = [Entry(row.method), *(mean_entry(row.summaries.get(metric)) for metric in metrics or [row.metric])]
+    entry = row.comparison
+    if entry is None:
         return [*cells, Entry(""), Entry("")]
-    entry = row["difference"][row["metric"]]
-    difference = f"{signed(100 * entry['difference'])} [{signed(100 * entry['low'])}, {signed(100 * entry['high'])}]"
-    return [*cells, Entry(difference), Entry(entry["verdict"], None, entry["verdict"])]
+    return [*cells, Entry(bracket_text(entry, 100)), Entry(entry.verdict, None, entry.verdict)]
 
 
-def _loss_cells(row: dict[str, Any]) -> list[Entry]:
-    if "difference" not in row:
-        return [Entry(method_name(row)), Entry(""), Entry(plain(row["nats"], 3)), Entry(""), Entry("")]
-    entry = row["difference"]
-    change = f"{signed(entry['difference'], 3)} [{signed(entry['low'], 3)}, {signed(entry['high'], 3)}]"
+def _loss_cells(row: LossRow) -> list[Entry]:
+    entry = row.difference
+    if entry is None or row.before is None:
+        return [Entry(method_name(row)), Entry(""), Entry(plain(row.nats, 3)), Entry(""), Entry("")]
     return [
         Entry(method_name(row)),
-        Entry(plain(row["before"], 3)),
-        Entry(plain(row["nats"], 3)),
-        Entry(change, None, LOSS_VERDICTS[entry["verdict"]]),
-        Entry("" if row["percent"] is None else signed(row["percent"])),
+        Entry(plain(row.before, 3)),
+        Entry(plain(row.nats, 3)),
+        Entry(bracket_text(entry, 1, 3), None, LOSS_VERDICTS[entry.verdict]),
+        Entry("" if row.percent is None else signed(row.percent)),
     ]
 
 
