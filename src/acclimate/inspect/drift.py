@@ -13,7 +13,7 @@ from torch import Tensor
 
 from acclimate.device import to_device
 from acclimate.errors import UserError
-from acclimate.models import LoadedModel, attach, load_masked_lm
+from acclimate.models import LanguageModel, attach, load_language_model
 from acclimate.models.batching import micro_batch_tokens
 from acclimate.models.encoding import encode_layers
 from acclimate.modules import virtual_ids
@@ -76,13 +76,13 @@ def embedding_drift(before: np.ndarray, after: np.ndarray, weights: np.ndarray |
     )
 
 
-def regular_vocabulary(loaded: LoadedModel) -> dict[str, int]:
+def regular_vocabulary(loaded: LanguageModel) -> dict[str, int]:
     """Return the id of each token, without virtual tokens."""
     virtual = set(virtual_ids(loaded.tokenizer))
     return {token: index for token, index in loaded.tokenizer.get_vocab().items() if index not in virtual}
 
 
-def static_embeddings(loaded: LoadedModel) -> np.ndarray:
+def static_embeddings(loaded: LanguageModel) -> np.ndarray:
     """Return the rows of the input embedding matrix that belong to the regular vocabulary: (tokens, width)."""
     size = max(regular_vocabulary(loaded).values()) + 1
     weight: Any = loaded.model.get_input_embeddings().weight
@@ -175,7 +175,7 @@ def measure_drift(
     """
     if isinstance(texts, str):
         raise UserError("'texts' expects a list of strings, not one string or a path.")
-    start, end = load_masked_lm(base), load_masked_lm(adapted)
+    start, end = load_language_model(base), load_language_model(adapted)
     if regular_vocabulary(start) != regular_vocabulary(end):
         raise UserError(f"'{adapted}' and '{base}' have different vocabularies; compare models that share one.")
     before, after = static_embeddings(start), static_embeddings(end)
@@ -205,7 +205,7 @@ def measure_drift(
             layers = layers or [_LayerDrift() for _ in states[0]]
             for layer, old, new in zip(layers, *states, strict=True):
                 layer.add(old, new)
-            bar.at(done := done + len(group))
+            bar.update(done := done + len(group))
     return {
         "texts": sum(len(own) > 0 for _, own in rows[0]),
         "tokens": sum(len(own) for _, own in rows[0]),
@@ -214,7 +214,7 @@ def measure_drift(
     }
 
 
-def _encode(loaded: LoadedModel, texts: Sequence[str], max_length: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def _encode(loaded: LanguageModel, texts: Sequence[str], max_length: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return for each text its token ids, (tokens,), and the positions of its ordinary tokens."""
     virtual = virtual_ids(loaded.tokenizer)
     encoded: Any = loaded.tokenizer(
@@ -240,13 +240,13 @@ def _batches(rows: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]], budget: in
         order = order[size:]
 
 
-def _state_bytes(loaded: LoadedModel) -> int:
+def _state_bytes(loaded: LanguageModel) -> int:
     """Return the bytes that the fp32 states of one token need in all layers of both models."""
     config = loaded.model.config
     return 2 * 4 * (config.num_hidden_layers + 1) * config.hidden_size
 
 
-def _states(loaded: LoadedModel, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Tensor]:
+def _states(loaded: LanguageModel, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Tensor]:
     """Return the hidden states of the ordinary tokens for every layer, each (tokens, width)."""
     width = max(len(ids) for ids, _ in rows)
     padding = loaded.tokenizer.pad_token_id

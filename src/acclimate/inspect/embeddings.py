@@ -16,7 +16,7 @@ from acclimate.errors import UserError, check_positive
 from acclimate.files import atomic_folder, check_replaceable, write_json
 from acclimate.inspect.drift import embedding_drift, regular_vocabulary, static_embeddings
 from acclimate.locks import with_output_lock
-from acclimate.models import LoadedModel, load_masked_lm
+from acclimate.models import LanguageModel, load_language_model
 from acclimate.modules import virtual_ids
 from acclimate.training.method import cache_folder
 from acclimate.version import __version__
@@ -96,13 +96,13 @@ def inspect_embeddings(
     check_positive(count=count)
     check_replaceable(out, REPORT, "an inspection of embeddings")
     named = {str(name): path for name, path in _with_names(after).items()}
-    start = load_masked_lm(before)
+    start = load_language_model(before)
     pieces = read_surface_forms(start.tokenizer)
     special = set(start.tokenizer.all_special_ids) | set(virtual_ids(start.tokenizer))
     matrices = {"before": static_embeddings(start)}
     ordinary = np.array([index for index in range(len(matrices["before"])) if index not in special])
     for name, path in named.items():
-        loaded = load_masked_lm(path)
+        loaded = load_language_model(path)
         if regular_vocabulary(loaded) != regular_vocabulary(start):
             raise UserError(f"'{path}' and '{before}' have different vocabularies; compare models that share one.")
         matrices[name] = static_embeddings(loaded)
@@ -159,7 +159,7 @@ def _with_names(after: Mapping[str, str | Path] | Sequence[str | Path]) -> Mappi
     return named
 
 
-def _token_counts(text: Text | None, loaded: LoadedModel, text_column: str, progress: bool) -> np.ndarray | None:
+def _token_counts(text: Text | None, loaded: LanguageModel, text_column: str, progress: bool) -> np.ndarray | None:
     """Count each token of the regular vocabulary in a text: (tokens,), or None without a text."""
     if text is None:
         return None
@@ -173,7 +173,7 @@ def _token_counts(text: Text | None, loaded: LoadedModel, text_column: str, prog
     return counts
 
 
-def _token_ids(words: Sequence[str], loaded: LoadedModel) -> list[int]:
+def _token_ids(words: Sequence[str], loaded: LanguageModel) -> list[int]:
     """Return the token id of each word."""
     found = []
     for word in words:

@@ -22,7 +22,7 @@ from acclimate.inspect.similarity import EDGES, correlations, cosines, random_si
 from acclimate.kernels.dropout import dropout_rates
 from acclimate.locks import with_output_lock
 from acclimate.masking import RandomMasking
-from acclimate.models import attach, load_masked_lm
+from acclimate.models import attach, load_language_model
 from acclimate.models.gates import PARTS, parse_parts
 from acclimate.modules import virtual_ids
 from acclimate.training.importance import MeasuredImportance, measure_importance
@@ -106,7 +106,7 @@ def inspect_importance(
         name: text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)
         for name, text in corpora.items()
     }
-    loaded = load_masked_lm(model, dropout=dropout)
+    loaded = load_language_model(model, dropout=dropout)
     if loaded.absent_head and reads == "logits":
         raise UserError(
             "This model has no masked-LM head and therefore no logits. Use reads='hidden', or train a head first: "

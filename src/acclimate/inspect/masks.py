@@ -21,7 +21,7 @@ from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, Masking, Strategy, get
 from acclimate.masking.preview import find_importance_store, preview_tokens
 from acclimate.masking.token_importance_store import TokenImportanceStore
-from acclimate.models import attach, load_masked_lm
+from acclimate.models import attach, load_language_model
 from acclimate.models.loading import load_tokenizer
 from acclimate.training.batches import Collator
 from acclimate.training.inputs import open_task
@@ -209,7 +209,7 @@ def _selective_masking(
     resolved_precision = choose_precision(precision, default_device())
     with preserve_rng_state():
         torch.manual_seed(seed)  # a missing head is initialised at random
-        loaded = load_masked_lm(model)
+        loaded = load_language_model(model)
     layers = attach(loaded.model)
     to_device(loaded.model)
     context = AdaptContext(

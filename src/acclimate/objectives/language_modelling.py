@@ -8,7 +8,7 @@ from acclimate.kernels.cross_entropy import summed_cross_entropy
 from acclimate.objectives.base import Batch, Objective, Outputs, View
 
 
-class MaskedLM(Objective):
+class LanguageModelling(Objective):
     """Cross-entropy of the original token at the chosen positions (Devlin et al., 2019), a mean over them.
 
     The vocabulary projection runs at those positions only, which changes neither value nor gradient.
