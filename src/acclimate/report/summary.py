@@ -165,7 +165,9 @@ def _headline(results: StudyResults, compared: list[ScoreRow]) -> str:
     sentences += _describe_other_tasks(results, methods)
     if results.losses and not general:
         measured = any(row.text == "general" for row in results.losses)
-        why = "is unknown: the loss of the base model is missing" if measured else "was not measured"
+        why = "was not measured"
+        if measured:
+            why = "is unknown: the base model has no loss, or there are fewer than two documents"
         sentences.append(f"Forgetting of general text {why}.")
     return " ".join(sentences) or "No job of this study has a result."
 
