@@ -62,13 +62,13 @@ def count_masks(
     for batch in batches:
         original, masked, text = batch.original.numpy(), batch.masked.numpy(), batch.text.numpy()
         chosen = batch.labels.numpy() >= 0
-        words = Words.of(original, text, (text >= 0) & ~np.isin(original, special), vocabulary.pieces)
-        is_masked = chosen.ravel()[words.place]
+        words = Words.of(original, text, (text >= 0) & ~np.isin(original, special), vocabulary.subwords)
+        is_masked = chosen.ravel()[words.positions]
         starts = np.zeros(len(is_masked), dtype=bool)
-        starts[words.first[:-1]] = True
-        masked_per_word = np.add.reduceat(is_masked, words.first[:-1]) if len(words) else np.zeros(0, int)
-        touched, several = masked_per_word > 0, words.length > 1
-        spelled = words.spelled(original, vocabulary.pieces, fold=True)
+        starts[words.starts[:-1]] = True
+        masked_per_word = np.add.reduceat(is_masked, words.starts[:-1]) if len(words) else np.zeros(0, int)
+        touched, several = masked_per_word > 0, words.lengths > 1
+        spelled = words.surface_forms(original, vocabulary.subwords, lowercase=True)
         seen.update(spelled)
         hit.update(word for word, one in zip(spelled, touched, strict=True) if one)
         continues_span = np.zeros(text.size, dtype=bool)
@@ -85,7 +85,7 @@ def count_masks(
             texts=batch.texts,
             touched=len(np.unique(text[chosen])),
             several=int((touched & several).sum()),
-            whole=int((several & (masked_per_word == words.length)).sum()),
+            whole=int((several & (masked_per_word == words.lengths)).sum()),
         )
     stops = {word for word in seen if word in stop_words}
     signs = {word for word in seen if word and all(map(is_punctuation, word))}

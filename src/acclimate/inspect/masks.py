@@ -140,7 +140,7 @@ def inspect_masks(
         for index, sample in zip(shown, samples, strict=True):
             (batch,) = collator([rows[index]], _rng(seed, index))
             original, masked, labels = (value[0].numpy() for value in (batch.original, batch.masked, batch.labels))
-            important = None if important_tokens is None else important_tokens.of(original) > 0
+            important = None if important_tokens is None else important_tokens.lookup(original) > 0
             sample["maskings"][label] = preview_tokens(
                 original, masked, labels, collator.special, collator.vocabulary, important
             )
@@ -210,8 +210,7 @@ def _selective_masking(
     with preserve_rng_state():
         torch.manual_seed(seed)  # a missing head is initialised at random
         loaded = load_language_model(model)
-    layers = attach(loaded.model)
-    to_device(loaded.model)
+    layers = attach(to_device(loaded.model))
     context = AdaptContext(
         loaded.model,
         layers,

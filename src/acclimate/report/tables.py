@@ -71,7 +71,8 @@ def scores(results: StudyResults) -> Table:
         f"paired by seed and test item, in percentage points of the primary metric of the task ({primary} unless "
         "stated otherwise). Interval and p: bootstrap over test items combined with the variance over seeds. p "
         "(Holm): corrected for all comparisons of the study. p (t-test): paired t-test over seeds, which ignores the "
-        "variance between test items. p (these models): permutation of test items, which ignores the variance between seeds."
+        "variance between test items. p (these models): permutation of test items, which ignores the variance between "
+        "seeds."
     )
     if calibrated:
         bins = sorted(
