@@ -193,8 +193,7 @@ def measure_drift(
         "read": asdict(embedding_drift(before, after, counts)),
     }
     for loaded in (start, end):
-        attach(loaded.model)
-        to_device(loaded.model)
+        attach(to_device(loaded.model))
         loaded.model.eval()
     layers: list[_LayerDrift] = []
     with torch.no_grad(), Progress("hidden states", len(texts), unit="texts", enabled=progress) as bar:

@@ -210,8 +210,7 @@ def _selective_masking(
     with preserve_rng_state():
         torch.manual_seed(seed)  # a missing head is initialised at random
         loaded = load_language_model(model)
-    layers = attach(loaded.model)
-    to_device(loaded.model)
+    layers = attach(to_device(loaded.model))
     context = AdaptContext(
         loaded.model,
         layers,

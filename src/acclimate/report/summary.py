@@ -111,7 +111,7 @@ def _score_line(row: ScoreRow, baseline: str) -> Line:
     entry = _comparison(row)
     change = (
         f"{metric_name(row.metric)} {plain(100 * entry.before)} → {plain(100 * entry.after)}, "
-        f"{signed(100 * entry.difference)} percentage points against {baseline}"
+        f"{signed(100 * entry.difference)} percentage points against the baseline ({baseline})"
     )
     interval = f"95 % interval {interval_text(entry, 100)}, {p_text(entry.p)}"
     text = f"{HEADLINE_VERDICTS[entry.verdict]}: {change} ({interval})."

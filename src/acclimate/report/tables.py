@@ -44,10 +44,10 @@ def win_counts(results: StudyResults) -> Table:
     """Return wins, ties and losses over tasks; no rows for a study of one task."""
     names = ["model", "method", "tasks", "helped", "no difference shown", "hurt", "helped (Holm)", "hurt (Holm)"]
     note = (
-        f"Number of tasks on which the 95 % interval of the difference to {results.baseline} lies above zero, "
-        "includes zero, or lies below zero; then the number of wins and losses after Holm's correction for all "
-        "comparisons of the study. Mean: mean difference over tasks in percentage points, each task in its primary "
-        "metric and with equal weight."
+        f"Number of tasks on which the 95 % interval of the difference to the baseline ({results.baseline}) lies "
+        "above zero, includes zero, or lies below zero; then the number of wins and losses after Holm's correction "
+        "for all comparisons of the study. Mean: mean difference over tasks in percentage points, each task in its "
+        "primary metric and with equal weight."
     )
     table = Table("Wins, ties and losses over tasks", note, [*names, "mean"], [False] * 2 + [True] * 7)
     if max((row.tasks for row in results.win_counts), default=0) > 1:
@@ -67,11 +67,12 @@ def scores(results: StudyResults) -> Table:
     names += ["difference", "95 % interval", "verdict", "p", "p (Holm)", *map(metric_name, metrics[1:])]
     names += ["p (t-test)", "p (these models)", *(["ECE"] if calibrated else [])]
     note = (
-        f"Scores: mean ± standard deviation over seeds, in percent. Difference: to {results.baseline}, paired by seed "
-        f"and test item, in percentage points of the primary metric of the task ({primary} unless stated otherwise). "
-        "Interval and p: bootstrap over test items combined with the variance over seeds. p (Holm): corrected for all "
-        "comparisons of the study. p (t-test): paired t-test over seeds, which ignores the variance between test "
-        "items. p (these models): permutation of test items, which ignores the variance between seeds."
+        f"Scores: mean ± standard deviation over seeds, in percent. Difference: to the baseline ({results.baseline}), "
+        f"paired by seed and test item, in percentage points of the primary metric of the task ({primary} unless "
+        "stated otherwise). Interval and p: bootstrap over test items combined with the variance over seeds. p "
+        "(Holm): corrected for all comparisons of the study. p (t-test): paired t-test over seeds, which ignores the "
+        "variance between test items. p (these models): permutation of test items, which ignores the variance between "
+        "seeds."
     )
     if calibrated:
         bins = sorted(
