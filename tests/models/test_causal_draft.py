@@ -58,8 +58,8 @@ CAUSAL = ModelKind(
 def stories(monkeypatch):
     if not STORIES.is_dir():
         pytest.skip("the shared models are not here")
-    monkeypatch.setattr("acclimate.models.kinds.KINDS", dict(KINDS))
-    register_kind(CAUSAL)
+    monkeypatch.setitem(KINDS, CAUSAL.name, CAUSAL)  # and removed again after the test
+    assert register_kind(CAUSAL) is CAUSAL
     return STORIES
 
 
@@ -107,6 +107,8 @@ def test_the_method_mlm_adapts_a_decoder(stories, tmp_path):
     before = language_model_loss(stories, TEXTS)["nats"]
     result = adapt(stories, Corpus.of(TEXTS), "mlm", tmp_path / "out", layout="packed", **options)
     assert not result.masked and "clm" in result.losses
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "pipeline_tag: text-generation" in card and "AutoModelForCausalLM" in card
     assert language_model_loss(tmp_path / "out", TEXTS)["nats"] < before - 0.1
     AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     with pytest.raises(UserError, match="trained without masking; remove the option 'masking'"):

@@ -19,6 +19,7 @@ from transformers import (
 
 from acclimate.device import enable_fast_fp32_matmul
 from acclimate.errors import UserError
+from acclimate.model_kinds import ModelKind, kind_of, kind_of_checkpoint
 from acclimate.models.batching import chosen_positions
 from acclimate.models.checkpoints import (
     UNREADABLE,
@@ -30,7 +31,6 @@ from acclimate.models.checkpoints import (
     trusts_remote_code,
 )
 from acclimate.models.families import Family, family_of, language_head
-from acclimate.models.kinds import ModelKind, kind_of, kind_of_checkpoint
 
 TASK_HEAD_PREFIXES = ("classifier", "qa", "seq_classif", "summary")
 """Prefixes of the configuration entries that hold dropout probabilities of end-task heads."""
@@ -140,7 +140,7 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
     check_folder(path)
     try:
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code())
-        kind = kind_of_checkpoint(config)
+        kind = kind_of_checkpoint(config.architectures)
         with silence_transformers():
             before = _set_dropout(path, config, dropout)
             model, info = from_pretrained(getattr(transformers, kind.auto_class), path, config, dtype=torch.float32)

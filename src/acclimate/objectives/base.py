@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from acclimate.masking import Rewriting
+from acclimate.model_kinds import ModelKind
 from acclimate.models.batching import chosen_positions
-from acclimate.models.kinds import ModelKind
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from acclimate.models.kinds import MASKED, ModelKind
+from acclimate.model_kinds import MASKED, ModelKind
 from acclimate.objectives.base import Batch, Objective, Outputs, View
 
 

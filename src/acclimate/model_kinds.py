@@ -1,14 +1,19 @@
-"""Kinds of language models: what differs between masked and causal ones, in one object per kind."""
+"""Kinds of language models: what differs between masked and causal ones, in one object per kind.
+
+The module imports neither torch nor transformers, so that reports can take their words from it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-
-import numpy as np
-from transformers import PretrainedConfig, PreTrainedModel
+from typing import TYPE_CHECKING
 
 from acclimate.errors import UserError, unknown_name_error
+
+if TYPE_CHECKING:
+    import numpy as np
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -87,12 +92,12 @@ def get_kind(name: str) -> ModelKind:
     return KINDS[name]
 
 
-def kind_of_checkpoint(config: PretrainedConfig) -> ModelKind:
-    """Return the kind of a checkpoint by the architectures in its configuration.
+def kind_of_checkpoint(architectures: Iterable[str] | None) -> ModelKind:
+    """Return the kind of a checkpoint by the ``architectures`` in its configuration.
 
     Bare encoders and models of end tasks are masked language models without a head.
     """
-    names = tuple(config.architectures or ())
+    names = tuple(architectures or ())
     return next((kind for kind in KINDS.values() if any(name.endswith(kind.class_suffix) for name in names)), MASKED)
 
 
