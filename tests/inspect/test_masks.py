@@ -21,7 +21,7 @@ from acclimate.masking.preview import preview_tokens
 from acclimate.report.masked_text import as_html, as_rich
 from acclimate.tasks import Task
 from tests.cases import each
-from tests.masking.kinds import batches, spoken, tokenizer, vocabulary
+from tests.masking.kinds import batches, tokenizer, vocabulary, word_tokens
 from tests.test_cli import call
 from tests.tiny import TEXTS, save_tiny
 
@@ -75,7 +75,7 @@ def test_counts_are_what_a_slow_count_says(kind):
                         pieces.append([(name, one)])
             else:
                 flags = iter(one for one, id_ in zip(chosen, ids, strict=True) if id_ not in special)
-                pieces = [[(name, next(flags)) for name in word] for word in spoken(kind, text)]
+                pieces = [[(name, next(flags)) for name in word] for word in word_tokens(kind, text)]
             for word in pieces:
                 flags_here = [one for _, one in word]
                 tokens += len(word)

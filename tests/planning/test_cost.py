@@ -124,7 +124,7 @@ def test_on_the_command_line(runs, monkeypatch, capsys):
     assert json.loads((runs / "cost.json").read_text())["columns"]["yelp"]["minutes"]["fine_tuning"] == 6
     for more, message in [
         (["--adapted", runs / "yelp"], "Two adaptations are called 'yelp'"),
-        (["--adapted", runs / "amazon", "--finetuned", runs / "tuned"], "Which column"),
+        (["--adapted", runs / "amazon", "--finetuned", runs / "tuned"], "several columns"),
         (["--finetuned", f"yelpp={runs / 'tuned'}"], "Did you mean 'yelp'"),
     ]:
         code, _, err = call(monkeypatch, capsys, *basic, *more)

@@ -11,8 +11,8 @@ from typing import Any
 
 from acclimate.cards.card import Card, display_name, format_bytes, hub_name, markdown_table, settings_table
 from acclimate.cards.results import HUB_METRICS, HUB_TASKS, eval_results, result_sections
-from acclimate.evaluation.bootstrap import bootstrap_intervals
 from acclimate.evaluation.scoring import make_scoring
+from acclimate.evaluation.statistics import bootstrap_intervals
 from acclimate.files import read_json
 
 ACCOUNT_FILE = "acclimate.json"

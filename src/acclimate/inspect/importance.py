@@ -18,10 +18,9 @@ from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError, check_not_negative, check_positive, unknown_name_error
 from acclimate.files import atomic_folder, check_replaceable, write_json
 from acclimate.inspect.similarity import EDGES, correlations, cosines, random_similarity, shares
-from acclimate.kernels.dropout import dropout_rates
 from acclimate.locks import with_output_lock
 from acclimate.masking import RandomMasking
-from acclimate.models import attach, load_language_model
+from acclimate.models import attach, dropout_rates, load_language_model
 from acclimate.models.gates import PARTS, parse_parts
 from acclimate.modules import virtual_ids
 from acclimate.training.importance import MeasuredImportance, measure_importance
@@ -110,14 +109,13 @@ def inspect_importance(
             "This model has no masked-LM head, so there are no logits to read; read 'hidden', or make a head first: "
             "acclimate adapt --method none."
         )
-    layers = attach(loaded.model)
+    layers = attach(to_device(loaded.model))
     max_length += len(virtual_ids(loaded.tokenizer))
     check_length(loaded, max_length)
     rows = {
         name: tokenize(text, loaded.tokenizer, max_length, cache=cache_folder() / "rows", progress=progress)
         for name, text in texts.items()
     }
-    to_device(loaded.model)
     raw: dict[str, dict[str, Tensor]] = {}
     measured: dict[str, list[MeasuredImportance]] = {}
     for name in rows:

@@ -55,8 +55,7 @@ def selective_masking(
     with preserve_rng_state():
         torch.manual_seed(seed)  # of a head that the model lacks
         loaded = load_language_model(model)
-    layers = attach(loaded.model)
-    to_device(loaded.model)
+    layers = attach(to_device(loaded.model))
     run = AdaptContext(loaded.model, layers, loaded.tokenizer, rows, get("random"), seed, chosen, progress, task=data)
     method.prepare(run)
     masking = method.masking(MASK_RATE)

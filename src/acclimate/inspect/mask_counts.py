@@ -44,13 +44,13 @@ def count_masks(
     for batch in batches:
         original, masked, text = batch.original.numpy(), batch.masked.numpy(), batch.text.numpy()
         chosen = batch.labels.numpy() >= 0
-        words = Words.of(original, text, (text >= 0) & ~np.isin(original, special), vocabulary.pieces)
-        here = chosen.ravel()[words.place]
+        words = Words.of(original, text, (text >= 0) & ~np.isin(original, special), vocabulary.subwords)
+        here = chosen.ravel()[words.positions]
         first = np.zeros(len(here), dtype=bool)
-        first[words.first[:-1]] = True
-        of_word = np.add.reduceat(here, words.first[:-1]) if len(words) else np.zeros(0, int)
-        touched, several = of_word > 0, words.length > 1
-        spelled = words.spelled(original, vocabulary.pieces, fold=True)
+        first[words.starts[:-1]] = True
+        of_word = np.add.reduceat(here, words.starts[:-1]) if len(words) else np.zeros(0, int)
+        touched, several = of_word > 0, words.lengths > 1
+        spelled = words.surface_forms(original, vocabulary.subwords, lowercase=True)
         seen.update(spelled)
         hit.update(word for word, one in zip(spelled, touched, strict=True) if one)
         follows = np.zeros(text.size, dtype=bool)
@@ -67,7 +67,7 @@ def count_masks(
             texts=batch.texts,
             touched=len(np.unique(text[chosen])),
             several=int((touched & several).sum()),
-            whole=int((several & (of_word == words.length)).sum()),
+            whole=int((several & (of_word == words.lengths)).sum()),
         )
     stops = {word for word in seen if word in stop_words}
     signs = {word for word in seen if word and all(map(is_punctuation, word))}

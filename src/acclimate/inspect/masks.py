@@ -133,7 +133,7 @@ def inspect_masks(
         for index, sample in zip(shown, samples, strict=True):
             (batch,) = collator([every[index]], _rng(seed, index))
             original, masked, labels = (value[0].numpy() for value in (batch.original, batch.masked, batch.labels))
-            important = None if marks is None else marks.of(original) > 0
+            important = None if marks is None else marks.lookup(original) > 0
             sample["maskings"][label] = preview_tokens(
                 original, masked, labels, collator.special, collator.vocabulary, important
             )

@@ -129,8 +129,7 @@ def measure_moved(
         "read": asdict(movement(before, after, counts)),
     }
     for loaded in (start, end):
-        attach(loaded.model)
-        to_device(loaded.model)
+        attach(to_device(loaded.model))
         loaded.model.eval()
     layers: list[_Layer] = []
     with torch.no_grad(), Progress("hidden states", len(texts), unit="texts", enabled=progress) as bar:

@@ -50,7 +50,7 @@ class TokenClassifier:
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Pad rows to a common length; tensors (rows, tokens) on the CPU."""
-        width = padding_policy(self.model).wide(max(len(row["input_ids"]) for row in rows))
+        width = padding_policy(self.model).padded_width(max(len(row["input_ids"]) for row in rows))
         empty = {"input_ids": int(self.tokenizer.pad_token_id or 0), "labels": IGNORE_INDEX}
         made = {
             name: torch.tensor([[*row[name], *[empty[name]] * (width - len(row[name]))] for row in rows])
