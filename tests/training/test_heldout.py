@@ -21,7 +21,7 @@ from acclimate.training.engine import Engine
 from acclimate.training.heldout import measure_heldout_terms
 from acclimate.training.method import lookup
 from tests.kills import killed
-from tests.methods.test_contract import SINGLE_STAGE, CHEAP, TASK, weights
+from tests.methods.test_contract import CHEAP, SINGLE_STAGE, TASK, weights
 from tests.test_cli import call
 from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 from tests.training.helpers import rows

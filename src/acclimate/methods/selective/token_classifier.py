@@ -23,7 +23,7 @@ from acclimate.masking.token_importance_store import TokenImportanceStore, rank_
 from acclimate.methods.selective.annotation import MAX_IMPORTANT_SHARE, MIN_IMPORTANT_SHARE
 from acclimate.methods.selective.annotator import SpecialTokenFrame
 from acclimate.methods.selective.options import TokenTrainingOptions
-from acclimate.models.batching import micro_batch_tokens, padding_multiple, padding_policy
+from acclimate.models.batching import micro_batch_tokens, padding_policy
 from acclimate.progress import Progress
 from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.loading import fp32_last_layer, load_with_head
@@ -71,7 +71,9 @@ class TokenClassifier:
         self.model.eval()
         result: list[np.ndarray] = [np.zeros((0, 2), np.float32)] * len(rows)
         with fp32_last_layer(self.model):
-            for batch in token_budget_batches(rows, micro_batch_tokens(self.model), padding_multiple(self.model)):
+            for batch in token_budget_batches(
+                rows, micro_batch_tokens(self.model), padding_policy(self.model).multiple
+            ):
                 inputs = self.collate([{"input_ids": list(rows[place])} for place in batch])
                 with autocast(precision, self.device):
                     found = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits

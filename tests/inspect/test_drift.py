@@ -1,7 +1,8 @@
-"""Linear CKA against the formula of the paper, and the movement of models against plain forwards."""
+"""Drift of embeddings by hand, linear CKA against the formula of the paper, layers against plain forward passes."""
 
 from __future__ import annotations
 
+import math
 from unittest.mock import patch
 
 import numpy as np
@@ -10,13 +11,35 @@ import torch
 import transformers
 
 from acclimate.errors import UserError
-from acclimate.inspect.representations import Products, measure_moved
+from acclimate.inspect.drift import LinearCKA, embedding_drift, measure_drift
 from acclimate.models.encoding import encode_layers
 from tests.cases import each
 from tests.tiny import ENCODERS, TEXTS, add_token, save_tiny, tiny_tokenizer
 
+BEFORE = np.array([[3.0, 4.0], [0.0, 2.0], [1.0, 0.0], [0.0, 0.0]])
+AFTER = np.array([[3.0, 4.0], [0.0, 5.0], [0.0, 1.0], [0.0, 0.0]])
 
-def textbook(x: np.ndarray, y: np.ndarray) -> float:
+
+def test_embedding_drift_by_hand():
+    found = embedding_drift(BEFORE, AFTER)
+    assert found.distance == pytest.approx((0 + 3 + math.sqrt(2) + 0) / 4)
+    assert found.coordinate == pytest.approx(found.distance / math.sqrt(2))
+    assert found.share == pytest.approx(found.distance / ((5 + 2 + 1 + 0) / 4))
+    assert found.cosine == pytest.approx((1 + 1 + 0) / 3)  # a row of zeros has no direction
+    assert (found.moved, found.tokens) == (0.5, 4)
+
+
+def test_weighted_embedding_drift_by_hand():
+    found = embedding_drift(BEFORE, AFTER, np.array([1, 3, 0, 0]))
+    assert found.distance == pytest.approx(3 * 3 / 4)
+    assert (found.moved, found.tokens) == (0.75, 2)
+    assert found.cosine == pytest.approx(1.0)
+    for weights in (np.zeros(4), np.ones(3)):
+        with pytest.raises(ValueError, match="weights"):
+            embedding_drift(BEFORE, AFTER, weights)
+
+
+def paper_cka(x: np.ndarray, y: np.ndarray) -> float:
     """HSIC(K, L) / sqrt(HSIC(K, K) HSIC(L, L)) with linear kernels, entry by entry (Kornblith et al., Eq. 3)."""
     n = len(x)
     kernels = []
@@ -33,22 +56,22 @@ def textbook(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def cka(x: np.ndarray, y: np.ndarray, pieces: int = 1) -> float:
-    found = Products()
+    found = LinearCKA()
     for one, other in zip(np.array_split(x, pieces), np.array_split(y, pieces), strict=True):
         found.add(torch.from_numpy(one), torch.from_numpy(other))
-    return found.cka()
+    return found.value()
 
 
 @each("pieces", [1, 3, 12])
-def test_against_the_formula_of_the_paper(pieces):
+def test_cka_against_the_formula_of_the_paper(pieces):
     rng = np.random.default_rng(0)
     x, y = rng.normal(3, 2, (12, 4)), rng.normal(-1, 1, (12, 5))
     y[:, :2] += x[:, :2]
-    assert cka(x, y, pieces) == pytest.approx(textbook(x, y), rel=1e-9)
+    assert cka(x, y, pieces) == pytest.approx(paper_cka(x, y), rel=1e-9)
     assert 0 < cka(x, y) < 1
 
 
-def test_what_it_does_not_see_and_what_it_does():
+def test_cka_is_invariant_to_rotation_scale_and_shift_only():
     rng = np.random.default_rng(1)
     x = rng.normal(size=(300, 6))
     rotation = np.linalg.qr(rng.normal(size=(6, 6)))[0]
@@ -58,18 +81,18 @@ def test_what_it_does_not_see_and_what_it_does():
     assert cka(x, np.ones((300, 2))) == 0
 
 
-def test_states_that_are_all_the_same_have_no_similarity():
+def test_constant_states_have_no_similarity():
     row = 3 * torch.randn(1, 8, generator=torch.Generator().manual_seed(0))
     for other in (row.expand(7, 8) * 1.1, torch.randn(7, 8, generator=torch.Generator().manual_seed(1))):
-        found = Products()
+        found = LinearCKA()
         found.add(row.expand(7, 8), other)
-        assert found.cka() == 0.0
+        assert found.value() == 0.0
 
 
 @each("kind", sorted(ENCODERS))
-def test_a_model_and_itself(kind, tmp_path):
+def test_a_model_does_not_drift_from_itself(kind, tmp_path):
     folder = save_tiny(kind, tmp_path / "model")
-    found = measure_moved(folder, folder, TEXTS, max_length=16)
+    found = measure_drift(folder, folder, TEXTS, max_length=16)
     assert len(found["layers"]) == 3
     for layer in found["layers"]:
         assert layer["cka"] == pytest.approx(1, abs=1e-9) and layer["cosine"] == pytest.approx(1, abs=1e-6)
@@ -78,7 +101,7 @@ def test_a_model_and_itself(kind, tmp_path):
     assert found["texts"] == len(TEXTS)
 
 
-def test_against_a_plain_forward_of_each_text(tmp_path, monkeypatch):
+def test_layers_against_a_plain_forward_pass_of_each_text(tmp_path, monkeypatch):
     before, after = save_tiny("bert", tmp_path / "a"), save_tiny("bert", tmp_path / "b", seed=1)
     tokenizer = tiny_tokenizer()
     states: list[list[torch.Tensor]] = []
@@ -91,13 +114,13 @@ def test_against_a_plain_forward_of_each_text(tmp_path, monkeypatch):
                 for layer, hidden in zip(layers, model(ids, output_hidden_states=True).hidden_states, strict=True):
                     layer.append(hidden[0, 1:-1])  # without [CLS] and [SEP]
         states.append([torch.cat(layer) for layer in layers])
-    monkeypatch.setenv("ACCLIMATE_MEMORY_GB", "0.0005")  # room for 45 tokens
-    with patch("acclimate.inspect.representations.encode_layers", wraps=encode_layers) as read:
-        measure_moved(before, after, TEXTS, max_length=12)
+    monkeypatch.setenv("ACCLIMATE_MEMORY_GB", "0.0005")  # enough for 45 tokens
+    with patch("acclimate.inspect.drift.encode_layers", wraps=encode_layers) as read:
+        measure_drift(before, after, TEXTS, max_length=12)
     assert [call.args[1].shape[0] for call in read.call_args_list[:2]] == [3, 3]
     for budget in (1, 16, 4096):
-        monkeypatch.setattr("acclimate.inspect.representations.micro_batch_tokens", lambda *_, size=budget: size)
-        found = measure_moved(before, after, TEXTS, max_length=12)
+        monkeypatch.setattr("acclimate.inspect.drift.micro_batch_tokens", lambda *_, size=budget: size)
+        found = measure_drift(before, after, TEXTS, max_length=12)
         assert found["tokens"] == len(states[0][0])
         for layer, one, other in zip(found["layers"], *states, strict=True):
             assert layer["cka"] == pytest.approx(cka(one.numpy(), other.numpy()), abs=1e-5)
@@ -107,19 +130,19 @@ def test_against_a_plain_forward_of_each_text(tmp_path, monkeypatch):
             assert layer["cosine"] == pytest.approx(torch.cosine_similarity(one, other, dim=1).mean().item(), abs=1e-6)
 
 
-def test_a_special_token_in_a_text_is_text(tmp_path):
+def test_a_special_token_in_a_text_is_ordinary_text(tmp_path):
     folder, text = save_tiny("bert", tmp_path / "model"), "the food [MASK] was [SEP] good"
     plain = tiny_tokenizer()(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-    assert measure_moved(folder, folder, [text, *TEXTS[:2]], max_length=32)["tokens"] - measure_moved(
+    assert measure_drift(folder, folder, [text, *TEXTS[:2]], max_length=32)["tokens"] - measure_drift(
         folder, folder, TEXTS[:2], max_length=32
     )["tokens"] == len(plain)
 
 
-def test_another_vocabulary_and_empty_text(tmp_path):
+def test_different_vocabularies_and_empty_text_are_errors(tmp_path):
     one = save_tiny("bert", tmp_path / "a")
     other = save_tiny("bert", tmp_path / "b")
     add_token(other, "pasta e fagioli")
-    with pytest.raises(UserError, match="another vocabulary"):
-        measure_moved(one, other, TEXTS)
-    with pytest.raises(UserError, match="no token"):
-        measure_moved(one, one, ["", " "])
+    with pytest.raises(UserError, match="different vocabularies"):
+        measure_drift(one, other, TEXTS)
+    with pytest.raises(UserError, match="no tokens"):
+        measure_drift(one, one, ["", " "])

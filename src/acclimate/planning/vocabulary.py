@@ -1,4 +1,4 @@
-"""How alike the words of two texts are, and into how many pieces a tokenizer cuts them."""
+"""Vocabulary overlap of two texts, and fragmentation of their words by a tokenizer."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import regex
 from transformers import PreTrainedTokenizerBase
 
 TOP = 10_000
-FEWEST_DOCUMENTS = 3
+MIN_DOCUMENTS = 3
+MAX_EXAMPLES = 10
 _UNIGRAM = regex.compile(r"[\p{L}\p{N}_]\p{M}*[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*")
 _WORD = regex.compile(r"[\p{L}\p{Nl}\p{No}][\p{L}\p{Nl}\p{No}\p{M}]*")
-LISTED = 10
 
 
 @dataclass
 class WordCounts:
-    """Words of some documents.
+    """Word counts of a collection of documents.
 
     Attributes:
-        words: How many words were counted.
-        frequency: How often each occurs, in lower case.
-        documents: In how many documents each occurs.
-        written: How often each occurs as it is written, words of letters alone.
+        words: Number of words counted.
+        frequency: Occurrences of each lower-cased word.
+        documents: Number of documents that contain each lower-cased word.
+        written: Occurrences of each word of letters alone, in its original case.
     """
 
     words: int = 0
@@ -35,10 +35,10 @@ class WordCounts:
 
 
 def count_words(texts: Iterable[str], most: int | None = None) -> WordCounts:
-    """Count the words of texts, until about ``most`` words were read.
+    """Count the words of texts, stopping at the first text after ``most`` words.
 
-    A word is what scikit-learn's ``CountVectorizer`` takes for one: two or more letters, digits or underscores. That
-    tears words at combining marks; here these belong to the letter before them.
+    Words are defined as in scikit-learn's ``CountVectorizer``: two or more letters, digits or underscores. Unlike
+    there, combining marks belong to the letter before them instead of splitting the word.
     """
     found = WordCounts()
     for text in texts:
@@ -53,45 +53,46 @@ def count_words(texts: Iterable[str], most: int | None = None) -> WordCounts:
 
 
 def overlap(one: WordCounts, other: WordCounts, stop_words: Collection[str]) -> dict[str, Any]:
-    """Measure how many words two texts share, by both definitions of Gururangan et al. (ACL 2020).
+    """Measure vocabulary overlap by both definitions of Gururangan et al. (ACL 2020).
 
-    ``top``: the share of the most frequent 10,000 words of the one, stop words left out, that are among those of the
-    other: what the paper describes. Where a text has fewer words, as many as the smaller has (``top_words``).
-    ``jaccard``: words in both over words in either, of words that occur in three documents or more and are no stop
-    words: what the code published with it computes. Both grow with the amount of text, so give as much of each.
+    ``top``, as described in the paper: the fraction of the 10,000 most frequent words of one text, stop words
+    excluded, that are among the 10,000 most frequent of the other. If a text has fewer words, the size of the smaller
+    vocabulary is used (``top_words``). ``jaccard``, as computed by the published code: the Jaccard similarity of the
+    words that occur in at least three documents and are not stop words. Both grow with the amount of text, so compare
+    equal amounts.
     """
     ranked = [_ranked(counts.frequency, stop_words) for counts in (one, other)]
     size = min(TOP, *map(len, ranked))
     common = len(set(ranked[0][:size]) & set(ranked[1][:size]))
     frequent = [
-        {word for word, count in counts.documents.items() if count >= FEWEST_DOCUMENTS and word not in stop_words}
+        {word for word, count in counts.documents.items() if count >= MIN_DOCUMENTS and word not in stop_words}
         for counts in (one, other)
     ]
-    either = len(frequent[0] | frequent[1])
+    union = len(frequent[0] | frequent[1])
     return {
         "top": common / size if size else 0.0,
         "top_words": size,
-        "jaccard": len(frequent[0] & frequent[1]) / either if either else 0.0,
-        "jaccard_words": either,
+        "jaccard": len(frequent[0] & frequent[1]) / union if union else 0.0,
+        "jaccard_words": union,
     }
 
 
 def _ranked(frequency: Counter[str], stop_words: Collection[str]) -> list[str]:
-    """Return words by frequency; those that are equally frequent in the order of the alphabet."""
+    """Return words by falling frequency, ties in alphabetical order."""
     words = [word for word in frequency if word not in stop_words]
     return sorted(words, key=lambda word: (-frequency[word], word))
 
 
 def fragmentation(tokenizer: PreTrainedTokenizerBase, counts: WordCounts) -> dict[str, Any]:
-    """Measure into how many pieces a tokenizer cuts the words of a text, each word as often as it occurs.
+    """Measure how many tokens a tokenizer needs per word, weighted by word frequency.
 
     Args:
-        tokenizer: Reads each word behind a space, as inside a text.
-        counts: Of the text; words of letters alone count.
+        tokenizer: Tokenizer; each word is tokenized after a space, as inside a text.
+        counts: Counts of the text. Only words of letters alone are used.
 
     Returns:
-        ``pieces``: mean tokens of a word; ``split``: share of the words that are cut; ``unknown``: share with a part
-        that the vocabulary does not know; ``examples``: the words cut into three or more that occur most often.
+        ``pieces``: mean tokens per word; ``split``: fraction of words split into several tokens; ``unknown``: fraction
+        of words with an unknown token; ``examples``: the most frequent words split into at least three tokens.
     """
     words = list(counts.written)
     if not words:
@@ -99,7 +100,7 @@ def fragmentation(tokenizer: PreTrainedTokenizerBase, counts: WordCounts) -> dic
     ids: Sequence[Sequence[int]] = tokenizer([f" {word}" for word in words], add_special_tokens=False)["input_ids"]
     total = sum(counts.written.values())
     weights = [counts.written[word] for word in words]
-    cut = sorted(
+    fragmented = sorted(
         (word for word, tokens in zip(words, ids, strict=True) if len(tokens) > 2),
         key=lambda word: (-counts.written[word], word),
     )
@@ -108,5 +109,5 @@ def fragmentation(tokenizer: PreTrainedTokenizerBase, counts: WordCounts) -> dic
         "pieces": sum(len(tokens) * weight for tokens, weight in zip(ids, weights, strict=True)) / total,
         "split": sum(weight for tokens, weight in zip(ids, weights, strict=True) if len(tokens) > 1) / total,
         "unknown": sum(weight for tokens, weight in zip(ids, weights, strict=True) if unknown in tokens) / total,
-        "examples": cut[:LISTED],
+        "examples": fragmented[:MAX_EXAMPLES],
     }
