@@ -94,7 +94,6 @@ KeepSteps = Annotated[
         OUTPUT,
         more="The copies are written to ``out/step-000100`` and so on.",
         many=True,
-        study=False,
         recorded=False,
     ),
 ]
@@ -229,7 +228,7 @@ class TrainingOptions:
         """Check that at most one budget is given."""
         given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"Give one of {', '.join(BUDGETS[:-1])} and {BUDGETS[-1]}, not {' and '.join(given)}")
+            raise ValueError(f"give one of {', '.join(BUDGETS[:-1])} and {BUDGETS[-1]}, not {' and '.join(given)}")
         return self
 
 
