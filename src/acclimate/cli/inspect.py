@@ -66,7 +66,7 @@ def inspect_importance(
     from rich.console import Console
 
     from acclimate.inspect import inspect_importance as run
-    from acclimate.inspect.table import importance_tables
+    from acclimate.inspect.importance_plots import importance_tables
 
     result = run(
         model,
@@ -143,15 +143,15 @@ def inspect_masks(
     """Show and count what masking strategies hide in a text."""
     from rich.console import Console
 
-    from acclimate.inspect.masks import PAGE, SHOWN_BY_DEFAULT
+    from acclimate.inspect.mask_summary import mask_tables
+    from acclimate.inspect.masks import DEFAULT_MASKINGS, PAGE
     from acclimate.inspect.masks import inspect_masks as run
-    from acclimate.inspect.masks_page import in_terminal
 
     report = run(
         model,
         corpus,
         out,
-        maskings=masking or SHOWN_BY_DEFAULT,
+        maskings=masking or DEFAULT_MASKINGS,
         task=task,
         settings=named_values(settings or []),
         mask_rate=mask_rate,
@@ -165,7 +165,7 @@ def inspect_masks(
         progress=not quiet,
     )
     console = Console()
-    for shown in in_terminal(report):
+    for shown in mask_tables(report):
         console.print(shown, highlight=False)
     typer.echo(f"All texts, as a page: {out / PAGE}")
 
@@ -208,7 +208,7 @@ def inspect_embeddings(
     """Measure and draw how far adaptation moved the static word embeddings."""
     from rich.console import Console
 
-    from acclimate.inspect.embedding_plot import embedding_tables
+    from acclimate.inspect.embeddings import embedding_tables
     from acclimate.inspect.embeddings import inspect_embeddings as run
 
     models: dict[str, str] = {}
