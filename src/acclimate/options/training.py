@@ -301,6 +301,7 @@ class PretrainOptions(TrainingOptions):
             DATA,
             more="Or a :class:`acclimate.corpus.Corpus`.",
             many=True,
+            recorded=False,
         ),
     ]
     out: Out = "pretrained"
@@ -311,6 +312,7 @@ class PretrainOptions(TrainingOptions):
             "Architecture, such as bert or roberta, or a Hugging Face configuration: folder, JSON file or name.",
             MODEL,
             more="See :data:`acclimate.training.pretrain.ARCHITECTURES`.",
+            recorded=False,
         ),
     ] = "bert"
     size: Annotated[
@@ -319,11 +321,14 @@ class PretrainOptions(TrainingOptions):
             "Model size: tiny, mini, small, medium (Turc et al., 2019) or base.",
             MODEL,
             default="that of the configuration",
+            recorded=False,
         ),
     ] = None
     changes: Annotated[
         dict[str, Any] | None,
-        Option("Setting of the model configuration, such as num_hidden_layers=6.", MODEL, flag="--set"),
+        Option(
+            "Setting of the model configuration, such as num_hidden_layers=6.", MODEL, flag="--set", recorded=False
+        ),
     ] = None
     tokenizer: Annotated[
         str | Path | None,
