@@ -160,7 +160,7 @@ def fit_config_to_tokenizer(config: Any, tokenizer: PreTrainedTokenizerBase) -> 
     if config.model_type in POSITIONS_AFTER_PADDING and pad is not None and pad + 1 >= positions:
         raise UserError(
             f"The tokenizer's padding token has the id {pad:,}, and {config.model_type} numbers its {positions:,} "
-            "positions from there: use a tokenizer whose padding token has a low id, or another architecture such as bert."
+            "positions from there: use a tokenizer whose padding token has a low id, or bert as the architecture."
         )
     return type(config).from_dict(values)
 
