@@ -23,6 +23,7 @@ from acclimate.files import atomic_folder, write_json
 from acclimate.locks import output_lock
 from acclimate.models import load_tokenizer, longest_text
 from acclimate.models.checkpoints import local_folder
+from acclimate.models.families import FAMILIES, family_of
 from acclimate.options import PretrainOptions, TrainingOptions, values, verb
 from acclimate.options.training import SAMPLE_CHARACTERS
 from acclimate.progress import print_message
@@ -34,11 +35,9 @@ from acclimate.training.method import Method
 from acclimate.training.result import MANIFEST_FILE, AdaptResult, read_manifest, roundtrip_json
 from acclimate.training.tokenizer import TOKENIZER_KINDS, sample_documents, train_tokenizer
 
-ARCHITECTURES = ("albert", "bert", "camembert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta")
+ARCHITECTURES = tuple(sorted(name for name, family in FAMILIES.items() if family.tokenizer))
 SIZES = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768)}
 """Layers and width of Turc et al., 2019 ("Well-Read Students Learn Better"); a head for every 64 units of width."""
-POSITIONS_AFTER_PADDING = ("camembert", "roberta", "xlm-roberta")
-"""Their first two positions are never used, so that 512 tokens take 514."""
 
 
 def make_config(architecture: str | Path, size: str | None = None, changes: dict[str, Any] | None = None) -> Any:
@@ -79,7 +78,7 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
 
 def _load_base_config(architecture: str) -> Any:
     if architecture in ARCHITECTURES:
-        positions = {"max_position_embeddings": 514} if architecture in POSITIONS_AFTER_PADDING else {}
+        positions = {"max_position_embeddings": 514} if FAMILIES[architecture].positions_after_padding else {}
         return AutoConfig.for_model(architecture, **positions)
     folder = local_folder(architecture)
     known = folder.exists() if folder else "/" in architecture  # with a slash, it may be a name of the hub
@@ -157,7 +156,7 @@ def fit_config_to_tokenizer(config: Any, tokenizer: PreTrainedTokenizerBase) -> 
             found = getattr(tokenizer, name, None)
             values[name] = found if found is not None else getattr(tokenizer, f"{stand_in.get(role, role)}_token_id")
     pad, positions = values.get("pad_token_id"), values.get("max_position_embeddings")
-    if config.model_type in POSITIONS_AFTER_PADDING and pad is not None and pad + 1 >= positions:
+    if family_of(config).positions_after_padding and pad is not None and pad + 1 >= positions:
         raise UserError(
             f"The padding of the tokenizer has the id {pad:,}, and {config.model_type} counts its {positions:,} "
             "positions from there: give a tokenizer whose padding has a low id, or another architecture, such as bert."
@@ -170,10 +169,6 @@ def init_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
     with preserve_rng_state():
         torch.manual_seed(seed)
         return AutoModelForMaskedLM.from_config(config)
-
-
-WORDPIECE_ARCHITECTURES = ("albert", "bert", "distilbert", "electra")
-"""Architectures that get a WordPiece tokenizer unless told otherwise; the others get byte-level BPE."""
 
 
 @dataclass
@@ -225,7 +220,7 @@ def _pretrain(options: PretrainOptions) -> AdaptResult:
     out, tokenizer, seed, progress = Path(options.out), options.tokenizer, options.seed, options.progress
     config = make_config(options.architecture, options.size, options.changes)
     if tokenizer is None:
-        tokenizer = "wordpiece" if config.model_type in WORDPIECE_ARCHITECTURES else "byte-bpe"
+        tokenizer = family_of(config).tokenizer or "byte-bpe"
     if str(tokenizer) not in TOKENIZER_KINDS and (options.vocab_size, options.lowercase) != (None, None):
         raise UserError(f"The tokenizer '{tokenizer}' is not trained here: remove 'vocab_size' and 'lowercase'.")
     text = as_corpus(options.corpus, options.text_column)

@@ -71,9 +71,8 @@ class TokenClassifier:
         self.model.eval()
         result: list[np.ndarray] = [np.zeros((0, 2), np.float32)] * len(rows)
         with fp32_last_layer(self.model):
-            for batch in token_budget_batches(
-                rows, micro_batch_tokens(self.model), padding_policy(self.model).multiple
-            ):
+            multiple = padding_policy(self.model).multiple
+            for batch in token_budget_batches(rows, micro_batch_tokens(self.model), multiple):
                 inputs = self.collate([{"input_ids": list(rows[place])} for place in batch])
                 with autocast(precision, self.device):
                     found = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits
