@@ -129,3 +129,18 @@ def check(graph: dict[str, set[str]]) -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail("Import circle: " + " -> ".join(error.args[1]))
+
+
+def test_only_models_and_the_engine_use_kernels_and_only_by_the_front_door():
+    from acclimate import kernels
+
+    inside = r"acclimate\.kernels"
+    users = {
+        file.relative_to(PACKAGE).parts[0]: re.findall(rf"{inside}[\w.]*", file.read_text(encoding="utf-8"))
+        for file in PACKAGE.rglob("*.py")
+        if re.search(rf"(?:from|import) {inside}\b", file.read_text(encoding="utf-8"))
+        and file.relative_to(PACKAGE).parts[0] != "kernels"
+    }
+    assert users.keys() <= {"models", "training"}
+    assert {name for names in users.values() for name in names} == {"acclimate.kernels"}
+    assert len(kernels.__all__) <= 6

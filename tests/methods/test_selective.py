@@ -259,7 +259,11 @@ def test_invalid_tasks_and_settings_are_errors(tiny_bert, tmp_path):
 
 @each(
     ("setting", "message"),
-    [({"cap": 1.5}, "cap=1.5"), ({"class_weight": 0}, "class_weight"), ({"token_length": 2}, "max_length=2")],
+    [
+        ({"cap": 1.5}, "cap must be above 0"),
+        ({"class_weight": 0}, "class_weight"),
+        ({"token_length": 2}, "max_length=2"),
+    ],
 )
 def test_invalid_values_fail_before_the_first_stage(setting, message):
     with pytest.raises(UserError, match=message):
@@ -289,5 +293,5 @@ def test_distributed_runs_read_the_stages_from_the_cache(tiny_bert, tmp_path, fr
 
 
 def test_a_mask_rate_is_an_error(tiny_bert, tmp_path):
-    with pytest.raises(UserError, match="how much is masked"):
+    with pytest.raises(UserError, match="sets the mask rate itself"):
         run(tiny_bert, tmp_path / "out", mask_rate=0.3)

@@ -21,7 +21,7 @@ from acclimate.training.engine import Engine
 from acclimate.training.heldout import measure_heldout_terms
 from acclimate.training.method import lookup
 from tests.kills import killed
-from tests.methods.test_contract import ALONE, CHEAP, TASK, weights
+from tests.methods.test_contract import CHEAP, SINGLE_STAGE, TASK, weights
 from tests.test_cli import call
 from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 from tests.training.helpers import rows
@@ -142,7 +142,7 @@ def test_both_stages_measure_the_same_text(tiny_bert, tmp_path):
     assert values[1] == pytest.approx(values[2], abs=1e-6)
 
 
-@pytest.mark.parametrize("method", ALONE)
+@pytest.mark.parametrize("method", SINGLE_STAGE)
 def test_every_method_measures_the_terms_that_it_trains_and_trains_as_without(tiny_bert, tmp_path, method):
     options = {**OPTIONS, "steps": 2, "settings": CHEAP.get(method)}
     options["task"] = TASK if lookup(method).needs_task else None

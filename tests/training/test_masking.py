@@ -95,7 +95,7 @@ def test_a_method_brings_its_own(tiny_bert, tmp_path):
         ({"masking": "whole-words"}, "Did you mean 'whole-word'"),
         ({"masking": "span", "masking_settings": {"q": 1}}, "Unknown parameter of masking 'span'"),
         ({"masking_settings": {"rate": 0.3}}, "mask-rate"),
-        ({"masking": "lexicon-first"}, "wants 'lexicon'"),
+        ({"masking": "lexicon-first"}, "needs 'lexicon'"),
         ({"method": FirstToken(), "masking": "span"}, "has its own masking strategy"),
     ],
 )

@@ -1,20 +1,16 @@
-"""Loading a model and its tokenizer, with one clear line where that fails, and no silently random weights.
-
-The head that turns hidden states into vocabulary logits: finding it, and making one where it is absent.
-"""
+"""Load a language model and its tokenizer, and initialise a language-model head that the checkpoint lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
-    AutoModelForMaskedLM,
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
@@ -23,7 +19,7 @@ from transformers import (
 
 from acclimate.device import enable_fast_fp32_matmul
 from acclimate.errors import UserError
-from acclimate.kernels.dropout import dropout_names
+from acclimate.model_kinds import ModelKind, kind_of, kind_of_checkpoint
 from acclimate.models.batching import chosen_positions
 from acclimate.models.checkpoints import (
     UNREADABLE,
@@ -34,35 +30,14 @@ from acclimate.models.checkpoints import (
     silence_transformers,
     trusts_remote_code,
 )
+from acclimate.models.families import Family, family_of, language_head
 
-
-def language_head(model: Any) -> Callable[[Tensor], Tensor]:
-    """Return the function from hidden states (..., width) to logits (..., vocabulary) of a masked language model.
-
-    Projecting only the masked positions is exact and saves most of the cost of a small model.
-
-    Raises:
-        UserError: If the model has no masked-language-model head that is known here.
-    """
-    if hasattr(model, "cls"):  # bert
-        return model.cls
-    if hasattr(model, "generator_lm_head"):  # electra
-        return lambda hidden: model.generator_lm_head(model.generator_predictions(hidden))
-    if hasattr(model, "vocab_projector"):  # distilbert
-        return lambda hidden: model.vocab_projector(
-            model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
-        )
-    if hasattr(model, "predictions"):  # albert
-        return model.predictions
-    if hasattr(model, "head") and hasattr(model, "decoder"):  # modernbert
-        return lambda hidden: model.decoder(model.head(hidden))
-    if hasattr(model, "lm_head"):  # roberta, xlm-roberta, camembert
-        return model.lm_head
-    raise UserError(f"{type(model).__name__} has no masked-language-model head that acclimate knows.")
+TASK_HEAD_PREFIXES = ("classifier", "qa", "seq_classif", "summary")
+"""Prefixes of the configuration entries that hold dropout probabilities of end-task heads."""
 
 
 def logits_at(head: Callable[[Tensor], Tensor], hidden: Tensor, chosen: Tensor) -> Tensor:
-    """Return the logits (chosen, vocabulary) of a head at the chosen positions only, in row order.
+    """Return the logits (chosen, vocabulary) at the chosen positions only, in row order.
 
     Args:
         head: From :func:`language_head`.
@@ -73,18 +48,19 @@ def logits_at(head: Callable[[Tensor], Tensor], hidden: Tensor, chosen: Tensor) 
 
 
 def head_parameters(model: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """Return the parameters outside the encoder: the head, without the decoder weight if that is tied."""
+    """Return the parameters of the head by name, without the decoder weight if it is tied to the embeddings."""
     inside = {id(parameter) for parameter in model.base_model.parameters()}
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in inside}
 
 
 def initialize_head(model: PreTrainedModel, missing: set[str]) -> None:
-    """Initialise an absent head: square layers near the identity, biases zero, the decoder tied to the embeddings.
+    """Initialise a missing head: square layers near the identity, biases zero, the decoder tied to the embeddings.
 
-    From the identity the warm-up has little to learn: the hidden states already point at their own word.
+    Near the identity the warm-up has little to learn, since hidden states already resemble the embedding of their
+    word.
 
     Args:
-        model: The model, whose parameters named in ``missing`` hold random values.
+        model: The model.
         missing: Names of the parameters that the checkpoint did not have.
     """
     model.config.tie_word_embeddings = True
@@ -103,19 +79,35 @@ def initialize_head(model: PreTrainedModel, missing: set[str]) -> None:
 
 @dataclass
 class LanguageModel:
-    """A masked language model with what is known about how it was loaded."""
+    """A language model and its tokenizer.
+
+    Attributes:
+        model: The model.
+        tokenizer: Its tokenizer.
+        absent_head: Whether the checkpoint lacked the language-model head, or a part of it. The head then needs
+            training before its losses mean anything.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    absent_head: bool
-    """The checkpoint held no (or not the whole) masked-LM head: it needs a warm-up before its losses mean anything."""
+    absent_head: bool = False
+
+    @property
+    def kind(self) -> ModelKind:
+        """Its kind."""
+        return kind_of(self.model)
+
+    @property
+    def family(self) -> Family:
+        """What is known about its architecture."""
+        return family_of(self.model.config)
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model.
 
     Raises:
-        UserError: If there is none.
+        UserError: If there is no tokenizer, or it has no vocabulary.
     """
     folder = local_folder(path)
     if folder and not folder.exists():
@@ -124,40 +116,40 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trusts_remote_code())
     except UNREADABLE as error:
         raise UserError(f"No tokenizer could be loaded from '{path}': {load_error(error, path)}") from error
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up, since its files are missing
-        raise UserError(f"The tokenizer in '{path}' knows no word; add the files of its vocabulary to the folder.")
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # transformers makes one up if its files are missing
+        raise UserError(f"The tokenizer in '{path}' has no vocabulary; add the vocabulary files to the folder.")
     return tokenizer
 
 
 def load_language_model(path: str | Path, dropout: float | None = None) -> LanguageModel:
-    """Load a masked language model in fp32, whatever the file holds, and its tokenizer.
+    """Load a language model in fp32, whatever the type of its weights, and its tokenizer.
 
     Args:
         path: A model folder, or a name on the hub.
-        dropout: Probability of every dropout in the encoder, in place of those of its configuration, which stays as it
-            is: who saves the model saves the old ones.
+        dropout: Probability of every dropout in the encoder, in place of those of the configuration. The configuration
+            keeps its values, so that a saved model has the original ones.
 
     Returns:
-        The model in evaluation mode, the tokenizer, and whether the head was absent.
+        The model in evaluation mode.
 
     Raises:
-        UserError: If there is no model there, it has no masked-LM form, or encoder weights are missing.
+        UserError: If there is no model, it cannot be a language model of a known kind, or weights of its encoder are
+            missing.
     """
-    enable_fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
+    enable_fast_fp32_matmul()  # before any product, so that results do not depend on what the process did earlier
     check_folder(path)
     try:
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code())
+        kind = kind_of_checkpoint(config.architectures)
         with silence_transformers():
-            before = _with_dropout(path, config, dropout)
-            model, info = from_pretrained(AutoModelForMaskedLM, path, config, dtype=torch.float32)
+            before = _set_dropout(path, config, dropout)
+            model, info = from_pretrained(getattr(transformers, kind.auto_class), path, config, dtype=torch.float32)
             for name, value in before.items():
                 setattr(model.config, name, value)
     except UNREADABLE as error:
-        raise UserError(
-            f"No masked language model could be loaded from '{path}': {load_error(error, path)}"
-        ) from error
+        raise UserError(f"No language model could be loaded from '{path}': {load_error(error, path)}") from error
     tokenizer = load_tokenizer(path)
-    if tokenizer.mask_token_id is None:
+    if kind.uses_masking and tokenizer.mask_token_id is None:
         raise UserError(f"The tokenizer of '{path}' has no mask token, so the model cannot be trained by masking.")
     vocabulary = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > vocabulary:
@@ -169,22 +161,45 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
     if lost:
         raise UserError(f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.")
     absent = bool(missing & set(head_parameters(model)))
+    if absent and not kind.trains_missing_head:
+        raise UserError(f"The model in '{path}' has no language-model head; use a checkpoint with one.")
     if absent:
         initialize_head(model, missing)
     model.eval()
     return LanguageModel(model, tokenizer, absent)
 
 
-def _with_dropout(path: str | Path, config: PretrainedConfig, dropout: float | None) -> dict[str, float]:
-    """Set the dropout of a configuration, if one is given; return what it was."""
+def _set_dropout(path: str | Path, config: PretrainedConfig, dropout: float | None) -> dict[str, float]:
+    """Set the dropout probabilities of a configuration, if one is given; return the previous ones by name."""
     if dropout is None:
         return {}
     if not 0 <= dropout < 1:
-        raise UserError(f"Dropout is a probability, from 0 to below 1, not {dropout:g}.")
+        raise UserError(f"The dropout must be from 0 to below 1, not {dropout:g}.")
     names = dropout_names(config)
     if not names:
-        raise UserError(f"The configuration of '{path}' knows no dropout, so none can be set; leave it out.")
+        raise UserError(f"The configuration of '{path}' has no dropout entry, so none can be set; leave dropout out.")
     before = {name: getattr(config, name) for name in names}
     for name in names:
         setattr(config, name, float(dropout))
     return before
+
+
+def dropout_names(config: PretrainedConfig) -> list[str]:
+    """Return the entries of a configuration that hold a dropout probability of the encoder."""
+    return [
+        name
+        for name, value in config.to_dict().items()
+        if "dropout" in name and not name.startswith(TASK_HEAD_PREFIXES) and isinstance(value, float | int)
+    ]
+
+
+def dropout_rates(model: nn.Module) -> list[float]:
+    """Return the distinct dropout probabilities in a model, in ascending order."""
+    rates: set[float] = set()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            rates.add(float(module.p))
+        attention = getattr(module, "attention_dropout", None)  # ModernBERT passes a number to the attention function
+        if isinstance(attention, float | int):
+            rates.add(float(attention))
+    return sorted(rates)

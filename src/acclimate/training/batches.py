@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerBase
 
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, Masking, Rewriting, Vocabulary
+from acclimate.models import MASKED, ModelKind
 from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPolicy
 from acclimate.objectives import Batch, ViewInput
 from acclimate.options.training import Layout
@@ -41,7 +42,7 @@ def split_micro_batches(lengths: Sequence[int], limit: int, grain: PaddingPolicy
         The rows of each micro-batch.
     """
     total = len(lengths)
-    widths = np.array([grain.wide(length) for length in lengths], dtype=np.int64)
+    widths = np.array([grain.padded_width(length) for length in lengths], dtype=np.int64)
     before = np.concatenate([[0], np.cumsum(lengths)])
     cheapest = np.full(total + 1, np.inf)
     cheapest[0] = 0
@@ -50,8 +51,8 @@ def split_micro_batches(lengths: Sequence[int], limit: int, grain: PaddingPolicy
         first = min(int(np.searchsorted(before, before[end] - limit)), end - 1)  # without padding it is too much
         width = np.maximum.accumulate(widths[first:end][::-1])  # of the pieces that begin one, two, ... rows before
         rows = np.arange(1, len(width) + 1)
-        read = grain.price(before[end] - before[end - rows], rows * width)
-        price = np.where((read <= limit) | (rows == 1), read + grain.piece + cheapest[end - rows], np.inf)
+        read = grain.cost(before[end] - before[end - rows], rows * width)
+        price = np.where((read <= limit) | (rows == 1), read + grain.batch_overhead + cheapest[end - rows], np.inf)
         best = int(price.argmin())
         cheapest[end], begin[end] = price[best], end - 1 - best
     cuts = []
@@ -69,9 +70,9 @@ def fewest_micro_batches(lengths: Sequence[int], limit: int, grain: PaddingPolic
     """
     pieces = rows = width = real = 0
     for length in lengths:
-        rows, width, real = rows + 1, max(width, grain.wide(length)), real + length
-        if rows == 1 or grain.price(real, rows * width) > limit:
-            pieces, rows, width, real = pieces + 1, 1, grain.wide(length), length
+        rows, width, real = rows + 1, max(width, grain.padded_width(length)), real + length
+        if rows == 1 or grain.cost(real, rows * width) > limit:
+            pieces, rows, width, real = pieces + 1, 1, grain.padded_width(length), length
     return pieces
 
 
@@ -124,8 +125,8 @@ class EpochSampler:
 def make_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     """Return what masking needs to know of a tokenizer."""
     ordinary = np.setdiff1d(np.arange(len(tokenizer)), np.array(tokenizer.all_special_ids))
-    assert isinstance(tokenizer.mask_token_id, int)
-    return Vocabulary(tokenizer.mask_token_id, ordinary, tokenizer)
+    mask = tokenizer.mask_token_id
+    return Vocabulary(mask if isinstance(mask, int) else -1, ordinary, tokenizer)
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,7 @@ class Collator:
             a row without letting them see each other.
         rewritings: Other ways to write the texts that views ask for.
         grain: What the widths of micro-batches are rounded up to, and how many of these there should be.
+        kind: The kind of the model, which decides the labels.
     """
 
     vocabulary: Vocabulary
@@ -152,6 +154,7 @@ class Collator:
     layout: Layout = "padded"
     rewritings: tuple[Rewriting, ...] = ()
     grain: PaddingPolicy = MINIMAL_PADDING
+    kind: ModelKind = MASKED
 
     @classmethod
     def of(
@@ -162,12 +165,14 @@ class Collator:
         layout: Layout = "padded",
         rewritings: Sequence[Rewriting] = (),
         grain: PaddingPolicy = MINIMAL_PADDING,
+        kind: ModelKind = MASKED,
     ) -> Collator:
         """Make a collator for a tokenizer."""
         padding = tokenizer.pad_token_id
         special = np.array(sorted(tokenizer.all_special_ids))
         padding = padding if isinstance(padding, int) else 0
-        return cls(make_vocabulary(tokenizer), special, padding, masking, tokens, layout, tuple(rewritings), grain)
+        vocabulary = make_vocabulary(tokenizer)
+        return cls(vocabulary, special, padding, masking, tokens, layout, tuple(rewritings), grain, kind)
 
     def __call__(self, texts: Sequence[np.ndarray], rng: np.random.Generator) -> list[Batch]:
         """Cut texts (token ids with special tokens) into micro-batches and corrupt them.
@@ -204,7 +209,7 @@ class Collator:
                 high = middle
             else:
                 low = middle + 1
-        return replace(self, tokens=high, grain=self.grain._replace(piece=FEWEST_BATCHES))
+        return replace(self, tokens=high, grain=self.grain._replace(batch_overhead=FEWEST_BATCHES))
 
     def _rows(self, lengths: list[int]) -> list[list[int]]:
         """Put texts, by their places, longest first, into rows: one each, or first-fit into rows of the longest."""
@@ -230,6 +235,8 @@ class Collator:
     def _corrupt(self, texts: list[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return corrupted ids and labels, a text a row: both (texts, tokens of the longest)."""
         ids, text = self._pad_rows([[place] for place in range(len(texts))], texts, len(texts[0]))
+        if self.kind.targets is not None:
+            return ids, self.kind.targets(ids, text)
         allowed = self._maskable_positions(ids, text)
         masked, labels = self.masking(ids, text, allowed, self.vocabulary, rng)
         assert ((labels == IGNORE_INDEX) | allowed).all()
@@ -254,7 +261,7 @@ class Collator:
         labels: np.ndarray,
         seeds: np.ndarray,
     ) -> Batch:
-        width = self.grain.wide(max(sum(len(texts[place]) for place in row) for row in rows))
+        width = self.grain.padded_width(max(sum(len(texts[place]) for place in row) for row in rows))
         ids, text = self._pad_rows(rows, texts, width)
         hidden, wanted = ids.copy(), np.full_like(ids, IGNORE_INDEX)
         here = []

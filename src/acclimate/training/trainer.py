@@ -23,7 +23,6 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError
 from acclimate.files import read_json, translate_disk_errors, write_json, write_text
-from acclimate.kernels.allocator import MallocTrimCallback
 from acclimate.objectives import Batch
 from acclimate.progress import Progress
 from acclimate.training.batches import StepDataset
@@ -399,9 +398,8 @@ def train(
             save_every=save_every,
             appended=appended,
         )
-        trainer.add_callback(MallocTrimCallback())
-        for callback in callbacks:
-            trainer.add_callback(callback(trainer))
+        for callback in (*engine.kernels.callbacks(), *(make(trainer) for make in callbacks)):
+            trainer.add_callback(callback)
         checkpoint = find_newest_checkpoint(work)
         if checkpoint is not None:
             restore_clock(checkpoint, trainer)

@@ -50,7 +50,7 @@ class TokenClassifier:
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """Pad rows to a common length; tensors (rows, tokens) on the CPU."""
-        width = padding_policy(self.model).wide(max(len(row["input_ids"]) for row in rows))
+        width = padding_policy(self.model).padded_width(max(len(row["input_ids"]) for row in rows))
         empty = {"input_ids": int(self.tokenizer.pad_token_id or 0), "labels": IGNORE_INDEX}
         made = {
             name: torch.tensor([[*row[name], *[empty[name]] * (width - len(row[name]))] for row in rows])
@@ -71,7 +71,8 @@ class TokenClassifier:
         self.model.eval()
         result: list[np.ndarray] = [np.zeros((0, 2), np.float32)] * len(rows)
         with fp32_last_layer(self.model):
-            for batch in token_budget_batches(rows, micro_batch_tokens(self.model), padding_policy(self.model).width):
+            multiple = padding_policy(self.model).multiple
+            for batch in token_budget_batches(rows, micro_batch_tokens(self.model), multiple):
                 inputs = self.collate([{"input_ids": list(rows[place])} for place in batch])
                 with autocast(precision, self.device):
                     found = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits

@@ -24,7 +24,7 @@ from transformers import (
 )
 
 from acclimate.device import Precision, autocast
-from acclimate.evaluation.qa import MAX_RANK, normalise_bioasq, qa_metrics
+from acclimate.evaluation.qa import MAX_RANK, normalize_bioasq, qa_metrics
 from acclimate.models.batching import micro_batch_tokens, padding_multiple
 from acclimate.tasks.batching import token_budget_batches
 from acclimate.tasks.loading import fp32_last_layer, load_with_head
@@ -86,8 +86,8 @@ def best_answers(
             first, extra = divmod(rest, lengths)
             span = Span(window, first, first + extra, float(flat[place]))
             found = text(span)
-            if found and normalise_bioasq(found) not in answers:
-                answers[normalise_bioasq(found)] = (found, span.score)
+            if found and normalize_bioasq(found) not in answers:
+                answers[normalize_bioasq(found)] = (found, span.score)
                 if len(answers) == count:
                     break
         seen = len(places)

@@ -1,0 +1,84 @@
+"""User code is part of the identity of results, which are computed again after it has changed."""
+
+import importlib
+import sys
+
+import pytest
+
+from acclimate import masking, methods
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.registry import hash_user_code
+from acclimate.training import adapt
+from acclimate.training.method import REGISTRY
+from tests.tiny import TEXTS
+
+USER_MODULE = """
+from dataclasses import dataclass
+from acclimate.methods import Method, register
+
+@register("mine", summary="for this test")
+@dataclass
+class Mine(Method):
+    factor: float = 1.0
+
+    def objectives(self):
+        return super().objectives()  # {}
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """Return a function that writes a module with a user-defined method and imports it."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(comment):
+        (tmp_path / "my_methods.py").write_text(USER_MODULE.format(comment))
+        sys.modules.pop("my_methods", None)
+        importlib.invalidate_caches()
+        return importlib.import_module("my_methods").Mine
+
+    yield write
+    sys.modules.pop("my_methods", None)
+    REGISTRY.entries.pop("mine", None)
+
+
+def test_code_of_this_package_is_identified_by_its_version():
+    for name in methods.names():
+        assert hash_user_code(methods.lookup(name)) == {}
+    for name in masking.names():
+        assert hash_user_code(masking.lookup(name)) == {}
+
+
+def test_user_code_is_identified_by_its_file_also_for_derived_classes(mine):
+    first = mine("first")
+    code = hash_user_code(first)
+    assert list(code) == ["my_methods"]
+    assert methods.get("mine").file_contents() == {"code of my_methods": code["my_methods"]}
+    derived = type("Derived", (first,), {"__module__": "my_methods"})
+    assert hash_user_code(derived) == code
+    assert hash_user_code(mine("second")) != code
+    assert hash_user_code(mine("first")) == code
+
+
+def test_a_class_without_a_file_has_no_hash():
+    assert hash_user_code(type("Typed", (methods.Method,), {"__module__": "nowhere"})) == {}
+
+
+def test_a_changed_method_does_not_reuse_an_earlier_result(mine, tiny_bert, tmp_path):
+    options = {
+        "model": tiny_bert,
+        "corpus": Corpus.of(TEXTS),
+        "steps": 1,
+        "max_length": 24,
+        "batch_size": 4,
+        "progress": False,
+    }
+    mine("first")
+    adapt(**options, method="mine", out=tmp_path / "out")
+    made = (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns
+    adapt(**options, method="mine", out=tmp_path / "out")
+    assert (tmp_path / "out" / "model.safetensors").stat().st_mtime_ns == made
+    mine("second")
+    with pytest.raises(UserError, match="holds another adaptation"):
+        adapt(**options, method="mine", out=tmp_path / "out")
