@@ -99,6 +99,7 @@ class Settings:
     quick: bool
     rounds: int
     seconds: float
+    steps: int
     minutes: float
     batch: int | None
     shape: str | None
@@ -207,6 +208,7 @@ class Bench:
             batch=batch,
             threads=settings.threads,
             seconds=settings.seconds,
+            steps=settings.steps,
             seed=settings.seed,
         )
 
@@ -347,7 +349,11 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--rows", action="append", metavar="TEXT", help="only rows whose name contains TEXT (repeatable)")
     add("--precision", choices=["fp32", "bf16"], help="only this precision")
     add("--rounds", type=int, help="maximum number of rounds (default 5, quick 2)")
-    add("--seconds", type=float, help="minimum seconds per measurement (default 10, quick 1)")
+    add(
+        "--seconds",
+        type=float,
+        help="minimum seconds per measurement, three steps at least (default 10, quick 1 and one step)",
+    )
     add("--minutes", type=float, help="time limit; at least two rounds are measured (default 90, quick 10)")
     add("--batch", type=int, help="texts per optimizer step (default: 64, RoBERTa-base 32, quick 16)")
     add("--threads", type=int, help="threads per contender (default: as torch chooses)")
@@ -385,6 +391,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         quick=quick,
         rounds=options.rounds or (2 if quick else 5),
         seconds=options.seconds if options.seconds is not None else 1.0 if quick else 10.0,
+        steps=1 if quick else 3,
         minutes=options.minutes or (10.0 if quick else 90.0),
         batch=options.batch or (16 if quick else None),
         shape=options.shape,
