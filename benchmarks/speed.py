@@ -33,6 +33,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+import transformers
 
 from acclimate.device import default_device, has_fast_bf16
 from acclimate.errors import UserError
@@ -98,6 +99,7 @@ class Settings:
     quick: bool
     rounds: int
     seconds: float
+    steps: int
     minutes: float
     batch: int | None
     shape: str | None
@@ -206,6 +208,7 @@ class Bench:
             batch=batch,
             threads=settings.threads,
             seconds=settings.seconds,
+            steps=settings.steps,
             seed=settings.seed,
         )
 
@@ -342,11 +345,15 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--quick", action="store_true", help="two short rounds, 16 texts per step, micro-batches of 8, no search")
+    add("--quick", action="store_true", help="MiniLM shape only, two short rounds, 16 texts per step, no search")
     add("--rows", action="append", metavar="TEXT", help="only rows whose name contains TEXT (repeatable)")
     add("--precision", choices=["fp32", "bf16"], help="only this precision")
     add("--rounds", type=int, help="maximum number of rounds (default 5, quick 2)")
-    add("--seconds", type=float, help="minimum seconds per measurement (default 10, quick 1)")
+    add(
+        "--seconds",
+        type=float,
+        help="minimum seconds per measurement, three steps at least (default 10, quick 1 and one step)",
+    )
     add("--minutes", type=float, help="time limit; at least two rounds are measured (default 90, quick 10)")
     add("--batch", type=int, help="texts per optimizer step (default: 64, RoBERTa-base 32, quick 16)")
     add("--threads", type=int, help="threads per contender (default: as torch chooses)")
@@ -359,8 +366,10 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def choose_rows(wanted: Sequence[str] | None) -> list[Row]:
-    """Return the rows whose name contains one of ``wanted``; by default all but the costs of methods.
+def choose_rows(wanted: Sequence[str] | None, quick: bool = False) -> list[Row]:
+    """Return the rows whose name contains one of ``wanted``.
+
+    By default these are all rows except the costs of methods, and with ``quick`` only those of the MiniLM shape.
 
     Raises:
         UserError: If there is none.
@@ -376,11 +385,13 @@ def choose_rows(wanted: Sequence[str] | None) -> list[Row]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what the options ask for; return the result as plain values."""
-    rows, quick = choose_rows(options.rows), options.quick
+    quick = options.quick
+    rows = choose_rows(options.rows, quick)
     settings = Settings(
         quick=quick,
         rounds=options.rounds or (2 if quick else 5),
         seconds=options.seconds if options.seconds is not None else 1.0 if quick else 10.0,
+        steps=1 if quick else 3,
         minutes=options.minutes or (10.0 if quick else 90.0),
         batch=options.batch or (16 if quick else None),
         shape=options.shape,
@@ -397,6 +408,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if "bf16" in precisions and not has_fast_bf16(device.type):
         say("This device has no fast bfloat16 arithmetic; only fp32 is measured.")
         precisions.remove("bf16")
+    transformers.logging.disable_progress_bar()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(settings, Path(folder))
