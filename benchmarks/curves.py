@@ -74,7 +74,7 @@ def ours(data: StepDataset, precision: Precision, dropout: bool) -> list[float]:
     engine.losses = []
     with tempfile.TemporaryDirectory() as folder:
         train(
-            engine, data, Path(folder), rule=None, seed=0, learning_rate=RATE, warmup=WARM_UP, title="", progress=False
+            engine, data, Path(folder), seed=0, learning_rate=RATE, warmup=WARM_UP, title="", progress=False
         )
     return engine.losses
 

@@ -66,7 +66,7 @@ def test_it_is_the_cross_entropy_minus_the_weighted_entropy(several, weight, tmp
         negative=(),
         confidence_penalty=weight,
     )
-    found = train(model, features, classifier.collate, options, "fp32")
+    found = train(classifier, features, options, "fp32")
     assert found.steps == 1
     wanted = spelled_out(logits, batch["labels"], weight, several)
     assert found.loss == pytest.approx(wanted.item(), rel=1e-5)

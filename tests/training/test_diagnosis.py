@@ -46,8 +46,8 @@ def test_the_text_that_did_it_is_named(tmp_path):
     message = run(broken(tmp_path / "model", change), tmp_path / "out")
     assert message.startswith("The loss is nan at step 1: the term 'mlm' is not finite. ")
     named = f"document {TEXTS.index(LONG) + 1} ('w ##e train the method on …')"
-    assert f"Of the 8 texts of the step {named} gives that alone." in message
-    assert "now 0.001" in message and "the model as it came is as it was" in message
+    assert f"Of the 8 texts of the step, {named} is not finite when read alone." in message
+    assert "now 0.001" in message and "the base model is unchanged" in message
 
 
 def test_weights_that_are_broken_are_blamed_themselves(tmp_path):
@@ -55,7 +55,7 @@ def test_weights_that_are_broken_are_blamed_themselves(tmp_path):
         model.bert.encoder.layer[0].output.dense.weight.fill_(float("nan"))
 
     message = run(broken(tmp_path / "model", change), tmp_path / "out")
-    assert "Each of the 8 texts of the step gives that, so it is the weights: document " in message
+    assert "All 8 texts of the step are not finite when read alone, so the weights are: document " in message
     assert message.count("document ") == 3 and " and 5 more" in message
 
 

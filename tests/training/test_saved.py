@@ -158,5 +158,5 @@ def test_a_run_goes_on_with_as_many_processes_only(tiny_bert, tmp_path):
     assert state["processes"] == 1
     file.write_text(json.dumps({**state, "processes": 2}))
     mark_complete(file.parent)
-    with pytest.raises(UserError, match="begun with 2 processes and is to go on with 1"):
+    with pytest.raises(UserError, match="started with 2 processes and cannot resume with 1"):
         adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)

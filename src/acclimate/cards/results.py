@@ -7,13 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from acclimate.cards.card import escape_markdown, markdown_table
+from acclimate.evaluation.scoring import find_hub_task
 
-HUB_TASKS = {
-    "single_label": ("text-classification", "Text Classification"),
-    "multi_label": ("text-classification", "Multi-label Classification"),
-    "qa": ("question-answering", "Question Answering"),
-}
-"""From a kind of task to what the hub calls it."""
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "positive_micro_f1": "f1", "document_f1": "f1", "em": "exact_match"}
 """From our metrics to those of the hub, where these are called otherwise."""
 VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
@@ -90,7 +85,7 @@ def eval_results(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return arguments for ``huggingface_hub.EvalResult``; intervals stand among the arguments of the metric."""
     results = []
     for row in measured["scores"]:
-        kind, name = HUB_TASKS.get(row.get("kind", "single_label"), HUB_TASKS["single_label"])
+        kind, name = find_hub_task(row["kind"])
         metric, score = row["metric"], row[row["metric"]]
         told: dict[str, Any] = {"seeds": len(score["values"]), "test_items": row.get("test_items")}
         if score["sd"] is not None:

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.cards.card import Card, display_name, format_bytes, hub_name, markdown_table, settings_table
-from acclimate.cards.results import HUB_METRICS, HUB_TASKS, eval_results, result_sections
+from acclimate.cards.results import HUB_METRICS, eval_results, result_sections
 from acclimate.evaluation.bootstrap import bootstrap_intervals
-from acclimate.evaluation.scoring import make_scoring
+from acclimate.evaluation.scoring import find_hub_task, make_scoring
 from acclimate.files import read_json
 
 ACCOUNT_FILE = "acclimate.json"
@@ -146,7 +146,7 @@ def write_task_model_card(
     Returns:
         The path of the card.
     """
-    pipeline, _ = HUB_TASKS.get(task.kind, HUB_TASKS["single_label"])
+    pipeline, _ = find_hub_task(task.kind)
     start = models.get("model") or models["student"]
     taught = f", taught by `{display_name(models['teacher'])}`" if "teacher" in models else ""
     done = "distilled" if verb == "distill" else "fine-tuned"

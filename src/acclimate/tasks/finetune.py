@@ -1,9 +1,4 @@
-"""Fine-tuning a model on a labelled task of any kind, and measuring it on the task's test split.
-
-The first of two stages of fine-tuning: another task of the same kind, whose outcome is kept for later runs.
-
-TAPTER's results on BioASQ are made so (Nishida et al., 2021, after Wiese et al., 2017): first SQuAD, then BioASQ.
-"""
+"""Fine-tuning a model on a labelled task of any kind, in one stage or two, and evaluating it on the test split."""
 
 from __future__ import annotations
 
@@ -15,14 +10,13 @@ from typing import Any, Literal
 
 from transformers import set_seed
 
-from acclimate.device import Precision, choose_precision, default_device
+from acclimate.device import choose_precision, default_device
 from acclimate.errors import UserError
 from acclimate.files import check_replaceable, check_writable
 from acclimate.locks import with_output_lock
-from acclimate.tasks.kinds import LabelledTask, Learner, find_kind, load_task
+from acclimate.tasks.kinds import LabelledTask, Learner, find_task_kind, load_task
 from acclimate.tasks.options import FinetuneOptions, as_label_tuple
-from acclimate.tasks.result import FinetuneResult
-from acclimate.tasks.result_folder import evaluate_splits, load_matching_result, run_identity, write_result_folder
+from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, run_identity
 from acclimate.tasks.trainer import train
 from acclimate.tasks.training_cache import load_or_train
 from acclimate.training.callbacks import check_trackers, tensorboard_folder
@@ -84,21 +78,6 @@ def check_first_task(first: LabelledTask, task: LabelledTask) -> None:
             f"The labels of '{first.name}' ({', '.join(first.labels)}) are not those of '{task.name}' "
             f"({', '.join(task.labels)}), so its head could not go on; give a first task with the same labels."
         )
-
-
-def train_first_stage(learner: Learner, task: LabelledTask, options: FinetuneOptions, precision: Precision) -> None:
-    """Train a learner on the train split of a task, or take what an equal training left in the cache.
-
-    Args:
-        learner: For the task of the second stage; trained in place.
-        task: That of the first stage.
-        options: Those of the first stage.
-        precision: The resolved one.
-
-    Raises:
-        UserError: If the loss is not a number.
-    """
-    load_or_train(learner, learner.rows(task.train), options, precision)
 
 
 @with_output_lock
@@ -207,63 +186,51 @@ def finetune(
     before = plan_first_stage(data, options, first, first_epochs, first_learning_rate)
     check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
     device = default_device()
-    kind = choose_precision(precision, device)
-    decided: dict[str, Any] = {}
-    if out is not None:
-        tasks = {"task": data, "first": before.task if before else None}
-        used = {"options": options, **({"first": before.options} if before else {})}
-        decided = run_identity("finetune", {"model": model}, tasks, kind, used)
-        if (done := load_matching_result(out, decided, FinetuneResult)) is not None:
-            return done
-        check_writable(out)
+    chosen = choose_precision(precision, device)
+    tasks = {"task": data, "first": before.task if before else None}
+    used = {"options": options, **({"first": before.options} if before else {})}
+    target = None if out is None else Path(out)
+    run = RunFolder(target, run_identity("finetune", {"model": model}, tasks, chosen, used) if target else {})
+    if (done := run.load_finished(FinetuneResult)) is not None:
+        return done
+    if target is not None:
+        check_writable(target)
     examples: Sequence[Any] = data.train if few_shot is None else data.few_shot(few_shot, seed)
 
-    set_seed(seed)  # before the new weights are drawn
-    learner = find_kind(data).learner(model, data, options, device)
-
+    set_seed(seed)  # before the new weights are initialized
+    learner: Learner = find_task_kind(data).learner(model, data, options, device)
     if before:
-        train_first_stage(learner, before.task, before.options, kind)
-        set_seed(seed)  # as if the first stage had always been learnt already
+        load_or_train(learner, learner.rows(before.task.train), before.options, chosen)
+        set_seed(seed)  # the same state whether the first stage was trained or found in the cache
+    run.open_work()
 
     def score() -> float:
-        return float(learner.measure("dev", kind).metrics[options.metric])
+        return float(learner.measure("dev", chosen).metrics[options.metric])
 
-    with tensorboard_folder(trackers, None if out is None else Path(out)):
+    with tensorboard_folder(trackers, target):
         trained = train(
-            learner.model,
+            learner.head,
             learner.rows(examples),
-            learner.collate,
             options,
-            kind,
-            score if select == "dev" else None,
-            tokenizer=learner.tokenizer,
+            chosen,
+            work=run.steps,
+            title=f"fine-tune on {data.name}",
+            score=score if select == "dev" else None,
             report_to=trackers,
-            run_name=data.name if out is None else Path(out).name,
+            run_name=data.name if target is None else target.name,
         )
     fields = evaluate_splits(
         learner,
         data,
         trained,
-        precision=kind,
+        precision=chosen,
         scoring=scoring,
         seed=seed,
         train_size=len(examples),
         started=started,
     )
     result = FinetuneResult(**fields, first=before.task.name if before else None)
-    if out is not None:
-        about = {**asdict(options), "precision": kind, "first": result.first}
-        for name in ("progress", "metric"):
-            about.pop(name)
-        write_result_folder(
-            Path(out),
-            learner,
-            trained,
-            result,
-            verb="finetune",
-            models={"model": str(model)},
-            task=data,
-            options=about,
-            decided=decided,
-        )
+    about = {**asdict(options), "precision": chosen, "first": result.first}
+    about = {name: value for name, value in about.items() if name not in ("progress", "metric")}
+    run.write(learner, trained, result, verb="finetune", models={"model": str(model)}, task=data, options=about)
     return result

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.device import enable_fast_fp32_matmul, uses_eager_attention
@@ -28,7 +25,7 @@ from acclimate.models.checkpoints import (
 )
 from acclimate.models.loading import load_tokenizer
 from acclimate.modules import virtual_ids
-from acclimate.tasks.classification.data import Task
+from acclimate.tasks.kinds import LabelledTask
 
 log = logging.getLogger(__name__)
 MIN_LENGTH = 4
@@ -116,7 +113,7 @@ def read_config(path: str | Path) -> PretrainedConfig:
         raise UserError(f"No model could be read from '{path}': {load_error(error, path)}") from error
 
 
-def is_classifier_of(path: str | Path, task: Task) -> bool:
+def is_classifier_of(path: str | Path, task: LabelledTask) -> bool:
     """Say whether a checkpoint already is a classifier of a task's labels, in their order.
 
     Args:
@@ -131,7 +128,7 @@ def is_classifier_of(path: str | Path, task: Task) -> bool:
     return (
         any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
         and [names.get(place) for place in range(len(names))] == task.labels
-        and (config.problem_type == "multi_label_classification") == task.multi_label
+        and (config.problem_type == "multi_label_classification") == (task.kind == "multi_label")
     )
 
 
@@ -154,26 +151,3 @@ def _use_eager_attention(model: PreTrainedModel) -> None:
         model.set_attn_implementation(ATTENTION)
     except (ValueError, AttributeError):  # an architecture of its own kind keeps its own attention
         return
-
-
-@contextmanager
-def fp32_last_layer(model: PreTrainedModel) -> Iterator[None]:
-    """Compute the layers that may give the logits in fp32 also under autocast.
-
-    In bfloat16 two logits of nearly the same size are often equal; the first class would win all of these.
-    """
-
-    def exact(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        if not isinstance(module, nn.Linear) or output.dtype == torch.float32:
-            return output
-        with torch.autocast(output.device.type, enabled=False):
-            return nn.functional.linear(inputs[0].float(), module.weight, module.bias)
-
-    width = model.config.num_labels
-    last = [layer for layer in model.modules() if isinstance(layer, nn.Linear) and layer.out_features == width]
-    hooks = [layer.register_forward_hook(exact) for layer in last]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()

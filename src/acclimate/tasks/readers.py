@@ -10,7 +10,6 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -23,22 +22,6 @@ from acclimate.errors import UserError, first_line
 
 SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid"), "test": ("test",)}
 """The splits of a task, and the file names that stand for each."""
-
-
-def check_task_folder(path: Path) -> None:
-    """Raise UserError if there is no such folder, proposing the closest."""
-    if not path.is_dir():
-        raise UserError(_missing_folder_message(path))
-
-
-def _missing_folder_message(path: Path) -> str:
-    wanted = "a task is a folder with train, test and perhaps dev as .jsonl, .csv, .tsv or .parquet"
-    if path.exists():
-        return f"'{path}' is a file, but {wanted}."
-    siblings = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
-    close = get_close_matches(path.name, siblings, n=1, cutoff=0.5)
-    hint = f" Did you mean '{path.parent / close[0]}'?" if close else f" Remember that {wanted}."
-    return f"There is no task folder '{path}'.{hint}"
 
 
 def find_split_file(folder: Path, split: str, formats: Iterable[str]) -> Path | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.errors import UserError
+from acclimate.evaluation.scoring import SingleLabel
 from acclimate.tasks.classification.data import Example, Task
 from acclimate.tasks.kinds import load_task
 from acclimate.tasks.readers import SPLITS
@@ -101,7 +102,7 @@ def repartition(task: Task | str | Path, ratio: float) -> Task:
             than one label.
     """
     task = load_task(task) if isinstance(task, str | Path) else task
-    if not isinstance(task, Task) or task.multi_label:
+    if task.kind != SingleLabel.kind:
         raise UserError(f"'{task.name}' cannot be re-partitioned: that is defined by class, for one label an item.")
     if not 0 < ratio <= 1:
         raise UserError(f"The ratio of a re-partition is {ratio}: it must be above 0 and at most 1.")

@@ -36,6 +36,9 @@ KEY_OPTIONS = ("seed", "epochs", "learning_rate", "batch_size", "warmup", "weigh
 """Options on which the outcome depends, besides the weights, the rows and the precision."""
 
 WEIGHTS_FILE = "model.safetensors"
+WORK_SUFFIX = ".work"
+MAX_WORK_AGE = 7 * 24 * 3600
+"""Seconds after which the checkpoints of a killed training are removed."""
 
 log = logging.getLogger(__name__)
 
@@ -68,17 +71,19 @@ def load_or_train(
             weights, seconds = found
             with suppress(OSError):  # where nothing can be written nothing is tidied, either
                 os.utime(folder)
-            learner.model.load_state_dict(weights)
+            learner.head.model.load_state_dict(weights)
             return seconds
         started = time.perf_counter()
-        train(learner.model, rows, learner.collate, options, precision, tokenizer=learner.tokenizer)
+        work = folder.with_name(f".{folder.name}{WORK_SUFFIX}")
+        train(learner.head, rows, options, precision, work=work if _is_writable(work) else None)
         seconds = time.perf_counter() - started
         with warn_on_write_error("What was trained", folder):
             with atomic_folder(folder) as temporary:
-                state = learner.model.state_dict()
+                state = learner.head.model.state_dict()
                 copies = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
                 save_file(copies, temporary / WEIGHTS_FILE, {"seconds": f"{seconds:.3f}"})
             _evict_oldest(folder.parent)
+        shutil.rmtree(work, ignore_errors=True)
     return seconds
 
 
@@ -149,22 +154,35 @@ def _training_key(
     learner: Learner, rows: Sequence[dict[str, Any]], options: FinetuneOptions, precision: Precision
 ) -> str:
     decides = {
-        **computation_key(learner.model, learner.tokenizer, precision),
+        **computation_key(learner.head.model, learner.head.tokenizer, precision),
         "options": {name: getattr(options, name) for name in KEY_OPTIONS},
         "rows": hash_rows(rows),
     }
     return cache_key(decides)
 
 
+def _is_writable(folder: Path) -> bool:
+    """Create a folder, and return whether that was possible; a read-only cache costs time later, not this run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return True
+
+
 def _evict_oldest(place: Path) -> None:
-    """Remove the trainings that were not used for longest."""
+    """Remove the trainings that have not been used for longest, and old checkpoints of killed ones."""
 
     def used(folder: Path) -> float:
         try:
             return folder.stat().st_mtime
-        except OSError:  # another process was quicker
+        except OSError:  # another process removed it
             return 0.0
 
-    folders = [entry for entry in place.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
-    for folder in sorted(folders, key=used, reverse=True)[MAX_CACHED_TRAININGS:]:
+    folders = [entry for entry in place.iterdir() if entry.is_dir()]
+    finished = sorted((entry for entry in folders if not entry.name.startswith(".")), key=used, reverse=True)
+    killed = [
+        entry for entry in folders if entry.name.endswith(WORK_SUFFIX) and time.time() - used(entry) > MAX_WORK_AGE
+    ]
+    for folder in [*finished[MAX_CACHED_TRAININGS:], *killed]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -32,7 +32,7 @@ from acclimate.training.callbacks import (
     copy_kept_models,
     tensorboard_folder,
 )
-from acclimate.training.distributed import ProcessGroup, join_process_group
+from acclimate.training.distributed import join_process_group
 from acclimate.training.engine import Engine, check_dropout, make_reference
 from acclimate.training.heldout import HeldOutText
 from acclimate.training.inputs import TASK_EPOCHS, TextInput, open_task, resolve_texts
@@ -41,7 +41,6 @@ from acclimate.training.mlm_head import HEAD_TOKENS, warm_up_head
 from acclimate.training.options import Budget, add_method_virtual_tokens, check_hyperparameters, check_length
 from acclimate.training.progress import TrainingBar
 from acclimate.training.result import (
-    LOG_FILE,
     MANIFEST_FILE,
     AdaptResult,
     cache_masked_texts,
@@ -49,12 +48,11 @@ from acclimate.training.result import (
     load_finished,
     load_masked_texts,
     open_work_folder,
-    read_manifest,
-    roundtrip_json,
+    remove_work_folder,
     sample_masked_texts,
 )
 from acclimate.training.stages import adapt_in_stages, stages_folder
-from acclimate.training.trainer import StepTrainer, train
+from acclimate.training.trainer import LOG_FILE, StepTrainer, train
 from acclimate.version import __version__
 
 
@@ -202,7 +200,7 @@ def adapt(
     work = out.parent / f".{out.name}.work"
     if (done := load_finished(out, config, overwrite)) is not None:
         for left in (work, stages_folder(out)):
-            _remove_work_folder(left, config, group)
+            remove_work_folder(left, config, group)
         done.masked = load_masked_texts(config)
         return done
     check_writable(out)
@@ -278,12 +276,6 @@ def adapt(
         _write_result_folder(out, work, loaded, config, text, result)
     group.wait()
     return result
-
-
-def _remove_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
-    """Remove the working folder of a run that is finished, if a kill came before that was done."""
-    if group.first and read_manifest(work) in (None, roundtrip_json(config)):
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _resolve_method(method: str | Method, settings: dict[str, Any] | None) -> Method:

@@ -283,8 +283,22 @@ def _text_spans(rows: list[list[int]], texts: list[np.ndarray]) -> Iterator[tupl
             start += len(texts[place])
 
 
+DESCRIBED_WORDS = 6
+"""Words of a text that an error message shows."""
+
+
+def describe_text(place: str, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> str:
+    """Return where a text comes from, followed by its first words."""
+    if tokenizer is None:
+        return place
+    text = str(tokenizer.decode(list(ids[: 10 * DESCRIBED_WORDS]), skip_special_tokens=True))
+    return f"{place} ('{' '.join(text.split()[:DESCRIBED_WORDS])} …')"
+
+
 class StepDataset(Dataset):
-    """The micro-batches of every step: item ``i`` is the list for step ``i``."""
+    """The micro-batches of every step: item ``i`` is the list for step ``i`` (a ``StepData``)."""
+
+    epoch_steps: int | None = None
 
     def __init__(
         self,
@@ -313,6 +327,17 @@ class StepDataset(Dataset):
     def indices(self, step: int) -> list[int]:
         """Return which texts step ``step`` reads."""
         return self._order.of(step)
+
+    def alone(self, step: int, index: int) -> list[Batch]:
+        """Return the micro-batch of one text of a step, without padding."""
+        rng = np.random.default_rng([self.seed, 2, step])
+        return replace(self.collator, grain=MINIMAL_PADDING)([np.asarray(self.rows[index])], rng)
+
+    def describe(self, index: int) -> str:
+        """Return the number of a text's document, from 1 in the order of the corpus, and its first words."""
+        documents = getattr(self.rows, "document", None)
+        place = f"text {index + 1:,}" if documents is None else f"document {int(documents[index]) + 1:,}"
+        return describe_text(place, np.asarray(self.rows[index]).tolist(), self.collator.vocabulary.tokenizer)
 
     def __getitem__(self, step: int) -> list[Batch]:
         texts = [np.asarray(self.rows[index]) for index in self.indices(step)]

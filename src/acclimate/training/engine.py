@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -80,6 +80,11 @@ class Engine:
         }
 
     @property
+    def model(self) -> PreTrainedModel:
+        """The model in training."""
+        return self.readers["student"]
+
+    @property
     def student_views(self) -> int:
         """How many times the student reads each text; readings of a few tokens do not count."""
         return sum(view.reader == "student" and view.full for view in self.views)
@@ -142,6 +147,23 @@ class Engine:
         weights = self.weights
         terms["loss"] = torch.stack([weights[name] * value for name, value in terms.items()]).sum()
         return terms
+
+    @torch.no_grad()
+    def is_finite(self, batches: Sequence[Batch]) -> bool:
+        """Return whether hidden states and plain terms of these micro-batches are finite, read without dropout."""
+        training, device = self.model.training, self.model.device
+        self.model.eval()
+        try:
+            for batch in (batch.to(device) for batch in batches):
+                with self.lowered(), autocast(self.precision, device):
+                    outputs = self.read(batch, self.views, all_tokens=True)
+                    values = [outputs.hidden(view)[batch.reading(view.tokens).text >= 0] for view in self.views]
+                    values += [term.total(outputs) for term in self.plain]
+                if not all(bool(value.isfinite().all()) for value in values):
+                    return False
+            return True
+        finally:
+            self.model.train(training)
 
     @property
     def weights(self) -> dict[str, float]:
@@ -237,6 +259,84 @@ class Engine:
             value = term.loss(everything.requires_grad_())
             (gradient,) = torch.autograd.grad(term.weight * value, everything)
         return value.detach(), gradient[mine]
+
+
+TaskLoss = Callable[[PreTrainedModel, dict[str, Tensor], int], Tensor]
+"""From the model, the inputs of a batch and the number of steps taken to a mean over the rows; it may pop inputs."""
+
+
+@dataclass(frozen=True)
+class TaskBatch:
+    """Some rows of an end task, padded.
+
+    Attributes:
+        inputs: Arguments of the model's forward pass, ``input_ids`` (rows, tokens) among them.
+        step: Steps that were taken before.
+    """
+
+    inputs: dict[str, Tensor]
+    step: int
+
+    def to(self, device: torch.device) -> TaskBatch:
+        """Return the batch on ``device``."""
+        return replace(self, inputs={name: value.to(device) for name, value in self.inputs.items()})
+
+    @property
+    def texts(self) -> int:
+        """Number of rows."""
+        return len(self.inputs["input_ids"])
+
+    @property
+    def tokens(self) -> int:
+        """Number of real tokens."""
+        return int(self.inputs["attention_mask"].sum())
+
+
+class TaskEngine:
+    """Computes the loss of an end task, a mean over the rows of a step, with the model's own forward pass."""
+
+    def __init__(
+        self, model: PreTrainedModel, loss: TaskLoss, precision: Precision, group: ProcessGroup | None = None
+    ) -> None:
+        """Set up the engine.
+
+        Args:
+            model: A model with the head of the task.
+            loss: The loss of a batch.
+            precision: Precision of the forward pass.
+            group: The processes that share each step.
+        """
+        self.model, self.loss, self.precision, self.group = model, loss, precision, group or ProcessGroup()
+        self.lowered = step_weights(model, precision, model.device)
+
+    def step(self, batches: Sequence[TaskBatch]) -> Terms:
+        """Add the gradients of a step; return its loss, as the term ``"task"`` and as the sum of all terms."""
+        device = self.model.device
+        mine = torch.tensor(sum(batch.texts for batch in batches), device=device)
+        rows = int(self.group.add([mine])[0])
+        loss = torch.zeros((), device=device)
+        with self.lowered():
+            for batch in batches:
+                with autocast(self.precision, device):
+                    value = self.loss(self.model, dict(batch.inputs), batch.step)
+                part = value if batch.texts == rows else value * (batch.texts / rows)
+                part.backward()
+                loss = loss + part.detach()
+        self.group.sum_gradients(self.model.parameters())
+        (loss,) = self.group.add([loss])
+        return {"task": loss, "loss": loss}
+
+    @torch.no_grad()
+    def is_finite(self, batches: Sequence[TaskBatch]) -> bool:
+        """Return whether the loss of each batch is finite, read without dropout."""
+        training, device = self.model.training, self.model.device
+        self.model.eval()
+        try:
+            with self.lowered(), autocast(self.precision, device):
+                moved = [batch.to(device) for batch in batches]
+                return all(bool(self.loss(self.model, dict(batch.inputs), batch.step).isfinite()) for batch in moved)
+        finally:
+            self.model.train(training)
 
 
 def check_dropout(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> None:

@@ -53,7 +53,6 @@ def warm_up_head(
             engine,
             data,
             work,
-            rule=None,
             seed=seed,
             learning_rate=1e-3,
             appended=appended,

@@ -24,7 +24,6 @@ from acclimate.training.method import cache_folder, cache_key
 from acclimate.training.trainer import StepTrainer
 
 MANIFEST_FILE = "acclimate.json"
-LOG_FILE = "log.jsonl"
 
 
 @dataclass
@@ -76,6 +75,12 @@ def open_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) ->
         work.mkdir(parents=True, exist_ok=True)
         write_json(work / MANIFEST_FILE, config)
     group.wait()
+
+
+def remove_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
+    """Remove the working folder of a finished run, in case the run was killed before it did so itself."""
+    if group.first and read_manifest(work) in (None, roundtrip_json(config)):
+        shutil.rmtree(work, ignore_errors=True)
 
 
 def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult | None:

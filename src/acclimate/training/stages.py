@@ -15,13 +15,13 @@ from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import Method
 from acclimate.training.progress import TrainingBar
 from acclimate.training.result import (
-    LOG_FILE,
     MANIFEST_FILE,
     AdaptResult,
     cache_masked_texts,
     open_work_folder,
     read_manifest,
 )
+from acclimate.training.trainer import LOG_FILE
 
 
 def stages_folder(out: Path) -> Path:

@@ -280,9 +280,9 @@ def test_scores_are_measured_again_where_the_cache_is_of_no_use(teacher, monkeyp
     assert load_or_evaluate(learner, "fp32") == first
     file.write_text(json.dumps([{"test": {}, "dev": {}}, None]))
     assert load_or_evaluate(learner, "fp32")["test"] == {}  # found, not measured
-    assert load_or_evaluate(ClassificationLearner(learner.classifier, keyword_task(), ["bad"]), "fp32")["test"] != {}
+    assert load_or_evaluate(ClassificationLearner(learner.head, keyword_task(), ["bad"]), "fp32")["test"] != {}
     with torch.no_grad():
-        learner.model.classifier.bias += 10
+        learner.head.model.classifier.bias += 10
     assert load_or_evaluate(learner, "fp32")["test"] not in ({}, first["test"])
 
 

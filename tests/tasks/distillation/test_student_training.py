@@ -12,9 +12,9 @@ from acclimate.tasks.distillation.student_training import (
     DisagreementCallback,
     DistillationLoss,
     count_distillation_epochs,
-    phase_lr_schedule,
 )
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
+from acclimate.tasks.trainer import phase_schedule
 from tests.cases import each
 from tests.tasks.distillation.conftest import CPU
 from tests.tasks.test_classification import keyword_task
@@ -29,12 +29,12 @@ def test_the_switch_is_a_whole_epoch(epochs, share, expected):
 
 
 def test_each_phase_has_its_own_slope():
-    factor = phase_lr_schedule(8, 12, 0.25)
+    factor = phase_schedule(8, 12, 0.25)
     assert [factor(step) for step in range(12)] == pytest.approx(
         [0, 1 / 2, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0, 1, 2 / 3, 1 / 3]
     )
     assert factor(12) == 0
-    assert [phase_lr_schedule(0, 4, 0.0)(step) for step in range(4)] == [1, 0.75, 0.5, 0.25]
+    assert [phase_schedule(0, 4, 0.0)(step) for step in range(4)] == [1, 0.75, 0.5, 0.25]
 
 
 @pytest.fixture

@@ -172,9 +172,9 @@ def trainings(monkeypatch, tmp_path):
     seen = []
     real = training_cache.train
 
-    def train(model, rows, collate, options, *others, **more):
+    def train(head, rows, options, *others, **more):
         seen.append(options)
-        return real(model, rows, collate, options, *others, **more)
+        return real(head, rows, options, *others, **more)
 
     monkeypatch.setattr(training_cache, "train", train)
     return seen

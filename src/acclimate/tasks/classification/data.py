@@ -170,6 +170,7 @@ class Task:
     alphabetical.
     """
 
+    task_kind: ClassVar[str] = "classification"
     default_length: ClassVar[int] = 128
     """The tokens that are read of an example unless something else is said."""
 

@@ -1,7 +1,4 @@
-"""From a teacher that knows the domain to a student of another architecture: the whole way, one call.
-
-What a distillation measured.
-"""
+"""Knowledge distillation from a teacher of the domain into a student of another architecture, in one call."""
 
 from __future__ import annotations
 
@@ -31,8 +28,7 @@ from acclimate.tasks.distillation.student_training import (
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets, representation_width
 from acclimate.tasks.kinds import load_task
 from acclimate.tasks.options import FinetuneOptions, as_label_tuple
-from acclimate.tasks.result import FinetuneResult
-from acclimate.tasks.result_folder import evaluate_splits, load_matching_result, run_identity, write_result_folder
+from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, run_identity
 from acclimate.tasks.trainer import train
 from acclimate.training.callbacks import check_trackers, tensorboard_folder
 
@@ -171,7 +167,7 @@ def distill(
     started = time.perf_counter()
     trackers = check_trackers(report_to)
     data = load_task(task) if isinstance(task, str | Path) else task
-    if not isinstance(data, Task):
+    if data.task_kind != Task.task_kind:
         raise UserError(f"'{data.name}' is no classification task, and only those can be distilled.")
     none = as_label_tuple(negative)
     scoring = data.scoring(negative=none)
@@ -217,67 +213,71 @@ def distill(
     )
     check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
     device = default_device()
-    kind = choose_precision(precision, device)
+    chosen = choose_precision(precision, device)
     whole = data
     if few_shot is not None:  # one draw for both models
         data = replace(data, train=data.few_shot(few_shot, seed))
-    decided: dict[str, Any] = {}
-    if out is not None:
-        used = {name: value for name, value in asked.items() if name not in NON_IDENTITY_ARGUMENTS}
-        decided = run_identity("distill", {"teacher": teacher, "student": student}, {"task": whole}, kind, used)
-        if done := load_matching_result(out, decided, DistillResult):
-            if teacher_out is not None and done.teacher_trained:  # another call may have put its own teacher there
-                finetune_into(teacher_out, teacher, data, teaching, kind)
-            return done
-        check_writable(out)
+    target = None if out is None else Path(out)
+    used = {name: value for name, value in asked.items() if name not in NON_IDENTITY_ARGUMENTS}
+    models = {"teacher": teacher, "student": student}
+    run = RunFolder(target, run_identity("distill", models, {"task": whole}, chosen, used) if target else {})
+    if (done := run.load_finished(DistillResult)) is not None:
+        if teacher_out is not None and done.teacher_trained:  # another call may have written its own teacher there
+            finetune_into(teacher_out, teacher, data, teaching, chosen)
+        return done
+    if target is not None:
+        check_writable(target)
     connectors = Connectors(
         connector, representation_width(teacher), representation_width(student), seed
     )  # now: they may not suit each other
-    master, taught, teacher_trained = load_or_finetune(teacher, data, teaching, kind, device, teacher_out)
-    nn.Module.to(master.model, "cpu")  # out of the way of an accelerator until the student has learnt, too
-    learner, studied, _ = load_or_finetune(student, data, studying, kind, device)
-    to_device(master.model)
+    instructor, teacher_seconds, teacher_trained = load_or_finetune(
+        teacher, data, teaching, chosen, device, teacher_out
+    )
+    nn.Module.to(instructor.head.model, "cpu")  # leaves the accelerator to the student's fine-tuning
+    learner, student_seconds, _ = load_or_finetune(student, data, studying, chosen, device)
+    to_device(instructor.head.model)
     set_seed(seed)
     connectors.to(device)
-    signs = compute_teacher_targets(master.classifier, master.rows(data.train), connectors, kind)
-    teacher_scores, student_scores = load_or_evaluate(master, kind), load_or_evaluate(learner, kind)
-    del master  # its signs are all that is needed
-    gc.collect()  # mixed precision has tied it to itself
+    targets = compute_teacher_targets(instructor.head, instructor.rows(data.train), connectors, chosen)
+    teacher_scores, student_scores = load_or_evaluate(instructor, chosen), load_or_evaluate(learner, chosen)
+    del instructor  # only its targets are needed from here on
+    gc.collect()  # mixed precision creates reference cycles
 
     distillation_loss = DistillationLoss(
-        signs, connectors, objective, margin, scale, temperature, data.multi_label, kind
+        targets, connectors, objective, margin, scale, temperature, data.multi_label, chosen
     )
     rows = [{**row, "place": place} for place, row in enumerate(learner.rows(data.train))]
     switch = count_distillation_epochs(epochs, distill_share)
-    course, watch = build_phase_hooks(
-        distillation_loss, learner.classifier, rows, options, switch, schedule, connector_learning_rate
+    hooks, watch = build_phase_hooks(
+        distillation_loss, learner.head, rows, options, switch, schedule, connector_learning_rate
     )
+    run.open_work()
 
     def score() -> float:
-        return float(learner.measure("dev", kind).metrics[options.metric])
+        return float(learner.measure("dev", chosen).metrics[options.metric])
 
     begin = time.perf_counter()
-    with tensorboard_folder(trackers, None if out is None else Path(out)):
+    with tensorboard_folder(trackers, target):
         trained = train(
-            learner.model,
+            learner.head,
             rows,
-            learner.collate,
             options,
-            kind,
-            score if select == "dev" else None,
-            course,
-            learner.tokenizer,
+            chosen,
+            work=run.steps,
+            title=f"distill on {data.name}",
+            score=score if select == "dev" else None,
+            hooks=hooks,
             report_to=trackers,
-            run_name=data.name if out is None else Path(out).name,
+            run_name=data.name if target is None else target.name,
         )
-    spent = {
-        "teacher": taught,
-        "student": studied,
-        "signs": signs.seconds,
+    seconds = {
+        "teacher": teacher_seconds,
+        "student": student_seconds,
+        "signs": targets.seconds,
         "distillation": time.perf_counter() - begin,
     }
     fields = evaluate_splits(
-        learner, data, trained, precision=kind, scoring=scoring, seed=seed, train_size=len(rows), started=started
+        learner, data, trained, precision=chosen, scoring=scoring, seed=seed, train_size=len(rows), started=started
     )
     result = DistillResult(
         **fields,
@@ -291,19 +291,16 @@ def distill(
         teacher_trained=teacher_trained,
         student_metrics=student_scores["test"],
         student_dev_metrics=student_scores.get("dev"),
-        stage_seconds={name: round(seconds, 3) for name, seconds in spent.items()},
+        stage_seconds={name: round(value, 3) for name, value in seconds.items()},
     )
-    if out is not None:
-        used = {name: value for name, value in asked.items() if name not in (*NON_IDENTITY_ARGUMENTS, "metric")}
-        write_result_folder(
-            Path(out),
-            learner,
-            trained,
-            result,
-            verb="distill",
-            models={"teacher": str(teacher), "student": str(student)},
-            task=data,
-            options={**used, "precision": kind},
-            decided=decided,
-        )
+    shown = {name: value for name, value in used.items() if name != "metric"}
+    run.write(
+        learner,
+        trained,
+        result,
+        verb="distill",
+        models={role: str(path) for role, path in models.items()},
+        task=data,
+        options={**shown, "precision": chosen},
+    )
     return result

@@ -13,14 +13,14 @@ import torch
 from transformers import set_seed
 
 from acclimate.device import Precision, to_device
-from acclimate.evaluation.collapse import Collapse, find_collapse
+from acclimate.evaluation.collapse import Collapse
 from acclimate.files import read_json, write_json
 from acclimate.tasks.classification.classifier import Classification, ClassificationLearner
 from acclimate.tasks.classification.data import Task
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.loading import is_classifier_of
 from acclimate.tasks.options import FinetuneOptions
-from acclimate.tasks.result_folder import warn_of_collapse
+from acclimate.tasks.result import warn_of_collapse
 from acclimate.tasks.training_cache import computation_key, hash_rows, load_or_train, warn_on_write_error
 from acclimate.training.method import cache_folder, cache_key
 
@@ -58,7 +58,7 @@ def load_or_finetune(
         path = out
     set_seed(options.seed)  # before the new weights are drawn
     learner = Classification().learner(path, task, options, device)
-    to_device(learner.model)
+    to_device(learner.head.model)
     if not known and out is None:
         seconds = load_or_train(learner, learner.rows(task.train), options, precision)
     return learner, seconds, not known
@@ -85,7 +85,7 @@ def load_or_evaluate(learner: ClassificationLearner, precision: Precision) -> di
     task = learner.task
     splits = ["test", *(["dev"] if task.dev else [])]
     decides = {
-        **computation_key(learner.model, learner.tokenizer, precision),
+        **computation_key(learner.head.model, learner.head.tokenizer, precision),
         "rows": [hash_rows(learner.rows(getattr(task, split))) for split in splits],
         "scoring": [[task.kind, task.scoring(split, learner.negative).details()] for split in splits],
         "labels": task.labels,
@@ -96,7 +96,7 @@ def load_or_evaluate(learner: ClassificationLearner, precision: Precision) -> di
     except (OSError, ValueError, TypeError):  # absent, or damaged
         measured = {split: learner.measure(split, precision) for split in splits}
         found = {split: what.metrics for split, what in measured.items()}
-        only = find_collapse(measured["test"].gold, measured["test"].predicted)
+        only = task.scoring(negative=learner.negative).find_collapse(measured["test"].gold, measured["test"].predicted)
         with warn_on_write_error("Scores", file):
             write_json(file, [found, only])
     if only is not None:

@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
-from transformers import TrainerCallback
+from transformers import PreTrainedModel, TrainerState
 
 from acclimate.device import Precision, autocast
 from acclimate.errors import UserError, unknown_name_error
+from acclimate.files import read_json, write_json
 from acclimate.modules.connectors import Connectors, check_connector
 from acclimate.objectives.distillation import activation_boundary_loss, count_disagreements, soft_target_loss
 from acclimate.tasks.classification.classifier import Classifier
 from acclimate.tasks.distillation.teacher_targets import TeacherTargets, first_token_states
 from acclimate.tasks.options import FinetuneOptions
-from acclimate.tasks.trainer import TrainingHooks
+from acclimate.tasks.trainer import TrainingHooks, phase_schedule, supervised_loss
+from acclimate.training.steps import ResumableCallback
 
+CONNECTOR_FILE = "connector.safetensors"
 MAX_TRACKED_EXAMPLES = 512
 """Train examples on which the disagreement is measured, at most: a look must be cheap beside an epoch."""
 
@@ -71,7 +76,7 @@ class DistillationLoss:
         )
 
 
-class DisagreementCallback(TrainerCallback):
+class DisagreementCallback(ResumableCallback):
     """Measures before the first step and after each epoch how many units are active in only one of the models."""
 
     def __init__(
@@ -93,13 +98,22 @@ class DisagreementCallback(TrainerCallback):
         self.curve: list[float] = []
         """Units that differ, a mean over the examples (Eq. 4): before training, then after each epoch."""
 
-    def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Measure the student as it came."""
-        self.curve.append(self.measure())
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **_: Any) -> None:
+        """Measure the student before training."""
+        if state.global_step == 0:
+            self.curve.append(self.measure())
 
     def on_epoch_end(self, *_: Any, **__: Any) -> None:
-        """Measure it as it is."""
+        """Measure the student after an epoch."""
         self.curve.append(self.measure())
+
+    def save(self, checkpoint: Path) -> None:
+        """Write the curve so far."""
+        write_json(checkpoint / "disagreement.json", self.curve)
+
+    def load(self, checkpoint: Path) -> None:
+        """Read the curve."""
+        self.curve[:] = read_json(checkpoint / "disagreement.json")
 
     @torch.inference_mode()
     def measure(self) -> float:
@@ -117,12 +131,12 @@ class DisagreementCallback(TrainerCallback):
         return total / len(self.rows)
 
 
-class ConnectorOptimizerCallback(TrainerCallback):
+class ConnectorOptimizerCallback(ResumableCallback):
     """Trains the student's connector beside the student, at a rate of its own that falls as that of the student."""
 
     def __init__(self, connectors: Connectors, learning_rate: float) -> None:
-        """Make its optimiser."""
-        self.rate = learning_rate
+        """Create its optimizer."""
+        self.rate, self.connector = learning_rate, connectors.student
         self.optimizer = torch.optim.AdamW(connectors.student.parameters(), learning_rate, weight_decay=0.0)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **trainer: Any) -> None:
@@ -131,6 +145,26 @@ class ConnectorOptimizerCallback(TrainerCallback):
             group["lr"] = self.rate * trainer["lr_scheduler"].get_last_lr()[0] / args.learning_rate
         self.optimizer.step()
         self.optimizer.zero_grad()
+
+    def save(self, checkpoint: Path) -> None:
+        """Write the weights of the connector and the state of its optimizer."""
+        tensors = {f"weights.{name}": value for name, value in self.connector.state_dict().items()}
+        for number, state in self.optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer.{number}.{name}": value for name, value in state.items()}
+        save_file({name: value.contiguous() for name, value in tensors.items()}, checkpoint / CONNECTOR_FILE)
+
+    def load(self, checkpoint: Path) -> None:
+        """Read what :meth:`save` wrote."""
+        tensors = load_file(checkpoint / CONNECTOR_FILE)
+        weights = {name[len("weights.") :]: value for name, value in tensors.items() if name.startswith("weights.")}
+        self.connector.load_state_dict(weights)
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            kind, _, rest = name.partition(".")
+            if kind == "optimizer":
+                number, _, entry = rest.partition(".")
+                state.setdefault(int(number), {})[entry] = value
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": state})
 
 
 def build_phase_hooks(
@@ -158,49 +192,30 @@ def build_phase_hooks(
     """
     epoch_steps = math.ceil(len(rows) / options.batch_size)
 
-    def loss(plain: Callable[[dict[str, Any]], Tensor], model: Any, inputs: dict[str, Any], step: int) -> Tensor:
+    labels_loss = supervised_loss(options.confidence_penalty)
+
+    def loss(model: PreTrainedModel, inputs: dict[str, Tensor], step: int) -> Tensor:
         places = inputs.pop("place")
         if step >= switch * epoch_steps:
-            return plain(inputs)
+            return labels_loss(model, inputs, step)
         inputs.pop("labels")
         return distillation_loss.loss(model, inputs, places.tolist())
 
     watch = DisagreementCallback(classifier, rows, distillation_loss, options.seed)
-    callbacks: list[TrainerCallback] = [watch]
+    callbacks: list[ResumableCallback] = [watch]
     if distillation_loss.connectors.kind == "student":
         callbacks.append(ConnectorOptimizerCallback(distillation_loss.connectors, connector_learning_rate))
     own = (
-        phase_lr_schedule(switch * epoch_steps, options.epochs * epoch_steps, options.warmup)
+        phase_schedule(switch * epoch_steps, options.epochs * epoch_steps, options.warmup)
         if schedule == "each"
         else None
     )
-    return TrainingHooks(loss, own, callbacks), watch
+    return TrainingHooks(loss, own, [lambda _, each=each: each for each in callbacks]), watch
 
 
 def count_distillation_epochs(epochs: int, share: float) -> int:
     """Return how many epochs distil: the whole part of ``share * epochs``, whatever floats make of the product."""
     return math.floor(share * epochs + 1e-9)
-
-
-def phase_lr_schedule(switch: int, steps: int, warmup: float) -> Callable[[int], float]:
-    """Return the factor of the learning rate at each step when each phase has a schedule of its own.
-
-    In each it rises over the first ``warmup`` of the steps and falls linearly to zero.
-
-    Args:
-        switch: Steps of the first phase.
-        steps: Steps of both.
-        warmup: Share, 0 to 1.
-    """
-
-    def factor(step: int) -> float:
-        start, end = (0, switch) if step < switch else (switch, steps)
-        rising = math.ceil(warmup * (end - start))
-        if step - start < rising:
-            return (step - start) / rising
-        return max(0.0, (end - step) / max(1, end - start - rising))
-
-    return factor
 
 
 OBJECTIVES = ("boundary", "kl")

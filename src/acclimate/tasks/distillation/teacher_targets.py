@@ -18,7 +18,8 @@ from acclimate.errors import UserError
 from acclimate.files import atomic_folder
 from acclimate.models.loading import load_tokenizer
 from acclimate.modules.connectors import Connectors
-from acclimate.tasks.classification.classifier import Classifier, divergence_error
+from acclimate.tasks.classification.classifier import Classifier
+from acclimate.tasks.head_model import check_finite
 from acclimate.tasks.loading import read_config
 from acclimate.tasks.training_cache import computation_key, hash_rows, load_tensors, warn_on_write_error
 from acclimate.training.method import cache_folder, cache_key, fingerprint_weights
@@ -144,6 +145,5 @@ def _run_teacher(
             bits[batch] = torch.from_numpy(np.packbits(active, axis=1))
     finally:
         hook.remove()
-    if not bool(logits.isfinite().all()):
-        raise divergence_error()
+    check_finite([logits])
     return TeacherTargets(bits, logits, connectors.units, time.perf_counter() - started)

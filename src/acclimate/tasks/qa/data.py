@@ -17,7 +17,8 @@ from typing import Any, ClassVar
 
 from acclimate.errors import UserError, first_line
 from acclimate.evaluation.qa import QAScoring
-from acclimate.tasks.readers import SPLITS, check_task_folder, find_split_file
+from acclimate.tasks.readers import SPLITS, find_split_file
+from acclimate.training.inputs import check_task_folder
 
 FORMATS = (".json", ".json.gz")
 BIOASQ_SNIPPET_ID = re.compile(r"([0-9a-f]{24})_\d{3}")
@@ -56,6 +57,7 @@ class Question:
 class QATask:
     """A task of extractive question answering: three splits of questions."""
 
+    task_kind: ClassVar[str] = "qa"
     default_length: ClassVar[int] = 384
     """Tokens of a window, as BERT reads SQuAD."""
     labels: ClassVar[list[str]] = []
