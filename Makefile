@@ -25,7 +25,7 @@ lint: setup  ## check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: setup  ## mend style
+format: setup  ## fix style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

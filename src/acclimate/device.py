@@ -1,6 +1,6 @@
 """Choices that depend on the processor; how much is read at once is in :mod:`acclimate.models.batching`.
 
-The measurements behind the choices are in ``docs/performance.md``; ``benchmarks/`` repeats them.
+The measurements behind the choices are in ``docs/dev/performance.md``; ``benchmarks/`` repeats them.
 """
 
 from __future__ import annotations

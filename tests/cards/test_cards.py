@@ -15,7 +15,7 @@ from acclimate.cards.card import display_name, escape_markdown, format_bytes, hu
 from acclimate.cards.results import eval_results
 from acclimate.corpus import Corpus
 from acclimate.methods import get
-from acclimate.models import load_masked_lm
+from acclimate.models import load_language_model
 from acclimate.tasks import finetune
 from acclimate.training import adapt, pretrain
 from tests.tiny import TEXTS
@@ -62,7 +62,7 @@ def test_a_parameter_that_is_a_file_is_named_without_its_folder(tiny_bert, text_
     words = text_file.parent / "rare words.txt"
     words.write_text("menu\n")
     vectors = text_file.parent / "wiki.npy"
-    np.save(vectors, np.ones((len(load_masked_lm(tiny_bert).tokenizer), 8), dtype=np.float32))
+    np.save(vectors, np.ones((len(load_language_model(tiny_bert).tokenizer), 8), dtype=np.float32))
     method = get("tapter", vectors=str(vectors), stop_words=str(words))
     adapt(tiny_bert, text_file, method, tmp_path / "out", **OPTIONS)
     made = card(tmp_path / "out")
@@ -74,7 +74,7 @@ def test_a_parameter_that_is_a_file_is_named_without_its_folder(tiny_bert, text_
 def test_a_model_with_parts_of_ours_says_what_it_needs(tiny_bert, text_file, tmp_path):
     adapt(tiny_bert, text_file, "mlm-adapter", tmp_path / "out", **OPTIONS)
     text = card(tmp_path / "out").text
-    assert "needs acclimate" in text and "load_masked_lm" in text and "AutoModelForMaskedLM" not in text
+    assert "needs acclimate" in text and "load_language_model" in text and "AutoModelForMaskedLM" not in text
 
 
 def test_a_fine_tuned_model_with_parts_of_ours_loads_as_its_card_says(

@@ -12,7 +12,7 @@ from acclimate.kernels.last_layer import BERT_LIKE, can_cut_last_layer
 from acclimate.kernels.unpadding import Unpadded
 from acclimate.models import attach
 from acclimate.models.encoding import skip_unread_tokens
-from acclimate.objectives import GeneralKnowledgeContrast, MaskedLM, TokenAwareContrast
+from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling, TokenAwareContrast
 from acclimate.tasks.classification.classifier import load_classifier
 from acclimate.training.engine import Engine
 from tests.models.test_ensembles import run
@@ -94,7 +94,7 @@ def test_masked_language_modelling_reads_on_from_the_masked_tokens_only(kind):
     (batch,) = micro_batches(10_000)
     seen: Counter[int] = Counter()
     count_rows(model, seen)
-    Engine(model, [MaskedLM()]).step([batch])
+    Engine(model, [LanguageModelling()]).step([batch])
     assert seen == {0: len(Unpadded(batch.text)), 1: len(batch.chosen)}
     assert len(batch.chosen) < batch.tokens / 2
 
@@ -108,12 +108,12 @@ def test_what_another_term_reads_is_computed(kind):
         attach(model)
         reference = copy.deepcopy(model)
         batches = micro_batches(10_000)
-        alone = Engine(model, [MaskedLM()]).step(batches, backward=False)
-        both = Engine(model, [MaskedLM(), *others], reference=reference).step(batches, backward=False)
+        alone = Engine(model, [LanguageModelling()]).step(batches, backward=False)
+        both = Engine(model, [LanguageModelling(), *others], reference=reference).step(batches, backward=False)
         torch.testing.assert_close(both["mlm"], alone["mlm"], atol=1e-5, rtol=1e-5)
 
 
-class AllStates(MaskedLM):
+class AllStates(LanguageModelling):
     """Says that it reads the masked tokens only, as its parent does, and reads all."""
 
     def total(self, outputs):
@@ -132,5 +132,5 @@ def test_a_step_without_a_masked_token():
     attach(model)
     (batch,) = micro_batches(10_000)
     batch.labels.fill_(-100)
-    assert Engine(model, [MaskedLM()]).step([batch])["mlm"] == 0
+    assert Engine(model, [LanguageModelling()]).step([batch])["mlm"] == 0
     assert all(torch.isfinite(value).all() for value in gradients(model).values())

@@ -100,13 +100,13 @@ def test_a_folder_that_was_moved_needs_the_step(runs):
 @each(
     ("change", "message"),
     [
-        (lambda runs: (runs / "yelp" / "acclimate.json").unlink(), "no folder that acclimate adapt made"),
+        (lambda runs: (runs / "yelp" / "acclimate.json").unlink(), "was not made by acclimate adapt"),
         (lambda runs: (runs / "yelp" / "selective.json").unlink(), "adapted by 'selective' and has no selective.json"),
         (lambda runs: write_json(runs / "yelp" / "selective.json", {"mark": {}}), "finetune, annotate, train, mark"),
-        (lambda runs: (runs / "general" / "acclimate.json").write_text("{"), "no folder that acclimate pretrain made"),
-        (lambda runs: write_json(runs / "general" / "acclimate.json", {"result": {"steps": 9}}), "how many seconds"),
+        (lambda runs: (runs / "general" / "acclimate.json").write_text("{"), "was not made by acclimate pretrain"),
+        (lambda runs: write_json(runs / "general" / "acclimate.json", {"result": {"steps": 9}}), "no training time"),
         (lambda runs: (runs / "general" / "step-300000" / "acclimate.json").unlink(), "kept steps: 100,000, 300,000"),
-        (lambda runs: (runs / "tuned" / "seed-1" / "metrics.json").write_text("[]"), "acclimate finetune made"),
+        (lambda runs: (runs / "tuned" / "seed-1" / "metrics.json").write_text("[]"), "not made by acclimate finetune"),
     ],
 )
 def test_what_is_missing_is_said(tmp_path, change, message):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 
+from acclimate.results import StudyResults
+
 EVIL = "<script>window.evil = 1</script>"
 
 
@@ -77,7 +79,7 @@ def distilled(results):
 
 def everything(results):
     """Results with masked texts, importances, distillations, and markup where a user could put it."""
-    found = copy.deepcopy(results)
+    found = results.to_dict() if isinstance(results, StudyResults) else copy.deepcopy(results)
     found["masked"] = masked()
     found["moved"] = moved(results)
     found["distillations"] = distilled(results)

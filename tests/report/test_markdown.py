@@ -28,7 +28,7 @@ def test_every_table_is_there_with_its_rows(results, tmp_path):  # noqa: F811
 def test_names_cannot_break_a_table(results):  # noqa: F811
     evil = copy.deepcopy(results)
     for row in evil["scores"]:
-        row["task"] = "a|b\n# <b>c</b> [d](e)"
+        row.task = "a|b\n# <b>c</b> [d](e)"
     line = next(line for line in markdown(evil).splitlines() if "a\\|b" in line)
     assert "a\\|b # \\<b\\>c\\</b\\> \\[d\\](e)" in line
 

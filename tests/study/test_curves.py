@@ -46,10 +46,7 @@ def test_each_term_has_a_panel_and_held_out_text_a_dashed_line(results):
     )  # what all have, and the contrast of dga
     assert plain.index("masked-LM loss, nats") < plain.index(">contrast<")
     for run in results["adaptations"]:
-        run["heldout_curve"] = [
-            {"step": point["step"], "tokens": point["tokens"], "loss": point["loss"], "terms": point["terms"]}
-            for point in run["curve"][::10]
-        ]
+        run.heldout_curve = run.curve[::10]
     drawn = curves(results)
     assert drawn.count("stroke-dasharray") >= 3  # mlm of both methods, and the contrast of dga
     assert 'id="curves-axes_2"' in drawn and 'id="curves-axes_3"' not in drawn

@@ -42,7 +42,7 @@ def test_every_combination_on_dev_and_the_best_on_test_once(folder, tmp_path):
     assert rows["mlm"]["trials"][1]["score"] == pytest.approx(0.9)
     assert trials.world.calls["adapt"] == 1  # fine-tuning alone is searched, so the adaptation is shared
     again = Trials()
-    assert run(folder, tmp_path / "out", again)["searched"] == json.loads(json.dumps(results["searched"]))
+    assert run(folder, tmp_path / "out", again)["searched"] == results["searched"]
     assert not again.calls
 
 
@@ -86,7 +86,7 @@ def test_a_killed_search_goes_on(folder, tmp_path):
     again = Trials()
     results = run(folder, tmp_path / "out", again)
     assert len(again.calls) == 2 * 3 * 2 + 6 - 5
-    assert json.loads(json.dumps(results["searched"])) == json.loads(json.dumps(whole["searched"]))
+    assert results["searched"] == whole["searched"]
 
 
 def test_settings_of_adaptation_and_of_a_method(folder, tmp_path):

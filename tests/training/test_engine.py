@@ -12,7 +12,7 @@ import torch
 from acclimate.kernels import vocabulary
 from acclimate.models import attach
 from acclimate.models.batching import padding_policy
-from acclimate.objectives import BatchObjective, Gates, GeneralKnowledgeContrast, MaskedLM, View
+from acclimate.objectives import BatchObjective, Gates, GeneralKnowledgeContrast, LanguageModelling, View
 from acclimate.training.engine import Engine
 from tests.cases import each
 from tests.tiny import ENCODERS, tiny_model
@@ -37,7 +37,7 @@ def test_mlm_equals_the_model_of_transformers(kind, layout):
     loss = theirs(input_ids=batch.masked, attention_mask=(batch.text >= 0).long(), labels=batch.labels).loss
     loss.backward()
     expected = gradients(theirs)
-    engine = Engine(ours, [MaskedLM()])
+    engine = Engine(ours, [LanguageModelling()])
     for cut in pieces:
         ours.zero_grad()
         terms = engine.step(cut)
@@ -61,7 +61,7 @@ def test_a_large_vocabulary_has_its_gradient_when_the_step_is_over(kind, tied, m
     attach(ours)
     (batch,), pieces = micro_batches(100_000), micro_batches(40)
     assert len(pieces) > 3
-    engine = Engine(ours, [MaskedLM()])
+    engine = Engine(ours, [LanguageModelling()])
     for _ in range(2):  # gradients of two steps add up
         theirs(input_ids=batch.masked, attention_mask=(batch.text >= 0).long(), labels=batch.labels).loss.backward()
         engine.step(pieces)
@@ -91,7 +91,7 @@ def test_bf16_is_near_fp32_however_a_step_is_cut(kind):
 def test_memory_of_gradients_stays_where_states_are_not_all_there_before_them(contrast):
     model = tiny_model("bert")
     attach(model)
-    engine = Engine(model, dga({"H": torch.ones(2, 4)}) if contrast else [MaskedLM()], "bf16")
+    engine = Engine(model, dga({"H": torch.ones(2, 4)}) if contrast else [LanguageModelling()], "bf16")
     held, places = [], []
     for _ in range(2):
         engine.step(micro_batches(40))
@@ -124,7 +124,7 @@ def test_the_fused_kernel_gives_what_the_written_out_attention_gives(monkeypatch
 
 
 def dga(importance):
-    return [MaskedLM(), GeneralKnowledgeContrast(importance, temperature=0.2, weight=0.7)]
+    return [LanguageModelling(), GeneralKnowledgeContrast(importance, temperature=0.2, weight=0.7)]
 
 
 @each("kept", [0, 1, 2, 100])
@@ -203,7 +203,7 @@ def test_equal_views_are_read_once():
     model = tiny_model("bert")
     attach(model)
     assert Engine(model, dga(importance)).student_views == 3
-    original = [MaskedLM(), GeneralKnowledgeContrast(importance, tokens="original")]
+    original = [LanguageModelling(), GeneralKnowledgeContrast(importance, tokens="original")]
     assert Engine(model, original).student_views == 4
     assert View(gates=Gates(importance)) != View(gates=Gates(importance))
 
@@ -213,7 +213,7 @@ def test_views_get_what_they_ask_for():
     attach(model)
     silent = Gates({"H": torch.zeros(2, 4)})
     views = (View("original"), View("masked"), View("original", gates=silent), View("original", draw=1))
-    engine = Engine(model, [MaskedLM()])
+    engine = Engine(model, [LanguageModelling()])
     batch = micro_batches(10_000)[0]
     out = engine.read(batch, views)
     assert not torch.allclose(out.hidden(views[0]), out.hidden(views[1]))

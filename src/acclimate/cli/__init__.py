@@ -8,26 +8,11 @@ import sys
 
 import typer
 
-from acclimate.cli import (
-    adapt,
-    advise,
-    annotate,
-    compare,
-    cost,
-    demo,
-    distill,
-    finetune,
-    inspect,
-    leakage,
-    methods,
-    pretrain,
-    push,
-)
+from acclimate.cli import advise, annotate, compare, cost, demo, distill, finetune, inspect, leakage, methods, training
 from acclimate.cli.app import app
 from acclimate.errors import UserError, first_line
 
 __all__ = [
-    "adapt",
     "advise",
     "annotate",
     "app",
@@ -40,8 +25,7 @@ __all__ = [
     "leakage",
     "main",
     "methods",
-    "pretrain",
-    "push",
+    "training",
 ]
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from acclimate.cli.app import Out, Precision, Quiet, app, named_values
+from acclimate.cli.app import Out, Precision, Quiet, app
+from acclimate.cli.options import named_values
 from acclimate.locks import with_output_lock
 
 

@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from acclimate.cli.app import Out, Precision, Quiet, StopWords, TextColumn, inspection, named_values
+from acclimate.cli.app import Out, Precision, Quiet, StopWords, TextColumn, inspection
+from acclimate.cli.options import named_values
 from acclimate.errors import UserError
 
 

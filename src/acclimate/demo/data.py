@@ -137,7 +137,7 @@ def _write_package_data(folder: Path, *, want_corpus: bool, want_task: bool, pro
     documents: list[Document] = []
     with Progress("reading documentation", len(PACKAGES), unit="packages", enabled=progress) as bar:
         for done, name in enumerate(PACKAGES):
-            bar.at(done)
+            bar.update(done)
             documents += package_documents(name)
     documents = list(drop_duplicates(documents))
     made = derive_task(documents) if want_task else DerivedTask([], [], [], documents, 0)

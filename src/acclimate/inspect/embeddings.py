@@ -16,7 +16,7 @@ from acclimate.errors import UserError, check_positive
 from acclimate.files import atomic_folder, check_replaceable, write_json
 from acclimate.inspect.movement import log_odds, movement, principal_plane
 from acclimate.locks import with_output_lock
-from acclimate.models import LoadedModel, load_masked_lm
+from acclimate.models import LanguageModel, load_language_model
 from acclimate.modules import virtual_ids
 from acclimate.training.method import cache_folder
 from acclimate.version import __version__
@@ -89,13 +89,13 @@ def inspect_embeddings(
     check_positive(count=count)
     check_replaceable(out, REPORT, "an inspection of embeddings")
     named = {str(name): path for name, path in _named(after).items()}
-    start = load_masked_lm(before)
+    start = load_language_model(before)
     pieces = read_surface_forms(start.tokenizer)
     special = set(start.tokenizer.all_special_ids) | set(virtual_ids(start.tokenizer))
     matrices = {"before": static_table(start)}
     ordinary = np.array([index for index in range(len(matrices["before"])) if index not in special])
     for name, path in named.items():
-        loaded = load_masked_lm(path)
+        loaded = load_language_model(path)
         if vocabulary(loaded) != vocabulary(start):
             raise UserError(f"'{path}' has another vocabulary than '{before}', so their tokens cannot be compared.")
         matrices[name] = static_table(loaded)
@@ -153,20 +153,20 @@ def _named(after: Mapping[str, str | Path] | Sequence[str | Path]) -> Mapping[st
     return named
 
 
-def vocabulary(loaded: LoadedModel) -> dict[str, int]:
+def vocabulary(loaded: LanguageModel) -> dict[str, int]:
     """Return the id of each token, virtual tokens aside."""
     virtual = set(virtual_ids(loaded.tokenizer))
     return {token: index for token, index in loaded.tokenizer.get_vocab().items() if index not in virtual}
 
 
-def static_table(loaded: LoadedModel) -> np.ndarray:
+def static_table(loaded: LanguageModel) -> np.ndarray:
     """Return the rows of ordinary vocabulary: (tokens, width)."""
     size = max(vocabulary(loaded).values()) + 1
     table: Any = loaded.model.get_input_embeddings().weight
     return table.detach().float().numpy()[:size]
 
 
-def _counts(text: Text | None, loaded: LoadedModel, text_column: str, progress: bool) -> np.ndarray | None:
+def _counts(text: Text | None, loaded: LanguageModel, text_column: str, progress: bool) -> np.ndarray | None:
     """Return how often each token occurs in a text, (tokens,); None without a text."""
     if text is None:
         return None
@@ -180,7 +180,7 @@ def _counts(text: Text | None, loaded: LoadedModel, text_column: str, progress: 
     return counts
 
 
-def _given(words: Sequence[str], loaded: LoadedModel) -> list[int]:
+def _given(words: Sequence[str], loaded: LanguageModel) -> list[int]:
     """Return the token of each word."""
     found = []
     for word in words:

@@ -21,7 +21,7 @@ from acclimate.inspect.similarity import EDGES, correlations, cosines, random_si
 from acclimate.kernels.dropout import dropout_rates
 from acclimate.locks import with_output_lock
 from acclimate.masking import RandomMasking
-from acclimate.models import attach, load_masked_lm
+from acclimate.models import attach, load_language_model
 from acclimate.models.gates import PARTS, parse_parts
 from acclimate.modules import virtual_ids
 from acclimate.training.importance import MeasuredImportance, measure_importance
@@ -104,7 +104,7 @@ def inspect_importance(
         name: text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)
         for name, text in corpora.items()
     }
-    loaded = load_masked_lm(model, dropout=dropout)
+    loaded = load_language_model(model, dropout=dropout)
     if loaded.absent_head and reads == "logits":
         raise UserError(
             "This model has no masked-LM head, so there are no logits to read; read 'hidden', or make a head first: "

@@ -14,7 +14,7 @@ from acclimate.errors import UserError
 from acclimate.masking import MASK_RATE, Masking, get
 from acclimate.masking.preview import find_importance_store
 from acclimate.masking.token_importance_store import TokenImportanceStore
-from acclimate.models import attach, load_masked_lm
+from acclimate.models import attach, load_language_model
 from acclimate.training.inputs import open_task
 from acclimate.training.method import AdaptContext, Method
 from acclimate.training.method import get as get_method
@@ -54,7 +54,7 @@ def selective_masking(
     chosen = choose_precision(precision, default_device())
     with preserve_rng_state():
         torch.manual_seed(seed)  # of a head that the model lacks
-        loaded = load_masked_lm(model)
+        loaded = load_language_model(model)
     layers = attach(loaded.model)
     to_device(loaded.model)
     run = AdaptContext(loaded.model, layers, loaded.tokenizer, rows, get("random"), seed, chosen, progress, task=data)

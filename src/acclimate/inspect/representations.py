@@ -15,7 +15,7 @@ from acclimate.device import to_device
 from acclimate.errors import UserError
 from acclimate.inspect.embeddings import static_table, vocabulary
 from acclimate.inspect.movement import movement
-from acclimate.models import LoadedModel, attach, load_masked_lm
+from acclimate.models import LanguageModel, attach, load_language_model
 from acclimate.models.batching import micro_batch_tokens
 from acclimate.models.encoding import encode_layers
 from acclimate.modules import virtual_ids
@@ -109,7 +109,7 @@ def measure_moved(
     """
     if isinstance(texts, str):
         raise UserError("Give the texts themselves, a list of strings, not a path.")
-    start, end = load_masked_lm(base), load_masked_lm(adapted)
+    start, end = load_language_model(base), load_language_model(adapted)
     if vocabulary(start) != vocabulary(end):
         raise UserError(
             f"'{adapted}' has another vocabulary than '{base}', so their representations cannot be matched."
@@ -140,7 +140,7 @@ def measure_moved(
             layers = layers or [_Layer() for _ in states[0]]
             for layer, one, other in zip(layers, *states, strict=True):
                 layer.add(one, other)
-            bar.at(done := done + len(group))
+            bar.update(done := done + len(group))
     return {
         "texts": sum(len(own) > 0 for _, own in rows[0]),
         "tokens": sum(len(own) for _, own in rows[0]),
@@ -149,7 +149,7 @@ def measure_moved(
     }
 
 
-def _rows(loaded: LoadedModel, texts: Sequence[str], max_length: int) -> list[tuple[np.ndarray, np.ndarray]]:
+def _rows(loaded: LanguageModel, texts: Sequence[str], max_length: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return the ids of each text, (tokens,), and the places of those that are its own."""
     virtual = virtual_ids(loaded.tokenizer)
     found: Any = loaded.tokenizer(
@@ -175,13 +175,13 @@ def _groups(rows: Sequence[Sequence[tuple[np.ndarray, np.ndarray]]], budget: int
         order = order[size:]
 
 
-def _state_bytes(loaded: LoadedModel) -> int:
+def _state_bytes(loaded: LanguageModel) -> int:
     """Return the bytes of a token's states in all layers, of this model and of the one that it is compared with."""
     config = loaded.model.config
     return 2 * 4 * (config.num_hidden_layers + 1) * config.hidden_size
 
 
-def _states(loaded: LoadedModel, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Tensor]:
+def _states(loaded: LanguageModel, rows: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Tensor]:
     """Return the hidden states of the texts' own tokens in every layer, each (tokens, width)."""
     width = max(len(ids) for ids, _ in rows)
     padding = loaded.tokenizer.pad_token_id

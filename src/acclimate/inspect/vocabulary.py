@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import regex
 from transformers import PreTrainedTokenizerBase
-
-from acclimate.unicode import COMBINING_MARKS
 
 TOP = 10_000
 FEWEST_DOCUMENTS = 3
-_UNIGRAM = re.compile(rf"\w[{COMBINING_MARKS}]*\w[\w{COMBINING_MARKS}]*")
-_WORD = re.compile(rf"[^\W\d_]+(?:[{COMBINING_MARKS}]+[^\W\d_]*)*")
+_UNIGRAM = regex.compile(r"[\p{L}\p{N}_]\p{M}*[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*")
+_WORD = regex.compile(r"[\p{L}\p{Nl}\p{No}][\p{L}\p{Nl}\p{No}\p{M}]*")
 LISTED = 10
 
 

@@ -5,12 +5,12 @@ from acclimate.models.checkpoints import save_model
 from acclimate.models.encoding import encode, longest_text
 from acclimate.models.extensions import adapter_size, add_adapters, keep_original
 from acclimate.models.gates import PARTS, Part, UnitGroup, gate_units
-from acclimate.models.loading import LoadedModel, head_parameters, language_head, load_masked_lm, load_tokenizer
+from acclimate.models.loading import LanguageModel, head_parameters, language_head, load_language_model, load_tokenizer
 
 __all__ = [
     "PARTS",
     "HeadLayer",
-    "LoadedModel",
+    "LanguageModel",
     "Part",
     "Projection",
     "UnitGroup",
@@ -23,7 +23,7 @@ __all__ = [
     "head_rows",
     "keep_original",
     "language_head",
-    "load_masked_lm",
+    "load_language_model",
     "load_tokenizer",
     "longest_text",
     "save_model",

@@ -102,7 +102,7 @@ def initialize_head(model: PreTrainedModel, missing: set[str]) -> None:
 
 
 @dataclass
-class LoadedModel:
+class LanguageModel:
     """A masked language model with what is known about how it was loaded."""
 
     model: PreTrainedModel
@@ -129,7 +129,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_masked_lm(path: str | Path, dropout: float | None = None) -> LoadedModel:
+def load_language_model(path: str | Path, dropout: float | None = None) -> LanguageModel:
     """Load a masked language model in fp32, whatever the file holds, and its tokenizer.
 
     Args:
@@ -172,7 +172,7 @@ def load_masked_lm(path: str | Path, dropout: float | None = None) -> LoadedMode
     if absent:
         initialize_head(model, missing)
     model.eval()
-    return LoadedModel(model, tokenizer, absent)
+    return LanguageModel(model, tokenizer, absent)
 
 
 def _with_dropout(path: str | Path, config: PretrainedConfig, dropout: float | None) -> dict[str, float]:

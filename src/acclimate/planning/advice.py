@@ -17,13 +17,13 @@ from acclimate.corpus import Corpus, tokenize
 from acclimate.corpus.documents import subsample_documents
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.errors import UserError, check_positive
-from acclimate.evaluation import masked_lm_loss
+from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.files import write_json
 from acclimate.inspect.projection import project
 from acclimate.inspect.vocabulary import count_words, fragmentation, overlap
 from acclimate.methods import get, lookup
-from acclimate.models import load_masked_lm
+from acclimate.models import load_language_model
 from acclimate.planning.advice_text import in_words
 from acclimate.progress import Progress
 from acclimate.tasks.kinds import LabelledTask, load_task
@@ -115,7 +115,7 @@ def advise(
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-advise-")))
         source, judged = str(model), as_corpus(general, text_column)
-        tokenizer = (loaded := load_masked_lm(source)).tokenizer
+        tokenizer = (loaded := load_language_model(source)).tokenizer
         if loaded.absent_head:
             warm, judged = judged.split(0.5, 0)
             adapt(source, warm, "none", work / "head", max_length=max_length, seed=seed, progress=progress)
@@ -163,7 +163,7 @@ def _sample(name: str, corpus: Corpus, count: int, progress: bool) -> list[str]:
 
         def counted() -> Any:
             for number, text in enumerate(corpus):
-                bar.at(number)
+                bar.update(number)
                 yield text
 
         return subsample_documents(counted(), count)
@@ -186,7 +186,7 @@ def _of_words(samples: dict[str, list[str]], tokenizer: Any, stops: frozenset[st
 
 
 def _losses(model: str, texts: dict[str, list[str]], max_length: int) -> dict[str, Loss]:
-    losses = {name: masked_lm_loss(model, some, max_length=max_length) for name, some in texts.items()}
+    losses = {name: language_model_loss(model, some, max_length=max_length) for name, some in texts.items()}
     for name, loss in losses.items():
         if sum(count > 0 for count in loss["per_text_masked"]) < 2:
             raise UserError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from acclimate.report.accounts import accounts
@@ -19,8 +20,24 @@ def tables(results: dict[str, Any]) -> list[Table]:
     """Return the tables of a study that have rows: scores, losses, and what they took."""
     made = [_tally(results), _scores(results), _losses(results), kept(results), moved(results)]
     made += [leakage(results), repeated(results), scored(results), adaptations(results), accounts(results)]
-    made += [distillations(results), searched(results)]
+    made += [distillations(results), *map(_extra, results.get("sections", [])), searched(results)]
     return [_without_constant(table) for table in made if table.rows]
+
+
+def _extra(section: Mapping[str, Any]) -> Table:
+    """Return the table of a :class:`acclimate.results.Section`, which a further kind of job brings."""
+    digits, places = section["digits"], range(len(section["columns"]))
+    numeric = [all(isinstance(row[place], int | float | None) for row in section["rows"]) for place in places]
+    table = Table(section["title"], section["note"], list(section["columns"]), numeric)
+    for row in section["rows"]:
+        table.rows.append([_extra_entry(value, digits) for value in row])
+    return table
+
+
+def _extra_entry(value: Any, digits: int) -> Entry:
+    if isinstance(value, float):
+        return Entry(plain(value, digits), value)
+    return Entry("–") if value is None else Entry(f"{value:,}", value) if isinstance(value, int) else Entry(str(value))
 
 
 def _tally(results: dict[str, Any]) -> Table:

@@ -9,6 +9,7 @@ from rich.console import Console
 
 from acclimate.errors import UserError
 from acclimate.files import write_json
+from acclimate.results import StudyResults
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.config import StudyConfig
 from acclimate.study.leaks import look_for_leaks
@@ -32,7 +33,7 @@ def compare(
     report_only: bool = False,
     progress: bool = True,
     parts: Parts | None = None,
-) -> dict[str, Any]:
+) -> StudyResults:
     """Compare models x methods x domains and tasks x seeds, and write what came out.
 
     Each cell is stored in ``out/cells`` when it is finished, under a key of everything that determines it. The same
@@ -55,8 +56,8 @@ def compare(
         parts: The functions to call; the default are acclimate's own.
 
     Returns:
-        The results, as in ``results.json``. After a shard that left cells to others they say how far the study is,
-        and nothing was written.
+        The results; they also read like ``results.json``: ``results["scores"]``. After a shard that left jobs to
+        others they say how far the study is, and nothing was written.
 
     Raises:
         UserError: If the study cannot be run, or, after everything else was done and written, if cells failed.
@@ -82,8 +83,8 @@ def compare(
         raise UserError(f"No cell of this study is finished in '{out}'. Run it without --report-only first.")
     if share and not left and config.leakage != "off":
         look_for_leaks(plan, config, parts, progress=progress)
-    results = summarise(config, plan, store, outcomes, searched=found.rows)
-    results["cells"]["left"] = len(left)  # a search did without those that it could not judge
+    results = StudyResults.from_dict(summarise(config, plan, store, outcomes, searched=found.rows))
+    results.jobs.left = len(left)  # a search did without those that it could not judge
     if not (share and left):
         _write(results, out, progress)
     if progress and left and (share or report_only):
@@ -98,8 +99,8 @@ def _opened(config: StudyConfig | dict[str, Any] | str | Path) -> StudyConfig:
     return StudyConfig.of(config) if isinstance(config, dict) else config
 
 
-def _write(results: dict[str, Any], out: Path, progress: bool) -> None:
-    write_json(out / "results.json", results)
+def _write(results: StudyResults, out: Path, progress: bool) -> None:
+    write_json(out / "results.json", results.to_dict())
 
     from acclimate.report import results_table, write_markdown, write_report
 

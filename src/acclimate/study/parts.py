@@ -60,9 +60,9 @@ def _check_first(first: Any, task: Any) -> None:
 
 
 def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
-    from acclimate.evaluation import masked_lm_loss
+    from acclimate.evaluation import language_model_loss
 
-    return masked_lm_loss(model, texts, max_length=max_length)
+    return language_model_loss(model, texts, max_length=max_length)
 
 
 def _moved(base: str, adapted: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
@@ -84,10 +84,10 @@ def _item_texts(task: Any) -> dict[str, list[str]]:
 
 
 def _has_head(model: str, max_length: int) -> bool:
-    from acclimate.models import load_masked_lm
+    from acclimate.models import load_language_model
     from acclimate.training.options import check_length
 
-    loaded = load_masked_lm(model)
+    loaded = load_language_model(model)
     check_length(loaded, max_length)
     return not loaded.absent_head
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, Masking, Rewriting, Vocabulary
 from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPolicy
 from acclimate.objectives import Batch, ViewInput
+from acclimate.options.training import Layout
 from acclimate.training.distributed import ProcessGroup
 
 
@@ -119,9 +119,6 @@ class EpochSampler:
     def _shared_with_next_epoch(self, epoch: int) -> int:
         """Return how many texts of an epoch share a step with those of the next one."""
         return min(self.texts, (epoch + 1) * self.texts % self.batch_size)
-
-
-Layout = Literal["padded", "packed"]
 
 
 def make_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:

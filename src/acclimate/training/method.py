@@ -28,11 +28,11 @@ from acclimate.kernels.dropout import dropout_rates
 from acclimate.masking import Masking
 from acclimate.models import HeadLayer, UnitGroup, gate_units
 from acclimate.models.batching import padding_policy, training_tokens
-from acclimate.objectives import Batch, BatchObjective, MaskedLM, Objective
+from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
+from acclimate.progress import print_message
 from acclimate.registry import Registry, build_dataclass, hash_user_code
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.progress import TrainingBar
 from acclimate.training.tensor_cache import TensorCache
 from acclimate.updates import UpdateRule
 from acclimate.version import __version__
@@ -146,7 +146,7 @@ class AdaptContext:
 
     def say(self, text: str) -> None:
         """Tell the user something, unless the run is quiet."""
-        TrainingBar.say(text, enabled=self.progress)
+        print_message(text, enabled=self.progress)
 
     def seeded(self, make: Callable[[], T]) -> T:
         """Return what ``make`` makes, chance inside it coming from the run's seed; the same in all processes."""
@@ -254,7 +254,7 @@ class Method:
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the loss terms; called after :meth:`prepare`."""
-        return [MaskedLM()]
+        return [LanguageModelling()]
 
     def update_rule(self) -> UpdateRule | None:
         """Return what happens around each optimiser step; called after :meth:`prepare`."""

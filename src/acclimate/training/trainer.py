@@ -23,9 +23,9 @@ from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError
 from acclimate.files import read_json, translate_disk_errors, write_json, write_text
 from acclimate.kernels.allocator import MallocTrimCallback
+from acclimate.progress import Progress
 from acclimate.training.checkpoints import find_newest_checkpoint, mark_complete, remove_incomplete_checkpoints
 from acclimate.training.diagnosis import make_divergence_error
-from acclimate.training.progress import TrainingBar
 from acclimate.training.steps import Clock, ResumableCallback, StepData, StepEngine, linear_schedule, log_interval
 from acclimate.updates import UpdateRule
 
@@ -50,7 +50,7 @@ class StepTrainer(Trainer):
         clock: Clock,
         log_file: Path,
         schedule: Callable[[int], float],
-        progress: Any = None,
+        progress: Progress | None = None,
         save_every: int | None = None,
         appended: int = 0,
     ) -> None:
@@ -64,7 +64,7 @@ class StepTrainer(Trainer):
             clock: Measures the time.
             log_file: Gets one line per logging interval.
             schedule: Factor of the learning rate by number of steps taken.
-            progress: Called after every step with the completed share and this trainer.
+            progress: Shows the completed share, the loss and the speed.
             save_every: Steps between checkpoints: None for one every five minutes, 0 for none.
             appended: Virtual tokens per text, which do not count as tokens read.
         """
@@ -268,7 +268,7 @@ class _EpochSteps(Sampler[int]):
 class _StepCallback(TrainerCallback):
     """Calls the update rule around the optimizer step, stops when the time is up, and saves checkpoints."""
 
-    def __init__(self, trainer: StepTrainer, progress: Any, save_every: int | None) -> None:
+    def __init__(self, trainer: StepTrainer, progress: Progress | None, save_every: int | None) -> None:
         self.trainer, self.progress, self.save_every = trainer, progress, save_every
         self._saved = time.monotonic()
         self._save_after_epoch = False
@@ -309,7 +309,9 @@ class _StepCallback(TrainerCallback):
             control.should_log = True
         if self.progress is not None:
             share = max(state.global_step / state.max_steps, trainer.clock.spent)
-            self.progress(min(1.0, share), trainer)
+            loss = f"loss {trainer.last_terms['loss']:.3f}, " if trainer.last_terms else ""
+            speed = trainer.tokens / max(1e-9, trainer.clock.seconds)
+            self.progress.update(min(1.0, share), f"{loss}{speed:,.0f} tokens/s")
         if self._is_checkpoint_due(args, state) and state.global_step < state.max_steps:
             # What callbacks measure at the end of an epoch belongs to the checkpoint of its last step.
             at_epoch_end = bool(trainer.data.epoch_steps) and state.global_step % (trainer.data.epoch_steps or 1) == 0
@@ -415,7 +417,7 @@ def train(
             )
         )
         clock = Clock(None if minutes is None else 60 * minutes, engine.group)
-        bar = stack.enter_context(TrainingBar(title, enabled=progress))
+        bar = stack.enter_context(Progress(title, 1.0, enabled=progress, delay=0, persistent=True))
         trainer = StepTrainer(
             engine,
             args,

@@ -1,12 +1,11 @@
-"""A classifier of tokens, important or not: trained on annotated texts ("Train NN"), and what it is worth.
+"""Token classifier that predicts important tokens.
 
-The stage "In-domain Mask": the token classifier reads the text of the domain once.
+It is trained on the annotated texts of a task (stage "Train NN") and applied to the domain text ("In-domain Mask").
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -25,15 +24,15 @@ from acclimate.methods.selective.annotator import SpecialTokenFrame
 from acclimate.methods.selective.options import TokenTrainingOptions
 from acclimate.progress import Progress
 from acclimate.tasks.head_model import HeadModel
-from acclimate.tasks.loading import MIN_LENGTH, load_with_head
+from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.options import FinetuneOptions
 from acclimate.tasks.trainer import TrainingHooks, train
 from acclimate.training.engine import TaskLoss
 
 LabelledTokens = tuple[list[int], list[bool]]
-"""Token ids of a text without special ones, and whether each is important."""
+"""Token ids of a text without special tokens, and whether each is important."""
 Row = dict[str, list[int]]
-"""``input_ids`` with special tokens, and ``labels``: 1, 0, or ``IGNORE_INDEX`` where the loss does not look."""
+"""``input_ids`` with special tokens, and ``labels``: 1, 0, or ``IGNORE_INDEX`` for tokens that the loss ignores."""
 
 
 class TokenClassifier(HeadModel):
@@ -54,11 +53,11 @@ class TokenClassifier(HeadModel):
 
 
 def load_token_classifier(path: str | Path, max_length: int = 128) -> TokenClassifier:
-    """Load a checkpoint as a token classifier on the default device; what it lacks comes from torch's generator.
+    """Load a checkpoint as a token classifier on the default device; missing weights are initialised randomly.
 
     Args:
         path: A model folder.
-        max_length: Tokens of a text, at most.
+        max_length: Maximum tokens per text.
 
     Raises:
         UserError: As :func:`acclimate.tasks.loading.load_with_head`.
@@ -80,35 +79,34 @@ def train_token_classifier(
     precision: Precision,
     progress: bool = False,
 ) -> tuple[TokenClassifier, dict[str, Any]]:
-    """Train on annotated texts; keep the weights of the epoch that is best on the held-out ones.
+    """Train a token classifier on annotated texts; keep the weights of the best epoch on the held-out texts.
 
-    Cross-entropy with a weight on the important tokens, in the loop of fine-tuning. The best epoch is that of the
-    highest F1, of equals that of the lowest loss: as long as no important token is hit, F1 is 0 in every epoch. Where
-    the held-out texts have no important token, they cannot tell, and the last epoch is kept.
+    The loss is a cross-entropy with a higher weight for important tokens. The best epoch has the highest F1 and, among
+    equal F1, the lowest loss, since F1 is 0 until an important token is found. If the held-out texts have no important
+    token, the last epoch is kept.
 
     Args:
-        model: Where to start: the model that is going to be adapted (paper).
+        model: The model to start from; in the paper, the model that will be adapted.
         texts: Annotated texts.
-        options: Of the training.
-        seed: Decides the new layer, which texts are held out, the order and dropout.
-        precision: Of the forward.
-        progress: Show a bar.
+        options: Options of the training.
+        seed: Random seed of the new layer, the held-out texts, the order and dropout.
+        precision: Precision of the forward pass.
+        progress: Show a progress bar.
 
     Returns:
-        The classifier, and what is to be said of it (plain values): sizes, epoch, and the quality on held-out texts.
+        The classifier, and a summary as JSON values: numbers of texts, epoch, and the quality on the held-out texts.
 
     Raises:
-        UserError: If there are fewer than two texts, or the loss is not a number.
+        UserError: If there are fewer than two texts, or the loss becomes NaN.
     """
-    check_token_training(options)
     if len(texts) < 2:
-        raise UserError(f"{len(texts)} annotated text(s) are too few to train a token classifier on; give at least 2.")
+        raise UserError(f"A token classifier needs at least 2 annotated texts for training; there are {len(texts)}.")
     set_seed(seed)
     classifier = load_token_classifier(model, options.max_length)
     rows = make_rows(texts, classifier, classifier.max_length, options.special_tokens)
     order = np.random.default_rng([seed, 5]).permutation(len(rows))
-    kept_out = max(1, round(options.held_out * len(rows)))
-    held, trained = ([rows[place] for place in sorted(part)] for part in (order[:kept_out], order[kept_out:]))
+    held_out = max(1, round(options.held_out * len(rows)))
+    held, trained = ([rows[index] for index in sorted(part)] for part in (order[:held_out], order[held_out:]))
 
     def score() -> tuple[float, float]:
         found = measure_quality(classifier, held, precision)
@@ -142,7 +140,7 @@ def train_token_classifier(
 
 
 def make_weighted_loss(class_weight: float) -> TaskLoss:
-    """Return the loss of a batch: cross-entropy, a weighted mean with ``class_weight`` on important tokens."""
+    """Return a loss function: cross-entropy, with weight ``class_weight`` for important tokens and 1 for others."""
 
     def loss(model: PreTrainedModel, inputs: dict[str, Tensor], step: int) -> Tensor:
         wanted = inputs.pop("labels")
@@ -156,7 +154,7 @@ def make_weighted_loss(class_weight: float) -> TaskLoss:
 def make_rows(
     texts: Sequence[LabelledTokens], classifier: TokenClassifier, longest: int, special_tokens: bool
 ) -> list[Row]:
-    """Put special tokens around texts, which count in the loss (as unimportant) or not; cut what is too long."""
+    """Truncate texts and add special tokens; with ``special_tokens`` these count in the loss, as unimportant."""
     frame = SpecialTokenFrame.of(classifier.tokenizer, pair=False)
     room = longest - frame.specials
     outside = 0 if special_tokens else IGNORE_INDEX
@@ -168,18 +166,18 @@ def make_rows(
 
 
 def measure_quality(classifier: TokenClassifier, rows: Sequence[Row], precision: Precision) -> dict[str, float]:
-    """Return precision, recall and F1 of "important" over the ordinary tokens of rows, beside what knows nothing.
+    """Return precision, recall and F1 of "important" over the ordinary (not special) tokens of rows, with baselines.
 
-    ``share`` is the share of important tokens, so the precision of marking at random; ``f1_of_all`` is the F1 of
-    marking every token; ``predicted_share`` is the share that the classifier marks; ``loss`` is the cross-entropy, a
-    plain mean in nats.
+    ``share`` is the share of important tokens, which is also the precision of marking tokens at random; ``f1_of_all``
+    is the F1 of marking every token; ``predicted_share`` is the share of tokens predicted as important; ``loss`` is
+    the unweighted mean cross-entropy in nats.
     """
     logits = np.concatenate(classifier.logits([row["input_ids"] for row in rows], precision))
     counted, true = _ordinary_tokens(classifier, rows)
     predicted = logits.argmax(1)[counted] == 1
     hits, total = int((predicted & true).sum()), max(1, int(true.size))
     marked, important = int(predicted.sum()), int(true.sum())
-    doubt = np.logaddexp(0, (logits[:, 1] - logits[:, 0])[counted] * np.where(true, -1, 1))
+    losses = np.logaddexp(0, (logits[:, 1] - logits[:, 0])[counted] * np.where(true, -1, 1))
     return {
         "precision": hits / marked if marked else 0.0,
         "recall": hits / important if important else 0.0,
@@ -187,37 +185,20 @@ def measure_quality(classifier: TokenClassifier, rows: Sequence[Row], precision:
         "share": important / total,
         "predicted_share": marked / total,
         "f1_of_all": 2 * important / (total + important) if important else 0.0,
-        "loss": float(doubt.sum()) / total,
+        "loss": float(losses.sum()) / total,
     }
 
 
 def _ordinary_tokens(classifier: TokenClassifier, rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
-    """Return which tokens of all rows are ordinary, (tokens,), and of these which are important, (ordinary,)."""
+    """Return which tokens of all rows are not special (tokens,), and which of these are important (ordinary,)."""
     ids, marks = (np.array([entry for row in rows for entry in row[name]]) for name in ("input_ids", "labels"))
     ordinary = ~np.isin(ids, classifier.tokenizer.all_special_ids)
     return ordinary, marks[ordinary] == 1
 
 
-def check_token_training(options: TokenTrainingOptions) -> None:
-    """Check options.
-
-    Raises:
-        UserError: If one is out of range.
-    """
-    for name in ("epochs", "batch_size", "learning_rate", "class_weight"):
-        if not 0 < getattr(options, name) < math.inf:
-            raise UserError(f"Token classifier: {name} must be a number above zero, not {getattr(options, name)}.")
-    if options.max_length < MIN_LENGTH:
-        raise UserError(
-            f"Token classifier: max_length={options.max_length} leaves no room for text; give at least {MIN_LENGTH}."
-        )
-    if not 0 < options.held_out < 1:
-        raise UserError(f"Token classifier: held_out={options.held_out} is a share of the texts, between 0 and 1.")
-
-
 log = logging.getLogger(__name__)
 TOKENS_PER_CHUNK = 200_000
-"""Tokens that are sorted by length together: enough for rows of like length to meet, little to keep."""
+"""Rows are sorted by length within chunks of about this many tokens, which bounds memory."""
 
 
 def mark_rows(
@@ -228,20 +209,20 @@ def mark_rows(
     precision: Precision,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Write which tokens of each row are important, in one pass with flat memory.
+    """Predict the important tokens of each row and write them to a folder, with constant memory.
 
-    A token is important if its class is 1 (paper); among those of a row the score of class 1, a logit, decides the
-    rank, which a cap goes by (code). Special tokens never are.
+    A token is important if class 1 has the higher logit (paper). The important tokens of a row are ranked by that
+    logit, for masking with a cap (code). Special tokens are never important.
 
     Args:
-        classifier: Of tokens.
+        classifier: The token classifier.
         rows: Token ids with special tokens.
-        folder: An existing folder, for :class:`acclimate.masking.token_importance_store.TokenImportanceStore`.
-        precision: Of the forward.
-        progress: Show a bar.
+        folder: An existing folder for a :class:`acclimate.masking.token_importance_store.TokenImportanceStore`.
+        precision: Precision of the forward pass.
+        progress: Show a progress bar.
 
     Returns:
-        What is to be said (plain values).
+        Counts as JSON values.
     """
     special = np.array(sorted(classifier.tokenizer.all_special_ids))
     counts = np.zeros(3, dtype=np.int64)
@@ -259,7 +240,7 @@ def mark_rows(
                     counts[:] += (allowed.sum(), (ranks > 0).sum(), not ranks.any())
                     yield ids, ranks, int(allowed.sum())
                     read += len(ids)
-                bar.at(read)
+                bar.update(read)
 
     TokenImportanceStore.write(folder, marked())
     tokens, important, without = map(int, counts)
@@ -273,7 +254,7 @@ def mark_rows(
 
 
 def warn_if_marked_share_is_extreme(account: dict[str, Any]) -> None:
-    """Say so if the token classifier finds next to nothing, or nearly everything; finding nothing is an error."""
+    """Log a warning if hardly any or nearly all tokens are important; the caller raises an error if none is."""
     if not account["important"] or MIN_IMPORTANT_SHARE <= account["share"] <= MAX_IMPORTANT_SHARE:
         return
     few = account["share"] < MIN_IMPORTANT_SHARE
@@ -283,7 +264,7 @@ def warn_if_marked_share_is_extreme(account: dict[str, Any]) -> None:
         account["important"],
         account["tokens"],
         100 * account["share"],
-        "there is hardly anything to learn from" if few else "masked, they leave hardly anything to predict them from",
+        "too few to learn from" if few else "masking them leaves too few tokens to predict them from",
         account["texts_without"],
         account["texts"],
     )

@@ -1,0 +1,33 @@
+"""The options of each verb, declared once; importing them loads neither torch nor transformers."""
+
+from acclimate.options.declaration import (
+    Option,
+    OptionField,
+    Section,
+    build,
+    explain,
+    option_fields,
+    options,
+    recorded,
+    section,
+    values,
+    verb,
+)
+from acclimate.options.training import AdaptOptions, PretrainOptions, TrainingOptions
+
+__all__ = [
+    "AdaptOptions",
+    "Option",
+    "OptionField",
+    "PretrainOptions",
+    "Section",
+    "TrainingOptions",
+    "build",
+    "explain",
+    "option_fields",
+    "options",
+    "recorded",
+    "section",
+    "values",
+    "verb",
+]

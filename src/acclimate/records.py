@@ -1,0 +1,132 @@
+"""Dataclasses with a JSON form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import MISSING, Field, dataclass, field, fields
+from functools import cache
+from types import UnionType
+from typing import Any, Self, Union, get_args, get_origin, get_type_hints
+
+from acclimate.errors import UserError
+
+
+def optional(key: str = "", default: Any = None) -> Any:
+    """Declare a field that is left out of the JSON while it is None.
+
+    Args:
+        key: Name in the JSON if it differs from that of the field.
+        default: Value if none is given.
+    """
+    return field(default=default, metadata={"key": key, "optional": True})
+
+
+def named(key: str, **options: Any) -> Any:
+    """Declare a field whose name in the JSON is ``key``."""
+    return field(metadata={"key": key}, **options)
+
+
+def flattened() -> Any:
+    """Declare a dictionary whose entries stand beside the other fields in the JSON."""
+    return field(default_factory=dict, metadata={"flat": True})
+
+
+@dataclass(kw_only=True, eq=False)
+class Record(Mapping[str, Any]):
+    """A dataclass with a JSON form.
+
+    It can also be read like the JSON, ``record["key"]``: :func:`acclimate.compare` returns records, and scripts read
+    them as they read ``results.json``. Two records, or a record and a dictionary, are equal if their JSON is.
+    """
+
+    def __getitem__(self, key: str) -> Any:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if entry.metadata.get("flat"):
+                if key in value:
+                    return value[key]
+            elif _key(entry) == key and not _is_omitted(entry, value):
+                return value
+        raise KeyError(key)
+
+    def __iter__(self) -> Iterator[str]:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if entry.metadata.get("flat"):
+                yield from value
+            elif not _is_omitted(entry, value):
+                yield _key(entry)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, ready for JSON."""
+        return {key: _plain(self[key]) for key in self}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Make a record from what :meth:`to_dict` returned, also as JSON.
+
+        Unknown keys are ignored.
+
+        Raises:
+            UserError: If a required key is missing.
+        """
+        if isinstance(values, cls):
+            return values
+        hints, given = _hints(cls), dict(values)
+        made: dict[str, Any] = {}
+        flat = None
+        for entry in fields(cls):
+            if entry.metadata.get("flat"):
+                flat = entry
+            elif (key := _key(entry)) in given:
+                made[entry.name] = _build(hints[entry.name], given.pop(key))
+            elif entry.default is MISSING and entry.default_factory is MISSING:
+                raise UserError(
+                    f"The results have no '{key}' where a {cls.__name__} is expected; run the study again."
+                )
+        if flat is not None:
+            kind = get_args(hints[flat.name])[1]
+            made[flat.name] = {
+                key: _build(kind, value) for key, value in given.items() if kind is Any or isinstance(value, Mapping)
+            }
+        return cls(**made)
+
+
+@cache
+def _hints(cls: type[Record]) -> dict[str, Any]:
+    return get_type_hints(cls)
+
+
+def _key(entry: Field[Any]) -> str:
+    return entry.metadata.get("key") or entry.name
+
+
+def _is_omitted(entry: Field[Any], value: Any) -> bool:
+    return value is None and bool(entry.metadata.get("optional"))
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    return [_plain(entry) for entry in value] if isinstance(value, list | tuple) else value
+
+
+def _build(hint: Any, value: Any) -> Any:
+    """Turn plain values into the records that a type hint names."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if value is None:
+        return None
+    if origin in (Union, UnionType):
+        return _build(next(one for one in arguments if one is not type(None)), value)
+    if origin is list:
+        return [_build(arguments[0], entry) for entry in value]
+    if origin is dict:
+        return {key: _build(arguments[1], entry) for key, entry in value.items()}
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return hint.from_dict(value)
+    return value

@@ -1,0 +1,163 @@
+# ruff: noqa: RUF009 (the calls only describe fields)
+"""Results of a study: what ``results.json`` holds, and what reports and model cards are made from.
+
+Some fields have another name in the JSON, which scripts read: ``kept``, ``moved``, ``cells`` and others. The modules
+``results``, ``rows`` and ``records`` belong to no package, since studies write results and reports read them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from acclimate.errors import UserError
+from acclimate.files import read_json
+from acclimate.records import Record, named
+from acclimate.rows import (
+    AdaptationRow,
+    ContaminationRow,
+    DistillationRow,
+    DriftRow,
+    ForgettingRow,
+    LossRow,
+    MaskedSample,
+    ScoreRow,
+    SearchRow,
+    WinCount,
+)
+
+FORMAT = 1
+"""Version of the layout of ``results.json``."""
+
+
+@dataclass(kw_only=True, eq=False)
+class MethodRow(Record):
+    """A row label of the study.
+
+    Attributes:
+        name: Name of the method, or of the kind of job, such as ``"distill"``.
+        parameters: Parameters as they were used, defaults included.
+    """
+
+    label: str
+    name: str
+    parameters: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, eq=False)
+class Failure(Record):
+    """A job without a result.
+
+    Attributes:
+        job: Description of the job; ``cell`` in the JSON.
+        error: Why it has no result.
+        state: ``"failed"``, ``"blocked"`` by a job that failed, or ``"missing"``.
+    """
+
+    job: str = named("cell")
+    error: str
+    state: str
+
+
+@dataclass(kw_only=True, eq=False)
+class JobCounts(Record):
+    """Number of jobs of a study by state.
+
+    Attributes:
+        done: Jobs that this call computed.
+        reused: Jobs whose result was stored before.
+        failed: Jobs that failed.
+        blocked: Jobs that need one that failed.
+        missing: Jobs that are left to other processes.
+        left: Jobs without a result that the study needs.
+    """
+
+    total: int = 0
+    done: int = 0
+    reused: int = 0
+    failed: int = 0
+    blocked: int = 0
+    missing: int = 0
+    left: int = 0
+
+
+@dataclass(kw_only=True, eq=False)
+class Section(Record):
+    """A table that a kind of job adds to the report.
+
+    Attributes:
+        rows: One list per row, as long as ``columns``: texts, numbers, or None for what does not apply.
+        digits: Digits after the decimal point of numbers that are not whole.
+    """
+
+    title: str
+    note: str = ""
+    columns: list[str]
+    rows: list[list[Any]] = field(default_factory=list)
+    digits: int = 3
+
+
+@dataclass(kw_only=True, eq=False)
+class StudyResults(Record):
+    """All results of a study; :meth:`to_dict` is ``results.json``.
+
+    Attributes:
+        samples: Examples of a task, each with ``text`` and perhaps ``label``.
+        baseline: Label of the method that the others are compared with.
+        shared_adaptation: Whether all seeds of fine-tuning start from one adaptation.
+        searches: Settings that were chosen on dev; ``searched`` in the JSON.
+        win_counts: Wins, ties and losses over tasks; ``tally`` in the JSON.
+        forgetting: Scores on tasks of other domains; ``kept`` in the JSON.
+        drift: How far models moved; ``moved`` in the JSON.
+        contamination: Dev and test texts in corpora and train splits; ``leakage`` in the JSON.
+        unchecked: Text that was not searched for dev and test texts although it should be; ``unlooked`` in the JSON.
+    """
+
+    format: int = FORMAT
+    name: str
+    title: str = ""
+    notes: list[str] = field(default_factory=list)
+    samples: list[dict[str, str]] = field(default_factory=list)
+    finished: str = ""
+    baseline: str = ""
+    models: list[str] = field(default_factory=list)
+    domains: list[str] = field(default_factory=list)
+    methods: list[MethodRow] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    adapt_seeds: list[int] = field(default_factory=list)
+    shared_adaptation: bool = False
+    searches: list[SearchRow] = named("searched", default_factory=list)
+    scores: list[ScoreRow] = field(default_factory=list)
+    win_counts: list[WinCount] = named("tally", default_factory=list)
+    losses: list[LossRow] = field(default_factory=list)
+    forgetting: list[ForgettingRow] = named("kept", default_factory=list)
+    drift: list[DriftRow] = named("moved", default_factory=list)
+    contamination: list[ContaminationRow] = named("leakage", default_factory=list)
+    unchecked: list[str] = named("unlooked", default_factory=list)
+    adaptations: list[AdaptationRow] = field(default_factory=list)
+    masked: list[MaskedSample] = field(default_factory=list)
+    distillations: list[DistillationRow] = field(default_factory=list)
+    sections: list[Section] = field(default_factory=list)
+    failures: list[Failure] = field(default_factory=list)
+    jobs: JobCounts = named("cells", default_factory=JobCounts)
+    config: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str | Path) -> StudyResults:
+        """Read a ``results.json``.
+
+        Raises:
+            UserError: If the file is missing or holds no results of a study.
+        """
+        try:
+            values = read_json(path)
+        except OSError as error:
+            raise UserError(f"There are no results at '{path}'. Give the results.json of a study.") from error
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"'{path}' is not JSON. Give the results.json of a study.") from error
+        if not isinstance(values, dict) or values.get("format") != FORMAT:
+            raise UserError(f"'{path}' holds no results of format {FORMAT}. Give the results.json of a study.")
+        return cls.from_dict(values)

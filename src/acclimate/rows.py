@@ -1,0 +1,406 @@
+# ruff: noqa: RUF009 (the calls only describe fields)
+"""Rows of the results of a study.
+
+In all rows ``model`` is the name of the base model, ``method`` a row label, and ``seeds`` are those of fine-tuning.
+``task`` in a row about an adapted model is the task that it was adapted for alone, and None if it was adapted for the
+whole domain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from acclimate.records import Record, flattened, named, optional
+
+
+@dataclass(kw_only=True, eq=False)
+class Interval(Record):
+    """A paired difference with its 95 % interval.
+
+    Attributes:
+        difference: Method minus what it is compared with, in the unit of what is compared.
+        p: Two-sided p-value of the bootstrap.
+        verdict: ``"win"``, ``"loss"`` or ``"tie"``: the interval lies above zero, below it, or includes it.
+    """
+
+    difference: float
+    low: float
+    high: float
+    p: float
+    verdict: str
+
+
+@dataclass(kw_only=True, eq=False)
+class Comparison(Interval):
+    """The difference in one metric between a method and what it is compared with.
+
+    Attributes:
+        before: Mean over seeds of what the method is compared with.
+        after: Mean over seeds of the method.
+        p_models: p-value of a permutation of test items, given these models.
+        p_t: p-value of a paired t-test of the scores over seeds; None with fewer than two.
+        p_holm: ``p`` after Holm's correction for all comparisons of the table; only for the metric of the task.
+    """
+
+    before: float
+    after: float
+    p_models: float
+    p_t: float | None = None
+    p_holm: float | None = optional()
+
+
+@dataclass(kw_only=True, eq=False)
+class Comparisons(Record):
+    """The differences between a method and what it is compared with, by metric.
+
+    Attributes:
+        seeds: Fine-tuning seeds that both sides have.
+        metrics: Entries by metric; keys of their own in the JSON.
+    """
+
+    seeds: list[int]
+    metrics: dict[str, Comparison] = flattened()
+
+
+@dataclass(kw_only=True, eq=False)
+class MetricSummary(Record):
+    """A metric over the seeds of a row.
+
+    Attributes:
+        sd: Standard deviation over seeds; None for one seed.
+        by_seed: The values, in the order of the row's seeds; ``values`` in the JSON.
+    """
+
+    mean: float
+    sd: float | None = None
+    by_seed: list[float] = named("values")
+
+
+@dataclass(kw_only=True, eq=False)
+class TaskScores(Record):
+    """Scores of one method on one end task, over the seeds of fine-tuning.
+
+    Attributes:
+        model: Name of the base model, or of the student of a distillation.
+        metric: The metric that the task is evaluated on.
+        collapsed: Seeds whose model gives nearly all test items the same answer; ``one_answer`` in the JSON.
+        seconds: Mean duration of a fine-tuning.
+        summaries: Each metric over seeds, and calibration errors; keys of their own in the JSON.
+        difference: Comparison with the baseline; None for the baseline itself.
+    """
+
+    model: str
+    domain: str
+    task: str
+    method: str
+    metric: str
+    kind: str = "single_label"
+    metrics: list[str] = field(default_factory=list)
+    seeds: list[int] = field(default_factory=list)
+    labels: list[str] = field(default_factory=list)
+    test_items: int = 0
+    train_size: int | None = None
+    precisions: list[str] = field(default_factory=list)
+    collapsed: int = named("one_answer", default=0)
+    seconds: float = 0.0
+    summaries: dict[str, MetricSummary] = flattened()
+    difference: Comparisons | None = optional()
+
+    @property
+    def comparison(self) -> Comparison | None:
+        """The comparison in the metric of the task; None if there is none."""
+        return self.difference.metrics[self.metric] if self.difference else None
+
+
+@dataclass(kw_only=True, eq=False)
+class ConfidenceBin(Record):
+    """Predictions of about the same confidence."""
+
+    low: float
+    high: float
+    count: int
+    confidence: float
+    accuracy: float
+
+
+@dataclass(kw_only=True, eq=False)
+class ScoreRow(TaskScores):
+    """Scores on a task of the domain, compared with the baseline.
+
+    Attributes:
+        reliability: Predictions of all seeds by confidence; None for kinds of tasks without probabilities.
+        stage_seconds: Seconds of each stage on the way to one such model, and their ``sum``.
+    """
+
+    reliability: list[ConfidenceBin] | None = optional()
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, eq=False)
+class ForgettingRow(TaskScores):
+    """Scores on a task of another domain, compared with the base model.
+
+    Attributes:
+        adapted_for: The task that the model was adapted for alone; None if it was adapted for the whole domain.
+        before: Mean of the base model in the metric of the task.
+    """
+
+    adapted_for: str | None = optional()
+    before: float | None = optional()
+
+
+@dataclass(kw_only=True, eq=False)
+class LossRow(Record):
+    """Language-model loss on held-out text, before and after adaptation.
+
+    Attributes:
+        text: ``"domain"`` or ``"general"``.
+        nats: Mean loss after adaptation in nats per predicted token, over seeds of adaptation.
+        by_seed: The same for each seed of adaptation; ``values`` in the JSON.
+        bits_per_byte: The same loss per byte of UTF-8, which compares across vocabularies.
+        before: Loss of the base model; None if the two cannot be compared.
+        bits_per_byte_before: Loss of the base model per byte.
+        difference: After minus before, in nats per predicted token.
+        percent: The same in percent of ``before``.
+    """
+
+    model: str
+    domain: str
+    text: str
+    task: str | None = optional()
+    method: str
+    nats: float
+    by_seed: list[float] = named("values", default_factory=list)
+    adapt_seeds: list[int | None] = field(default_factory=list)
+    texts: int = 0
+    masked: int | None = None
+    bits_per_byte: float | None = optional()
+    before: float | None = optional()
+    bits_per_byte_before: float | None = optional()
+    difference: Interval | None = optional()
+    percent: float | None = None
+
+
+@dataclass(kw_only=True, eq=False)
+class DriftRow(Record):
+    """How far adaptation moved embeddings and hidden states on general text; means over seeds of adaptation.
+
+    Attributes:
+        embeddings: Mean distance, share of the length and cosine of the rows of the input embeddings.
+        embeddings_read: The same, weighted by how often the text holds each token.
+        layers: ``cka``, ``distance``, ``share`` and ``cosine`` of the input of the first layer, and of each layer's
+            output.
+    """
+
+    model: str
+    domain: str
+    task: str | None = optional()
+    method: str
+    adapt_seeds: list[int | None] = field(default_factory=list)
+    texts: int = 0
+    tokens: int = 0
+    embeddings: dict[str, float] = field(default_factory=dict)
+    embeddings_read: dict[str, float] = field(default_factory=dict)
+    layers: list[dict[str, float]] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, eq=False)
+class CurvePoint(Record):
+    """A point of a learning curve."""
+
+    step: int | None = optional()
+    tokens: int | None = optional()
+    loss: float | None = optional()
+    terms: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, eq=False)
+class UnreadRecords(Record):
+    """Records of a corpus that could not be read."""
+
+    records: int
+    documents: int
+    first: str
+
+
+@dataclass(kw_only=True, eq=False)
+class AdaptationRow(Record):
+    """One adaptation: its budget, duration and learning curve.
+
+    Attributes:
+        domain: Name of the domain; None for the warm-up of a head.
+        head: Whether it is the warm-up of a head that the checkpoint lacked.
+        folder: Folder of the model, relative to that of the study.
+        seconds: Duration of training.
+        broken: Records that could not be read; None if all could.
+        accounts: What the method noted of stages before training, by file name.
+        importance: Importance of heads and units that the method measured, for the heat map.
+    """
+
+    model: str | None
+    domain: str | None
+    method: str
+    task: str | None = None
+    head: bool = False
+    seed: int | None = None
+    folder: str = ""
+    steps: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    losses: dict[str, float] | None = None
+    broken: UnreadRecords | None = None
+    accounts: dict[str, Any] = field(default_factory=dict)
+    importance: dict[str, Any] | None = None
+    curve: list[CurvePoint] = field(default_factory=list)
+    heldout_curve: list[CurvePoint] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, eq=False)
+class MaskedSample(Record):
+    """A text as the maskings of a study hide it.
+
+    Attributes:
+        maskings: From a label to the tokens, as :func:`acclimate.masking.preview.preview_tokens` returns them.
+    """
+
+    place: str
+    maskings: dict[str, list[dict[str, Any]]]
+
+
+@dataclass(kw_only=True, eq=False)
+class DistillationRow(Record):
+    """A distillation: scores of teacher and student, and how far they agree; means over seeds.
+
+    Attributes:
+        model: Name of the student.
+        distilled_epochs: Epochs of the first phase.
+        disagreement: Units that are active in only one of teacher and student (Eq. 4 of DoKTra): before the first
+            epoch, then after each.
+        teacher_seconds: Duration of the fine-tuning of the teacher.
+        seconds: Duration of the distillation.
+    """
+
+    model: str
+    domain: str
+    task: str
+    method: str
+    metric: str
+    teacher: float
+    before: float
+    after: float
+    units: int
+    distilled_epochs: int
+    disagreement: list[float]
+    teacher_seconds: float = 0.0
+    seconds: float = 0.0
+
+
+@dataclass(kw_only=True, eq=False)
+class WinCount(Record):
+    """Over how many tasks a method helped or hurt.
+
+    Attributes:
+        win: Tasks whose interval lies above zero.
+        tie: Tasks whose interval includes zero.
+        loss: Tasks whose interval lies below zero.
+        win_holm: Wins with p below 0.05 after Holm's correction.
+        loss_holm: Losses with p below 0.05 after Holm's correction.
+        mean: Mean difference over tasks, each in its own metric.
+    """
+
+    model: str
+    method: str
+    tasks: int
+    win: int
+    tie: int
+    loss: int
+    win_holm: int
+    loss_holm: int
+    mean: float
+
+
+@dataclass(kw_only=True, eq=False)
+class TrialRow(Record):
+    """A combination of settings that a search tried.
+
+    Attributes:
+        state: ``"done"``, ``"failed"`` or ``"missing"``.
+        by_seed: The scores of each seed; ``values`` in the JSON.
+        ece: Expected calibration error on dev; None for kinds of tasks without probabilities.
+    """
+
+    settings: dict[str, Any]
+    state: str
+    score: float | None = optional()
+    by_seed: list[float] | None = optional("values")
+    ece: float | None = None
+    chosen: bool = False
+
+
+@dataclass(kw_only=True, eq=False)
+class SearchRow(Record):
+    """A search on the dev split.
+
+    Attributes:
+        stage: ``"method"``, ``"teacher"`` or ``"distillation"``.
+        model: Name of the model; empty for a teacher.
+        methods: Labels of the methods that share the chosen settings.
+        tolerance: Largest score difference at which calibration decides.
+        chosen: The chosen settings; None if none could be chosen.
+    """
+
+    stage: str
+    model: str
+    domain: str
+    task: str
+    methods: list[str]
+    metric: str
+    tolerance: float
+    seeds: list[int]
+    possible: int
+    tried: int
+    chosen: dict[str, Any] | None = None
+    trials: list[TrialRow] = field(default_factory=list)
+
+
+@dataclass(kw_only=True, eq=False)
+class ContaminatedTexts(Record):
+    """How many texts of a split of a task were found in other text.
+
+    Attributes:
+        short: Texts of fewer than eight words, which are found as whole documents only.
+        found: Texts that were found.
+        exact: Texts that equal a document.
+        near: Texts that nearly equal a document.
+        contained: Texts that a document contains.
+    """
+
+    task: str
+    split: str
+    texts: int
+    short: int
+    found: int
+    exact: int
+    near: int
+    contained: int
+
+
+@dataclass(kw_only=True, eq=False)
+class ContaminationRow(Record):
+    """Dev and test texts in the corpus of a domain, or in a train split.
+
+    Attributes:
+        train_of: Name of the task whose train split was searched; None for a corpus.
+        flagged: Number of documents that hold such a text.
+        removed: Whether the flagged documents were left out.
+    """
+
+    domain: str
+    train_of: str | None = optional()
+    rules: dict[str, Any] = field(default_factory=dict)
+    documents: int = 0
+    flagged: int = 0
+    texts: list[ContaminatedTexts] = field(default_factory=list)
+    examples: list[dict[str, Any]] = field(default_factory=list)
+    removed: bool = False
