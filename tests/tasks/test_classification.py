@@ -260,7 +260,7 @@ def test_a_task_folder_will_do(tiny_bert, tmp_path):
         ({"few_shot": 0}, "few_shot=0"),
         ({"precision": "fp8"}, "Unknown precision 'fp8'"),
         ({"negative": "god"}, r"Unknown negative label of the task 'keyword' 'god'\. Did you mean 'good'"),
-        ({"negative": ["good", "bad"]}, "Every label .* is called negative"),
+        ({"negative": ["good", "bad"]}, "All labels .* are negative"),
         ({"metric": "positive_micro_f1"}, "Unknown metric 'positive_micro_f1'"),
     ],
 )
@@ -271,7 +271,7 @@ def test_options_without_sense(tiny_bert, options, message):
 
 def test_dev_choice_needs_a_dev_split(tiny_bert):
     task = dataclasses.replace(keyword_task(train=4, test=2), dev=[])
-    with pytest.raises(UserError, match="select='dev' needs a dev file"):
+    with pytest.raises(UserError, match="select='dev' needs a dev split"):
         finetune(tiny_bert, task, select="dev", **QUICK)
 
 
@@ -311,7 +311,7 @@ def test_a_length_that_the_model_cannot_read_is_told_once(tmp_path, caplog):
     save_tiny("bert", tmp_path / "short")
     for _ in range(2):
         finetune(tmp_path / "short", keyword_task(), max_length=81, epochs=1, **QUICK)
-    assert caplog.text.count("reads 80 tokens at most: texts are cut there, not at 81") == 1
+    assert caplog.text.count("reads at most 80 tokens, so texts are truncated to that instead of 81") == 1
 
 
 def test_a_model_that_has_not_learnt_the_task_says_so(tiny_bert, caplog):

@@ -78,7 +78,7 @@ def test_lists_and_single_labels_do_not_mix(labels):
         ([["a"], [None]], [], "row 2: the label must be a string"),
         ([["a"], [["b"]]], [], "row 2: the label must be a string"),
         ([["a"], [" "]], [], "row 2: the label is empty"),
-        ([["a"], ["b"]], "a", "t/test: row 1: the label is no list, but that of the first train row is"),
+        ([["a"], ["b"]], "a", "t/test: row 1: the label is not a list, but that of the first train row is"),
         (["a", "b"], [], "t/test: row 1: the label is a list, but that of the first train row is none"),
     ],
 )
@@ -111,7 +111,7 @@ def test_few_shot_draws_of_each_label_and_of_none():
 def test_what_needs_one_label_an_item_says_so():
     with pytest.raises(UserError, match="cannot be re-partitioned"):
         repartition(words_task(), 0.5)
-    with pytest.raises(UserError, match="needs no negative label"):
+    with pytest.raises(UserError, match="'negative' does not apply"):
         words_task().scoring(negative=["good"])
 
 

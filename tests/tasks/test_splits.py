@@ -72,5 +72,5 @@ def test_without_its_test_split_a_task_measures_dev_and_reads_no_test_row():
     other = Task("t", whole.train, Untouchable(whole.test[:3]), whole.labels, whole.dev)
     assert held.fingerprint() == replace_test_with_dev(other).fingerprint() != whole.fingerprint()
     assert held.scoring().metrics == whole.scoring().metrics
-    with pytest.raises(UserError, match="'t' has no dev split, so nothing can be searched on it"):
+    with pytest.raises(UserError, match="'t' has no dev split, which a search needs"):
         replace_test_with_dev(Task("t", whole.train, whole.test, whole.labels))

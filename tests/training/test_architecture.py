@@ -86,7 +86,7 @@ def test_first_weights_come_from_the_seed_alone():
         ("bert", None, {"hidden_size": "wide"}, "hidden_size"),
         ("bert", None, {"num_hidden_layers": 0}, "1 or more"),
         ("bert", None, {"hidden_act": "nope"}, "'nope'"),
-        ("bert", None, {"max_position_embeddings": -3}, "do not make a model"),
+        ("bert", None, {"max_position_embeddings": -3}, "settings are invalid"),
         ("bert", None, {"vocab_size": 100}, "use vocab-size"),
     ],
 )

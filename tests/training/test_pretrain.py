@@ -189,7 +189,7 @@ def test_mistakes_are_explained(tmp_path, options, message):
         ({"precision": "fp8"}, "'precision' must be"),
         ({"batch_size": 0}, "batch_size"),
         ({"heldout": "no-such-file.txt"}, "no-such-file"),
-        ({}, "not empty and not an adaptation of ours"),
+        ({}, "is not empty and has no adapted model"),
     ],
 )
 def test_mistakes_are_found_before_the_tokenizer_is_trained(tmp_path, monkeypatch, options, message):
@@ -225,7 +225,7 @@ def test_another_run_is_not_overwritten(tmp_path):
 
 
 def test_methods_that_change_their_model_at_the_end_keep_no_steps(tiny_bert, tmp_path):
-    with pytest.raises(UserError, match="no model of single steps"):
+    with pytest.raises(UserError, match="no intermediate models"):
         acclimate.adapt(tiny_bert, Corpus.of(TEXTS), "none", tmp_path / "out", steps=2, keep_steps=[1])
 
 

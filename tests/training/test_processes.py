@@ -130,16 +130,16 @@ def test_every_text_of_a_step_is_read_once(size):
 
 @each("tokens", [150, 10_000])
 @each("size", [2, 4, 8])
-@each("grain", [MINIMAL_PADDING, PaddingPolicy(width=8, padding=0.2)])
-def test_processes_have_about_as_much_to_read(tokens, size, grain):
+@each("policy", [MINIMAL_PADDING, PaddingPolicy(width=8, padding=0.2)])
+def test_processes_have_about_as_much_to_read(tokens, size, policy):
     chance = np.random.default_rng(0)
     data = TokenDataset.of([list(chance.integers(10, 60, length)) for length in chance.integers(3, 70, 64)])
-    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), tokens, grain=grain)
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), tokens, policy=policy)
     steps = [
         StepDataset(data, collator, batch_size=64, steps=1, seed=0, group=ProcessGroup(rank, size))
         for rank in range(size)
     ]
-    loads = [sum(grain.batch_cost(batch.text) for batch in each[0]) for each in steps]
+    loads = [sum(policy.batch_cost(batch.text) for batch in each[0]) for each in steps]
     assert max(loads) <= 1.2 * sum(loads) / size
 
 

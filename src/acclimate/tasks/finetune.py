@@ -24,7 +24,7 @@ from acclimate.training.callbacks import check_trackers, tensorboard_folder
 
 @dataclass(frozen=True)
 class FirstStage:
-    """What is learnt in the first stage, and how."""
+    """The task of the first stage, and its options."""
 
     task: LabelledTask
     options: FinetuneOptions
@@ -37,22 +37,22 @@ def plan_first_stage(
     epochs: int | None,
     learning_rate: float | None,
 ) -> FirstStage | None:
-    """Return what to learn before a task, or None.
+    """Return the first stage of a fine-tuning, or None.
 
     Args:
         task: The task of the second stage.
-        options: Those of the second stage.
+        options: Options of the second stage.
         first: The first task or its folder; None for none.
-        epochs: Of the first stage; None: as in the second.
-        learning_rate: The same.
+        epochs: Epochs of the first stage; None for those of the second.
+        learning_rate: Learning rate of the first stage; None for that of the second.
 
     Raises:
-        UserError: If the tasks do not fit together, or an option has no sense.
+        UserError: If the tasks do not fit together, or an option does not apply.
     """
     if first is None:
         for name, value in (("first_epochs", epochs), ("first_learning_rate", learning_rate)):
             if value is not None:
-                raise UserError(f"{name} is given, but no first task; give one as 'first', or leave it out.")
+                raise UserError(f"{name} is given without a first task; give one as 'first', or remove it.")
         return None
     data: LabelledTask = load_task(first) if isinstance(first, str | Path) else first
     check_first_task(data, task)
@@ -63,20 +63,20 @@ def plan_first_stage(
 
 
 def check_first_task(first: LabelledTask, task: LabelledTask) -> None:
-    """Check that what is learnt from one task is of use for another.
+    """Check that a model trained on one task can continue with another.
 
     Raises:
-        UserError: If they are of different kinds, or their labels differ.
+        UserError: If the tasks are of different kinds, or their labels differ.
     """
     if first.kind != task.kind:
         raise UserError(
-            f"'{first.name}' is a task of the kind {first.kind} and '{task.name}' of {task.kind}: the first stage of "
-            "fine-tuning needs a task of the same kind."
+            f"'{first.name}' is a task of the kind {first.kind} and '{task.name}' of the kind {task.kind}: the first "
+            "stage of fine-tuning needs a task of the same kind."
         )
     if list(first.labels) != list(task.labels):
         raise UserError(
-            f"The labels of '{first.name}' ({', '.join(first.labels)}) are not those of '{task.name}' "
-            f"({', '.join(task.labels)}), so its head could not go on; give a first task with the same labels."
+            f"The labels of '{first.name}' ({', '.join(first.labels)}) differ from those of '{task.name}' "
+            f"({', '.join(task.labels)}), so the head cannot be reused; give a first task with the same labels."
         )
 
 
@@ -182,7 +182,7 @@ def finetune(
     chosen_by = data.scoring("dev", none) if select == "dev" and data.dev else scoring
     options.check(data.name, chosen_by.metrics, has_dev=bool(data.dev))
     if confidence_penalty and not data.labels:
-        raise UserError(f"The task '{data.name}' has no classes, so confidence_penalty has no sense; leave it out.")
+        raise UserError(f"The task '{data.name}' has no classes, so confidence_penalty does not apply; remove it.")
     before = plan_first_stage(data, options, first, first_epochs, first_learning_rate)
     check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
     device = default_device()

@@ -1,7 +1,4 @@
-"""General pre-training: a masked language model from fresh weights, and a tokenizer if there is none.
-
-The configuration of a model that is trained from scratch.
-"""
+"""Pre-training from scratch: configuration, tokenizer and initial weights of a masked language model."""
 
 from __future__ import annotations
 
@@ -36,27 +33,26 @@ from acclimate.training.tokenizer import TOKENIZER_KINDS, sample_documents, trai
 
 ARCHITECTURES = ("albert", "bert", "camembert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta")
 SIZES = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768)}
-"""Layers and width of Turc et al., 2019 ("Well-Read Students Learn Better"); a head for every 64 units of width."""
+"""Layers and width of Turc et al., 2019 ("Well-Read Students Learn Better"), with one head per 64 units of width."""
 POSITIONS_AFTER_PADDING = ("camembert", "roberta", "xlm-roberta")
-"""Their first two positions are never used, so that 512 tokens take 514."""
+"""Architectures that never use their first two positions, so that 512 tokens need 514."""
 
 
 def make_config(architecture: str | Path, size: str | None = None, changes: dict[str, Any] | None = None) -> Any:
     """Make the configuration of a model.
 
     Args:
-        architecture: One of :data:`ARCHITECTURES`; or a folder, a JSON file or a model of the hub (with ``/`` in its
-            name)
-            whose configuration is taken.
+        architecture: One of :data:`ARCHITECTURES`; or a folder, a JSON file or a model on the Hugging Face Hub (with
+            ``/`` in its name) whose configuration is used.
         size: One of :data:`SIZES`: layers, width and heads; the feed-forward layers keep their ratio to the width.
-            None for what the configuration says, of a family the defaults of ``transformers``.
-        changes: Values of single settings, as ``{"hidden_size": 256}``; strings are read as JSON where they can be.
+            None keeps the configuration's sizes, which for an architecture are the defaults of ``transformers``.
+        changes: Values of single settings, such as ``{"hidden_size": 256}``; strings are parsed as JSON if possible.
 
     Returns:
-        A configuration; what the vocabulary decides is still to come (see :func:`fit_config_to_tokenizer`).
+        A configuration without what depends on the vocabulary (see :func:`fit_config_to_tokenizer`).
 
     Raises:
-        UserError: If the architecture or a setting is unknown, or the values do not make a model.
+        UserError: If the architecture or a setting is unknown, or the values are inconsistent.
     """
     config = _load_base_config(str(architecture))
     named = {**_size_settings(config, size), **_parse_changes(config, changes or {})}
@@ -64,7 +60,7 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
         config = type(config).from_dict({**config.to_dict(), **named})
         width, heads = config.hidden_size, config.num_attention_heads
         if min(width, heads, config.num_hidden_layers) < 1:
-            raise UserError("Layers, width and heads of a model must be 1 or more.")
+            raise UserError("Numbers of layers and heads and the width of a model must be at least 1.")
         if width % heads:
             raise UserError(
                 f"hidden_size {width} cannot be split among {heads} heads: set num_attention_heads to a divisor of it."
@@ -73,7 +69,7 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
             AutoModelForMaskedLM.from_config(config)
     except (ValueError, TypeError, RuntimeError, KeyError, StrictDataclassError) as error:
         reason = f"no such value {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise UserError(f"These settings do not make a model: {reason}") from error
+        raise UserError(f"These settings are invalid: {reason}") from error
     return config
 
 
@@ -82,7 +78,7 @@ def _load_base_config(architecture: str) -> Any:
         positions = {"max_position_embeddings": 514} if architecture in POSITIONS_AFTER_PADDING else {}
         return AutoConfig.for_model(architecture, **positions)
     folder = local_folder(architecture)
-    known = folder.exists() if folder else "/" in architecture  # with a slash, it may be a name of the hub
+    known = folder.exists() if folder else "/" in architecture  # with a slash, it may be a name on the Hub
     if not known:
         raise UserError(
             f"Unknown architecture '{architecture}'.{did_you_mean(architecture, ARCHITECTURES)} Give one of "
@@ -98,7 +94,7 @@ def _load_base_config(architecture: str) -> Any:
 
 
 def _size_settings(config: Any, size: str | None) -> dict[str, Any]:
-    """Return the settings of a named size under the names that the architecture has for them."""
+    """Return the settings of a named size under the architecture's own names."""
     if size is None:
         return {}
     if size not in SIZES:
@@ -111,19 +107,21 @@ def _size_settings(config: Any, size: str | None) -> dict[str, Any]:
         "num_attention_heads": width // 64,
         inner: getattr(config, inner) * width // config.hidden_size,
     }
-    # Lists with an entry a layer follow from the number of layers again.
+    # Lists with one entry per layer are derived from the number of layers again.
     listed = {name: None for name in ("layer_types",) if hasattr(config, name)}
     return {**{config.attribute_map.get(name, name): value for name, value in values.items()}, **listed}
 
 
 def _parse_changes(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    # What every configuration has says nothing about the network, and the tokenizer decides on the ids.
+    # Leave out what every configuration has, and the ids, which depend on the tokenizer.
     own = {name for name in config.to_dict() if not name.endswith("_token_id")} - {*PreTrainedConfig().to_dict()}
     known = {*own, *config.attribute_map} - {"vocab_size", "model_type"}
     values = {}
     for name, value in changes.items():
         if name == "vocab_size":
-            raise UserError("The tokenizer decides on the vocabulary: use vocab-size, not the setting vocab_size.")
+            raise UserError(
+                "The vocabulary size is that of the tokenizer: use vocab-size, not the setting vocab_size."
+            )
         if name not in known:
             raise unknown_name_error(f"setting of {config.model_type}", name, known)
         try:
@@ -137,65 +135,66 @@ def _parse_changes(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_config(config: Any) -> dict[str, Any]:
-    """Return what a configuration says of the network, without what the vocabulary decides."""
+    """Return the settings of the network, without those that depend on the vocabulary."""
     left_out = ("vocab_size", "transformers_version")
     values = config.to_diff_dict().items()
     return {name: value for name, value in values if name not in left_out and not name.endswith("_token_id")}
 
 
 def fit_config_to_tokenizer(config: Any, tokenizer: PreTrainedTokenizerBase) -> PreTrainedConfig:
-    """Return the configuration with the size of a tokenizer's vocabulary and the ids of its special tokens.
+    """Return the configuration with the vocabulary size and special token ids of a tokenizer.
 
     Raises:
-        UserError: If the model counts positions from the id of the padding, and has none behind it.
+        UserError: If the model counts positions from the id of the padding token and none are left after it.
     """
     values = {**config.to_dict(), "vocab_size": len(tokenizer)}
-    stand_in = {"bos": "cls", "eos": "sep"}
+    fallback = {"bos": "cls", "eos": "sep"}
     for role in ("pad", "bos", "eos", "cls", "sep"):
         name = f"{role}_token_id"
         if values.get(name) is not None:
             found = getattr(tokenizer, name, None)
-            values[name] = found if found is not None else getattr(tokenizer, f"{stand_in.get(role, role)}_token_id")
+            values[name] = found if found is not None else getattr(tokenizer, f"{fallback.get(role, role)}_token_id")
     pad, positions = values.get("pad_token_id"), values.get("max_position_embeddings")
     if config.model_type in POSITIONS_AFTER_PADDING and pad is not None and pad + 1 >= positions:
         raise UserError(
-            f"The padding of the tokenizer has the id {pad:,}, and {config.model_type} counts its {positions:,} "
-            "positions from there: give a tokenizer whose padding has a low id, or another architecture, such as bert."
+            f"The padding token of the tokenizer has the id {pad:,}, and {config.model_type} counts its {positions:,} "
+            "positions from there: give a tokenizer whose padding token has a low id, or another architecture, such "
+            "as bert."
         )
     return type(config).from_dict(values)
 
 
 def init_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
-    """Make a masked language model with random weights: the same for the same seed."""
+    """Create a masked language model with random weights: the same for the same seed."""
     with preserve_rng_state():
         torch.manual_seed(seed)
         return AutoModelForMaskedLM.from_config(config)
 
 
 WORDPIECE_ARCHITECTURES = ("albert", "bert", "distilbert", "electra")
-"""Architectures that get a WordPiece tokenizer unless told otherwise; the others get byte-level BPE."""
+"""Architectures with a WordPiece tokenizer by default; the others have byte-level BPE."""
 
 
 @dataclass
 class FromScratch(Method):
-    """Masked language modelling from fresh weights: as a method, so that its settings go with the model.
+    """Masked language modelling from random weights, as a method whose settings are written beside the model.
 
-    It is not in the list of methods, since it says nothing about how to adapt a model.
+    It is not registered, since it does not adapt a model.
     """
 
     name: ClassVar[str] = "pretrain"
-    starts_from: ClassVar[str | None] = "fresh weights"  # not the folder that holds them for a while
+    starts_from: ClassVar[str | None] = "fresh weights"  # not the temporary folder that holds them
     summary: ClassVar[str] = "masked language modelling from fresh weights"
     configuration: dict[str, Any] = field(default_factory=dict)
-    """Of the model, without what the vocabulary decides."""
+    """Settings of the network, without those that depend on the vocabulary."""
     tokenizer: str = "wordpiece"
-    """A kind to train, or a folder or model."""
+    """A kind of tokenizer to train, or a folder or model."""
     vocab_size: int | None = None
     lowercase: bool | None = None
     tokenizer_characters: int = SAMPLE_CHARACTERS
 
     def file_contents(self) -> dict[str, str]:
-        """Return a hash of the tokenizer, if it is not trained here: it may change under its name."""
+        """Return a hash of the tokenizer, if it is not trained here, since it can change under the same name."""
         return (
             {}
             if self.tokenizer in TOKENIZER_KINDS
@@ -256,7 +255,7 @@ pretrain = verb(PretrainOptions, _pretrain)
 def _write_initial_model(
     start: Path, config: Any, method: FromScratch, text: Corpus, seed: int, progress: bool
 ) -> None:
-    """Make the model folder of step 0, unless it is there from a run that was cut."""
+    """Write the model folder of step 0, unless an interrupted run has left it."""
     plan = roundtrip_json(
         {**asdict(method), "files": method.file_contents(), "seed": seed, "corpus": text.fingerprint}
     )

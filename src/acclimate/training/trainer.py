@@ -77,7 +77,7 @@ class StepTrainer(Trainer):
         self._recent: list[dict[str, Tensor]] = []
         self.last_terms: dict[str, float] = {}
         self.lines: list[dict[str, Any]] = []
-        super().__init__(model=engine.model, args=args, train_dataset=steps, data_collator=_unwrap_batch)  # type: ignore[arg-type]
+        super().__init__(model=engine.model, args=args, train_dataset=steps, data_collator=_unwrap_batch)
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
         self.add_callback(_StepCallback(self, progress, save_every))

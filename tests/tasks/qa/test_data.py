@@ -67,7 +67,7 @@ def test_a_misplaced_answer_is_found_anew_and_counted(caplog):
         PASSAGE.index("London"),
         PASSAGE.index("Byron"),
     ]
-    assert "t/train: 2 answers did not stand where 'answer_start' says and were found anew." in caplog.text
+    assert "t/train: 2 answers were not at 'answer_start' and located again by text." in caplog.text
 
 
 def test_several_gold_answers_are_kept():
@@ -99,16 +99,16 @@ def changed(change):
         ),
         (
             lambda p: p["qas"][1].update(answers=[]),
-            "question 'q2': no answer. Questions that have none",
+            "question 'q2': no answer. Unanswerable questions",
         ),
         (lambda p: p["qas"][1].update(is_impossible=True), "question 'q2': no answer"),
         (lambda p: p["qas"][1].update(id="q1"), "question 'q1': another question has the same id"),
         (lambda p: p["qas"][1].pop("id"), "paragraph 1: a question has no 'id'"),
-        (lambda p: p["qas"][1].update(question=" "), "question 'q2': 'question' must be a text"),
+        (lambda p: p["qas"][1].update(question=" "), "question 'q2': 'question' must be a non-empty string"),
         (lambda p: p["qas"][1].update(question="\ud800"), "half of a surrogate pair"),
-        (lambda p: p["qas"][1]["answers"][0].update(answer_start="7"), "'answer_start' must be a whole number"),
+        (lambda p: p["qas"][1]["answers"][0].update(answer_start="7"), "'answer_start' must be an integer"),
         (lambda p: p["qas"][1]["answers"][0].update(text=""), "the 'text' of an answer must not be empty"),
-        (lambda p: p.update(context=""), "paragraph 1: 'context' must be a text"),
+        (lambda p: p.update(context=""), "paragraph 1: 'context' must be a non-empty string"),
         (lambda p: p.update(qas="x"), "paragraph 1: 'qas' must be a list"),
         (lambda p: p.update(qas=[]), "holds no questions"),
     ],
@@ -123,7 +123,7 @@ def test_errors_say_where(change, message):
 @each(
     ("text", "message"),
     [
-        ("[]", "not in SQuAD form"),
+        ("[]", "not in SQuAD format"),
         ("{", "broken JSON"),
         ('{"data": 3}', "'data' must be a list"),
         ('{"data": [{}]}', "'paragraphs' must be a list"),

@@ -149,7 +149,7 @@ def test_questions_read_384_tokens_unless_told_otherwise(tiny_bert):
 
 
 def test_negative_labels_have_no_sense(tiny_bert):
-    with pytest.raises(UserError, match="has questions and no labels"):
+    with pytest.raises(UserError, match="has no labels, so 'negative' does not apply"):
         finetune(tiny_bert, food_task(train=4, test=2), negative="x", **QUICK)
 
 
@@ -242,11 +242,11 @@ def test_a_first_task_of_classes_needs_the_same_labels(tiny_bert, trainings):
     task = Task.of("good", rows, rows)
     short = {"epochs": 1, "progress": False, "precision": "fp32"}
     assert finetune(tiny_bert, task, first=Task.of("first", rows[:4], rows), **short).first == "first"
-    with pytest.raises(UserError, match=r"labels of 'kind' \(kind, rude\) are not those of 'good' \(bad, good\)"):
+    with pytest.raises(UserError, match=r"labels of 'kind' \(kind, rude\) differ from those of 'good' \(bad, good\)"):
         finetune(tiny_bert, task, first=Task.of("kind", other, other), **short)
     with pytest.raises(UserError, match="a task of the same kind"):
         finetune(tiny_bert, task, first=food_task(train=4), **short)
-    with pytest.raises(UserError, match="first_epochs is given, but no first task"):
+    with pytest.raises(UserError, match="first_epochs is given without a first task"):
         finetune(tiny_bert, task, first_epochs=3, **short)
     with pytest.raises(UserError, match="epochs=0"):
         finetune(tiny_bert, task, first=task, first_epochs=0, **short)

@@ -1,7 +1,4 @@
-"""The stages before distillation: a teacher, and a student, that know the task.
-
-What a model scores before distillation; measured once, since several distillations start from the same models.
-"""
+"""The models that a distillation starts from: fine-tuned teacher and student, and their scores, both cached."""
 
 from __future__ import annotations
 
@@ -33,30 +30,30 @@ def load_or_finetune(
     device: torch.device,
     out: str | Path | None = None,
 ) -> tuple[ClassificationLearner, float, bool]:
-    """Return a model that knows the task: this one if it does, else this one fine-tuned.
+    """Return a classifier of the task: the given one if it already is that, else the fine-tuned one.
 
-    What fine-tuning gives stays in the cache. So a distillation that was killed does not learn it again, and neither
-    do others of the same teacher or student.
+    The fine-tuned model is cached, so that neither an interrupted distillation nor others with the same teacher or
+    student train it again.
 
     Args:
-        path: A model folder, or a name on the hub.
+        path: A model folder or a name on the Hugging Face Hub.
         task: The task.
-        options: Of fine-tuning.
-        precision: The resolved one.
-        device: The default one.
-        out: Where to save what was fine-tuned; then that folder is where it is found again.
+        options: Options of fine-tuning.
+        precision: The resolved precision.
+        device: The default device.
+        out: Output directory of the fine-tuned model, which then takes the place of the cache.
 
     Returns:
-        The model; the seconds that fine-tuning took, now or when it was done; and whether there was any.
+        The model; the seconds that fine-tuning took, now or when it was cached; and whether there was any.
 
     Raises:
-        UserError: As fine-tuning does.
+        UserError: As fine-tuning.
     """
     seconds, known = 0.0, is_classifier_of(path, task)
     if not known and out is not None:
         seconds = finetune_into(out, path, task, options, precision)
         path = out
-    set_seed(options.seed)  # before the new weights are drawn
+    set_seed(options.seed)  # before the new weights are initialized
     learner = Classification().learner(path, task, options, device)
     to_device(learner.head.model)
     if not known and out is None:
@@ -68,19 +65,19 @@ def finetune_into(
     out: str | Path, path: str | Path, task: Task, options: FinetuneOptions, precision: Precision
 ) -> float:
     """Fine-tune a model into a folder, unless the folder holds just that, and return the seconds it took."""
-    # The metric chooses between epochs, and here there is no choice: it may be one that only dev has.
+    # The metric only selects between epochs, which does not apply here; it may exist on dev only.
     asked = {name: value for name, value in asdict(options).items() if name not in ("precision", "metric")}
     return finetune(path, task, out=out, precision=precision, **asked).seconds
 
 
 def load_or_evaluate(learner: ClassificationLearner, precision: Precision) -> dict[str, dict[str, Any]]:
-    """Return the metrics on ``"test"`` and, if there is one, on ``"dev"``: from the cache, or measured and left there.
+    """Return the metrics on ``"test"`` and, if it exists, ``"dev"``, from the cache or newly measured.
 
-    It warns of a model that gives nearly all test items the same answer.
+    Warns if the model gives nearly all test items the same answer.
 
     Args:
-        learner: A model that knows its task.
-        precision: Of the forward.
+        learner: A classifier of its task.
+        precision: Precision of the forward pass.
     """
     task = learner.task
     splits = ["test", *(["dev"] if task.dev else [])]
@@ -93,7 +90,7 @@ def load_or_evaluate(learner: ClassificationLearner, precision: Precision) -> di
     file = cache_folder() / "scores" / f"{cache_key(decides)}.json"
     try:
         found, only = read_json(file)
-    except (OSError, ValueError, TypeError):  # absent, or damaged
+    except (OSError, ValueError, TypeError):  # missing or damaged
         measured = {split: learner.measure(split, precision) for split in splits}
         found = {split: what.metrics for split, what in measured.items()}
         only = task.scoring(negative=learner.negative).find_collapse(measured["test"].gold, measured["test"].predicted)
