@@ -80,7 +80,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(tiny_bert, corpus, tmp_path, monk
 VERBS = sorted(typer.main.get_command(cli.app).commands)
 
 
-@each("verb", [verb for verb in VERBS if verb not in ("adapt", "pretrain")])
+@each("verb", [verb for verb in VERBS if verb not in ("adapt", "pretrain", "finetune")])
 def test_what_several_processes_would_do_several_times_is_refused(verb, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, _, err = call(monkeypatch, capsys, verb, *(["leakage"] if verb == "inspect" else []))

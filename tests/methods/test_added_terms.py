@@ -11,8 +11,7 @@ import transformers
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.kernels.dropout import dropout_rates
-from acclimate.models import load_language_model
+from acclimate.models import dropout_rates, load_language_model
 from acclimate.training import adapt
 from tests.cases import each
 from tests.methods.test_contract import SHORT

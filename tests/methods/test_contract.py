@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import transformers
@@ -12,12 +16,14 @@ from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.models import load_language_model
 from acclimate.models.checkpoints import WEIGHTS
+from acclimate.objectives import View
 from acclimate.tasks import Task
 from acclimate.training import adapt, get, names
-from acclimate.training.method import lookup
+from acclimate.training.method import Method, lookup
 from tests.kills import counted, killed
 from tests.tiny import ENCODERS, TEXTS, save_tiny
 
+ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"steps": 3, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
 CHEAP = {
@@ -129,3 +135,19 @@ def test_unknown_names_and_invalid_values_are_explained():
     with pytest.raises(UserError, match="has no parameters"):
         get("mlm", temperature=1)
     assert get("dga", contrast_weight="0.5").settings()["contrast_weight"] == 0.5
+
+
+def test_the_readme_lists_every_method():
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Methods")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([^`]+)` \|(.+)\|$", section, flags=re.M)
+    assert sorted(name for name, _ in rows) == sorted(names())
+    for name, row in rows:
+        authors = lookup(name).paper.partition(" et al.")[0]
+        assert authors in row, f"the paper of {name}"
+
+
+def test_the_page_on_methods_lists_the_fields_of_view_and_the_class_attributes():
+    page = (ROOT / "docs" / "write-your-own-method.md").read_text(encoding="utf-8")
+    attributes = {name for name in Method.__annotations__ if name not in ("name", "paper", "summary", "starts_from")}
+    for name in {field.name for field in dataclasses.fields(View)} | attributes:
+        assert f"| `{name}` |" in page, name

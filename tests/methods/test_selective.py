@@ -260,7 +260,11 @@ def test_invalid_tasks_and_settings_are_errors(tiny_bert, tmp_path):
 
 @each(
     ("setting", "message"),
-    [({"cap": 1.5}, "cap=1.5"), ({"class_weight": 0}, "class_weight"), ({"token_length": 2}, "max_length=2")],
+    [
+        ({"cap": 1.5}, "cap must be above 0"),
+        ({"class_weight": 0}, "class_weight"),
+        ({"token_length": 2}, "max_length=2"),
+    ],
 )
 def test_invalid_values_fail_before_the_first_stage(setting, message):
     with pytest.raises(UserError, match=message):

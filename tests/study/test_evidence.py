@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from acclimate.errors import UserError
-from acclimate.report import answer, markdown, render
+from acclimate.report import markdown, render, summarize
 from acclimate.study import StudyConfig, compare
 from acclimate.study.plan import make_plan
 from acclimate.training.method import cache_folder
@@ -65,7 +65,7 @@ def test_other_tasks_are_learnt_by_every_adapted_model(folder, tmp_path):
     assert difference["p_holm"] >= difference["p"] and len(row["difference"]["seeds"]) == 3
     assert {score["task"] for score in results["scores"]} == {"intent"}  # they are no scores of the domain
     page = markdown(results)
-    assert "## Kept on other tasks" in page and "On tasks of other domains, mlm lost on" in page
+    assert "## Forgetting on other tasks" in page and "On tasks of other domains, mlm hurt on" in page
     again = World()
     compare(values, tmp_path / "out", progress=False, parts=parts(again))
     assert not again.arguments
@@ -114,7 +114,7 @@ def test_movement_is_measured_where_it_is_asked_for(folder, tmp_path):
     assert [row["method"] for row in results["moved"]] == ["mlm", "dga, no contrast"]
     assert results["moved"][0]["adapt_seeds"] == [0, 1]
     assert [layer["cka"] for layer in results["moved"][0]["layers"]] == pytest.approx([0.9, 0.7, 0.8])
-    assert "## How far the model moved" in markdown(results)
+    assert "## Representation drift" in markdown(results)
     assert compare(study(folder), tmp_path / "plain", progress=False, parts=parts(World()))["moved"] == []
     with pytest.raises(UserError, match=r"evaluate\.moved measures on general text"):
         StudyConfig.of(study(folder, evaluate={"moved": True}, general=None))
@@ -169,7 +169,7 @@ def test_leakage_is_removed_before_adaptation(folder, tmp_path):
     compare(study(folder), tmp_path / "whole", progress=False, parts=parts(whole, TEXTS))
     for clean, dirty in zip(corpora(world), corpora(whole), strict=True):
         assert set(dirty) - set(clean) == {LEAKED, "cs document number 9 of many"}
-    assert "left out before adaptation" in markdown(results)
+    assert "excluded from adaptation" in markdown(results)
     assert "'leakage: remove'" not in markdown(results).split("##")[0]
 
 
@@ -208,7 +208,7 @@ def test_what_was_not_looked_for_is_told(folder, tmp_path):
     told = {}
     for name, options in (("report", {"report_only": True}), ("whole", {})):
         results = compare(values, tmp_path / "out", progress=False, parts=world, **options)
-        told[name] = [text for text in answer(results)["caveats"] if "not looked for in the text of cs" in text]
+        told[name] = [text for text in summarize(results).caveats if "the text of cs was not searched" in text]
         assert bool(results["leakage"]) == (name == "whole")
     assert told["report"] and not told["whole"]
 
@@ -236,8 +236,8 @@ def test_texts_in_the_train_split_are_told_and_stay(folder, tmp_path, capsys, mo
     assert [(one["task"], one["split"], one["text"]) for one in intent["examples"]] == [("intent", "test", TWICE)]
     assert (aspect["train_of"], aspect["flagged"]) == ("aspect", 0)
     page = markdown(results)
-    (said,) = (line for line in page.split("##")[0].splitlines() if "Train splits hold" in line)
-    assert "1 of the 2 test texts of intent. Models learn these with a label" in said
+    (said,) = (line for line in page.split("##")[0].splitlines() if "Train splits contain" in line)
+    assert "1 of the 2 test texts of intent. All methods train on the same texts with a label" in said
     assert "aspect" not in said and "leakage: remove" not in said
     table = page.split("## Test texts in train splits")[1].split("##")[0]
     assert [line.split("|")[1:4] for line in table.splitlines() if line.startswith("| aspect")] == [
@@ -276,7 +276,7 @@ def test_the_task_that_is_learnt_before_counts_and_the_same_task_once(folder, tm
         ("intent", "intent", 0),
         ("before", "intent", 1),
     ]
-    assert "1 of the 1 test texts of intent (in before, learnt before it)" in markdown(results)
+    assert "1 of the 1 test texts of intent (in before, which is trained on before)" in markdown(results)
 
 
 def test_yaml_reads_a_bare_off_as_false_and_a_slip_is_told(folder):
@@ -291,10 +291,10 @@ def test_what_comes_from_data_is_escaped(folder, tmp_path):
     assert "<b>test</b>" not in render(results) and "&lt;b&gt;test&lt;/b&gt;" in render(results)
     items = {"intent": {"train": [LEAKED], "<i>test</i>": [LEAKED]}}
     results = compare(study(folder), tmp_path / "out", progress=False, parts=parts(World(), None, items))
-    assert "Train splits hold 1 of the 1 &lt;i&gt;test" in render(results) and "<i>test</i>" not in render(results)
+    assert "Train splits contain 1 of the 1 &lt;i&gt;test" in render(results) and "<i>test</i>" not in render(results)
 
 
 def test_the_change_of_a_single_text_is_no_evidence(folder, tmp_path):
     results = compare(study(folder, evaluate={"documents": 1}), tmp_path / "o", progress=False, parts=parts(World()))
     assert results["losses"] and not any("difference" in row for row in results["losses"])
-    assert "general text cannot be said" in markdown(results) and render(results)
+    assert "general text is unknown" in markdown(results) and render(results)

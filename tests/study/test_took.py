@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from acclimate.report.table import tables
+from acclimate.report.tables import tables
 from acclimate.study import compare
 from tests.study.fakes import World, distilling, study
 
-TITLE = "What each score took"
+TITLE = "Time per score"
 
 
 def took(results, model="model"):

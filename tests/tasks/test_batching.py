@@ -1,4 +1,4 @@
-"""What must hold for batches of any lengths."""
+"""Properties of batches of any lengths."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def test_epochs_and_seeds_differ():
     assert LengthGroupedBatches(lengths, 16, 1).epoch(0) != first
 
 
-def test_small_data_is_mixed_anew_in_each_epoch():
+def test_small_data_is_reshuffled_in_each_epoch():
     batches = LengthGroupedBatches(list(range(48)), 16, 0)
     assert {frozenset(batch) for batch in batches.epoch(0)} != {frozenset(batch) for batch in batches.epoch(1)}
 
 
-def test_less_padding_than_chance():
+def test_less_padding_than_random_batches():
     lengths = [5 + (item * 37) % 90 for item in range(800)]
 
     def padded(batches):
@@ -54,7 +54,7 @@ def test_less_padding_than_chance():
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=30), max_size=60), st.integers(1, 100))
-def test_budget_is_kept_and_every_row_is_there_once(rows, tokens):
+def test_batches_respect_the_budget_and_contain_every_row_once(rows, tokens):
     batches = token_budget_batches(rows, tokens)
     assert sorted(place for batch in batches for place in batch) == list(range(len(rows)))
     for batch in batches:

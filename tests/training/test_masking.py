@@ -1,4 +1,4 @@
-"""Masking in an adaptation: by name, as an object, or of the method's own; what is recorded; what is refused."""
+"""Masking in an adaptation: by name, as an object, or from the method; what is recorded; what is refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def same(one, other):
 
 @dataclass
 class FirstToken(Method):
-    """Masks the first token of each text, after it has prepared."""
+    """Masks the first token of each text, after its preparation."""
 
     def prepare(self, run):
         self.asked = []
@@ -95,11 +95,11 @@ def test_a_method_brings_its_own(tiny_bert, tmp_path):
         ({"masking": "whole-words"}, "Did you mean 'whole-word'"),
         ({"masking": "span", "masking_settings": {"q": 1}}, "Unknown parameter of masking 'span'"),
         ({"masking_settings": {"rate": 0.3}}, "mask-rate"),
-        ({"masking": "lexicon-first"}, "wants 'lexicon'"),
+        ({"masking": "lexicon-first"}, "needs 'lexicon'"),
         ({"method": FirstToken(), "masking": "span"}, "has its own masking strategy"),
     ],
 )
-def test_mistakes_are_explained(tiny_bert, tmp_path, options, message):
+def test_invalid_input_is_explained(tiny_bert, tmp_path, options, message):
     with pytest.raises(UserError, match=message):
         run(tiny_bert, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Metrics, significance, forgetting."""
+"""Metrics, statistics, calibration and language-model loss."""
 
 from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.evaluation.metrics import classification_metrics

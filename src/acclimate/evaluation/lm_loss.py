@@ -108,7 +108,7 @@ def _measure(
     start = 0
     with torch.no_grad():
         while start < len(order):
-            width = grain.wide(len(encoded[order[start]]))
+            width = grain.padded_width(len(encoded[order[start]]))
             group = order[start : start + max(1, budget // width)]
             start += len(group)
             for index, loss, count in _group_losses(model, tokenizer, encoded, questions, group, width, device):

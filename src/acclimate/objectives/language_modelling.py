@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+from torch import Tensor, nn
 
-from acclimate.kernels.cross_entropy import summed_cross_entropy
 from acclimate.objectives.base import Batch, Objective, Outputs, View
 
 
@@ -29,4 +28,5 @@ class LanguageModelling(Objective):
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed cross-entropy."""
         labels = outputs.batch.labels
-        return summed_cross_entropy(outputs.scored(self.view), labels[labels >= 0])
+        logits = outputs.masked_logits(self.view).float()
+        return nn.functional.cross_entropy(logits, labels[labels >= 0], reduction="sum")

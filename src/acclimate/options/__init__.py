@@ -13,14 +13,18 @@ from acclimate.options.declaration import (
     values,
     verb,
 )
+from acclimate.options.tasks import DistillOptions, FinetuneOptions, SupervisedOptions
 from acclimate.options.training import AdaptOptions, PretrainOptions, TrainingOptions
 
 __all__ = [
     "AdaptOptions",
+    "DistillOptions",
+    "FinetuneOptions",
     "Option",
     "OptionField",
     "PretrainOptions",
     "Section",
+    "SupervisedOptions",
     "TrainingOptions",
     "build",
     "explain",

@@ -106,7 +106,7 @@ def _write(results: StudyResults, out: Path, progress: bool) -> None:
 
     write_markdown(results, out / "results.md")
     write_report(results, out / "report.html")
-    write_model_cards(results, out)
+    write_model_cards(results.to_dict(), out)
     if progress:
         console = Console()
         for table in results_table(results):

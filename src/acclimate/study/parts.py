@@ -66,9 +66,9 @@ def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]
 
 
 def _moved(base: str, adapted: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
-    from acclimate.inspect.representations import measure_moved
+    from acclimate.inspect.drift import measure_drift
 
-    return measure_moved(base, adapted, texts, max_length=max_length)
+    return measure_drift(base, adapted, texts, max_length=max_length)
 
 
 def _judged_texts(task: Any) -> dict[str, list[str]]:

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from acclimate.kernels.allocator import trim_memory
+from acclimate.device import trim_memory
 from acclimate.locks import Claim
 from acclimate.study.cells import Cell, CellStore
 from acclimate.study.parts import Parts

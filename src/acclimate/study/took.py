@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from acclimate.report.accounts import stages
+from acclimate.report.timing import preparation_minutes
 from acclimate.study.cells import HEAD, Cell
 
 if TYPE_CHECKING:
@@ -68,7 +68,8 @@ def _adaptation(key: str | None, outcomes: Mapping[str, Outcome]) -> float | Non
         made = outcomes[key]
         if made.result is None:
             return None
-        total += _seconds(made.result) + 60 * sum(minutes for _, minutes in stages(made.result))
+        prepared = preparation_minutes(made.result.get("accounts", {}))
+        total += _seconds(made.result) + 60 * sum(minutes for _, minutes in prepared)
         key = made.cell.needs
     return total
 

@@ -20,6 +20,7 @@ from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, r
 from acclimate.tasks.trainer import train
 from acclimate.tasks.training_cache import load_or_train
 from acclimate.training.callbacks import check_trackers, tensorboard_folder
+from acclimate.training.distributed import join_process_group
 
 
 @dataclass(frozen=True)
@@ -105,61 +106,64 @@ def finetune(
     first_learning_rate: float | None = None,
     report_to: str | Sequence[str] | None = None,
 ) -> FinetuneResult:
-    """Fine-tune a model on a task and measure it on the test split.
+    """Fine-tune a model on a task and evaluate it on the test split.
 
-    AdamW, a learning rate that rises over the first ``warmup`` of the steps and falls linearly to zero, and gradients
-    clipped to a norm of one. The head of the task is drawn from ``seed``. A checkpoint of a masked language model has
-    no pooler either; where the architecture wants one (BERT), that is drawn from ``seed`` too, near the identity.
-    A multi-label task learns a sigmoid for each label (binary cross-entropy) and predicts what is above one half.
-    A task of questions learns where the first gold answer starts and ends (cross-entropy over the tokens of a window);
-    its results are five answers a question. A long passage is read in windows, see
+    Training uses AdamW, a learning rate that rises over the first ``warmup`` of the steps and falls linearly to zero,
+    and gradients clipped to a norm of one. The head of the task is initialized from ``seed``. A checkpoint of a masked
+    language model has no pooler either; where the architecture needs one (BERT), it is initialized from ``seed`` near
+    the identity. A multi-label task trains a sigmoid per label (binary cross-entropy) and predicts labels above one
+    half. A question answering task trains start and end of the first gold answer (cross-entropy over the tokens of a
+    window); its results are five answers per question. A long passage is read in windows, see
     :class:`acclimate.tasks.qa.windows.WindowConfig`.
 
-    The learning rate and the warm-up by default are those usual for models of this size; the DGA paper has 1e-5, its
-    released code no warm-up.
+    The default learning rate and warm-up are common for models of this size; the DGA paper has 1e-5, and its released
+    code no warm-up. TAPTER's settings are batches of 128, a learning rate of 5e-5, and 5 epochs on SQuAD; for BioASQ 2
+    epochs
+    of SQuAD first and then 10: ``finetune(model, "bioasq", first="squad", first_epochs=2, epochs=10,
+    learning_rate=5e-5, batch_size=128)``, with warm-up, weight decay and lengths as by default here.
 
-    TAPTER's settings are batches of 128, a learning rate of 5e-5, and 5 epochs on SQuAD; on BioASQ 2 epochs of SQuAD
-    first and then 10: ``finetune(model, "bioasq", first="squad", first_epochs=2, epochs=10, learning_rate=5e-5,
-    batch_size=128)``. Warm-up, weight decay and lengths are those by default here.
+    With ``out``, an interrupted run resumes from its last checkpoint when the same call is repeated. Started by
+    ``torchrun`` or ``accelerate launch``, its processes share each step.
 
     Args:
-        model: A Hugging Face model folder, or a name on the hub.
+        model: A Hugging Face model folder or a name on the Hub.
         task: A task, or its folder (see :func:`acclimate.tasks.load_task`).
-        seed: Decides the new weights, the order of the examples, dropout, and what ``few_shot`` draws.
-        out: Where to save the model, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it holds the
-            result of the same call already, that is returned at once.
+        seed: Random seed of new weights, the order of examples, dropout, and ``few_shot``.
+        out: Output directory for the model, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it already
+            holds the result of the same call, that is returned at once.
         epochs: Passes over the train split.
-        learning_rate: The peak.
-        batch_size: Examples a step.
-        max_length: Tokens that are read of an example; of a pair the longer text is cut first, and of a passage all is
-            read, in windows of that length. Never more than the model can read. None: 128, with questions 384.
-        few_shot: Train on so many examples of each class only, or on so many questions.
+        learning_rate: Peak learning rate.
+        batch_size: Examples per optimizer step.
+        max_length: Maximum tokens per example; of a pair the longer text is truncated first, and a passage is read in
+            windows of that length. Reduced to what the model can read. None: 128, for question answering 384.
+        few_shot: Train on this many examples per class only, or on this many questions.
         select: Which weights to keep: those of the ``"last"`` epoch, as the DGA paper does, or those of the epoch that
             is best on ``"dev"`` (the earliest of equals).
-        metric: What ``select="dev"`` compares: one of the scoring of the task (see
-            :mod:`acclimate.evaluation.scoring`); None: the first, macro_f1 in classification.
+        metric: What ``select="dev"`` compares: a metric of the task (see :mod:`acclimate.evaluation.scoring`); None
+            for its primary metric, macro_f1 in classification.
         warmup: Share of the steps, 0 to 1.
-        weight_decay: Of all weights but biases and norms.
+        weight_decay: AdamW weight decay, on matrices only.
         precision: ``"fp32"``, ``"bf16"`` (autocast, weights stay in fp32), or ``"auto"``: bf16 where the hardware
-            has it.
+            supports it.
         progress: Show a progress bar.
-        negative: The label, or labels, that stand for "none of these", such as ``"DDI-false"``; the metrics then have
-            ``positive_micro_f1``, over the others.
-        confidence_penalty: Weight of the entropy of the predictions, which is taken from the loss (Pereyra et al.,
-            2017), so that the model is less sure of itself; 0.3 is usual where it is used. Classification only.
-        first: Another task of the same kind and with the same labels, or its folder: the model, and the head with it,
-            learns its train split before that of ``task``, with the same options. What that gives is kept in the
-            cache, so that a later run with the same model, seed and options need not learn it again.
-        first_epochs: Passes over the train split of ``first``; None: as many as ``epochs``.
-        first_learning_rate: The peak in that stage; None: the same.
-        report_to: Trackers of experiments that are told the loss, such as ``tensorboard`` or ``wandb``, see
-            :func:`acclimate.training.callbacks.check_trackers`. With ``out`` it is always in ``log.jsonl``, too.
+        negative: The label, or labels, that mean "none of these", such as ``"DDI-false"``; they add the metric
+            ``positive_micro_f1`` over the other labels.
+        confidence_penalty: Weight of the entropy of the predictions, which is subtracted from the loss (Pereyra et
+            al., 2017) so that the model is less confident; 0.3 is a common value. Classification only.
+        first: Another task of the same kind and with the same labels, or its folder: the model and its head are first
+            trained on its train split, with the same options. The result is cached for later runs with the same model,
+            seed and options.
+        first_epochs: Passes over the train split of ``first``; None for ``epochs``.
+        first_learning_rate: Peak learning rate of that stage; None for ``learning_rate``.
+        report_to: Experiment trackers for the loss, such as ``tensorboard`` or ``wandb``, see
+            :func:`acclimate.training.callbacks.check_trackers`. With ``out`` the loss is always in ``log.jsonl``, too.
 
     Raises:
-        UserError: If the model or the task cannot be used, an option has no sense, or the loss is not a number.
+        UserError: If the model or the task cannot be used, an option is invalid, or the loss becomes NaN.
     """
     started = time.perf_counter()
     trackers = check_trackers(report_to)
+    group = join_process_group()
     data: LabelledTask = load_task(task) if isinstance(task, str | Path) else task
     none = as_label_tuple(negative)
     scoring = data.scoring(negative=none)
@@ -175,7 +179,7 @@ def finetune(
         warmup=warmup,
         weight_decay=weight_decay,
         precision=precision,
-        progress=progress,
+        progress=progress and group.first,
         negative=none,
         confidence_penalty=confidence_penalty,
     )
@@ -184,13 +188,19 @@ def finetune(
     if confidence_penalty and not data.labels:
         raise UserError(f"The task '{data.name}' has no classes, so confidence_penalty does not apply; remove it.")
     before = plan_first_stage(data, options, first, first_epochs, first_learning_rate)
+    if before and group.size > 1:
+        raise UserError(
+            "The first stage of fine-tuning runs in one process. Start the command without torchrun or accelerate, or "
+            "fine-tune on the first task by itself and start from its result."
+        )
     check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
     device = default_device()
     chosen = choose_precision(precision, device)
     tasks = {"task": data, "first": before.task if before else None}
     used = {"options": options, **({"first": before.options} if before else {})}
     target = None if out is None else Path(out)
-    run = RunFolder(target, run_identity("finetune", {"model": model}, tasks, chosen, used) if target else {})
+    identity = run_identity("finetune", {"model": model}, tasks, chosen, used) if target else {}
+    run = RunFolder(target, identity, group)
     if (done := run.load_finished(FinetuneResult)) is not None:
         return done
     if target is not None:
@@ -218,6 +228,7 @@ def finetune(
             score=score if select == "dev" else None,
             report_to=trackers,
             run_name=data.name if target is None else target.name,
+            group=group,
         )
     fields = evaluate_splits(
         learner,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,10 @@ from typing import Any
 import torch
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.device import enable_fast_fp32_matmul, uses_eager_attention
+from acclimate.device import enable_fast_fp32_matmul
 from acclimate.errors import UserError
-from acclimate.kernels import optimize
-from acclimate.models import longest_text
-from acclimate.models.attention import ATTENTION_NAME as ATTENTION
+from acclimate.models import longest_text, use_kernels
+from acclimate.models.attention import use_attention, uses_gated_attention
 from acclimate.models.checkpoints import (
     UNREADABLE,
     check_folder,
@@ -55,7 +55,7 @@ def load_with_head(
     Raises:
         UserError: If there is no model, or its encoder weights are incomplete.
     """
-    enable_fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
+    enable_fast_fp32_matmul()  # before any computation, so that results do not depend on earlier ones
     check_folder(path)
     tokenizer = load_tokenizer(path)
     try:
@@ -70,9 +70,10 @@ def load_with_head(
             )
     except UNREADABLE as error:
         raise UserError(f"'{path}' cannot be loaded as a {what}: {load_error(error, path)}") from error
-    optimize(model)
-    if uses_eager_attention(device):
-        _use_eager_attention(model)
+    kernels = use_kernels(model, device)
+    if kernels.eager_attention or uses_gated_attention(model):
+        with suppress(ValueError, AttributeError):  # an architecture with its own attention keeps it
+            use_attention(model, kernels)
     fresh = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
     lost = sorted(name for name in fresh if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)
     if lost:
@@ -144,10 +145,3 @@ def _initialize_pooler(model: PreTrainedModel, fresh: list[str]) -> None:
             weight = parameters.get(name)
             if ".pooler." in name and weight is not None and weight.dim() == 2 and weight.shape[0] == weight.shape[1]:
                 weight.add_(torch.eye(len(weight)))
-
-
-def _use_eager_attention(model: PreTrainedModel) -> None:
-    try:
-        model.set_attn_implementation(ATTENTION)
-    except (ValueError, AttributeError):  # an architecture that does not support it keeps its own attention
-        return

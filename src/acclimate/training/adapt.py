@@ -124,7 +124,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         shared = {name: value for name, value in values(options).items() if name not in own} | {"progress": progress}
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
     loaded = load_language_model(model, dropout=options.dropout)
-    layers = attach(loaded.model)
+    layers = attach(to_device(loaded.model))
     if options.layout == "packed":
         check_packable(loaded.model)
     appended = add_method_virtual_tokens(loaded, method, seed)
@@ -135,7 +135,6 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         )
     print_message(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
     open_work_folder(work, config, group)
-    to_device(loaded.model)
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", options.head_tokens, seed, precision, progress, group, appended)
     about = {"paper": method.paper, "summary": method.summary}

@@ -35,21 +35,18 @@ def split_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolic
         The rows of each micro-batch.
     """
     total = len(lengths)
-    widths = np.array([policy.wide(length) for length in lengths], dtype=np.int64)
+    widths = np.array([policy.padded_width(length) for length in lengths], dtype=np.int64)
     before = np.concatenate([[0], np.cumsum(lengths)])
     cheapest = np.full(total + 1, np.inf)
     cheapest[0] = 0
     begin = np.zeros(total + 1, dtype=np.int64)
     for end in range(1, total + 1):
-        first = min(
-            int(np.searchsorted(before, before[end] - limit)), end - 1
-        )  # even without padding more would exceed the limit
-        width = np.maximum.accumulate(
-            widths[first:end][::-1]
-        )  # of the micro-batches that start one, two, ... rows before
+        # Micro-batches that start at an earlier row would exceed the limit even without padding.
+        first = min(int(np.searchsorted(before, before[end] - limit)), end - 1)
+        width = np.maximum.accumulate(widths[first:end][::-1])  # of micro-batches of one, two, ... rows
         rows = np.arange(1, len(width) + 1)
-        read = policy.price(before[end] - before[end - rows], rows * width)
-        price = np.where((read <= limit) | (rows == 1), read + policy.piece + cheapest[end - rows], np.inf)
+        read = policy.cost(before[end] - before[end - rows], rows * width)
+        price = np.where((read <= limit) | (rows == 1), read + policy.batch_overhead + cheapest[end - rows], np.inf)
         best = int(price.argmin())
         cheapest[end], begin[end] = price[best], end - 1 - best
     cuts = []
@@ -67,9 +64,9 @@ def fewest_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPoli
     """
     pieces = rows = width = real = 0
     for length in lengths:
-        rows, width, real = rows + 1, max(width, policy.wide(length)), real + length
-        if rows == 1 or policy.price(real, rows * width) > limit:
-            pieces, rows, width, real = pieces + 1, 1, policy.wide(length), length
+        rows, width, real = rows + 1, max(width, policy.padded_width(length)), real + length
+        if rows == 1 or policy.cost(real, rows * width) > limit:
+            pieces, rows, width, real = pieces + 1, 1, policy.padded_width(length), length
     return pieces
 
 
@@ -202,7 +199,7 @@ class Collator:
                 high = middle
             else:
                 low = middle + 1
-        return replace(self, tokens=high, policy=self.policy._replace(piece=FEWEST_BATCHES))
+        return replace(self, tokens=high, policy=self.policy._replace(batch_overhead=FEWEST_BATCHES))
 
     def _rows(self, lengths: list[int]) -> list[list[int]]:
         """Assign texts, longest first, to rows: one each, or first-fit into rows of the longest text."""
@@ -226,7 +223,7 @@ class Collator:
             yield rows[part]
 
     def _corrupt(self, texts: list[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return masked ids and labels with one text per row, both (texts, tokens of the longest text)."""
+        """Return masked ids and labels, both (texts, tokens of the longest text)."""
         ids, text = self._pad_rows([[place] for place in range(len(texts))], texts, len(texts[0]))
         allowed = self._maskable_positions(ids, text)
         masked, labels = self.masking(ids, text, allowed, self.vocabulary, rng)
@@ -252,7 +249,7 @@ class Collator:
         labels: np.ndarray,
         seeds: np.ndarray,
     ) -> Batch:
-        width = self.policy.wide(max(sum(len(texts[place]) for place in row) for row in rows))
+        width = self.policy.padded_width(max(sum(len(texts[place]) for place in row) for row in rows))
         ids, text = self._pad_rows(rows, texts, width)
         hidden, wanted = ids.copy(), np.full_like(ids, IGNORE_INDEX)
         here = []

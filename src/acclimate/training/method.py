@@ -22,9 +22,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.device import Precision, preserve_rng_state
 from acclimate.files import cache_folder, find_file, hash_file
-from acclimate.kernels.dropout import dropout_rates
 from acclimate.masking import Masking
-from acclimate.models import HeadLayer, UnitGroup, gate_units
+from acclimate.models import HeadLayer, UnitGroup, dropout_rates, gate_units, kernels_of
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
 from acclimate.progress import print_message
@@ -178,6 +177,7 @@ class AdaptContext:
             "device": self.device.type,
             # The split into micro-batches decides the dropout masks.
             "tokens_at_once": training_tokens(self.model),
+            "kernels": dataclasses.asdict(kernels_of(self.model)),
             "software": [__version__, torch.__version__, transformers.__version__],
             "model": fingerprint_model(self.model),
             "text": text,

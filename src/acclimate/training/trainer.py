@@ -22,7 +22,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError
 from acclimate.files import read_json, translate_disk_errors, write_json, write_text
-from acclimate.kernels.allocator import MallocTrimCallback
+from acclimate.models import kernels_of
 from acclimate.progress import Progress
 from acclimate.training.checkpoints import find_newest_checkpoint, mark_complete, remove_incomplete_checkpoints
 from acclimate.training.diagnosis import make_divergence_error
@@ -430,9 +430,8 @@ def train(
             save_every=save_every,
             appended=appended,
         )
-        trainer.add_callback(MallocTrimCallback())
-        for make in callbacks:
-            trainer.add_callback(make(trainer))
+        for callback in (*kernels_of(engine.model).callbacks(), *(make(trainer) for make in callbacks)):
+            trainer.add_callback(callback)
         checkpoint = find_newest_checkpoint(work)
         if checkpoint is not None:
             trainer.load_progress(checkpoint)

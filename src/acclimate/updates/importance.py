@@ -15,8 +15,7 @@ from transformers import PreTrainedModel
 
 from acclimate.device import Precision, autocast
 from acclimate.errors import UserError
-from acclimate.kernels.mixed_precision import step_weights
-from acclimate.models import UnitGroup, encode, language_head
+from acclimate.models import UnitGroup, encode, kernels_of, language_head
 from acclimate.objectives import Batch, mean_pool
 
 Representation = Literal["hidden", "logits"]
@@ -81,7 +80,7 @@ def summed_importance(
     shapes = {part: (len(layers), layers[0].units) for part, layers in units.items()}
     total = {part: torch.zeros(shape, device=device) for part, shape in shapes.items()}
     texts = 0
-    with _train_mode_without_gradients(model), step_weights(model, precision, device)():
+    with _train_mode_without_gradients(model), kernels_of(model).step_context(model, precision)():
         for batch in batches:
             batch = batch.to(device)
             if batch.texts != len(batch.text):

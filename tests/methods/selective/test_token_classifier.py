@@ -146,7 +146,7 @@ def test_mark_rows_ranks_the_predicted_tokens(trained, tmp_path, monkeypatch):
     for row in corpus:
         (logits,) = trained[0].logits([row.tolist()], "fp32")
         expected = [score[1] > score[0] and token > 4 for token, score in zip(row, logits, strict=True)]
-        ranks = marks.of(row)
+        ranks = marks.lookup(row)
         assert (ranks > 0).tolist() == expected
         best = np.flatnonzero(ranks == 1)
         assert not any(expected) or logits[best[0], 1] == max(logits[expected, 1])

@@ -20,7 +20,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_negative_class_and_the_size_of_the_loss(teacher, student, folder, monkeypatch, capsys):
+def test_negative_class_and_loss_scale(teacher, student, folder, monkeypatch, capsys):
     options = ["--epochs", 1, "--distill-share", 1, "--student-epochs", 1, "--precision", "fp32", "--quiet"]
     options += ["--connector", "student", "--negative", "bad"]
     losses = []
@@ -57,12 +57,12 @@ def test_a_teacher_for_all_seeds(tiny_bert, student, folder, monkeypatch, capsys
     ("arguments", "message"),
     [
         (["--seeds", 0], "seeds must be at least 1"),
-        (["--seeds", 2, "--few-shot", 4], "one teacher serves all seeds"),
-        (["--distill-share", 2], "distill_share=2.0"),
+        (["--seeds", 2, "--few-shot", 4], "all seeds share one teacher"),
+        (["--distill-share", 2], "--distill-share must be at most 1"),
         (["--teacher", "./nowhere"], "nowhere"),
     ],
 )
-def test_mistakes_are_one_line(tiny_bert, student, folder, monkeypatch, capsys, arguments, message):
+def test_errors_are_one_line(tiny_bert, student, folder, monkeypatch, capsys, arguments, message):
     options = ["--teacher", tiny_bert, "--student", student, "--task", folder, "--quiet", *arguments]
     code, _, said = call(monkeypatch, capsys, "distill", *options)
     assert code == 2

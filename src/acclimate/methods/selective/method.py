@@ -142,13 +142,13 @@ class Selective(Method):
         seed = run.seed if self.annotator_seed is None else self.annotator_seed
         marks, account = find_important_tokens(run, self.selection_options(seed))
         run.accounts[ACCOUNT_FILE] = {**account, "masking": self._summarize_masking(marks, run)}
-        masking: Masking = SelectiveMasking(marks=marks, cap=self.cap)
-        masking = masking if self.choice == "important" else RandomSameCount.like(masking)
+        masking: Masking = SelectiveMasking(store=marks, cap=self.cap)
+        masking = masking if self.choice == "important" else RandomSameCount.matching(masking)
         self._masking = masking if self.fate == "dynamic" else StaticMasking(masking, run.seed)
 
     def _summarize_masking(self, marks: TokenImportanceStore, run: AdaptContext) -> dict[str, Any]:
         """Count and report what is masked. Texts without an important token are read but contribute no loss."""
-        masked, tokens = marks.masked(self.cap), int(marks.texts[3].sum())
+        masked, tokens = marks.masked_counts(self.cap), int(marks.texts[3].sum())
         total, without, texts = int(masked.sum()), int((masked == 0).sum()), len(masked)
         share = total / max(1, tokens)
         run.say(

@@ -92,7 +92,7 @@ class TAPTER(Method):
         return [LanguageModelling(), self._regulariser]
 
     def finish(self, run: AdaptContext) -> None:
-        """Throw f away."""
+        """Remove the projection from the model."""
         delattr(run.model, PROJECTION_NAME)
 
     def file_contents(self) -> dict[str, str]:

@@ -31,42 +31,48 @@ from acclimate.tasks.options import FinetuneOptions, as_label_tuple
 from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, run_identity
 from acclimate.tasks.trainer import train
 from acclimate.training.callbacks import check_trackers, tensorboard_folder
+from acclimate.training.distributed import join_process_group
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillResult(FinetuneResult):
     """What a distillation measured.
 
-    ``seconds`` is by the clock of the call, without what the cache held; ``epoch``, ``steps`` and ``train_loss`` count
-    both phases.
+    ``seconds`` is the wall-clock time of the call, without what the cache saved; ``epoch``, ``steps`` and
+    ``train_loss`` cover both phases.
     """
 
     objective: str
     connector: str
-    """What ``"auto"`` became."""
+    """What ``"auto"`` was resolved to."""
     distilled_epochs: int
     """Epochs of the first phase."""
     disagreement: list[float]
-    """Eq. 4 of DoKTra: how many units are active in only one of the models, a mean over up to 512 train examples,
-    without dropout: before the first step, then after each epoch of both phases."""
+    """Eq. 4 of DoKTra: the number of units that are active in only one of the models.
+
+    A mean over up to 512 train examples, without dropout: before the first step, then after each epoch of both phases.
+    """
     units: int
-    """How many units there are to disagree on."""
+    """Number of units that are compared."""
     teacher_metrics: dict[str, Any]
-    """Of the teacher on the test split."""
+    """Metrics of the teacher on the test split."""
     teacher_dev_metrics: dict[str, Any] | None
     teacher_trained: bool
-    """Whether the teacher was fine-tuned here."""
+    """Whether the teacher was fine-tuned by this distillation."""
     student_metrics: dict[str, Any]
-    """Of the student on the test split, before distillation."""
+    """Metrics of the student on the test split before distillation."""
     student_dev_metrics: dict[str, Any] | None
     stage_seconds: dict[str, float]
-    """Seconds of ``teacher`` and ``student`` (their fine-tuning, zero if they knew the task), ``signs`` (reading the
-    train split with the teacher, once) and ``distillation`` (both phases). What came from the cache has the seconds of
-    when it was made, so their sum may be more than ``seconds``."""
+    """Seconds of each stage.
+
+    ``teacher`` and ``student`` (their fine-tuning, zero if they already were classifiers of the task), ``signs``
+    (reading the train split with the teacher once) and ``distillation`` (both phases). Cached stages count the seconds
+    that they originally took, so the sum can exceed ``seconds``.
+    """
 
 
 NON_IDENTITY_ARGUMENTS = ("teacher", "student", "task", "out", "teacher_out", "precision", "progress", "report_to")
-"""Arguments that do not decide the result, or that are known by their content."""
+"""Arguments that do not affect the result, or whose content is part of the identity."""
 
 
 @with_output_lock
@@ -107,68 +113,72 @@ def distill(
     negative: str | Sequence[str] | None = None,
     report_to: str | Sequence[str] | None = None,
 ) -> DistillResult:
-    """Distil a teacher of a domain into a student of any architecture, width and tokenizer (DoKTra, ACL 2022).
+    """Distill a teacher of a domain into a student of any architecture, width and tokenizer (DoKTra, ACL 2022).
 
-    The teacher learns the task with a confidence penalty, the student without; a checkpoint that already is a
-    classifier of the task's labels is taken as it is. Then the student is trained for ``epochs`` more: in the first
-    ``floor(distill_share * epochs)`` its representation of the first token learns to be active where the teacher's
-    is, and its head learns nothing; in the others it learns the labels, with a confidence penalty.
+    The teacher is fine-tuned on the task with a confidence penalty, the student without; a checkpoint that already is
+    a classifier of the task's labels is used as it is. Then the student is trained for ``epochs`` more. In the first
+    ``floor(distill_share * epochs)`` its representation of the first token learns to be active where the teacher's is,
+    and its head is not trained; in the remaining ones it learns the labels with a confidence penalty.
 
-    The defaults are the paper's, found for models of 60 to 355 million parameters; small models want learning rates
-    some three to ten times as high. As in its released code there is no warm-up and no weight decay.
+    The defaults are the paper's, for models of 60 to 355 million parameters; small models need learning rates three to
+    ten times as high. As in its released code there is no warm-up and no weight decay.
+
+    With ``out``, an interrupted run resumes from its last checkpoint when the same call is repeated.
 
     Args:
-        teacher: A classifier of the task, or any other model of the domain, such as one that ``adapt`` made.
+        teacher: A classifier of the task, or any other model of the domain, such as an adapted model.
         student: A classifier of the task, or any other model.
-        task: A classification task, also multi-label, or its folder.
-        seed: Of the student's fine-tuning and distillation, and of a random connector.
-        out: Where to save the student, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it holds the
-            result of the same call already, that is returned at once.
-        teacher_out: Where to save the teacher if it is fine-tuned here.
+        task: A classification task, possibly multi-label, or its folder.
+        seed: Random seed of the student's fine-tuning and distillation, and of a random connector.
+        out: Output directory for the student, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it already
+            holds the result of the same call, that is returned at once.
+        teacher_out: Output directory for the teacher, if it is fine-tuned here.
         objective: ``"boundary"``: which units are active. ``"kl"``: the divergence of the softened predictions, the
             paper's ablation (Table 6).
-        epochs: Of both phases together.
-        distill_share: The paper's gamma: so much of the epochs, rounded down to whole ones, distils. 0: no
-            distillation, but fine-tuning goes on with the confidence penalty.
-        learning_rate: The peak, of both phases.
-        confidence_penalty: The paper's beta_2, of the second phase.
+        epochs: Passes over the train split in both phases together.
+        distill_share: The paper's gamma: this share of the epochs, rounded down to whole ones, distils. 0: no
+            distillation, only further fine-tuning with the confidence penalty.
+        learning_rate: Peak learning rate of both phases.
+        confidence_penalty: The paper's beta_2, in the second phase.
         margin: The paper's mu.
         scale: Factor of the boundary loss: see :func:`acclimate.objectives.distillation.activation_boundary_loss`.
-        temperature: Of ``"kl"``. The released code has none.
+        temperature: Temperature of ``"kl"``. The released code has none.
         connector: Between different widths: see :class:`acclimate.modules.connectors.Connectors`.
-        connector_learning_rate: Of the connector ``"student"``. It is new and small, and is not kept: at the rate of
-            an encoder it would stay a random projection.
-        schedule: ``"shared"``: the learning rate falls linearly over both phases, as in the released code: the second
-            one, short and last, only touches up. ``"each"``: it starts from the peak again in the second phase.
-        teacher_epochs: Of the teacher's fine-tuning.
-        teacher_learning_rate: Of the same.
-        teacher_penalty: The paper's beta_1, of the same; 0 is the ablation without calibration.
-        teacher_seed: Of the same; None: ``seed``.
-        student_epochs: Of the student's fine-tuning.
-        student_learning_rate: Of the same.
-        batch_size: Examples a step, in all stages. The paper takes what fits into memory.
-        max_length: Tokens that are read of an example, in all stages, each model counting its own.
-        few_shot: Learn from so many examples of each class only, in all stages.
+        connector_learning_rate: Peak learning rate of the connector ``"student"``, which is new, small and not saved:
+            at the learning rate of an encoder it would remain a random projection.
+        schedule: ``"shared"``: the learning rate falls linearly over both phases, as in the released code, so that the
+            short second phase makes small changes. ``"each"``: it starts from the peak again in the second phase.
+        teacher_epochs: Epochs of the teacher's fine-tuning.
+        teacher_learning_rate: Peak learning rate of the same.
+        teacher_penalty: The paper's beta_1, in the same; 0 is the ablation without calibration.
+        teacher_seed: Random seed of the same; None for ``seed``.
+        student_epochs: Epochs of the student's fine-tuning.
+        student_learning_rate: Peak learning rate of the same.
+        batch_size: Examples per optimizer step, in all stages. The paper uses what fits into memory.
+        max_length: Maximum tokens per example in all stages, in tokens of each model.
+        few_shot: Train on this many examples per class only, in all stages.
         select: Which weights of the student to keep: of the ``"last"`` epoch, as the paper, or of the best on
             ``"dev"``.
         metric: What ``select="dev"`` compares, as in :func:`acclimate.tasks.finetune`.
         warmup: Share of the steps of each stage.
-        weight_decay: In all stages.
+        weight_decay: AdamW weight decay in all stages.
         precision: ``"fp32"``, ``"bf16"`` or ``"auto"``.
         progress: Show progress bars.
         negative: As in :func:`acclimate.tasks.finetune`.
-        report_to: Trackers of experiments that are told the loss of both phases, as in
-            :func:`acclimate.tasks.finetune`; those before them are in no tracker.
+        report_to: Experiment trackers for the loss of both phases, as in :func:`acclimate.tasks.finetune`; earlier
+            stages are not tracked.
 
     Raises:
-        UserError: If a model or the task cannot be used, an option has no sense, or a loss is not a number.
+        UserError: If a model or the task cannot be used, an option is invalid, or a loss becomes NaN.
     """
     asked = dict(locals())
     started = time.perf_counter()
     trackers = check_trackers(report_to)
+    if join_process_group().size > 1:
+        raise UserError("Distillation runs in one process; start it without torchrun or accelerate launch.")
     data = load_task(task) if isinstance(task, str | Path) else task
     if data.task_kind != Task.task_kind:
-        raise UserError(f"'{data.name}' is no classification task, and only those can be distilled.")
+        raise UserError(f"'{data.name}' is not a classification task; only these can be distilled.")
     none = as_label_tuple(negative)
     scoring = data.scoring(negative=none)
     options = FinetuneOptions(
@@ -188,7 +198,7 @@ def distill(
         confidence_penalty=confidence_penalty,
     )
     chosen_by = data.scoring("dev", none) if select == "dev" and data.dev else scoring
-    # All stages now: a slip in the student's fine-tuning would show when the teacher is done.
+    # Check all stages first: otherwise an error in the student's options would appear after the teacher's training.
     before = replace(options, few_shot=None, select="last", confidence_penalty=0.0)
     teaching = replace(
         before,
@@ -215,7 +225,7 @@ def distill(
     device = default_device()
     chosen = choose_precision(precision, device)
     whole = data
-    if few_shot is not None:  # one draw for both models
+    if few_shot is not None:  # the same subset for both models
         data = replace(data, train=data.few_shot(few_shot, seed))
     target = None if out is None else Path(out)
     used = {name: value for name, value in asked.items() if name not in NON_IDENTITY_ARGUMENTS}
@@ -229,7 +239,7 @@ def distill(
         check_writable(target)
     connectors = Connectors(
         connector, representation_width(teacher), representation_width(student), seed
-    )  # now: they may not suit each other
+    )  # checked before training, since their widths may not match
     instructor, teacher_seconds, teacher_trained = load_or_finetune(
         teacher, data, teaching, chosen, device, teacher_out
     )
