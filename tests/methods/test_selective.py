@@ -294,5 +294,5 @@ def test_distributed_runs_read_the_stages_from_the_cache(tiny_bert, tmp_path, fr
 
 
 def test_a_mask_rate_is_an_error(tiny_bert, tmp_path):
-    with pytest.raises(UserError, match="how much is masked"):
+    with pytest.raises(UserError, match="sets the mask rate itself"):
         run(tiny_bert, tmp_path / "out", mask_rate=0.3)

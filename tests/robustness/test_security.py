@@ -152,7 +152,7 @@ class Escaping(Method):
 
 
 def test_the_account_of_a_method_cannot_leave_the_folder(tiny_bert, tmp_path):
-    with pytest.raises(UserError, match=r"'\.\./account\.json' leads out of the folder"):
+    with pytest.raises(UserError, match=r"'\.\./account\.json' is outside the folder"):
         adapt(tiny_bert, Corpus.of(TEXTS), Escaping(), tmp_path / "out", **SHORT)
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
     adapt(tiny_bert, Corpus.of(TEXTS), Escaping("account.json"), tmp_path / "out", **SHORT)

@@ -1,4 +1,4 @@
-"""Configurations of models from scratch, and a one-line error for invalid ones."""
+"""Configurations of models from scratch, and one clear line for what makes none."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_bert_mini_is_that_of_turc_et_al():
 
 @each("family", ARCHITECTURES)
 @each("size", sorted(SIZES))
-def test_sizes_are_the_same_for_all_architectures(family, size):
+def test_sizes_mean_the_same_everywhere(family, size):
     config = make_config(family, size)
     assert (config.num_hidden_layers, config.hidden_size) == SIZES[size]
     assert config.hidden_size == 64 * config.num_attention_heads
@@ -40,7 +40,7 @@ def test_all_read_512_tokens(family):
     assert longest_text(init_model(config, 0)) == 512
 
 
-def test_single_settings_override_the_size_and_can_be_strings():
+def test_single_settings_win_over_the_size_and_may_come_as_text():
     config = make_config("distilbert", "mini", {"num_hidden_layers": "3", "dropout": "0.2", "activation": "relu"})
     assert (config.n_layers, config.dim, config.dropout, config.activation) == (3, 256, 0.2, "relu")
     assert len(make_config("modernbert", "mini", {"num_hidden_layers": 7}).layer_types) == 7
@@ -53,7 +53,7 @@ def test_a_configuration_from_a_folder_and_from_a_file(tmp_path):
         assert (config.model_type, config.embedding_size, config.num_hidden_layers) == ("electra", 64, 3)
 
 
-def test_size_and_special_tokens_follow_the_vocabulary():
+def test_the_vocabulary_decides_on_size_and_special_tokens():
     tokenizer = tiny_tokenizer()
     config = fit_config_to_tokenizer(make_config("roberta", "tiny"), tokenizer)
     assert config.vocab_size == len(tokenizer)
@@ -62,7 +62,7 @@ def test_size_and_special_tokens_follow_the_vocabulary():
     assert (modern.cls_token_id, modern.sep_token_id, modern.bos_token_id) == (2, 3, 2)
 
 
-def test_initial_weights_depend_on_the_seed_alone():
+def test_first_weights_come_from_the_seed_alone():
     config = make_config("bert", "tiny", {"num_hidden_layers": 1})
     torch.manual_seed(5)
     before = torch.random.get_rng_state()
@@ -82,21 +82,21 @@ def test_initial_weights_depend_on_the_seed_alone():
         ("no-such.json", None, {}, "Unknown architecture 'no-such.json'"),
         ("bert", "minni", {}, "Unknown size 'minni'"),
         ("bert", None, {"hiden_size": 64}, "Unknown setting of bert 'hiden_size'. Did you mean 'hidden_size'"),
-        ("bert", None, {"hidden_size": 250}, "hidden_size 250 cannot be split among 12 heads"),
+        ("bert", None, {"hidden_size": 250}, "hidden_size 250 is not divisible by 12 heads"),
         ("bert", None, {"hidden_size": "wide"}, "hidden_size"),
         ("bert", None, {"num_hidden_layers": 0}, "at least 1"),
         ("bert", None, {"hidden_act": "nope"}, "'nope'"),
-        ("bert", None, {"max_position_embeddings": -3}, "settings are invalid"),
-        ("bert", None, {"vocab_size": 100}, "use vocab-size"),
+        ("bert", None, {"max_position_embeddings": -3}, "cannot be built"),
+        ("bert", None, {"vocab_size": 100}, "use the option vocab_size"),
     ],
 )
-def test_invalid_input_is_explained(architecture, size, changes, message):
+def test_mistakes_are_explained(architecture, size, changes, message):
     with pytest.raises(UserError, match=message) as raised:
         make_config(architecture, size, changes)
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_a_padding_id_beyond_the_positions_is_refused():
+def test_padding_behind_the_positions_is_refused_where_they_are_counted_from_it():
     tokenizer = tiny_tokenizer()
     tokenizer.pad_token = "figure"  # somewhere late in the vocabulary
     tight = {"max_position_embeddings": tokenizer.pad_token_id + 1}

@@ -168,7 +168,7 @@ def test_a_time_budget_keeps_the_steps_it_reaches(tmp_path):
         ({"steps": None, "epochs": 1, "keep_steps": [99]}, "step 99, but the training has only 6"),
         ({"vocab_size": 5_000}, "vocabulary of .* tokens, not 5,000"),
         ({"architecture": "brt"}, "Did you mean 'bert'"),
-        ({"changes": {**TINY, "num_attention_heads": 5}}, "cannot be split among 5 heads"),
+        ({"changes": {**TINY, "num_attention_heads": 5}}, "is not divisible by 5 heads"),
         ({"tokenizer": "no-such-folder/at/all"}, "No tokenizer could be loaded"),
         ({"tokenizer": "somewhere", "vocab_size": 99}, "remove 'vocab_size'"),
         ({"max_length": 500}, "positions"),

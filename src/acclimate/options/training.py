@@ -94,7 +94,6 @@ KeepSteps = Annotated[
         OUTPUT,
         more="The copies are written to ``out/step-000100`` and so on.",
         many=True,
-        study=False,
         recorded=False,
     ),
 ]
@@ -229,7 +228,7 @@ class TrainingOptions:
         """Check that at most one budget is given."""
         given = [name for name in BUDGETS if getattr(self, name) is not None]
         if len(given) > 1:
-            raise ValueError(f"Give one of {', '.join(BUDGETS[:-1])} and {BUDGETS[-1]}, not {' and '.join(given)}")
+            raise ValueError(f"give one of {', '.join(BUDGETS[:-1])} and {BUDGETS[-1]}, not {' and '.join(given)}")
         return self
 
 
@@ -302,6 +301,7 @@ class PretrainOptions(TrainingOptions):
             DATA,
             more="Or a :class:`acclimate.corpus.Corpus`.",
             many=True,
+            recorded=False,
         ),
     ]
     out: Out = "pretrained"
@@ -312,6 +312,7 @@ class PretrainOptions(TrainingOptions):
             "Architecture, such as bert or roberta, or a Hugging Face configuration: folder, JSON file or name.",
             MODEL,
             more="See :data:`acclimate.training.pretrain.ARCHITECTURES`.",
+            recorded=False,
         ),
     ] = "bert"
     size: Annotated[
@@ -320,11 +321,14 @@ class PretrainOptions(TrainingOptions):
             "Model size: tiny, mini, small, medium (Turc et al., 2019) or base.",
             MODEL,
             default="that of the configuration",
+            recorded=False,
         ),
     ] = None
     changes: Annotated[
         dict[str, Any] | None,
-        Option("Setting of the model configuration, such as num_hidden_layers=6.", MODEL, flag="--set"),
+        Option(
+            "Setting of the model configuration, such as num_hidden_layers=6.", MODEL, flag="--set", recorded=False
+        ),
     ] = None
     tokenizer: Annotated[
         str | Path | None,

@@ -47,15 +47,12 @@ class ModelSpec(Strict):
         return self
 
 
-def _of_adaptation(given: dict[str, Any]) -> dict[str, Any]:
-    """Check the settings that one method has of its own as those of the study are checked."""
+def _adapt_value(name: str, value: Any) -> Any:
+    """Return a value to try of an option of ``adapt``, converted to its type."""
     try:
-        sound = AdaptSettings(**given).given()
-        return {name: sound[name] for name in given if name in sound}
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"'{name}': {first['msg']}" if name else first["msg"]) from error
+        return AdaptSettings.check({name: value}).get(name, value)
+    except ValueError as error:
+        raise ValueError(f"search.adapt: {error}") from error
 
 
 class MethodSpec(BaseModel):
@@ -71,7 +68,7 @@ class MethodSpec(BaseModel):
     name: str
     label: str = ""
     on: Literal["domain", "task"] | None = None
-    adapt: Annotated[dict[str, Any], AfterValidator(_of_adaptation)] = Field(default_factory=dict)
+    adapt: Annotated[dict[str, Any], AfterValidator(AdaptSettings.check)] = Field(default_factory=dict)
     search: MethodSearch | None = None
 
     @property
@@ -195,8 +192,7 @@ class StudyConfig(Strict):
             self.search = SearchSettings()
         searches: list[Any] = [self.search, *(method.search for method in self.methods)]
         for grid in (search.adapt for search in searches if search):
-            for name, values in grid.items():
-                grid[name] = [_of_adaptation({name: value}).get(name, value) for value in values]
+            grid.update({name: [_adapt_value(name, value) for value in values] for name, values in grid.items()})
         labels = [method.label for method in self.methods]
         if self.baseline not in rows:
             if "baseline" in self.model_fields_set:
@@ -234,7 +230,7 @@ class StudyConfig(Strict):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise UserError(f"{where}: {explain(error, cls)}") from error
+            raise UserError(f"{where}: {' '.join(explain(error, cls).split())}") from error
 
     def relative_to(self, folder: Path) -> StudyConfig:
         """Return a copy whose relative paths start at ``folder``; names of the hub are left alone."""
@@ -254,7 +250,7 @@ class StudyConfig(Strict):
         for method in copy.methods:
             for given in (method.model_extra, method.search and method.search.model_extra):
                 _locate(given, _files_of(method.name), folder)
-        options = [copy.adapt.model_extra, *(method.adapt for method in copy.methods)]
+        options = [copy.adapt.given(), *(method.adapt for method in copy.methods)]
         for given in (*options, *(search.adapt for search in searches if search)):
             settings = (given or {}).get("masking_settings")
             for one in settings if isinstance(settings, list) else [settings]:

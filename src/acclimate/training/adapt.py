@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, cast
 
 from acclimate.cards import write_adapted_card
-from acclimate.corpus import Corpus, tokenize
+from acclimate.corpus import Corpus, TokenDataset, tokenize
 from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_writable, safe_join, write_json
 from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, identify, resolve
-from acclimate.models import LanguageModel, attach, load_language_model, save_model
+from acclimate.models import LanguageModel, ModelKind, attach, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.encoding import check_packable
@@ -124,6 +124,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         shared = {name: value for name, value in values(options).items() if name not in own} | {"progress": progress}
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
     loaded = load_language_model(model, dropout=options.dropout)
+    kind = loaded.kind
+    _check_masking(options, kind)
     layers = attach(to_device(loaded.model))
     if options.layout == "packed":
         check_packable(loaded.model)
@@ -146,7 +148,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         )
         method.prepare(run)
         result.accounts = run.accounts
-        objectives = method.objectives()
+        objectives = [term.for_kind(kind) for term in method.objectives()]
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model)
         length = max_length + appended
@@ -154,10 +156,9 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         engine = Engine(loaded.model, objectives, precision, reference=reference, graph_tokens=kept, group=group)
         at_once = training_tokens(loaded.model, engine.student_views, length)
         chosen_by = method.masking(options.mask_rate) or hidden
-        collator = Collator.of(
-            loaded.tokenizer, chosen_by, at_once, options.layout, engine.rewritings, padding_policy(loaded.model)
-        )
-        result.masked = describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
+        policy = padding_policy(loaded.model)
+        collator = Collator.of(loaded.tokenizer, chosen_by, at_once, options.layout, engine.rewritings, policy, kind)
+        result.masked = _describe_masking(rows, collator)
         total = budget.resolve(rows, batch_size, appended)
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
@@ -194,6 +195,19 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
 
 
 adapt = verb(AdaptOptions, _adapt)
+
+
+def _check_masking(options: AdaptOptions, kind: ModelKind) -> None:
+    """Refuse masking options for a model that is trained without masking."""
+    if not kind.uses_masking and (options.masking or options.masking_settings):
+        raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'masking'.")
+
+
+def _describe_masking(rows: TokenDataset, collator: Collator) -> dict[str, Any] | None:
+    """Return some masked texts for the report; None if the model is trained without masking."""
+    if not collator.kind.uses_masking:
+        return None
+    return describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
 
 
 def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -> Method:

@@ -17,6 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, Masking, Rewriting, Vocabulary
+from acclimate.models import MASKED, ModelKind
 from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPolicy
 from acclimate.objectives import Batch, ViewInput
 from acclimate.options.training import Layout
@@ -119,8 +120,8 @@ class EpochSampler:
 def make_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
     """Return what masking needs to know about a tokenizer."""
     ordinary = np.setdiff1d(np.arange(len(tokenizer)), np.array(tokenizer.all_special_ids))
-    assert isinstance(tokenizer.mask_token_id, int)
-    return Vocabulary(tokenizer.mask_token_id, ordinary, tokenizer)
+    mask = tokenizer.mask_token_id
+    return Vocabulary(mask if isinstance(mask, int) else -1, ordinary, tokenizer)
 
 
 @dataclass(frozen=True)
@@ -137,6 +138,7 @@ class Collator:
             several texts into a row, where they do not attend to each other.
         rewritings: Further ways of writing the texts, which views ask for.
         policy: To what widths of micro-batches are rounded up, and how costly another micro-batch is.
+        kind: The kind of the model, which decides the labels.
     """
 
     vocabulary: Vocabulary
@@ -147,6 +149,7 @@ class Collator:
     layout: Layout = "padded"
     rewritings: tuple[Rewriting, ...] = ()
     policy: PaddingPolicy = MINIMAL_PADDING
+    kind: ModelKind = MASKED
 
     @classmethod
     def of(
@@ -157,12 +160,14 @@ class Collator:
         layout: Layout = "padded",
         rewritings: Sequence[Rewriting] = (),
         policy: PaddingPolicy = MINIMAL_PADDING,
+        kind: ModelKind = MASKED,
     ) -> Collator:
         """Create a collator for a tokenizer."""
         padding = tokenizer.pad_token_id
         special = np.array(sorted(tokenizer.all_special_ids))
         padding = padding if isinstance(padding, int) else 0
-        return cls(make_vocabulary(tokenizer), special, padding, masking, tokens, layout, tuple(rewritings), policy)
+        vocabulary = make_vocabulary(tokenizer)
+        return cls(vocabulary, special, padding, masking, tokens, layout, tuple(rewritings), policy, kind)
 
     def __call__(self, texts: Sequence[np.ndarray], rng: np.random.Generator) -> list[Batch]:
         """Split texts (token ids with special tokens) into micro-batches and mask them.
@@ -225,6 +230,8 @@ class Collator:
     def _corrupt(self, texts: list[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
         """Return masked ids and labels, both (texts, tokens of the longest text)."""
         ids, text = self._pad_rows([[place] for place in range(len(texts))], texts, len(texts[0]))
+        if self.kind.targets is not None:
+            return ids, self.kind.targets(ids, text)
         allowed = self._maskable_positions(ids, text)
         masked, labels = self.masking(ids, text, allowed, self.vocabulary, rng)
         assert ((labels == IGNORE_INDEX) | allowed).all()

@@ -54,9 +54,11 @@ def warm_up_head(
         parameter.requires_grad_(id(parameter) not in frozen)
     device = default_device()
     batch_size = 64
-    collator = Collator.of(loaded.tokenizer, RandomMasking(), training_tokens(model), policy=padding_policy(model))
+    collator = Collator.of(
+        loaded.tokenizer, RandomMasking(), training_tokens(model), policy=padding_policy(model), kind=loaded.kind
+    )
     steps = Budget(tokens=tokens).resolve(rows, batch_size, appended)
-    engine = Engine(model, [LanguageModelling()], choose_precision(precision, device), group=group)
+    engine = Engine(model, [LanguageModelling(kind=loaded.kind)], choose_precision(precision, device), group=group)
     data = StepDataset(rows, collator, batch_size=batch_size, steps=steps, seed=seed, group=group)
     try:
         train(

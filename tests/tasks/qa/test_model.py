@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.evaluation.qa import normalise_bioasq
+from acclimate.evaluation.qa import normalize_bioasq
 from acclimate.tasks.qa.model import best_answers
 
 
@@ -25,7 +25,7 @@ def slow(starts, ends, longest, text, count):
     for score, window, i, j in spans:
         found = text(window, i, j)
         if found:
-            answers.setdefault(normalise_bioasq(found), (found, score))
+            answers.setdefault(normalize_bioasq(found), (found, score))
     return list(answers.values())[:count]
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering
 
 from acclimate.device import Precision
-from acclimate.evaluation.qa import MAX_RANK, normalise_bioasq, qa_metrics
+from acclimate.evaluation.qa import MAX_RANK, normalize_bioasq, qa_metrics
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, TaskKind
 from acclimate.tasks.loading import load_with_head
@@ -73,8 +73,8 @@ def best_answers(
             first, extra = divmod(rest, lengths)
             span = Span(window, first, first + extra, float(flat[place]))
             found = text(span)
-            if found and normalise_bioasq(found) not in answers:
-                answers[normalise_bioasq(found)] = (found, span.score)
+            if found and normalize_bioasq(found) not in answers:
+                answers[normalize_bioasq(found)] = (found, span.score)
                 if len(answers) == count:
                     break
         seen = len(places)
