@@ -181,7 +181,7 @@ def explain_value(error: Mapping[str, Any]) -> str:
     kind, given, limits = error["type"], error["input"], error.get("ctx", {})
     if kind in BOUNDS:
         words, bound = BOUNDS[kind]
-        return f"must be {words} {limits[bound]:g}, not {given}"
+        return f"must be {words} {limits[bound]:,.12g}, not {given}"
     if kind == "literal_error":
         return f"must be {limits['expected']}, not {given!r}"
     if kind == "value_error":
