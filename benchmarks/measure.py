@@ -18,7 +18,7 @@ import torch
 
 from acclimate.device import default_device, has_fast_bf16
 from acclimate.files import write_json
-from acclimate.study.environment import environment
+from acclimate.study.summary import environment
 from benchmarks import worker
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -10,7 +10,7 @@ from tests.study.fakes import World, files, study
 
 def test_the_number_of_bins_is_said(tmp_path):
     results = compare(
-        study(files(tmp_path / "data"), seeds=1), tmp_path / "out", progress=False, parts=World().parts()
+        study(files(tmp_path / "data"), seeds=1), tmp_path / "out", progress=False, backend=World().backend()
     )
 
     def note(results):

@@ -29,13 +29,13 @@ def results(tmp_path_factory):
         {"name": "food", "corpus": str(data / "food.txt"), "tasks": [str(data / "aspect")]},
     ]
     world = World(items=600, gain=0.25)
-    return compare(study(data, domains=domains, seeds=5), folder / "out", progress=False, parts=world.parts())
+    return compare(study(data, domains=domains, seeds=5), folder / "out", progress=False, backend=world.backend())
 
 
 def small(tmp_path, **changes):
     values = study(files(tmp_path / "data"), **changes)
     values = {key: value for key, value in values.items() if value is not None}
-    return compare(values, tmp_path / "out", progress=False, parts=World().parts())
+    return compare(values, tmp_path / "out", progress=False, backend=World().backend())
 
 
 class Page(HTMLParser):
@@ -278,7 +278,7 @@ def test_where_the_baseline_failed_the_words_say_so(tmp_path):
     """All seeds of the model as it came, its loss on general text, or all seeds but the first."""
     values = study(files(tmp_path / "data"))
     world = World()
-    found = compare(values, tmp_path / "out", progress=False, parts=world.parts())
+    found = compare(values, tmp_path / "out", progress=False, backend=world.backend())
     base = [row for row in found["scores"] if row["method"] == "none"]
     line = answer(found)["places"][0]["lines"][0]["text"]
     assert f"macro-F1 {plain(100 * base[0]['macro_f1']['mean'])} → " in line
@@ -288,7 +288,7 @@ def test_where_the_baseline_failed_the_words_say_so(tmp_path):
         for path in cells.glob("*.json"):
             if lost(json.loads(path.read_text())["description"]):
                 path.unlink()
-        return compare(values, tmp_path / "out", progress=False, parts=world.parts(), report_only=True)
+        return compare(values, tmp_path / "out", progress=False, backend=world.backend(), report_only=True)
 
     some = lose(lambda cell: "none" in cell and not cell.endswith("0"))
     (kept,) = [row for row in some["scores"] if row["method"] == "none"]

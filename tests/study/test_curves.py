@@ -1,4 +1,4 @@
-"""Curves from a log: both kinds of lines, broken ones, many; and how the report shows them."""
+"""Learning curves from a log, and in the report."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from scipy import stats
 
 from acclimate.report.curves import curves, values
 from acclimate.study import compare
-from acclimate.study.curves import CURVE_POINTS, read_curves
+from acclimate.study.jobs.adapt import CURVE_POINTS, read_curves
 from tests.study.fakes import World, study
 
 
-def test_both_kinds_of_lines_are_told_apart(tmp_path):
+def test_both_kinds_of_lines_are_distinguished(tmp_path):
     log = tmp_path / "log.jsonl"
     entries = [{"step": step, "tokens": 10 * step, "loss": 3.0, "terms": {"mlm": 3.0}} for step in range(1, 501)]
     aside = [{"step": step, "tokens": 10 * step, "heldout": {"loss": 4.0, "terms": {"mlm": 4.0}}} for step in (0, 500)]
@@ -35,7 +35,7 @@ def test_a_curve_has_the_points_that_have_its_term():
 
 @pytest.fixture
 def results(folder, tmp_path, no_report):
-    return compare(study(folder), tmp_path / "out", progress=False, parts=World().parts())
+    return compare(study(folder), tmp_path / "out", progress=False, backend=World().backend())
 
 
 def test_each_term_has_a_panel_and_held_out_text_a_dashed_line(results):

@@ -158,6 +158,8 @@ class TaskSpec(FinetuneSettings):
         return self
 
 
+FIRST_STAGE = ("first_epochs", "first_learning_rate")
+"""Settings of a task that are options of ``finetune`` about the task that is learnt before it."""
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 """Settings that say how long to adapt, one of which is given at most."""
 

@@ -1,4 +1,4 @@
-"""What a study file says about distillation."""
+"""The ``distill`` section of a study file."""
 
 from __future__ import annotations
 
@@ -27,28 +27,29 @@ class TeacherSpec(Strict):
     @model_validator(mode="after")
     def _one(self) -> TeacherSpec:
         if (self.model is None) == (self.path is None):
-            raise ValueError("a teacher is {model: NAME, method: LABEL} of this study, or {path: FOLDER}: give one")
+            raise ValueError(
+                "a teacher is {model: NAME, method: LABEL} of this study or {path: FOLDER}: give one of them"
+            )
         return self
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """Name of the teacher in labels."""
         return Path(self.path).name if self.path else f"{self.model}, {self.method}"
 
 
 class DistillSpec(BaseModel):
-    """A row of a study whose students learn each task from a teacher: ``{teacher, label?, students?, **settings}``.
+    """A row of a study whose students are distilled from a teacher: ``{teacher, label?, students?, **settings}``.
+
+    Other keys are settings of :func:`acclimate.distill`. Teacher and student are fine-tuned with the study's settings
+    of fine-tuning unless these settings override them.
 
     Attributes:
-        teacher: Where the knowledge of the domain comes from.
-        label: What the row is called.
-        students: Names of models of the study; None: all but the teacher's.
-        domains: Names of the domains that the row is for; None: all.
-        search: Values to try of settings of this row, in place of those that the study's ``search`` has under
-            ``distill``.
-
-    Other keys are settings of :func:`acclimate.distill`. What the study says about fine-tuning holds for the
-    fine-tuning of the teacher and of the student, unless these settings say otherwise.
+        teacher: The teacher.
+        label: Row label in the tables.
+        students: Names of models of the study; None for all but the teacher's.
+        domains: Names of the domains that the row is for; None for all.
+        search: Values to try for settings of this row, in place of those under ``search.distill``.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -60,15 +61,15 @@ class DistillSpec(BaseModel):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of distillation that were given."""
+        """Settings of distillation, without defaults."""
         return {name: parse_number(value) for name, value in (self.model_extra or {}).items()}
 
-    def taught(self, models: Sequence[str]) -> list[str]:
+    def student_names(self, models: Sequence[str]) -> list[str]:
         """Return the names of the students; ``models`` are those of the study."""
         return self.students or [model for model in models if model != self.teacher.model]
 
     def is_for(self, domain: str) -> bool:
-        """Say whether the row is for a domain."""
+        """Return whether the row is for a domain."""
         return self.domains is None or domain in self.domains
 
     @model_validator(mode="after")
