@@ -1,1 +1,1 @@
-"""Measurements: speed and memory against what people run today, how cost grows, and loss curves."""
+"""Speed and memory of training, compared with what people use today."""

@@ -1,4 +1,4 @@
-"""What the documentation shows must run."""
+"""Code on the pages runs, the study page is complete, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -16,10 +16,34 @@ from acclimate.training import adapt
 from acclimate.training import method as registry
 from tests.tiny import TEXTS
 
-DOCS = Path(__file__).resolve().parents[1] / "docs"
+ROOT = Path(__file__).resolve().parents[1]
+DOCS = ROOT / "docs"
 
 
-def test_the_method_of_the_page_trains(tiny_bert, tmp_path, monkeypatch):
+def anchors(page: str) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", re.sub(r"```.*?```", "", page, flags=re.S), flags=re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_link_between_pages_leads_somewhere():
+    pages = [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]
+    assert len(pages) > 20
+    broken = []
+    for page in pages:
+        for target in re.findall(r"\]\((?!https?:)([^)\s]+)\)", page.read_text(encoding="utf-8")):
+            path, _, anchor = target.partition("#")
+            file = (page.parent / path).resolve() if path else page
+            if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
+                broken.append(f"{page.relative_to(ROOT)}: {target}")
+    assert not broken
+
+
+def test_performance_page_is_short():
+    assert len((DOCS / "dev" / "performance.md").read_text(encoding="utf-8").splitlines()) <= 150
+
+
+def test_the_method_on_the_page_trains(tiny_bert, tmp_path, monkeypatch):
     page = (DOCS / "write-your-own-method.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)
     try:
@@ -36,7 +60,7 @@ def test_the_method_of_the_page_trains(tiny_bert, tmp_path, monkeypatch):
         registry.REGISTRY.entries.pop("consistency", None)
 
 
-def test_the_page_on_the_study_file_has_every_key_and_its_file_is_one():
+def test_the_study_page_has_a_valid_file_and_every_key():
     page = (DOCS / "study.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.S)
     config = StudyConfig.of(yaml.safe_load(source))

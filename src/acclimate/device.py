@@ -1,12 +1,14 @@
-"""Choices that depend on the processor; how much is read at once is in :mod:`acclimate.models.batching`.
+"""Device, precision, random state and process-wide settings of the math libraries.
 
-The measurements behind the choices are in ``docs/performance.md``; ``benchmarks/`` repeats them.
+The measurements behind the constants are in ``docs/dev/performance.md``; ``benchmarks/`` repeats them.
 """
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import os
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import cache
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -22,17 +24,19 @@ Precision = Literal["fp32", "bf16"]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 ONEDNN_CACHE_SIZE, ONEDNN_CACHE_SIZE_AMX, TORCH_LRU_CACHE_SIZE = 512, 8_192, 16
-"""Compiled products that are kept, 0.2 to 0.6 MB each: in all, so with AMX, and once more by each thread."""
+"""Compiled matrix products (0.2 to 0.6 MB each) that oneDNN keeps without and with AMX, and torch keeps per thread."""
 TRUE_VALUES = ("y", "yes", "t", "true", "on", "1")
-"""What ``accelerate`` takes for it in an environment variable."""
+"""What ``accelerate`` reads as true in an environment variable."""
+MAX_FP32_ERROR = 2e-6
+"""Relative error of a matrix product above which it was not computed in float32."""
 
 
 def default_device() -> torch.device:
-    """Return the accelerator if there is one and ``accelerate`` was not told to leave it alone, else the CPU."""
+    """Return the accelerator of this process, or the CPU if there is none or ``ACCELERATE_USE_CPU`` is set."""
     if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() in TRUE_VALUES:
         return torch.device("cpu")
     rank = int(os.environ.get("LOCAL_RANK", "0"))  # torchrun numbers the processes of a machine
-    return torch.device("cuda", rank % torch.cuda.device_count())  # some launchers show each process its own one only
+    return torch.device("cuda", rank % torch.cuda.device_count())  # some launchers show each process only its own
 
 
 def to_device(model: ModuleT) -> ModuleT:
@@ -41,9 +45,9 @@ def to_device(model: ModuleT) -> ModuleT:
 
 
 def preserve_rng_state() -> AbstractContextManager[None]:
-    """Return a context after which the random generators are as before: of the CPU and of the device that is used.
+    """Return a context that restores the random generators of the CPU and of the default device.
 
-    By itself ``fork_rng`` opens every accelerator that it sees, hundreds of megabytes on each.
+    Without a list of devices, ``fork_rng`` initialises every accelerator, with hundreds of megabytes on each.
     """
     device = default_device()
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
@@ -51,14 +55,14 @@ def preserve_rng_state() -> AbstractContextManager[None]:
 
 @cache
 def has_fast_bf16(kind: str = "cpu") -> bool:
-    """Say whether ``kind`` (``"cpu"`` or ``"cuda"``) multiplies bfloat16 in hardware: asked, not assumed."""
+    """Return whether ``kind`` (``"cpu"`` or ``"cuda"``) multiplies bfloat16 in hardware."""
     if kind == "cuda":
         return torch.cuda.is_available() and torch.cuda.is_bf16_supported(including_emulation=False)
     return _cpu_supports("avx512_bf16") or has_amx()
 
 
 def has_amx() -> bool:
-    """Say whether the processor multiplies tiles of bfloat16 (AMX)."""
+    """Return whether the CPU multiplies tiles of bfloat16 (AMX)."""
     return _cpu_supports("amx_tile")
 
 
@@ -67,7 +71,7 @@ def _cpu_supports(instructions: str) -> bool:
 
 
 def choose_precision(precision: str = "auto", device: torch.device | None = None) -> Precision:
-    """Resolve ``"auto"`` to bf16 where the hardware multiplies it, else fp32.
+    """Resolve ``"auto"`` to bf16 where the hardware multiplies it, else to fp32.
 
     Raises:
         UserError: If ``precision`` is not one of auto, fp32 and bf16.
@@ -82,18 +86,18 @@ def choose_precision(precision: str = "auto", device: torch.device | None = None
 
 
 def autocast(precision: Precision, device: torch.device) -> AbstractContextManager:
-    """Return the context in which a forward of that precision runs; the weights stay in fp32."""
+    """Return the context in which a forward pass of that precision runs; the weights stay in fp32."""
     if precision == "fp32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
 
 
 def use_single_device(arguments: TrainingArguments) -> TrainingArguments:
-    """Keep a ``Trainer`` that one process runs on one device, in the precision that was asked for.
+    """Keep a ``Trainer`` on the device of its process and in the requested precision.
 
-    By itself it spreads every batch over all GPUs that it sees (``nn.DataParallel``): steps of several times the batch
-    size, and a model in a wrapper. Who wants several devices starts several processes; and ``accelerate launch`` tells
-    these a precision by the environment, which would be that of the forwards whatever the run says of itself.
+    By default it spreads each batch over all visible GPUs (``nn.DataParallel``), which multiplies the batch size and
+    wraps the model; several devices take several processes here. And ``accelerate launch`` sets a precision through
+    the environment, which would override the requested one.
     """
     arguments._n_gpu = min(1, arguments.n_gpu)
     arguments.mixed_precision = "bf16" if arguments.bf16 else "no"
@@ -101,13 +105,13 @@ def use_single_device(arguments: TrainingArguments) -> TrainingArguments:
 
 
 def _set_onednn_cache_sizes() -> None:
-    """Say how many of the kernels that oneDNN compiles are kept, one for each shape of each product.
+    """Set how many compiled matrix products oneDNN and torch keep, unless the environment sets it.
 
-    Texts make more than a thousand shapes. With AMX a kernel takes 5 to 10 ms to compile, longer than most of the
-    products, so all are kept; elsewhere it takes about 1 ms, and those that come again soon are enough. Besides, torch
-    keeps in each thread the last 1,024 that it used, which only holds on to what oneDNN gives up.
+    oneDNN compiles one kernel per shape of each product, and texts have more than a thousand shapes. With AMX,
+    compiling takes 5 to 10 ms, longer than most products, so all are kept. Without, it takes about 1 ms, and keeping
+    the recent ones is enough. Torch also keeps the last 1,024 per thread, which only delays freeing them.
 
-    Has no effect on a process that has multiplied already, nor on who has set the variables.
+    It has no effect after the first product of a process.
     """
     os.environ.setdefault(
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(ONEDNN_CACHE_SIZE_AMX if has_amx() else ONEDNN_CACHE_SIZE)
@@ -116,25 +120,25 @@ def _set_onednn_cache_sizes() -> None:
 
 
 def enable_fast_fp32_matmul() -> bool:
-    """Let oneDNN multiply fp32 matrices on a CPU where that is still fp32, and say whether it does.
+    """Set up the math libraries for texts of many lengths; return whether fast fp32 products are on.
 
-    The switch doubles the speed on some processors with AVX-512, changes nothing on others, and on some silently
-    computes in bfloat16. Also says how many of the kernels that oneDNN compiles are kept, and on an accelerator that
-    attention is not cuDNN's, which plans anew for each shape: texts make new ones at every step.
+    On some CPUs with AVX-512, "medium" precision doubles the speed of fp32 products; on others it silently computes
+    in bfloat16, so it is used only where a test product is exact. On an accelerator, cuDNN's attention is turned off,
+    because it plans anew for each shape.
     """
-    _set_onednn_cache_sizes()  # before the first product, which may be the one that judges the switch
+    _set_onednn_cache_sizes()  # before the first product, which may be the test product
     if torch.cuda.is_available():
         torch.backends.cuda.enable_cudnn_sdp(False)
         return False
     if not _medium_precision_is_exact():
         return False
-    torch.set_float32_matmul_precision("medium")  # at each call: another library may have set it back
+    torch.set_float32_matmul_precision("medium")  # on each call: another library may have reset it
     return True
 
 
 @cache
 def _medium_precision_is_exact() -> bool:
-    """Judge the switch by the error of one product against float64 (true fp32: below 2e-6 relative)."""
+    """Compare one product in medium precision with float64."""
     before = torch.get_float32_matmul_precision()
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(256, 384, generator=generator), torch.randn(384, 256, generator=generator)
@@ -142,25 +146,25 @@ def _medium_precision_is_exact() -> bool:
     torch.set_float32_matmul_precision("medium")
     error = ((a @ b).double() - exact).norm() / exact.norm()
     torch.set_float32_matmul_precision(before)
-    return bool(error < 2e-6)
+    return bool(error < MAX_FP32_ERROR)
 
 
-def uses_eager_attention(device: torch.device) -> bool:
-    """Say whether attention is computed step by step instead of by the fused kernel.
+def trim_memory() -> None:
+    """Return memory that a finished job has freed to the system, where the C library can (glibc).
 
-    On a CPU the backward of the fused kernel in bfloat16 takes five times as long as the written-out one.
+    Small blocks that live on keep the pages around them from being returned. A process that fine-tunes ten times
+    would hold three times the memory that it needs.
     """
-    return device.type == "cpu"
+    gc.collect()
+    malloc_trim()
 
 
-def can_unpad_on(device: torch.device) -> bool:
-    """Say whether leaving padding out and putting it back pays; on an accelerator it has not been measured."""
-    return device.type == "cpu"
+def malloc_trim() -> None:
+    """Return the free pages of the heap to the system."""
+    call_libc("malloc_trim", 0)
 
 
-def uses_bf16_weights(precision: Precision, device: torch.device) -> bool:
-    """Say whether a training step reads bfloat16 copies of the weights; the trained ones stay in fp32 either way.
-
-    On a CPU it saves the casts of autocast; on an accelerator these cost little, and it has not been measured there.
-    """
-    return precision == "bf16" and device.type == "cpu"
+def call_libc(function: str, *arguments: int) -> None:
+    """Call a function of the C library; do nothing where it does not exist."""
+    with suppress(OSError, AttributeError, TypeError):
+        getattr(ctypes.CDLL(None), function)(*arguments)

@@ -128,7 +128,10 @@ def output_lock(out: str | Path) -> Iterator[None]:
 
 
 def with_output_lock(function: Callable[P, R]) -> Callable[P, R]:
-    """Wrap a function that writes its argument ``out``: it runs as :func:`output_lock`, unless ``out`` is None."""
+    """Wrap a function so that it holds the :func:`output_lock` of the folder that it writes.
+
+    The folder is its argument ``out``, or the attribute ``out`` of its only argument; if it is None there is no lock.
+    """
     signature = inspect.signature(function)
 
     @functools.wraps(function)
@@ -136,9 +139,11 @@ def with_output_lock(function: Callable[P, R]) -> Callable[P, R]:
         bound = signature.bind(*args, **options)
         bound.apply_defaults()
         # Of the processes that torchrun starts for one run, the first writes and holds the claim for all.
-        if bound.arguments["out"] is None or int(os.environ.get("RANK") or 0) > 0:
+        given = bound.arguments
+        out = given["out"] if "out" in given else next(iter(given.values())).out
+        if out is None or int(os.environ.get("RANK") or 0) > 0:
             return function(*args, **options)
-        with output_lock(bound.arguments["out"]):
+        with output_lock(out):
             return function(*args, **options)
 
     return alone

@@ -1,7 +1,4 @@
-"""How far a count has come, in lines of their own: for logs, where no bar can be drawn.
-
-Progress on stderr that only shows up for work that takes a while: a bar, or lines where there is no terminal.
-"""
+"""Progress on stderr: a bar on a terminal or in a notebook, an occasional line in a log."""
 
 from __future__ import annotations
 
@@ -13,141 +10,163 @@ from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
-    SpinnerColumn,
+    TaskProgressColumn,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.progress import Progress as Bar
+from rich.progress import Progress as RichProgress
 
 FIRST_LINE_SECONDS, MAX_INTERVAL_SECONDS = 10.0, 300.0
-"""Seconds until the first line, and between two lines at most; else half of the time until now."""
+"""In a log: seconds until the first line, and the longest pause between lines.
+
+The pause grows with the work: it is half of the elapsed time, within these two limits."""
+REDRAW_SECONDS = 0.1
 
 
-class ProgressLines:
-    """Writes to stderr now and then how far a count has come, and how long the rest will take."""
+class Progress:
+    """Shows how far a count has come; a context manager.
 
-    def __init__(self, title: str, total: float | None, *, unit: str = "") -> None:
-        """Start the clock; nothing is written yet.
+    Without a terminal it writes a line after 10 seconds and then ever more rarely. All output goes to stderr.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        total: float | None,
+        *,
+        unit: str = "",
+        enabled: bool = True,
+        delay: float = 2.0,
+        persistent: bool = False,
+    ) -> None:
+        """Start the clock; nothing is shown yet.
 
         Args:
             title: What is being done.
-            total: The count at which it is done, or None if that is not known.
-            unit: What is counted; without one the share is told, but no counts.
+            total: The count at which the work is finished; None if unknown.
+            unit: What is counted. Without a unit only the percentage is shown.
+            enabled: Whether to show anything at all.
+            delay: Seconds before the bar appears, so that short work shows none.
+            persistent: Whether the last state remains visible: the bar stays on the terminal, and a log gets a last
+                line even if it had none before, unless the work fails.
         """
-        self._title = title
-        self.total = total
-        self._unit = unit
+        self._title, self._total, self._unit, self._persistent = title, total, unit, persistent
+        self._console = Console(stderr=True)
+        self._enabled = enabled
+        self._draws = self._console.is_terminal or self._console.is_jupyter
         self._start = time.monotonic()
-        self._next = FIRST_LINE_SECONDS
-        self._seen: tuple[float, float] | None = None
-        self._count = 0.0
-        self._told: float | None = None
+        self._count, self._note = 0.0, ""
+        self._first: tuple[float, float] | None = None  # the first count, and the elapsed time when it came
+        self._written: float | None = None
+        self._due = delay if self._draws else FIRST_LINE_SECONDS
+        self._bar = RichProgress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn() if unit else TaskProgressColumn(),
+            *([TextColumn(unit)] if unit else []),
+            TextColumn("{task.fields[note]}", markup=False),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self._console,
+            transient=not persistent,
+            disable=not (enabled and self._draws),
+        )
+        self._task = self._bar.add_task(title, total=total, note="")
 
-    def at(self, count: float, note: str = "") -> None:
-        """Say how far it has come, if it is time for a line."""
+    def __enter__(self) -> Progress:
+        if self._due <= 0:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._draws:
+            if self._bar.live.is_started:
+                self._redraw()
+                self._bar.stop()
+            return
+        wants_line = self._written is not None or (self._persistent and kind is None)
+        if self._enabled and wants_line and self._written != self._count:
+            self._write_line(time.monotonic() - self._start, show_remaining=False)
+
+    def update(self, count: float, note: str = "") -> None:
+        """Set the count, and show it if that is due.
+
+        Args:
+            count: How much is done.
+            note: Text to show beside it, such as the loss.
+        """
+        self._count, self._note = count, note
         elapsed = time.monotonic() - self._start
-        # The rate is that from the first count on: a resumed run did not do in its time what it found done.
-        self._seen = self._seen or (count, elapsed)
-        self._count = count
-        if elapsed >= self._next:
-            self._next = elapsed + min(max(elapsed / 2, FIRST_LINE_SECONDS), MAX_INTERVAL_SECONDS)
-            self._write(note, elapsed, self._seconds_left(elapsed))
+        # The speed is measured from the first count on: a resumed run starts with work that it did not do.
+        self._first = self._first or (count, elapsed)
+        if not self._enabled or elapsed < self._due:
+            return
+        if self._draws:
+            self._due = elapsed + REDRAW_SECONDS
+            self._bar.start()
+            self._redraw()
+        else:
+            self._due = elapsed + min(max(elapsed / 2, FIRST_LINE_SECONDS), MAX_INTERVAL_SECONDS)
+            self._write_line(elapsed)
 
-    def end(self, note: str = "", *, always: bool = False) -> None:
-        """Write a last line if there was one before that says less, or ``always`` if there was none."""
-        if always if self._told is None else self._told != self._count:
-            self._write(note, time.monotonic() - self._start, None)
+    def set_total(self, total: float) -> None:
+        """Change the count at which the work is finished."""
+        self._total = total
+        self._redraw()
+
+    def set_title(self, title: str) -> None:
+        """Change what is being done."""
+        self._title = title
+        self._redraw()
+
+    def pause(self) -> None:
+        """Remove the bar until the next update, so that another one can be shown."""
+        self._bar.stop()
+        self._due = 0.0 if self._draws else self._due
+
+    def print(self, text: str) -> None:
+        """Print a line above the bar."""
+        if self._enabled:
+            self._console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+    def _redraw(self) -> None:
+        self._bar.update(
+            self._task, completed=self._count, total=self._total, description=self._title, note=self._note
+        )
 
     def _seconds_left(self, elapsed: float) -> float | None:
-        """Return the seconds that are left at the rate until now, or None if that cannot be told."""
-        assert self._seen is not None
-        counted, since = self._count - self._seen[0], elapsed - self._seen[1]
-        if self.total is None or counted <= 0 or self._count >= self.total:
+        if self._first is None or self._total is None or self._count >= self._total:
             return None
-        return (self.total - self._count) * since / counted
+        counted, since = self._count - self._first[0], elapsed - self._first[1]
+        return (self._total - self._count) * since / counted if counted > 0 else None
 
-    def _write(self, note: str, elapsed: float, rest: float | None) -> None:
-        self._told = self._count
-        of = f" of {self.total:,.0f}" if self.total else ""
-        said = [
+    def _write_line(self, elapsed: float, show_remaining: bool = True) -> None:
+        self._written = self._count
+        of = f" of {self._total:,.0f}" if self._total else ""
+        left = self._seconds_left(elapsed) if show_remaining else None
+        parts = [
             f"{self._count:,.0f}{of} {self._unit}" if self._unit else "",
-            f"{100 * min(1.0, self._count / self.total):.0f} %" if self.total else "",
-            note.strip(),
+            f"{100 * min(1.0, self._count / self._total):.0f} %" if self._total else "",
+            self._note.strip(),
             format_duration(elapsed),
-            "" if rest is None else f"about {format_duration(rest)} left",
+            "" if left is None else f"about {format_duration(left)} left",
         ]
-        sys.stderr.write(f"{self._title}: {', '.join(filter(None, said))}\n")
+        sys.stderr.write(f"{self._title}: {', '.join(filter(None, parts))}\n")
         sys.stderr.flush()
 
 
 def format_duration(seconds: float) -> str:
-    """Return a time as minutes and seconds, or hours and minutes."""
+    """Return a duration as minutes and seconds (``"1:05 min"``), or from an hour on as hours and minutes."""
     whole = round(seconds)
     if whole < 3600:
         return f"{whole // 60}:{whole % 60:02} min"
     return f"{whole // 3600}:{whole % 3600 // 60:02} h"
 
 
-class Progress:
-    """Shows how far a count has come, from two seconds after the start on; a context manager."""
-
-    def __init__(
-        self, title: str, total: int | None, *, unit: str = "", enabled: bool = True, patience: float = 2.0
-    ) -> None:
-        """Prepare; nothing is shown yet.
-
-        Args:
-            title: What is being done.
-            total: The count at which it is done, or None if that is not known.
-            unit: What is counted.
-            enabled: Whether to show anything at all.
-            patience: Seconds to wait before the bar appears; lines have their own.
-        """
-        self._title = title
-        self._total = total
-        self._unit = unit
-        self._begin = time.monotonic() + patience if enabled else float("inf")
-        self._bar: Bar | None = None
-        self._lines = ProgressLines(title, total, unit=unit) if enabled and not can_draw() else None
-
-    def __enter__(self) -> Progress:
-        return self
-
-    def at(self, count: int) -> None:
-        """Say how far it has come."""
-        if self._lines is not None:
-            self._lines.at(count)
-            return
-        if self._bar is None:
-            if time.monotonic() < self._begin:
-                return
-            middle = [SpinnerColumn()] if self._total is None else [BarColumn()]
-            end = [TimeElapsedColumn()] if self._total is None else [TimeElapsedColumn(), TimeRemainingColumn()]
-            columns = [TextColumn("{task.description}"), *middle, MofNCompleteColumn(), TextColumn(self._unit), *end]
-            self._bar = Bar(*columns, console=Console(stderr=True), transient=True)
-            self._bar.start()
-            self._task = self._bar.add_task(self._title, total=self._total)
-        self._bar.update(self._task, completed=count)
-
-    def expect(self, total: int) -> None:
-        """Say that it will be done at another count than was thought."""
-        self._total = total
-        if self._lines is not None:
-            self._lines.total = total
-        if self._bar is not None:
-            self._bar.update(self._task, total=total)
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-        if self._lines is not None:
-            self._lines.end()
-
-
-def can_draw() -> bool:
-    """Whether stderr can show a bar that moves: a terminal or a notebook, not a file or a pipe."""
-    console = Console(stderr=True)
-    return console.is_terminal or console.is_jupyter
+def print_message(text: str, enabled: bool = True) -> None:
+    """Print a line to stderr."""
+    if enabled:
+        Console(stderr=True).print(text, highlight=False, markup=False)

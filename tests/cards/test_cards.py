@@ -1,4 +1,4 @@
-"""Every model folder has a card that the hub can read, and it says what was done, with what, and what came of it."""
+"""Model cards: metadata that the hub can read, method, training, data and results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acclimate.cards.card import display_name, escape_markdown, format_bytes, hu
 from acclimate.cards.results import eval_results
 from acclimate.corpus import Corpus
 from acclimate.methods import get
-from acclimate.models import load_masked_lm
+from acclimate.models import load_language_model
 from acclimate.tasks import finetune
 from acclimate.training import adapt, pretrain
 from tests.tiny import TEXTS
@@ -28,7 +28,7 @@ def card(folder) -> ModelCard:
 
 
 def rows(text, title):
-    """The cells of the tables of a section."""
+    """Return the cells of all table rows of a section."""
     section = text.split(f"## {title}\n")[1].split("\n## ")[0]
     lines = [line.strip("| ").split(" | ") for line in section.splitlines() if line.startswith("|")]
     return [cells for cells in lines if not set("".join(cells)) <= set("-")]
@@ -47,43 +47,43 @@ def test_an_adapted_model(tiny_bert, text_file, tmp_path):
     made = card(tmp_path / "out")
     assert made.data.pipeline_tag == "fill-mask" and {"acclimate", "dga"} <= set(made.data.tags)
     assert made.data.base_model is None and made.data.eval_results is None
-    assert "Ke et al., EMNLP 2022" in made.text and "Not measured" in made.text
+    assert "Ke et al., EMNLP 2022" in made.text and "Not evaluated" in made.text
     assert ["importance\\_tokens", "100"] in rows(made.text, "Method")
     assert ["steps", "2"] in rows(made.text, "Training")
     data = rows(made.text, "Data")
     assert data[1][:2] == ["reviews.txt", f"{text_file.stat().st_size} bytes"] and re.fullmatch(r"\w{32}", data[1][2])
-    assert "2 duplicates left out" in made.text
+    assert "2 duplicates removed" in made.text
     assert Corpus(text_file).fingerprint in made.text
-    assert "secret place" not in made.content  # a path says more than others should know
+    assert "secret place" not in made.content  # local paths are private
     assert "AutoModelForMaskedLM.from_pretrained('out')" in made.text
 
 
-def test_a_parameter_that_is_a_file_is_named_without_its_folder(tiny_bert, text_file, tmp_path):
+def test_file_parameters_are_named_without_their_folder(tiny_bert, text_file, tmp_path):
     words = text_file.parent / "rare words.txt"
     words.write_text("menu\n")
     vectors = text_file.parent / "wiki.npy"
-    np.save(vectors, np.ones((len(load_masked_lm(tiny_bert).tokenizer), 8), dtype=np.float32))
+    np.save(vectors, np.ones((len(load_language_model(tiny_bert).tokenizer), 8), dtype=np.float32))
     method = get("tapter", vectors=str(vectors), stop_words=str(words))
     adapt(tiny_bert, text_file, method, tmp_path / "out", **OPTIONS)
     made = card(tmp_path / "out")
-    told = rows(made.text, "Method")
-    assert ["vectors", "wiki.npy"] in told and ["stop\\_words", "rare words.txt"] in told
+    shown = rows(made.text, "Method")
+    assert ["vectors", "wiki.npy"] in shown and ["stop\\_words", "rare words.txt"] in shown
     assert "secret place" not in made.content
 
 
-def test_a_model_with_parts_of_ours_says_what_it_needs(tiny_bert, text_file, tmp_path):
+def test_a_model_with_custom_modules_has_loading_instructions(tiny_bert, text_file, tmp_path):
     adapt(tiny_bert, text_file, "mlm-adapter", tmp_path / "out", **OPTIONS)
     text = card(tmp_path / "out").text
-    assert "needs acclimate" in text and "load_masked_lm" in text and "AutoModelForMaskedLM" not in text
+    assert "needs acclimate" in text and "load_language_model" in text and "AutoModelForMaskedLM" not in text
 
 
-def test_a_fine_tuned_model_with_parts_of_ours_loads_as_its_card_says(
+def test_a_fine_tuned_model_with_custom_modules_loads_as_its_card_says(
     tiny_bert, text_file, tmp_path, task, monkeypatch
 ):
     adapt(tiny_bert, text_file, "ensemble", tmp_path / "out", **OPTIONS)
-    learnt = tmp_path / "learnt"
-    finetune(tmp_path / "out", task, epochs=1, out=learnt, progress=False, precision="fp32")
-    code = re.search(r"Load this folder with\n\n(.*?)\n\nor give", card(learnt).text, re.DOTALL)[1]
+    tuned = tmp_path / "tuned"
+    finetune(tmp_path / "out", task, epochs=1, out=tuned, progress=False, precision="fp32")
+    code = re.search(r"Load this folder with\n\n(.*?)\n\nor give", card(tuned).text, re.DOTALL)[1]
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(textwrap.dedent(code), names)
@@ -91,7 +91,7 @@ def test_a_fine_tuned_model_with_parts_of_ours_loads_as_its_card_says(
     assert names["model"].config.id2label == {0: "no", 1: "yes"}
 
 
-def test_stages_list_the_text_of_each(tiny_bert, text_file, tmp_path, task):
+def test_all_stages_list_their_text(tiny_bert, text_file, tmp_path, task):
     adapt(tiny_bert, text_file, get("dapt+tapt", task_steps=1), tmp_path / "out", task=task, **OPTIONS)
     text = card(tmp_path / "out").text
     assert len(rows(text, "Data")) == 3 and "8 documents" in text
@@ -121,14 +121,14 @@ def test_a_fine_tuned_model(tiny_bert, task, tmp_path):
     found = {entry.metric_name: entry for entry in made.data.eval_results}
     assert found["macro f1"].metric_value == pytest.approx(result.metrics["macro_f1"], abs=1e-4)
     assert found["macro f1"].metric_type == "f1" and found["macro f1"].dataset_name == "polarity"
-    assert ["test", "8"] in rows(made.text, "Data") and "one model of seed 0" in made.text
+    assert ["test", "8"] in rows(made.text, "Data") and "one model with seed 0" in made.text
     low, high = (found["macro f1"].metric_args[end] for end in ("low", "high"))
     assert 0 <= low <= result.metrics["macro_f1"] <= high <= 1 and low < high
     shown = [f"{100 * value:.1f}" for value in (result.metrics["macro_f1"], low, high)]
     assert ["macro\\_f1", *shown] in rows(made.text, "Results")
     log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert log[-1]["step"] == result.steps
-    mean = sum(line["loss"] for line in log) / len(log)  # a line for each step of so short a training
+    mean = sum(line["loss"] for line in log) / len(log)  # short runs log every step
     assert len(log) == result.steps and mean == pytest.approx(result.train_loss, rel=1e-5)
 
 
@@ -152,14 +152,14 @@ MEASURED = {
 }
 
 
-def test_what_a_study_measured_stands_in_the_card_and_in_the_index(tiny_bert, text_file, tmp_path):
+def test_results_of_a_study_are_in_the_card_and_in_the_model_index(tiny_bert, text_file, tmp_path):
     adapt(tiny_bert, text_file, "mlm", tmp_path / "out", **OPTIONS)
     write_adapted_card(tmp_path / "out", "my-model", MEASURED)
     made = card(tmp_path / "out")
     (line,) = rows(made.text, "Results")[1:]
     assert line == ["My task", "macro\\_f1", "71.2 ± 1.2", "2", "+2.1", "+0.4 to +3.9", "helped", "0.040"]
     assert ["general text", "2.000", "2.120", "+0.120", "+0.100 to +0.140"] in rows(
-        made.text, "What was learnt and what was lost"
+        made.text, "Held-out loss and forgetting"
     )
     assert "A note." in made.text and "a \\| study" in made.text
     assert made.data.model_name == "my-model"
@@ -173,10 +173,10 @@ def test_what_a_study_measured_stands_in_the_card_and_in_the_index(tiny_bert, te
     assert head[0]["name"] == "my-model" and len(head[0]["results"]) == 3
 
 
-def test_what_was_not_measured_is_said(tiny_bert, text_file, tmp_path):
+def test_missing_measurements_are_reported(tiny_bert, text_file, tmp_path):
     adapt(tiny_bert, text_file, "mlm", tmp_path / "out", **OPTIONS)
     write_adapted_card(tmp_path / "out", "m", {**MEASURED, "losses": []})
-    assert "What was forgotten of general text was not measured." in card(tmp_path / "out").text
+    assert "Forgetting of general text was not measured." in card(tmp_path / "out").text
     assert [entry["metric_type"] for entry in eval_results({**MEASURED, "losses": []})] == ["f1"]
 
 

@@ -1,4 +1,4 @@
-"""Putting a model on the hub, with a stand-in for the hub's client: nothing here reaches a network."""
+"""Uploading to the hub, with a fake client and no network."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from tests.test_cli import call, corpus  # noqa: F401  (a fixture)
 
 
 class Client:
-    """Remembers what it was asked."""
+    """Records its calls."""
 
     def __init__(self, error=None):
-        self.asked, self.error = [], error
+        self.calls, self.error = [], error
 
     def create_repo(self, repo, **options):
         if self.error:
             raise self.error
-        self.asked.append(("create", repo, options))
+        self.calls.append(("create", repo, options))
         return SimpleNamespace(repo_id=f"me/{repo}" if "/" not in repo else repo)
 
     def upload_folder(self, **options):
-        self.asked.append(("upload", options))
+        self.calls.append(("upload", options))
         return SimpleNamespace(commit_url="https://hub/commit/1")
 
 
@@ -39,32 +39,32 @@ def model(tmp_path):
 def test_a_new_repository_is_private_and_gets_the_folder(model):
     client = Client()
     assert push_to_hub(model, "name", api=client) == "https://hub/commit/1"
-    (_, name, options), (_, upload) = client.asked
+    (_, name, options), (_, upload) = client.calls
     assert name == "name" and options == {"private": True, "exist_ok": True}
     assert upload["repo_id"] == "me/name" and upload["folder_path"] == str(model)
 
-    def left_out(file):
+    def is_ignored(file):
         return any(fnmatch(file, pattern) for pattern in upload["ignore_patterns"])
 
-    kept = ["config.json", "model.safetensors", "README.md", "tokenizer.json", "log.jsonl", "importance.json"]
-    assert not any(map(left_out, kept))
+    uploaded = ["config.json", "model.safetensors", "README.md", "tokenizer.json", "log.jsonl", "importance.json"]
+    assert not any(map(is_ignored, uploaded))
     assert all(
-        map(left_out, ["acclimate.json", "predictions.jsonl", "run.json", "step-000100/config.json", ".hidden"])
+        map(is_ignored, ["acclimate.json", "predictions.jsonl", "run.json", "step-000100/config.json", ".hidden"])
     )
 
 
 def test_public_when_asked(model):
     client = Client()
     push_to_hub(model, "me/name", private=False, api=client)
-    assert client.asked[0][2]["private"] is False
+    assert client.calls[0][2]["private"] is False
 
 
-def test_what_cannot_be_pushed_is_one_line(model, tmp_path):
-    with pytest.raises(UserError, match=r"no model folder"):
+def test_errors_are_one_line(model, tmp_path):
+    with pytest.raises(UserError, match=r"not a model folder"):
         push_to_hub(tmp_path, "me/name", api=Client())
-    with pytest.raises(UserError, match=r"'a/b/c' cannot be a repository"):
+    with pytest.raises(UserError, match=r"'a/b/c' is not a valid repository name"):
         push_to_hub(model, "a/b/c", api=Client())
-    with pytest.raises(UserError, match=r"401 no token\. The model is whole.*acclimate push") as caught:
+    with pytest.raises(UserError, match=r"401 no token\. The local model is complete.*acclimate push") as caught:
         push_to_hub(model, "me/name", api=Client(RuntimeError("401 no token.\nmore lines")))
     assert "\n" not in str(caught.value)
 
@@ -81,12 +81,12 @@ def test_from_the_command_line(tiny_bert, corpus, model, tmp_path, monkeypatch, 
     monkeypatch.setattr(huggingface_hub, "HfApi", made)
     basic = ["adapt", "--model", tiny_bert, "--corpus", corpus, "--steps", 1, "--batch-size", 4, "--max-length", 24]
     code, _, _ = call(monkeypatch, capsys, *basic, "--out", tmp_path / "a", "--quiet")
-    assert code == 0 and not clients  # never by itself
+    assert code == 0 and not clients  # only on request
     code, out, _ = call(monkeypatch, capsys, *basic, "--out", tmp_path / "b", "--push-to-hub", "me/b", "--quiet")
     assert code == 0 and "https://hub/commit/1" in out
-    assert clients[0].asked[0][1] == "me/b" and clients[0].asked[1][1]["folder_path"] == str(tmp_path / "b")
+    assert clients[0].calls[0][1] == "me/b" and clients[0].calls[1][1]["folder_path"] == str(tmp_path / "b")
     code, _, err = call(monkeypatch, capsys, *basic, "--out", tmp_path / "c", "--push-to-hub", "a b", "--quiet")
-    assert code == 2 and "cannot be a repository" in err and not (tmp_path / "c").exists()
+    assert code == 2 and "not a valid repository name" in err and not (tmp_path / "c").exists()
     code, out, _ = call(monkeypatch, capsys, "push", model, "me/c", "--public")
-    assert code == 0 and clients[-1].asked[0] == ("create", "me/c", {"private": False, "exist_ok": True})
-    assert clients[-1].asked[1][1]["ignore_patterns"] == hub.IGNORED_PATTERNS
+    assert code == 0 and clients[-1].calls[0] == ("create", "me/c", {"private": False, "exist_ok": True})
+    assert clients[-1].calls[1][1]["ignore_patterns"] == hub.IGNORED_PATTERNS

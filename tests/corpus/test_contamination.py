@@ -1,4 +1,4 @@
-"""Texts that a model is judged on, planted in a corpus: found whole, nearly and inside, and nowhere else."""
+"""Evaluation texts planted in a corpus are found as exact, near and contained matches, and nowhere else."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tests.cases import each
 TEXT = "The waiter brought us a cold soup, and nobody at the table was surprised by that any more."
 LETTERS = "abcdefghijklm"
 WORD = st.text(alphabet=LETTERS, min_size=1, max_size=7)
-FOREIGN = st.text(alphabet="nopqrstuvwxyz", min_size=1, max_size=7)
+UNRELATED = st.text(alphabet="nopqrstuvwxyz", min_size=1, max_size=7)
 WORDS = st.lists(WORD, min_size=8, max_size=40)
-FEW = st.lists(st.sampled_from(["aa", "bb", "cc"]), min_size=1, max_size=40)
+REPETITIVE = st.lists(st.sampled_from(["aa", "bb", "cc"]), min_size=1, max_size=40)
 
 
 def kinds(document: str, *texts: str, rules: MatchRules | None = None) -> dict[int, str]:
@@ -27,7 +27,7 @@ def kinds(document: str, *texts: str, rules: MatchRules | None = None) -> dict[i
 
 
 def oracle(document: str, text: str, rules: MatchRules) -> str | None:
-    """The rules of the module, word by word."""
+    """A direct implementation of the rules in the docstring of the module."""
     one, other = normalize_words(document), normalize_words(text)
     if not other:
         return None
@@ -40,8 +40,8 @@ def oracle(document: str, text: str, rules: MatchRules) -> str | None:
     if union and len(letters[0] & letters[1]) / len(union) >= rules.near:
         return "near"
     sequences = [{tuple(words[i : i + 5]) for i in range(len(words) - 4)} for words in (one, other)]
-    held = len(sequences[0] & sequences[1]) / len(sequences[1])
-    return "contained" if held >= rules.contained - 1e-9 else None
+    share = len(sequences[0] & sequences[1]) / len(sequences[1])
+    return "contained" if share >= rules.contained - 1e-9 else None
 
 
 @each(
@@ -56,11 +56,11 @@ def oracle(document: str, text: str, rules: MatchRules) -> str | None:
         ("The waiter brought us a cold soup, and then something happened that we did not expect at all.", None),
     ],
 )
-def test_by_hand(document, kind):
+def test_handmade_examples(document, kind):
     assert kinds(document, TEXT) == ({0: kind} if kind else {})
 
 
-def test_short_texts_are_looked_for_as_whole_documents_only():
+def test_short_texts_are_only_compared_with_whole_documents():
     texts = ["Good food!", "the staff was kind to us all"]
     index = TextIndex(texts, MatchRules())
     assert index.short == {0, 1}
@@ -78,13 +78,13 @@ def test_other_scripts():
     assert kinds(greek.upper(), greek)[0] in ("exact", "near")  # capitals have no accents
 
 
-def test_texts_that_differ_in_their_vowels_are_not_the_same():
-    """The letters of both are the same: what tells them apart are marks."""
+def test_combining_marks_distinguish_words():
+    """The two texts have the same letters and differ only in their vowel signs."""
     assert kinds("के लिए", "को लाए") == {}
     assert kinds("को लाए।", "को लाए") == {0: "exact"}
 
 
-def test_long_documents_are_not_cut_at_marks(monkeypatch):
+def test_long_documents_are_not_cut_at_combining_marks(monkeypatch):
     monkeypatch.setattr(contamination, "MAX_PIECE_CHARACTERS", 80)
     document = " ".join(f"विद्यार्थी{number} सामान्यतः" for number in range(20))
     found: list[str] = []
@@ -94,20 +94,20 @@ def test_long_documents_are_not_cut_at_marks(monkeypatch):
 
 
 @given(WORDS, st.sampled_from(["{}", "  {}.", "«{}»"]))
-def test_a_planted_document_is_found_whatever_its_case_and_signs(words, form):
+def test_case_and_punctuation_do_not_matter(words, form):
     text = " ".join(words)
     assert kinds(form.format(text.upper()), text) == {0: "exact"}
 
 
 @settings(max_examples=150)
-@given(WORDS, st.lists(FOREIGN, max_size=30), st.lists(FOREIGN, max_size=30))
+@given(WORDS, st.lists(UNRELATED, max_size=30), st.lists(UNRELATED, max_size=30))
 def test_a_text_inside_a_document_is_found(words, before, after):
     text = " ".join(words)
     assert 0 in kinds(" ".join([*before, *words, *after]), text)
 
 
 @given(WORDS, st.data())
-def test_one_letter_more_or_less_is_near(words, data):
+def test_one_changed_character_is_a_near_match(words, data):
     text = " ".join(words)
     place = data.draw(st.integers(0, len(text)))
     changed = text[:place] + data.draw(st.sampled_from(["x", "xy", ""])) + text[place + 1 :]
@@ -117,31 +117,31 @@ def test_one_letter_more_or_less_is_near(words, data):
 
 @settings(max_examples=300)
 @given(
-    st.lists(FEW, min_size=1, max_size=6),
-    FEW,
+    st.lists(REPETITIVE, min_size=1, max_size=6),
+    REPETITIVE,
     st.sampled_from([MatchRules(), MatchRules(0.5, 0.5, 5), MatchRules(1, 1, 6)]),
 )
-def test_against_the_rules_word_by_word(texts, document, rules):
+def test_against_a_direct_implementation(texts, document, rules):
     given_texts = [" ".join(words) for words in texts]
     index = TextIndex(given_texts, rules)
     found = index.find(" ".join(document))
     wanted = {i: kind for i, text in enumerate(index.texts) if (kind := oracle(" ".join(document), text, rules))}
     for number in range(len(index.texts)):
-        # Below 0.8 the hash tables were not made for it: a near pair may be missed, but none is made up.
+        # The bands of the LSH index are chosen for 0.8: below it a near match may be missed, but none is invented.
         if wanted.get(number) != "near" or rules.near >= 0.8:
             assert found.get(number) == wanted.get(number)
         elif found.get(number) not in ("near", None):
             assert found[number] == "contained"
 
 
-@given(WORDS, st.lists(FOREIGN, min_size=1, max_size=60))
+@given(WORDS, st.lists(UNRELATED, min_size=1, max_size=60))
 def test_unrelated_text_is_not_found(words, others):
     assert kinds(" ".join(others), " ".join(words)) == {}
 
 
-@example(["a"] * 6 + ["aa", "aaaaaaa"], [], 10)  # the end of the document is less than a word away
-@given(WORDS, st.lists(st.one_of(WORD, FOREIGN), max_size=40), st.integers(10, 80))
-def test_a_long_document_read_in_pieces_gives_the_same(words, around, long):
+@example(["a"] * 6 + ["aa", "aaaaaaa"], [], 10)  # a document that ends within the last word
+@given(WORDS, st.lists(st.one_of(WORD, UNRELATED), max_size=40), st.integers(10, 80))
+def test_a_long_document_in_pieces_gives_the_same_result(words, around, long):
     document = " ".join([*around, *words, *around])
     whole = kinds(document, " ".join(words)).get(0)
     with pytest.MonkeyPatch.context() as patch:
@@ -167,29 +167,29 @@ def test_counts_examples_and_groups():
     assert find_contamination(Corpus.of(documents[3:]), texts).flagged == 0
 
 
-def test_a_corpus_without_them_is_another_corpus():
-    corpus = Corpus.of([TEXT, "a text of its own", f"Also here: {TEXT}"])
+def test_removing_contaminated_documents():
+    corpus = Corpus.of([TEXT, "a different text", f"Also here: {TEXT}"])
     found = find_contamination(corpus, {"t": [TEXT]})
     clean = corpus.without(found.digests)
-    assert list(clean) == ["a text of its own"]
-    assert clean.report.leaked == 2 and "2 with texts that a task is judged on" in clean.report.summary()
+    assert list(clean) == ["a different text"]
+    assert clean.report.leaked == 2 and "2 with evaluation texts" in clean.report.summary()
     assert clean.fingerprint != corpus.fingerprint == corpus.without([]).fingerprint
     assert clean.fingerprint == corpus.without(reversed(found.digests)).fingerprint
     assert len(list(corpus)) == 3 and not find_contamination(clean, {"t": [TEXT]}).flagged
-    with pytest.raises(UserError, match="Nothing of the corpus is left"):
+    with pytest.raises(UserError, match="No document of the corpus is left"):
         list(Corpus.of([TEXT]).without(found.digests))
 
 
-def test_a_limit_reaches_no_document_that_was_not_looked_at():
+def test_a_limit_never_lets_in_a_document_that_was_not_searched():
     corpus = Corpus.of(
-        [TEXT, "a text of its own", f"Also here: {TEXT}", f"{TEXT} Once more, behind the limit."], limit=3
+        [TEXT, "a different text", f"Also here: {TEXT}", f"{TEXT} Once more, after the limit."], limit=3
     )
     found = find_contamination(corpus, {"t": [TEXT]})
     assert (found.documents, found.flagged) == (3, 2)
-    assert list(corpus.without(found.digests)) == ["a text of its own"]
+    assert list(corpus.without(found.digests)) == ["a different text"]
 
 
-def test_a_split_of_it_stays_without_them():
+def test_a_split_of_a_clean_corpus_is_clean():
     texts = [f"document number {number}" for number in range(50)]
     corpus = Corpus.of([*texts, TEXT])
     clean = corpus.without(find_contamination(corpus, {"t": [TEXT]}).digests)
@@ -213,10 +213,10 @@ def test_memory_does_not_grow_with_the_corpus():
     assert peak(2000) < peak(100) + 200_000
 
 
-def test_rules_that_make_no_sense():
-    for wrong in ({"near": 0}, {"contained": 1.5}, {"fewest_words": 3}):
+def test_invalid_thresholds():
+    for invalid in ({"near": 0}, {"contained": 1.5}, {"fewest_words": 3}):
         with pytest.raises(UserError):
-            MatchRules(**wrong)
+            MatchRules(**invalid)
 
 
 def test_without_datasketch(monkeypatch):

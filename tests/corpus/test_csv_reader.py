@@ -42,13 +42,13 @@ def test_a_bad_quote_costs_one_line(tmp_path, bad):
     assert "quote" in problems[0][1] or "expected after" in problems[0][1]
 
 
-def test_a_quote_may_not_swallow_the_file(tmp_path, monkeypatch):
+def test_an_open_quote_does_not_consume_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(csv_reader, "MAX_ROW_LINES", 50)
     rows = "".join(f"{i},row {i}\n" for i in range(500))
     records = table(tmp_path, f'id,text\n0,"open\n{rows}')
     assert len([text for _, text, problem in records if not problem]) == 500
     assert [(line, problem) for line, _, problem in records if problem] == [
-        (2, "not a row of fields (a quote is not closed)")
+        (2, "not a valid row (a quote is not closed)")
     ]
 
 
@@ -60,8 +60,7 @@ def test_tsv_without_quoting(tmp_path):
 STRAY = 'label\ttext\n1\t"This is good.\n0\tI hate the rest.\n1\tI like it."\n0\tend\n'
 
 
-def test_a_quotation_over_several_rows_of_tsv_leaves_them_rows(tmp_path):
-    """It is what people write; a field that spans lines leaves some of them with too few tabs."""
+def test_a_quotation_that_spans_several_tsv_rows_does_not_join_them(tmp_path):
     assert table(tmp_path, STRAY, "\t") == [
         (2, '"This is good.', ""), (3, "I hate the rest.", ""), (4, 'I like it."', ""), (5, "end", "")
     ]  # fmt: skip
@@ -70,7 +69,7 @@ def test_a_quotation_over_several_rows_of_tsv_leaves_them_rows(tmp_path):
 
 @each("texts", [["two\nlines", "a\ttab,\nand\ntwo lines"], ["x\n\ny", 'a "quote"\n\nand\tit']])
 @each("columns", [["text"], ["text", "label"], ["label", "text", "id"]])
-def test_fields_of_tsv_that_span_lines_stay_whole(tmp_path, columns, texts):
+def test_multi_line_tsv_fields_stay_whole(tmp_path, columns, texts):
     buffer = io.StringIO(newline="")
     writer = csv.DictWriter(buffer, columns, restval="1", delimiter="\t", lineterminator="\n")
     writer.writeheader()
@@ -99,15 +98,15 @@ def test_header(tmp_path):
     assert table(tmp_path, "") == []
 
 
-def test_damage_passes_through(tmp_path):
+def test_a_damaged_file_raises(tmp_path):
     path = tmp_path / "a.csv.gz"
-    path.write_bytes(b"no gzip")
+    path.write_bytes(b"not gzip")
     with pytest.raises(DamagedFileError):
         list(read_csv(path, "text", ","))
 
 
 @each("delimiter", [",", "\t"])
-def test_an_open_quote_loses_no_row_before_the_file_is_cut_off(tmp_path, delimiter):
+def test_an_open_quote_loses_no_row_of_a_truncated_file(tmp_path, delimiter):
     rows = "".join(f"{i}{delimiter}row {i} {i * 7919 % 9973}\n" for i in range(2_000))
     packed = gzip.compress(f'id{delimiter}text\n0{delimiter}first\n1{delimiter}"open\n{rows}'.encode())
     path = tmp_path / "a.csv.gz"
@@ -121,8 +120,6 @@ def test_an_open_quote_loses_no_row_before_the_file_is_cut_off(tmp_path, delimit
     assert [line for line, _, _ in found] == list(range(2, whole + 1))
     problems = [record for record in found if record[2]]
     if delimiter == ",":
-        assert [(line, problem) for line, _, problem in problems] == [
-            (3, "not a row of fields (a quote is not closed)")
-        ]
+        assert [(line, problem) for line, _, problem in problems] == [(3, "not a valid row (a quote is not closed)")]
     else:
         assert not problems and found[1] == (3, '"open', "")

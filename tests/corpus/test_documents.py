@@ -25,7 +25,7 @@ def documents(corpus: Corpus) -> list[str]:
 
 
 @given(texts=texts)
-def test_each_text_once_in_order_and_all_counted(texts):
+def test_each_text_is_yielded_once_in_order_and_every_record_counted(texts):
     corpus = Corpus.of(texts)
     usable = [text for text in texts if text and not text.isspace()]
     assert list(corpus) == list(dict.fromkeys(usable)) == list(corpus)
@@ -35,7 +35,7 @@ def test_each_text_once_in_order_and_all_counted(texts):
 
 
 @given(texts=texts, share=st.floats(0.05, 0.95), seed=st.integers(-5, 2**31), order=st.randoms())
-def test_a_split_is_a_partition_whatever_the_order(texts, share, seed, order):
+def test_a_split_is_a_partition_that_does_not_depend_on_the_order(texts, share, seed, order):
     train, held = (documents(part) for part in Corpus.of(texts).split(share, seed))
     assert not set(train) & set(held)
     assert set(train) | set(held) == set(Corpus.of(texts))
@@ -53,7 +53,7 @@ def test_shares_and_seeds():
     assert held.report.elsewhere == 4000 - len(first)
     assert first != set(corpus.split(0.1, 2)[1])
     assert first < set(corpus.split(0.2, 1)[1])
-    inner = set(train.split(0.5, 1)[1])  # the same seed must not draw the same numbers again
+    inner = set(train.split(0.5, 1)[1])  # the same seed must not repeat the draws of the first split
     assert inner < set(train) and 1500 < len(inner) < 2100
     assert len({part.fingerprint for part in (corpus, train, held, *corpus.split(0.1, 2))}) == 5
     for share in (0, 1, -1, 2, float("nan")):
@@ -61,7 +61,7 @@ def test_shares_and_seeds():
             corpus.split(share)
 
 
-def test_an_empty_part_says_so():
+def test_an_empty_part_is_an_error():
     corpus = Corpus.of(["one"])
     parts = corpus.split(0.5, 0)
     full = [part for part in parts if documents(part)]
@@ -92,7 +92,7 @@ def test_only_the_first_problems_are_kept():
     assert corpus.report.broken == 50 and len(corpus.report.problems) == 20
 
 
-def test_nothing_usable_says_what_was_found(tmp_path):
+def test_no_usable_document(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('[\n{"text": ""}\n]\n')
     with pytest.raises(
@@ -108,7 +108,7 @@ def test_nothing_usable_says_what_was_found(tmp_path):
         list(Corpus.of([]))
 
 
-def test_limit_and_options(tmp_path):
+def test_limit_and_layout(tmp_path):
     path = write(tmp_path, ".txt", ["a", "a", "b", "", "c"])
     assert list(Corpus(path, limit=2, txt="line")) == ["a", "b"]
     assert list(Corpus(path, txt="block")) == ["a\na\nb", "c"]
@@ -138,7 +138,7 @@ def test_reading_is_lazy_and_memory_is_flat(tmp_path):
     assert peak < 1_500_000 < path.stat().st_size / 5
 
 
-def test_fingerprint_follows_content_and_settings(tmp_path):
+def test_the_fingerprint_depends_on_content_and_settings(tmp_path):
     path = write(tmp_path, ".txt", ["a", "b"])
     first = Corpus(path).fingerprint
     assert first == Corpus(str(path)).fingerprint == Corpus([path, path]).fingerprint
@@ -151,6 +151,6 @@ def test_fingerprint_follows_content_and_settings(tmp_path):
 def test_real_files(shared):
     files = sorted((shared / "data").rglob("corpora/*/*.jsonl.gz"))
     if not files:
-        pytest.skip("no corpora here")
+        pytest.skip("no corpora in the shared folder")
     corpus = Corpus(files[0], limit=50)
     assert len(list(corpus)) == 50 and corpus.report.broken == 0

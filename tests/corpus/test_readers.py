@@ -35,8 +35,7 @@ def good(path: Path, **options) -> list[str]:
 
 
 def looks_like_rows(text: str) -> bool:
-    """Whether each line of it, quoted in a TSV of two columns, has the one tab of a row:
-    :func:`csv_reader.split_unquoted_tsv_rows`."""
+    """Whether a quoted text in a TSV of two columns is taken for several rows: see ``split_unquoted_tsv_rows``."""
     first, *others = text.split("\n")
     return bool(others) and "\t" not in first and all(line.count("\t") == 1 for line in others)
 
@@ -72,7 +71,7 @@ def test_blocks_come_back_from_txt(blocks, gap):
 
 @each("suffix", SUFFIXES)
 @given(data=st.data())
-def test_damage_anywhere_never_ends_in_a_traceback(suffix, data):
+def test_damage_anywhere_gives_records_or_a_user_error(suffix, data):
     with tempfile.TemporaryDirectory() as folder:
         path = write(Path(folder), suffix, ["one", 'two "quoted", and\tmore', "drei: größer"])
         content = bytearray(path.read_bytes())
@@ -88,7 +87,7 @@ def test_damage_anywhere_never_ends_in_a_traceback(suffix, data):
             assert all(line >= 1 and "\n" not in problem for line, _, problem in records)
 
 
-def test_a_parquet_file_with_a_broken_name_of_a_column(tmp_path):
+def test_a_parquet_column_name_that_is_not_utf8(tmp_path):
     path = tmp_path / "a.parquet"
     pyarrow.parquet.write_table(pyarrow.table({"text": ["one", "two"]}), path)
     path.write_bytes(path.read_bytes().replace(b"text", b"t\x80xt"))
@@ -111,7 +110,7 @@ def test_layout_of_txt(tmp_path):
         assert detect_txt_layout(path) == layout
 
 
-def test_lines_are_numbered_and_bad_ones_named(tmp_path):
+def test_bad_lines_are_reported_by_number(tmp_path):
     path = tmp_path / "a.jsonl"
     deep = b"[" * 100_000
     lines = [b'{"text": "ok"}', b"{broken", b"[1]", b'{"other": 1}', b'{"text": 3}', b'{"text": "\xff"}', b"", deep]
@@ -142,41 +141,41 @@ def test_undecodable_txt(tmp_path):
 
 
 @each("suffix", [".txt.gz", ".jsonl.gz", ".csv.gz", ".txt.zst", ".jsonl.zst"])
-def test_cut_off_files_give_what_they_have(tmp_path, suffix):
+def test_a_truncated_file_gives_what_it_has(tmp_path, suffix):
     draw = random.Random(0)
     texts = ["".join(draw.choices("abcdefghijklmnop", k=60)) for _ in range(20_000)]
     path = write(tmp_path, suffix, texts)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     records = list(read_records(path))
     assert "cut off" in records[-1][2]
-    kept = [text for _, text, problem in records if not problem]
-    assert 100 < len(kept) < len(texts) and kept == texts[: len(kept)]
-    assert records[-1][0] in (len(kept) + 1, len(kept) + 2)  # CSV has a header
+    read = [text for _, text, problem in records if not problem]
+    assert 100 < len(read) < len(texts) and read == texts[: len(read)]
+    assert records[-1][0] in (len(read) + 1, len(read) + 2)  # CSV has a header
 
 
-def test_frames_of_zstandard_and_members_of_gzip_are_joined(tmp_path):
+def test_several_zstandard_frames_and_gzip_members_are_joined(tmp_path):
     for suffix in (".txt.gz", ".txt.zst"):
         path = write(tmp_path, suffix, ["one", "two"])
         path.write_bytes(path.read_bytes() * 2)
         assert good(path) == ["one", "two", "one", "two"]
 
 
-def test_not_what_the_name_says(tmp_path):
+def test_the_content_does_not_match_the_extension(tmp_path):
     for name in ("a.txt.gz", "a.jsonl.zst", "a.parquet"):
-        (tmp_path / name).write_bytes(b"plain text, not packed\n" * 3)
+        (tmp_path / name).write_bytes(b"plain text, not compressed\n" * 3)
         ((line, text, problem),) = read_records(tmp_path / name)
         assert (line, text) == (1, "") and "damaged" in problem
 
 
 @each("suffix", [s for s in SUFFIXES if not s.startswith(".txt")])
-def test_missing_column_lists_the_columns(tmp_path, suffix):
+def test_a_missing_column_error_lists_the_columns(tmp_path, suffix):
     path = write(tmp_path, suffix, ["one"], column="review")
     with pytest.raises(UserError, match=r"no column 'text'.*'id', 'review'"):
         list(read_records(path))
     assert good(path, text_column="review") == ["one"]
 
 
-def test_missing_column_is_found_before_the_end(tmp_path, monkeypatch):
+def test_a_missing_column_is_found_before_the_end_of_the_file(tmp_path, monkeypatch):
     monkeypatch.setattr(readers, "MAX_ROWS_WITHOUT_COLUMN", 10)
     path = tmp_path / "a.jsonl"
     path.write_text('{"body": 1}\n' * 1000)
@@ -192,7 +191,7 @@ def iter_and_count(records, taken):
         yield record
 
 
-def test_parquet_rows_that_are_not_texts(tmp_path):
+def test_parquet_values_that_are_not_strings(tmp_path):
     import pyarrow
     import pyarrow.parquet
 
@@ -218,7 +217,7 @@ def test_reading_is_lazy(tmp_path):
     assert peak < 1_000_000
 
 
-def test_format_of():
+def test_detect_format():
     assert detect_format(Path("A.JSONL.GZ")) == ".jsonl"
     assert detect_format(Path("a.parquet")) == ".parquet"
     for name in ("a.parquet.gz", "a.json", "a.gz", "txt", "a.txt.bz2"):
@@ -227,7 +226,7 @@ def test_format_of():
 
 @each("encoding", ["utf-16", "utf-32"])
 @each("suffix", [".txt", ".jsonl", ".csv", ".txt.gz"])
-def test_wide_letters_are_said_to_be_so_and_none_is_read(tmp_path, encoding, suffix):
+def test_utf16_and_utf32_are_reported_and_not_read(tmp_path, encoding, suffix):
     path = write(tmp_path, suffix, ["a first text", "a second", "a third"])
     plain = gzip.decompress(path.read_bytes()) if suffix.endswith(".gz") else path.read_bytes()
     wide = plain.decode().encode(encoding)

@@ -32,7 +32,7 @@ def test_folders_globs_and_files(tree):
     assert names(resolve_sources([str(tree / "*.txt"), str(tree / "deep" / ".." / "b.txt")]), tree) == ["b.txt"]
 
 
-def test_a_name_with_brackets_is_a_file_first(tmp_path):
+def test_an_existing_file_is_not_taken_for_a_glob(tmp_path):
     path = tmp_path / "data[1].txt"
     path.write_text("x")
     assert resolve_sources(path) == [FileSource(path)]
@@ -43,14 +43,14 @@ def test_a_name_with_brackets_is_a_file_first(tmp_path):
     [
         ("c.txt", "no file .*c.txt"),
         ("a.json", "Did you mean '.*a.jsonl'"),
-        ("README.md", r"not known by its ending.*\.parquet.*\.zst"),
+        ("README.md", r"format of .* is unknown.*\.parquet.*\.zst"),
         ("nowhere/a.txt", "folder '.*nowhere' does not exist"),
         ("*.parquet", "matches nothing"),
         ("*.md", "matches no file of a known format"),
-        ("empty", "has no file of a known format"),
+        ("empty", "contains no file of a known format"),
     ],
 )
-def test_what_cannot_be_found_is_one_line(tree, source, message):
+def test_missing_sources_give_a_one_line_error(tree, source, message):
     (tree / "empty").mkdir(exist_ok=True)
     with pytest.raises(UserError, match=message) as error:
         resolve_sources(str(tree / source))
@@ -67,17 +67,17 @@ def test_what_cannot_be_found_is_one_line(tree, source, message):
         ("a\0.txt", "null|no file"),
     ],
 )
-def test_names_that_no_file_can_have_are_one_line(tree, monkeypatch, source, message):
+def test_invalid_paths_give_a_one_line_error(tree, monkeypatch, source, message):
     monkeypatch.chdir(tree)
     with pytest.raises(UserError, match=message) as error:
         resolve_sources(source)
     assert "\n" not in str(error.value)
 
 
-def test_nothing_named(tmp_path, monkeypatch):
+def test_an_empty_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for sources in ([], "", [""]):
-        with pytest.raises(UserError, match=r"name at least one|empty name"):
+        with pytest.raises(UserError, match=r"name at least one|name of a corpus is empty"):
             resolve_sources(sources)
     with pytest.raises(UserError, match="'hf:ag_news'"):
         resolve_sources("ag_news")
@@ -85,7 +85,7 @@ def test_nothing_named(tmp_path, monkeypatch):
         resolve_sources("someone/ag_news")
 
 
-def test_fingerprint_is_of_the_content(tmp_path):
+def test_the_fingerprint_depends_on_the_content_only(tmp_path):
     one, other = tmp_path / "a.txt", tmp_path / "b.txt"
     one.write_text("same")
     other.write_text("same")
@@ -96,18 +96,18 @@ def test_fingerprint_is_of_the_content(tmp_path):
     assert ListSource(("ab", "c")).fingerprint() != ListSource(("a", "bc")).fingerprint()
 
 
-def test_fingerprint_of_large_files(tmp_path, monkeypatch):
+def test_the_fingerprint_of_a_large_file(tmp_path, monkeypatch):
     monkeypatch.setattr("acclimate.corpus.sources.MAX_FULLY_HASHED_BYTES", 10)
     monkeypatch.setattr("acclimate.corpus.sources._HASH_CHUNK_BYTES", 4)
     path = tmp_path / "a.txt"
-    prints = set()
+    fingerprints = set()
     for text in ("abcdefghijkl", "abcdefghijkm", "xbcdefghijkl", "abcdefghijk"):
         path.write_text(text)
         os.utime(path, (1, 1))
-        prints.add(FileSource(path).fingerprint())
+        fingerprints.add(FileSource(path).fingerprint())
     os.utime(path, (2, 2))
-    prints.add(FileSource(path).fingerprint())
-    assert len(prints) == 5
+    fingerprints.add(FileSource(path).fingerprint())
+    assert len(fingerprints) == 5
 
 
 def test_hub_names():
@@ -158,7 +158,7 @@ def test_hub_errors_are_one_line(monkeypatch):
 
     rows = type("Rows", (), {"column_names": ["text"], "__iter__": lambda self: breaking()})()
     _hub(monkeypatch, lambda *_, **__: rows)
-    with pytest.raises(UserError, match="broke off at row 1: gone"):
+    with pytest.raises(UserError, match="stopped at row 1: gone"):
         list(HubSource("set").records("text", "auto"))
     with pytest.raises(UserError, match=r"no column 'body'.*'text'"):
         list(HubSource("set").records("body", "auto"))

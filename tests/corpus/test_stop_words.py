@@ -1,4 +1,4 @@
-"""Stop words: by language, from a file, and as a vocabulary spells them."""
+"""Stop words of a language or a file, and in the spelling of a tokenizer."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from tests.tiny import tiny_tokenizer
 
 
 def german(lowercase):
-    """A WordPiece of a few words, which drops accents where it drops case, as BERT's uncased ones do."""
+    """A small WordPiece tokenizer that removes accents if it lowercases, like uncased BERT."""
     backend = Tokenizer(models.WordPiece({"[UNK]": 0, "fur": 1, "für": 2, "suppe": 3, "##fur": 4}, unk_token="[UNK]"))
     backend.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     backend.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     return PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="[UNK]")
 
 
-def test_english_and_none_need_nothing(monkeypatch):
+def test_english_and_none_need_no_package(monkeypatch):
     monkeypatch.setitem(sys.modules, "stop_words", None)
     assert read_stop_words("none") == frozenset()
     for tokenizer in (None, tiny_tokenizer(), german(True)):
         assert read_stop_words("english", tokenizer) == ENGLISH_STOP_WORDS
 
 
-def test_a_file_is_read_before_a_language_is_looked_for(tmp_path, monkeypatch):
+def test_a_file_takes_precedence_over_a_language(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "german").write_text("Für\n\n und \n", encoding="utf-8")
     assert read_stop_words("german") == {"für", "und"}
 
 
-def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path):
+def test_a_byte_order_mark_is_removed(tmp_path):
     (tmp_path / "words.txt").write_text("für\nund\n", encoding="utf-8-sig")
     assert read_stop_words(str(tmp_path / "words.txt")) == {"für", "und"}
 
 
-def test_what_is_no_file_of_words_is_one_line(tmp_path):
+def test_an_unreadable_source_gives_a_one_line_error(tmp_path):
     (tmp_path / "latin.txt").write_text("für\nund\n", encoding="latin-1")
-    with pytest.raises(UserError, match=r"latin\.txt' are not UTF-8; save the file as UTF-8"):
+    with pytest.raises(UserError, match=r"latin\.txt' is not UTF-8; save it as UTF-8"):
         read_stop_words(str(tmp_path / "latin.txt"))
-    with pytest.raises(UserError, match="a file with a word a line"):
+    with pytest.raises(UserError, match="a file with one word per line"):
         read_stop_words(",".join(["the"] * 300))
     assert TAPTER(stop_words=",".join(["the"] * 300)).file_contents() == {}
 
 
-def test_words_are_looked_for_as_the_vocabulary_spells_them(tmp_path):
+def test_words_are_added_in_the_spelling_of_the_tokenizer(tmp_path):
     (tmp_path / "words.txt").write_text("für\n", encoding="utf-8")
     source = str(tmp_path / "words.txt")
     assert read_stop_words(source, german(True)) == {"für", "fur"}
@@ -62,7 +62,7 @@ def test_words_are_looked_for_as_the_vocabulary_spells_them(tmp_path):
     assert make_stop_word_mask(german(False), source)[1].tolist() == [False, False, True, False, False]
 
 
-def test_without_the_package_it_is_said_what_to_install(monkeypatch):
+def test_a_missing_package_error_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "stop_words", None)
     with pytest.raises(UserError, match=r"stop_words is 'german'.*pip install 'acclimate\[stopwords\]'"):
         read_stop_words("german")

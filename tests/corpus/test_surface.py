@@ -1,4 +1,4 @@
-"""What tokens spell, for the three kinds of tokenizers."""
+"""Surface forms of the tokens of WordPiece, byte-level BPE and SentencePiece tokenizers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def trained(kind):
 
 
 @each("kind", ["bytes", "metaspace"])
-def test_words_are_put_together_from_what_their_tokens_spell(kind):
+def test_surface_forms_join_to_the_words_of_the_text(kind):
     tokenizer = trained(kind)
     found = read_surface_forms(tokenizer)
     assert len(found) == max(tokenizer.get_vocab().values()) + 1
@@ -60,21 +60,21 @@ def test_words_are_put_together_from_what_their_tokens_spell(kind):
         (normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), "Crème  Brûlée"),
     ],
 )
-def test_text_is_spelled_as_a_tokenizer_writes_it(normaliser, expected):
+def test_text_normalizer(normaliser, expected):
     tokenizer = trained("metaspace")
     if normaliser is not None:
         tokenizer.backend_tokenizer.normalizer = normaliser
-    spelling = TextNormalizer(tokenizer)
-    assert spelling("Crème  Brûlée") == expected
-    assert (spelling.rule == "null") == (normaliser is None)
+    normalize = TextNormalizer(tokenizer)
+    assert normalize("Crème  Brûlée") == expected
+    assert (normalize.rule == "null") == (normaliser is None)
 
 
-def test_bytes_that_are_no_text_spell_nothing():
+def test_bytes_that_are_not_valid_utf8_have_no_text():
     tokenizer = trained("bytes")
     found = read_surface_forms(tokenizer)
     first_byte_of_e_acute = tokenizer.convert_tokens_to_ids("Ã")
     assert found[first_byte_of_e_acute] == SurfaceForm("", False, b"\xc3")
-    assert _read_byte_level("ĠÃ") == SurfaceForm("", True, b"\xc3"), "the space before it is one all the same"
+    assert _read_byte_level("ĠÃ") == SurfaceForm("", True, b"\xc3"), "the token begins a word all the same"
     assert found[tokenizer.convert_tokens_to_ids("Ġsoup")] == SurfaceForm("soup", True)
     assert any("é" in piece.text for piece in found)
 
@@ -88,7 +88,7 @@ def test_wordpiece():
 
 
 @each("kind", ["wordpiece", "bytes", "metaspace"])
-def test_added_words_spell_themselves_and_special_ones_nothing(kind):
+def test_added_tokens_have_their_own_text_and_special_ones_none(kind):
     tokenizer = tiny_tokenizer() if kind == "wordpiece" else trained(kind)
     tokenizer.add_tokens(["erlotinib", "naïve Bayes", AddedToken("   ", normalized=False)])
     tokenizer.add_tokens(["[DOMAIN]"], special_tokens=True)
@@ -100,14 +100,14 @@ def test_added_words_spell_themselves_and_special_ones_nothing(kind):
     assert all(found[index] == SurfaceForm("", False) for index in tokenizer.all_special_ids)
 
 
-def test_other_kinds_are_refused():
+def test_other_tokenizers_are_refused():
     backend = Tokenizer(models.WordLevel({"a": 0, "[UNK]": 1}, unk_token="[UNK]"))
     with pytest.raises(UserError, match="beginnings of words"):
         read_surface_forms(PreTrainedTokenizerFast(tokenizer_object=backend))
 
 
 @given(st.text(min_size=1, max_size=8))
-def test_byte_level_spelling_is_the_inverse_of_the_byte_alphabet(text):
+def test_reading_byte_level_tokens_inverts_the_byte_alphabet(text):
     character_of = {byte: character for character, byte in _BYTE_OF_CHARACTER.items()}
     token = "".join(character_of[byte] for byte in text.encode("utf-8", "surrogatepass"))
     try:

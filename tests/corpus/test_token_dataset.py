@@ -15,17 +15,17 @@ lists = st.lists(st.lists(st.integers(0, 2**31 - 1), max_size=5), max_size=8)
 
 
 @given(rows=lists)
-def test_lists_come_back(rows):
-    held = TokenDataset.of(rows)
-    assert [row.tolist() for row in held] == rows
-    assert held.lengths.tolist() == [len(row) for row in rows] and held.lengths.dtype == np.int32
-    assert held.tokens == sum(map(len, rows)) and len(held) == len(rows)
-    assert held.document.tolist() == list(range(len(rows))) and held.document.dtype == np.int64
-    assert TokenDataset.of(rows).fingerprint == held.fingerprint
-    assert [row.tolist() for row in pickle.loads(pickle.dumps(held))] == rows
+def test_lists_round_trip(rows):
+    dataset = TokenDataset.of(rows)
+    assert [row.tolist() for row in dataset] == rows
+    assert dataset.lengths.tolist() == [len(row) for row in rows] and dataset.lengths.dtype == np.int32
+    assert dataset.tokens == sum(map(len, rows)) and len(dataset) == len(rows)
+    assert dataset.document.tolist() == list(range(len(rows))) and dataset.document.dtype == np.int64
+    assert TokenDataset.of(rows).fingerprint == dataset.fingerprint
+    assert [row.tolist() for row in pickle.loads(pickle.dumps(dataset))] == rows
 
 
-def test_fingerprint_tells_rows_apart():
+def test_different_rows_have_different_fingerprints():
     assert len({TokenDataset.of(rows).fingerprint for rows in ([[1, 2]], [[1], [2]], [[2, 1]], [])}) == 4
 
 
@@ -35,7 +35,7 @@ def test_indexing():
     assert [row.tolist() for row in rows[1:]] == [[3], [4, 5, 6]]
     assert rows[0].dtype == np.int32 and rows.bytes == 9
     row = rows[0]
-    row[0] = 99  # collators write masks into what they get
+    row[0] = 99  # collators modify the rows that they get
     assert rows[0].tolist() == [1, 2]
     for index in (3, -4):
         with pytest.raises(IndexError):

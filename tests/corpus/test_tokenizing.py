@@ -27,7 +27,7 @@ def test_rows_partition_documents(tokenizer, texts, max_length):
 
 
 @given(size=st.integers(1, 200), max_length=st.integers(20, 40))
-def test_no_crumbs_at_the_end(tokenizer, size, max_length):
+def test_the_last_row_is_never_very_short(tokenizer, size, max_length):
     rows = tokenize(Corpus.of(["a" * size]), _long_words(tokenizer), max_length)
     lengths = rows.lengths.tolist()
     assert sum(lengths) == size + 2 * len(lengths)
@@ -52,7 +52,7 @@ def test_agrees_with_the_overflow_of_the_tokenizer(tokenizer):
     ]
 
 
-def test_special_tokens_in_the_text_are_text_and_the_tokenizer_is_left_alone(tokenizer):
+def test_special_tokens_in_a_text_are_ordinary_text_and_the_tokenizer_is_not_modified(tokenizer):
     before = tokenizer.backend_tokenizer.to_str()
     (row,) = tokenize(Corpus.of(["a [SEP] b [MASK]"]), tokenizer, 32)
     assert (row[1:-1] > 4).all()
@@ -85,7 +85,7 @@ def test_cache(tokenizer, tmp_path, monkeypatch):
     assert memory.fingerprint == first.fingerprint and memory.bytes == first.bytes
 
     def refuse(*_):
-        raise AssertionError("tokenised again")
+        raise AssertionError("tokenized again")
 
     with monkeypatch.context() as patch:
         patch.setattr(tokenizing, "_write", refuse)
@@ -106,10 +106,10 @@ def test_cache(tokenizer, tmp_path, monkeypatch):
         with pytest.raises(AssertionError):
             tokenize(Corpus(path), changed, 8, cache=tmp_path / "cache")
 
-    (again.folder / "tokens.bin").unlink()  # not cut short: the file is mapped
+    (again.folder / "tokens.bin").unlink()  # a new file: the old one is still mapped
     (again.folder / "tokens.bin").write_bytes(b"")
-    mended = tokenize(Corpus(path), tokenizer, 8, cache=tmp_path / "cache")
-    assert [row.tolist() for row in mended] == [row.tolist() for row in first]
+    repaired = tokenize(Corpus(path), tokenizer, 8, cache=tmp_path / "cache")
+    assert [row.tolist() for row in repaired] == [row.tolist() for row in first]
 
 
 def test_a_failed_run_leaves_no_cache(tokenizer, tmp_path):
@@ -153,10 +153,10 @@ def test_documents_are_read_in_bounded_batches(monkeypatch):
     assert [len(batch) for batch in tokenizing.batch_documents(["x" * 100, "y", "z"])] == [1, 2]
 
 
-def test_no_room_and_no_tokens(tokenizer):
-    with pytest.raises(UserError, match="above the 2 special tokens"):
+def test_a_row_without_room_and_a_corpus_without_tokens(tokenizer):
+    with pytest.raises(UserError, match="greater than the 2 special tokens"):
         tokenize(Corpus.of(["a"]), tokenizer, 2)
-    with pytest.raises(UserError, match="No document of the corpus gives a token"):
+    with pytest.raises(UserError, match="finds no token in any document"):
         tokenize(Corpus.of(["\u200b\x01"]), tokenizer, 8)
     rows = tokenize(Corpus.of(["\x01", "a"]), tokenizer, 8)
     assert rows.document.tolist() == [1]

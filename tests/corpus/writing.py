@@ -1,4 +1,4 @@
-"""Writes documents in every format that the corpus reads, independently of the readers."""
+"""Writes documents in every format that the corpus reads, with other libraries than the readers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ import pyarrow.parquet
 import zstandard
 
 TEXT_FORMATS = (".txt", ".jsonl", ".csv", ".tsv")
-SUFFIXES = (*(form + pack for form in TEXT_FORMATS for pack in ("", ".gz", ".zst")), ".parquet")
+SUFFIXES = (*(form + compression for form in TEXT_FORMATS for compression in ("", ".gz", ".zst")), ".parquet")
 
 
-def packed(data: bytes, name: str) -> bytes:
+def compress(data: bytes, name: str) -> bytes:
     if name.endswith(".gz"):
         return gzip.compress(data)
     if name.endswith(".zst"):
@@ -36,12 +36,12 @@ def write(folder: Path, suffix: str, texts: list[str], *, column: str = "text", 
     elif suffix.startswith(".jsonl"):
         buffer.writelines(json.dumps({"id": 1, column: t}, ensure_ascii=len(t) % 2 == 0) + end for t in texts)
     else:
-        # Before Python 3.13 csv.writer leaves a carriage return unquoted, which no reader can undo.
+        # Before Python 3.13 csv.writer does not quote a carriage return.
         quoting = csv.QUOTE_ALL if "\r" in "".join(texts) else csv.QUOTE_MINIMAL
         delimiter = "\t" if suffix.startswith(".tsv") else ","
         writer = csv.writer(buffer, delimiter=delimiter, lineterminator=end, quoting=quoting)
         writer.writerow(["id", column])
         writer.writerows([i, text] for i, text in enumerate(texts))
     data = buffer.getvalue().encode("utf-8")
-    path.write_bytes(packed(b"\xef\xbb\xbf" * bom + data, path.name))
+    path.write_bytes(compress(b"\xef\xbb\xbf" * bom + data, path.name))
     return path

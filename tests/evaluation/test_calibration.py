@@ -1,4 +1,4 @@
-"""Calibration by hand, by a plain loop over bins, and whatever the probabilities are."""
+"""Calibration metrics against handmade cases and a direct implementation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from acclimate.evaluation.calibration import calibration_metrics, expected_calib
 from tests.cases import each
 
 
-def test_single_labels_by_hand():
+def test_handmade_single_label_case():
     found = calibration_metrics([[0.9, 0.1], [0.7, 0.3], [0.65, 0.35], [0.2, 0.8]], [0, 1, 0, 1], bins=5)
     # (0.6, 0.8]: 0.7 wrong, 0.65 right, 0.8 right; (0.8, 1]: 0.9 right.
     assert [(entry["low"], entry["high"], entry["count"]) for entry in found["reliability"]] == [
@@ -22,12 +22,12 @@ def test_single_labels_by_hand():
     assert found["reliability"][0]["confidence"] == pytest.approx(2.15 / 3)
     assert found["reliability"][0]["accuracy"] == pytest.approx(2 / 3)
     assert found["ece"] == pytest.approx(3 / 4 * (2.15 / 3 - 2 / 3) + 1 / 4 * (1 - 0.9))
-    squares = 2 * (0.1**2 + 0.7**2 + 0.35**2 + 0.2**2)  # with two classes both are as far off
+    squares = 2 * (0.1**2 + 0.7**2 + 0.35**2 + 0.2**2)  # both classes have the same error
     assert found["brier"] == pytest.approx(squares / 4)
     assert found["nll"] == pytest.approx(-sum(map(math.log, (0.9, 0.3, 0.65, 0.8))) / 4)
 
 
-def test_lists_of_labels_by_hand():
+def test_handmade_multi_label_case():
     found = calibration_metrics([[0.9, 0.4], [0.2, 0.6]], [[0], [0, 1]], bins=2)
     # Decisions: 0.9 right; 0.6 for "no", right; 0.8 for "no", wrong; 0.6 right. All lie in (0.5, 1].
     assert found["ece"] == pytest.approx(abs(3 / 4 - (0.9 + 0.6 + 0.8 + 0.6) / 4))
@@ -36,7 +36,7 @@ def test_lists_of_labels_by_hand():
     assert found["reliability"][0]["count"] == 4
 
 
-def test_a_perfect_and_a_hopeless_classifier():
+def test_a_perfect_and_a_useless_classifier():
     sure = [[1.0, 0.0]] * 4
     assert calibration_metrics(sure, [0] * 4)["ece"] == calibration_metrics(sure, [0] * 4)["nll"] == 0
     wrong = calibration_metrics(sure, [1] * 4)
@@ -50,14 +50,14 @@ def test_any_probabilities(pairs, bins):
     assert sum(entry["count"] for entry in found["reliability"]) == len(pairs)
     assert all(entry["low"] - 1e-9 <= entry["confidence"] <= entry["high"] + 1e-9 for entry in found["reliability"])
     assert 0 <= found["ece"] <= 1 and 0 <= found["brier"] <= 2 and math.isfinite(found["nll"])
-    assert calibration_metrics(rows[::-1], gold[::-1], bins) == found  # not even the last bit depends on the order
+    assert calibration_metrics(rows[::-1], gold[::-1], bins) == found  # exactly, whatever the order
 
 
-# No probability but one half lies on the edge of a bin, which is no exact float.
+# Avoids probabilities at the edges of bins, where rounding decides.
 @given(st.lists(st.tuples(st.integers(0, 996), st.booleans()), min_size=1, max_size=30), st.integers(1, 20))
-def test_as_a_plain_loop_over_bins(pairs, bins):
-    shares = [(2 * number + 1) / 1994 for number, _ in pairs]
-    rows, gold = [[p, 1 - p] for p in shares], [int(second) for _, second in pairs]
+def test_against_a_direct_implementation(pairs, bins):
+    probabilities = [(2 * number + 1) / 1994 for number, _ in pairs]
+    rows, gold = [[p, 1 - p] for p in probabilities], [int(second) for _, second in pairs]
     sure = [(max(row), (row[0] < row[1]) == truth) for row, truth in zip(rows, gold, strict=True)]
     error = 0.0
     for number in range(bins):
@@ -68,7 +68,7 @@ def test_as_a_plain_loop_over_bins(pairs, bins):
     assert calibration_metrics(rows, gold, bins)["ece"] == pytest.approx(error)
 
 
-def test_pooled_bins_are_those_of_all_predictions():
+def test_pooled_bins_equal_those_of_all_predictions():
     rows, gold = [[0.9, 0.1], [0.7, 0.3], [0.65, 0.35], [0.2, 0.8], [0.5, 0.5]], [0, 1, 0, 1, 1]
     whole = calibration_metrics(rows, gold)
     joined = pool_bins(
@@ -84,6 +84,6 @@ def test_pooled_bins_are_those_of_all_predictions():
 
 
 @each(("rows", "gold"), [([], []), ([[1.0]], [0, 0])])
-def test_what_cannot_be_measured(rows, gold):
-    with pytest.raises(ValueError, match="do not belong"):
+def test_invalid_input(rows, gold):
+    with pytest.raises(ValueError, match="do not match"):
         calibration_metrics(rows, gold)

@@ -1,4 +1,4 @@
-"""A model that says the same of everything is told from one that is right to."""
+"""Detection of models that predict the same answer for almost every item."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 from acclimate.evaluation.collapse import MIN_ITEMS, find_collapse
 
 
-def test_one_class_for_all():
+def test_one_class_for_all_items():
     gold = [0, 1] * 20
     assert find_collapse(gold, [1] * 40) == (1, 40)
     assert find_collapse(gold, [1] * 38 + [0] * 2) is None
     assert find_collapse([0, 1] * 200, [1] * 398 + [0] * 2) == (1, 398)
 
 
-def test_a_model_that_is_right_may_say_one_thing():
+def test_a_correct_model_has_not_collapsed():
     assert find_collapse([1] * 40, [1] * 40) is None
     assert find_collapse([1] * 96 + [0] * 4, [1] * 100) is None
 
 
-def test_few_items_say_nothing():
+def test_too_few_items():
     assert find_collapse([0, 1] * (MIN_ITEMS // 2 - 1), [0] * (MIN_ITEMS - 2)) is None
     assert find_collapse([], []) is None
 
@@ -31,15 +31,15 @@ def test_lists_of_labels_and_answers():
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), max_size=60))
-def test_it_is_what_the_definition_says(items):
+def test_against_the_definition(items):
     gold, predicted = [a for a, _ in items], [b for _, b in items]
     found = find_collapse(gold, predicted)
     shares = {answer: predicted.count(answer) for answer in predicted}
-    odd = [
+    collapsed = [
         answer
         for answer, count in shares.items()
         if len(items) >= 20 and count > 0.99 * len(items) and count - gold.count(answer) > 0.05 * len(items)
     ]
-    assert (found is None) == (not odd)
+    assert (found is None) == (not collapsed)
     if found:
-        assert found == (odd[0], shares[odd[0]])
+        assert found == (collapsed[0], shares[collapsed[0]])

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from acclimate.errors import UserError
-from acclimate.evaluation import masked_lm_loss
+from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.lm_loss import _choose_masked_positions
 from acclimate.models import attach, encode, language_head
 from tests.cases import each
@@ -18,7 +18,7 @@ from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 
 
 def measure(texts, kind="bert", **options):
-    return masked_lm_loss(tiny_model(kind), texts, tokenizer=tiny_tokenizer(), max_length=40, **options)
+    return language_model_loss(tiny_model(kind), texts, tokenizer=tiny_tokenizer(), max_length=40, **options)
 
 
 def test_equals_a_loop_over_texts():
@@ -42,7 +42,7 @@ def test_equals_a_loop_over_texts():
 def test_a_special_token_in_a_text_is_text():
     model, tokenizer = tiny_model("bert").eval(), tiny_tokenizer()
     with patch("acclimate.evaluation.lm_loss._choose_masked_positions", wraps=_choose_masked_positions) as asked:
-        masked_lm_loss(model, ["the food [MASK] was [SEP] good"], tokenizer=tokenizer)
+        language_model_loss(model, ["the food [MASK] was [SEP] good"], tokenizer=tokenizer)
     ids = asked.call_args.args[0].tolist()
     assert tokenizer.mask_token_id not in ids and ids.count(tokenizer.sep_token_id) == 1
 
@@ -81,7 +81,7 @@ def test_the_figure_of_forgetting_knows_no_batches_and_no_packing(kind, monkeypa
     found = []
     for budget in (1, 24, 100_000):
         monkeypatch.setattr("acclimate.evaluation.lm_loss.micro_batch_tokens", lambda *_, size=2 * budget, **__: size)
-        found.append(masked_lm_loss(model, TEXTS, tokenizer=tokenizer, max_length=40))
+        found.append(language_model_loss(model, TEXTS, tokenizer=tokenizer, max_length=40))
     for other in found[1:]:
         assert other["nats"] == pytest.approx(found[0]["nats"], abs=1e-5)
         assert other["bits_per_byte"] == pytest.approx(found[0]["bits_per_byte"], abs=1e-5)
@@ -108,7 +108,7 @@ def test_the_figure_of_forgetting_knows_no_batches_and_no_packing(kind, monkeypa
 def test_bits_per_byte_by_hand():
     tokenizer = tiny_tokenizer()
     texts = ["pizza, déjà  vu!", "", "the food was good and the waiter was kind. \n"]
-    found = masked_lm_loss(tiny_model("bert"), texts, tokenizer=tokenizer, max_length=40)
+    found = language_model_loss(tiny_model("bert"), texts, tokenizer=tokenizer, max_length=40)
     tokens = sum(len(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in texts)
     size = len(texts[0].encode()) + len(texts[2].encode())
     assert (found["tokens"], found["bytes"]) == (tokens, size)
@@ -117,15 +117,15 @@ def test_bits_per_byte_by_hand():
 
 def test_bytes_are_those_of_the_tokens_that_were_read():
     tokenizer = tiny_tokenizer()
-    found = masked_lm_loss(tiny_model("bert"), ["the soup was so cold"], tokenizer=tokenizer, max_length=5)
+    found = language_model_loss(tiny_model("bert"), ["the soup was so cold"], tokenizer=tokenizer, max_length=5)
     assert (found["tokens"], found["bytes"]) == (3, len("the soup was"))
-    whole = masked_lm_loss(tiny_model("bert"), ["the soup was  "], tokenizer=tokenizer, max_length=5)
+    whole = language_model_loss(tiny_model("bert"), ["the soup was  "], tokenizer=tokenizer, max_length=5)
     assert (whole["tokens"], whole["bytes"]) == (3, len("the soup was  "))
 
 
 def test_a_token_that_is_not_known_is_charged_the_mean():
     tokenizer = tiny_tokenizer()
-    found = masked_lm_loss(tiny_model("bert"), ["the soup was 漢 cold"], tokenizer=tokenizer, max_length=40)
+    found = language_model_loss(tiny_model("bert"), ["the soup was 漢 cold"], tokenizer=tokenizer, max_length=40)
     assert tokenizer.unk_token_id in tokenizer("漢")["input_ids"]
     assert found["tokens"] == 5 and found["bytes"] == len("the soup was 漢 cold".encode())
 
@@ -133,7 +133,7 @@ def test_a_token_that_is_not_known_is_charged_the_mean():
 def test_bytes_are_those_of_the_tokens_that_were_read_from_the_end():
     tokenizer = tiny_tokenizer()
     tokenizer.truncation_side = "left"
-    found = masked_lm_loss(tiny_model("bert"), ["the soup was so cold "], tokenizer=tokenizer, max_length=5)
+    found = language_model_loss(tiny_model("bert"), ["the soup was so cold "], tokenizer=tokenizer, max_length=5)
     assert (found["tokens"], found["bytes"]) == (3, len("so cold "))
 
 
@@ -141,6 +141,6 @@ def test_texts_longer_than_the_model_reads_are_an_error_that_says_so():
     tokenizer = tiny_tokenizer()
     long = "the soup was cold " * 40
     with pytest.raises(UserError, match="up to 100 tokens of a text, more than the 80 positions"):
-        masked_lm_loss(tiny_model("bert"), [long], tokenizer=tokenizer, max_length=100)
-    assert masked_lm_loss(tiny_model("bert"), ["cold soup"], tokenizer=tokenizer, max_length=100)["tokens"] == 2
-    assert masked_lm_loss(tiny_model("bert"), [long], tokenizer=tokenizer, max_length=80)["tokens"] == 78
+        language_model_loss(tiny_model("bert"), [long], tokenizer=tokenizer, max_length=100)
+    assert language_model_loss(tiny_model("bert"), ["cold soup"], tokenizer=tokenizer, max_length=100)["tokens"] == 2
+    assert language_model_loss(tiny_model("bert"), [long], tokenizer=tokenizer, max_length=80)["tokens"] == 78

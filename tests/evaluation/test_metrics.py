@@ -1,4 +1,4 @@
-"""Metrics against a case worked by hand and against scikit-learn."""
+"""Classification metrics against a handmade case and scikit-learn."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from acclimate.evaluation.metrics import NAMES, classification_metrics
 from tests.cases import each
 
 
-def test_a_case_worked_by_hand():
+def test_handmade_case():
     #            a  a  a  b  b  c
     gold = [0, 0, 0, 1, 1, 2]
     predicted = [0, 0, 1, 1, 0, 1]
@@ -32,7 +32,7 @@ def test_a_class_that_does_not_occur_is_listed_but_not_averaged():
 
 @settings(max_examples=20, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1, max_size=30))
-def test_as_scikit_learn(pairs):
+def test_against_scikit_learn(pairs):
     gold, predicted = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     metrics = classification_metrics(gold, predicted, list("abcd"))
     report = classification_report(gold, predicted, output_dict=True, zero_division=0)
@@ -45,6 +45,6 @@ def test_as_scikit_learn(pairs):
 
 
 @each(("gold", "predicted"), [([], []), ([0], [0, 1]), ([0], [2]), ([-1], [0])])
-def test_input_that_cannot_be_scored(gold, predicted):
+def test_invalid_input(gold, predicted):
     with pytest.raises(ValueError, match=r"compared|outside"):
         classification_metrics(gold, predicted, ["a", "b"])

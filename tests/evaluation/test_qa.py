@@ -1,4 +1,4 @@
-"""Scores of question answering, on cases worked by hand."""
+"""Metrics of question answering on handmade cases."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.cases import each
     [
         ("The  Denver\tBroncos\n", "denver broncos"),
         ("a cat, an owl and the dog!", "cat owl and dog"),
-        ("Theatre of another age", "theatre of another age"),  # articles as parts of words stay
+        ("Theatre of another age", "theatre of another age"),  # articles inside words are kept
         ("U.S.A.", "usa"),
         ("$1,000.50", "100050"),
-        ("a-b", "ab"),  # the hyphen goes first, so no article is left
+        ("a-b", "ab"),  # the hyphen is removed first, so there is no article
         ("A. B.", "b"),
         ("the", ""),
         ("...", ""),
@@ -45,25 +45,25 @@ def test_normalisation_of_squad(text, expected):
 def test_exact_match_takes_any_gold_answer():
     assert exact_match("the Denver Broncos.", ["Carolina", "Denver Broncos"]) == 1
     assert exact_match("Broncos", ["Denver Broncos"]) == 0
-    assert exact_match("", ["the"]) == 1  # nothing is left of either
+    assert exact_match("", ["the"]) == 1  # both are empty after normalisation
     assert exact_match("", ["Denver"]) == 0
 
 
-def test_f1_by_hand():
+def test_handmade_f1():
     # "denver broncos team" against "denver broncos": 2 shared, precision 2/3, recall 1
     assert f1("the Denver Broncos team", ["Denver Broncos"]) == pytest.approx(0.8)
-    # words count as often as they stand: "new new york" and "new york": 2 shared of 3 and 2
+    # repeated words count: "new new york" and "new york": 2 shared of 3 and 2
     assert f1("New New York", ["New York"]) == pytest.approx(2 * (2 / 3) * 1 / (2 / 3 + 1))
     assert f1("in 1999", ["2000", "the year 1999", "1999"]) == pytest.approx(2 / 3)
     assert f1("", ["Denver"]) == 0
-    assert f1("the", ["an"]) == 0  # v1.1: nothing shared, though it is an exact match
+    assert f1("the", ["an"]) == 0  # v1.1: no shared word, although it is an exact match
     assert f1("x", ["y"]) == 0
 
 
-def test_bioasq_compares_lower_case_and_nothing_else():
+def test_bioasq_ignores_case_only():
     assert normalise_bioasq(" Protein\n Kinase  A ") == "protein kinase a"
     assert reciprocal_rank(["the BRCA1", "BRCA1.", "brca1"], ["BRCA1"]) == pytest.approx(1 / 3)
-    assert reciprocal_rank(["a", "b", "c", "d", "e", "right"], ["right"]) == 0  # only five are looked at
+    assert reciprocal_rank(["a", "b", "c", "d", "e", "right"], ["right"]) == 0  # beyond the first five
     assert reciprocal_rank(["x", "TP-53"], ["p53", "tp-53"]) == 0.5
     assert reciprocal_rank([], ["p53"]) == 0
 
@@ -83,6 +83,6 @@ def test_all_scores_of_three_questions():
 
 
 @each(("gold", "ranked"), [([], []), ([["a"]], []), ([[]], [["a"]])])
-def test_what_cannot_be_scored(gold, ranked):
+def test_invalid_input(gold, ranked):
     with pytest.raises(ValueError, match="at least one question"):
         qa_scores(gold, ranked)

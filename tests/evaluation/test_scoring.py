@@ -1,4 +1,4 @@
-"""Scores by hand and by scikit-learn, and the same paired statistics for every kind of scoring."""
+"""Scorings against handmade cases and scikit-learn, and paired statistics with them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from acclimate.evaluation.statistics import paired_bootstrap, permutation_test
 from tests.cases import each
 
 SETS = st.lists(st.sets(st.integers(0, 3)).map(sorted), min_size=1, max_size=12)
-OLD_MACRO = (0.04358947757640567, -0.44469428499991615, 0.5318732401527275, 0.7378947748343487)
-OLD_ACCURACY = (0.06666666666666667, -0.6690254411426239, 0.8023587744759572, 0.7342178023259618)
-OLD_PERMUTATION = 0.06965174129353234
+EXPECTED_MACRO = (0.04358947757640567, -0.44469428499991615, 0.5318732401527275, 0.7378947748343487)
+EXPECTED_ACCURACY = (0.06666666666666667, -0.6690254411426239, 0.8023587744759572, 0.7342178023259618)
+EXPECTED_PERMUTATION = 0.06965174129353234
 
 
 def wave(step, classes, items=40):
-    """Labels without a random generator: the same for ever."""
+    """Return labels that do not depend on a random generator."""
     return [(step * place * place + place) % classes for place in range(items)]
 
 
-def test_positive_classes_by_hand():
+def test_handmade_positive_classes():
     scoring = SingleLabel(negative=(0,))
     gold = [0, 0, 1, 1, 2, 2, 0]
     said = [0, 1, 1, 2, 2, 0, 0]
-    # Right and positive: places 2 and 4. Positive in gold: 4; predicted positive: places 1, 2, 3, 4.
+    # Correct and positive: items 2 and 4. Positive in gold: 4 items; predicted positive: items 1, 2, 3, 4.
     assert scoring.score(gold, said, "positive_micro_f1") == pytest.approx(2 * 2 / (4 + 4))
     assert scoring.score([0, 0], [0, 0], "positive_micro_f1") == 0.0
     assert "positive_micro_f1" not in SingleLabel().metrics
@@ -39,13 +39,13 @@ def test_positive_classes_by_hand():
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=30))
-def test_positive_classes_as_scikit_learn(pairs):
+def test_positive_classes_against_scikit_learn(pairs):
     gold, said = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
     theirs = f1_score(gold, said, labels=[1, 2, 4], average="micro", zero_division=0)
     assert SingleLabel((0, 3)).score(gold, said, "positive_micro_f1") == pytest.approx(theirs)
 
 
-def test_lists_of_labels_by_hand():
+def test_handmade_multi_label_case():
     gold = [[0, 1], [], [2], [0]]
     said = [[0], [], [1, 2], [1]]
     metrics = multi_label_metrics(gold, said, ["a", "b", "c", "never"])
@@ -54,14 +54,14 @@ def test_lists_of_labels_by_hand():
     assert metrics["per_class"]["b"] == pytest.approx({"precision": 0, "recall": 0, "f1": 0, "support": 1})
     assert metrics["per_class"]["never"] == {"precision": 0, "recall": 0, "f1": 0, "support": 0}
     assert metrics["micro_f1"] == pytest.approx(2 * 2 / (4 + 4))
-    assert metrics["macro_f1"] == pytest.approx((2 / 3 + 0 + 1) / 3)  # the label that does not occur does not count
+    assert metrics["macro_f1"] == pytest.approx((2 / 3 + 0 + 1) / 3)  # without the label that does not occur
     assert metrics["subset_accuracy"] == 1 / 4  # the row without labels
 
 
 @settings(max_examples=40, deadline=None)
 @given(SETS, st.randoms())
-def test_lists_of_labels_as_scikit_learn(gold, chance):
-    said = [sorted({number for number in range(4) if chance.random() < 0.4}) for _ in gold]
+def test_multi_label_metrics_against_scikit_learn(gold, random):
+    said = [sorted({number for number in range(4) if random.random() < 0.4}) for _ in gold]
     metrics = multi_label_metrics(gold, said, list("abcd"))
     truth, shown = (np.array([[number in row for number in range(4)] for row in rows]) for rows in (gold, said))
     assert metrics["micro_f1"] == pytest.approx(f1_score(truth, shown, average="micro", zero_division=0))
@@ -72,19 +72,19 @@ def test_lists_of_labels_as_scikit_learn(gold, chance):
     assert metrics["macro_f1"] == pytest.approx(every[occurs].mean() if occurs.any() else 0)
 
 
-def test_one_label_alone():
+def test_a_single_label():
     metrics = multi_label_metrics([[0], [], [0]], [[0], [0], []], ["only"])
     assert metrics["per_class"]["only"] == {"precision": 0.5, "recall": 0.5, "f1": 0.5, "support": 2}
 
 
-def test_documents_by_hand():
-    # Three documents of two sentences each; the last has no true label, and is left out.
+def test_handmade_documents():
+    # Three documents of two sentences each; the last one has no true label and is left out.
     scoring = MultiLabel(classes=4, documents=(0, 0, 1, 1, 2, 2))
     gold = [[0], [1], [2], [], [], []]
     said = [[0], [0, 3], [], [], [1], []]
     # First: {0, 1} against {0, 3}: P 1/2, R 1/2. Second: {2} against nothing: P 0, R 0.
     assert scoring.score(gold, said, "document_f1") == pytest.approx(2 * 0.25 * 0.25 / (0.25 + 0.25))
-    # With the second found beside a false alarm: P (1/2 + 1/2) / 2, R (1/2 + 1) / 2.
+    # With the label of the second and a false positive: P (1/2 + 1/2) / 2, R (1/2 + 1) / 2.
     assert scoring.score(gold, [*said[:2], [2], [0], [], []], "document_f1") == pytest.approx(
         2 * 0.5 * 0.75 / (0.5 + 0.75)
     )
@@ -94,7 +94,7 @@ def test_documents_by_hand():
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.tuples(*[st.sets(st.integers(0, 3))] * 2, st.integers(0, 3)), min_size=1, max_size=12))
-def test_documents_as_a_plain_loop(rows):
+def test_documents_against_a_direct_implementation(rows):
     numbers = {name: place for place, name in enumerate(dict.fromkeys(document for *_, document in rows))}
     precisions, recalls = [], []
     for name in numbers:
@@ -109,17 +109,16 @@ def test_documents_as_a_plain_loop(rows):
     assert found == pytest.approx(2 * p * r / (p + r) if p + r else 0.0)
 
 
-def test_statistics_are_what_they_were_before_there_were_scorings():
-    """The numbers were computed by version 0.1."""
+def test_statistics_do_not_change():
     gold, a, b = wave(3, 9), [wave(3, 8), wave(5, 9), wave(4, 9)], [wave(7, 9), wave(2, 7), wave(1, 8)]
     found = paired_bootstrap(gold, a, b, "macro_f1", n=200)
-    assert (found.difference, found.low, found.high, found.p) == pytest.approx(OLD_MACRO, rel=1e-12)
+    assert (found.difference, found.low, found.high, found.p) == pytest.approx(EXPECTED_MACRO, rel=1e-12)
     found = paired_bootstrap(gold, a, b, "accuracy", n=200, scoring=SingleLabel())
-    assert (found.difference, found.low, found.high, found.p) == pytest.approx(OLD_ACCURACY, rel=1e-12)
-    assert permutation_test(gold, a, b, "macro_f1", n=200) == OLD_PERMUTATION
+    assert (found.difference, found.low, found.high, found.p) == pytest.approx(EXPECTED_ACCURACY, rel=1e-12)
+    assert permutation_test(gold, a, b, "macro_f1", n=200) == EXPECTED_PERMUTATION
 
 
-def test_lists_of_one_label_have_the_statistics_of_single_labels():
+def test_multi_label_statistics_of_single_labels():
     gold, a, b = wave(3, 5), [wave(4, 5), wave(5, 4)], [wave(7, 5), wave(2, 3)]
     wrapped, first, second = [[x] for x in gold], *([[[x] for x in run] for run in runs] for runs in (a, b))
     for single, several in (("macro_f1", "macro_f1"), ("accuracy", "micro_f1"), ("accuracy", "subset_accuracy")):
@@ -131,7 +130,7 @@ def test_lists_of_one_label_have_the_statistics_of_single_labels():
 
 
 def test_documents_are_resampled_whole():
-    """With one sentence a document the items are the same; with all in one nothing is known of others."""
+    """With one sentence per document they are the items; with a single document the variance is unknown."""
     gold = [[place % 3] for place in range(12)]
     a, b = [[[0, place % 3] for place in range(12)]], [[[1] for _ in range(12)]]
     apart = paired_bootstrap(gold, a, b, "document_f1", n=100, scoring=MultiLabel(3, tuple(range(12))))
@@ -141,11 +140,11 @@ def test_documents_are_resampled_whole():
 
 
 @each("scoring", [SingleLabel((2,)), MultiLabel(3), MultiLabel(2, (0, 0, 1))])
-def test_details_make_an_equal_scoring(scoring):
+def test_details_round_trip(scoring):
     details = {name: list(value) if isinstance(value, tuple) else value for name, value in scoring.details().items()}
     assert make_scoring(scoring.kind, details) == scoring
 
 
-def test_predictions_of_a_newer_version():
+def test_an_unknown_kind():
     with pytest.raises(UserError, match="'haiku' cannot be scored"):
         make_scoring("haiku", {})

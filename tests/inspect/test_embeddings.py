@@ -1,19 +1,22 @@
-"""`inspect embeddings` on tiny models whose rows were moved by known amounts."""
+"""`inspect embeddings` on tiny models whose rows moved by known amounts, and its computations by hand."""
 
 from __future__ import annotations
 
 import io
 import json
+import math
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from rich.console import Console
+from sklearn.decomposition import PCA
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.inspect import inspect_embeddings
-from acclimate.inspect.embedding_plot import embedding_tables
+from acclimate.inspect.embeddings import embedding_tables, log_odds, principal_plane
 from acclimate.modules import add_virtual_tokens
 from tests.test_cli import call
 from tests.tiny import VOCABULARY, add_token, save_tiny, tiny_tokenizer
@@ -24,7 +27,7 @@ PAPERS = Corpus.of([f"model gradient loss layer the of table {number}" for numbe
 
 @pytest.fixture(scope="module")
 def moved(tiny_bert, tmp_path_factory):
-    """A model whose rows of ``pizza`` and ``soup`` lie 3 and 1 away from where they were."""
+    """A model whose rows of ``pizza`` and ``soup`` moved by 3 and by 1."""
     folder = tmp_path_factory.mktemp("moved") / "moved"
     model = transformers.AutoModelForMaskedLM.from_pretrained(tiny_bert)
     with torch.no_grad():
@@ -37,7 +40,7 @@ def moved(tiny_bert, tmp_path_factory):
     return folder
 
 
-def test_how_far_is_what_was_moved(tiny_bert, moved, tmp_path):
+def test_distances_are_those_of_the_changes(tiny_bert, moved, tmp_path):
     result = inspect_embeddings(tiny_bert, [moved, tiny_bert], tmp_path / "out", text=FOOD, progress=False)
     report = json.loads((tmp_path / "out" / "embeddings.json").read_text())
     assert report == json.loads(json.dumps(result.report))
@@ -65,7 +68,7 @@ def labelled(*arguments, **options):
     return list(report["words"]), report["rule"]
 
 
-def test_words_are_chosen_by_the_rule_that_is_told(tiny_bert, moved):
+def test_words_are_selected_by_the_reported_rule(tiny_bert, moved):
     words, rule = labelled(tiny_bert, [moved], text=FOOD, against=PAPERS, count=4)
     assert set(words) == {"pizza", "pasta", "soup", "wine"} and "log-odds" in rule
     words, rule = labelled(tiny_bert, [moved], text=FOOD, count=4)
@@ -76,7 +79,7 @@ def test_words_are_chosen_by_the_rule_that_is_told(tiny_bert, moved):
     assert words == ["loss", "menu"] and rule == "given"
 
 
-def test_virtual_tokens_are_no_part_of_the_text(tiny_bert, moved, tmp_path):
+def test_virtual_tokens_are_not_counted(tiny_bert, moved, tmp_path):
     model = transformers.AutoModelForMaskedLM.from_pretrained(moved)
     tokenizer = add_virtual_tokens(model, tiny_tokenizer(), 3)
     model.save_pretrained(tmp_path / "prompt")
@@ -86,7 +89,7 @@ def test_virtual_tokens_are_no_part_of_the_text(tiny_bert, moved, tmp_path):
         assert found["movement"]["prompt"]["seen"]["tokens"] == 17
 
 
-def test_words_that_a_user_added_have_their_names(tmp_path):
+def test_added_tokens_keep_their_names(tmp_path):
     folder = save_tiny("bert", tmp_path / "added")
     add_token(folder, "erlotinib")
     text = Corpus.of([f"erlotinib erlotinib the {number}" for number in range(3)])
@@ -94,7 +97,7 @@ def test_words_that_a_user_added_have_their_names(tmp_path):
     assert labelled(folder, [folder], words=["erlotinib"])[0] == ["erlotinib"]
 
 
-def test_what_cannot_be_compared_is_said(tiny_bert, moved, tmp_path):
+def test_invalid_comparisons_are_errors(tiny_bert, moved, tmp_path):
     with pytest.raises(UserError, match="'gradients' is 2 tokens"):
         inspect_embeddings(tiny_bert, [moved], words=["gradients"], progress=False)
     with pytest.raises(UserError, match="at least one"):
@@ -103,7 +106,7 @@ def test_what_cannot_be_compared_is_said(tiny_bert, moved, tmp_path):
         inspect_embeddings(tiny_bert, [moved, moved], progress=False)
     other = save_tiny("bert", tmp_path / "other")
     add_token(other, "brandnew")
-    with pytest.raises(UserError, match="another vocabulary"):
+    with pytest.raises(UserError, match="different vocabularies"):
         inspect_embeddings(tiny_bert, [other], progress=False)
 
 
@@ -115,3 +118,32 @@ def test_the_command_line(tiny_bert, moved, tmp_path, monkeypatch, capsys):
     )  # fmt: skip
     assert code == 0, error
     assert "shifted" in out and "3.0000" in out
+
+
+def test_the_principal_plane_of_a_noisy_line():
+    """Points along (1, 1, 0) with a tenth of the variation along (0, 0, 1)."""
+    line = np.array([[-2.0, -2.0, 0.2], [-1.0, -1.0, -0.2], [1.0, 1.0, -0.2], [2.0, 2.0, 0.2]])
+    (plane,), shares = principal_plane([line])
+    assert plane[:, 0] == pytest.approx([-2 * math.sqrt(2), -math.sqrt(2), math.sqrt(2), 2 * math.sqrt(2)])
+    assert plane[:, 1] == pytest.approx([0.2, -0.2, -0.2, 0.2])
+    assert shares == pytest.approx((20 / 20.16, 0.16 / 20.16))
+
+
+def test_the_principal_plane_is_common_to_all_matrices():
+    rng = np.random.default_rng(0)
+    one, other = rng.normal(size=(30, 6)), rng.normal(1, 2, size=(20, 6))
+    planes, shares = principal_plane([one, other])
+    expected = PCA(2).fit(np.concatenate([one, other]))
+    for plane, matrix in zip(planes, (one, other), strict=True):
+        assert np.abs(plane) == pytest.approx(np.abs(expected.transform(matrix)), abs=1e-8)
+    assert shares == pytest.approx(tuple(expected.explained_variance_ratio_))
+    assert principal_plane([one, other])[0][0] == pytest.approx(planes[0])
+
+
+def test_log_odds_by_hand():
+    domain, other = np.array([9, 1, 0]), np.array([1, 9, 0])
+    found = log_odds(domain, other)
+    up = (math.log(9.5 / 2.0) - math.log(1.5 / 10.0)) / math.sqrt(1 / 9.5 + 1 / 1.5)
+    assert found == pytest.approx([up, -up, 0.0])
+    rare = log_odds(np.array([100, 1, 899]), np.array([50, 0, 950]))
+    assert rare[0] > rare[1] > 0  # a single occurrence is weaker evidence than a doubled frequency

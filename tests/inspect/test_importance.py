@@ -1,4 +1,4 @@
-"""`inspect importance` on a tiny model: what it writes, what it shares with `adapt`, and its refusals."""
+"""`inspect importance` on a tiny model: its output, the cache shared with `adapt`, and invalid arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import acclimate.training.importance as measuring
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.inspect import inspect_importance
-from acclimate.inspect.table import importance_tables
+from acclimate.inspect.importance_plots import importance_tables
 from acclimate.training import adapt
 from acclimate.updates import normalise_importance
 from tests.cases import each
@@ -40,7 +40,7 @@ def shown(report) -> str:
     return console.export_text()
 
 
-def test_what_is_written_belongs_together(tiny_bert, tmp_path):
+def test_report_tensors_and_figures_agree(tiny_bert, tmp_path):
     result = inspect_importance(
         tiny_bert, domains("food", "papers", "wine"), tmp_path / "out", parts="H,I", seeds=[0, 4], **SHORT
     )
@@ -69,13 +69,13 @@ def test_what_is_written_belongs_together(tiny_bert, tmp_path):
     assert found["to_others"]["food"] == pytest.approx((others["papers"] + others["wine"]) / 2)
     assert report["parts"]["H"]["random"]["normal"]["draws"] == 10_000
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    pictures = {f"importance-{part}-{name}.png" for part in "HI" for name in ("food", "papers", "wine")}
+    figures = {f"importance-{part}-{name}.png" for part in "HI" for name in ("food", "papers", "wine")}
     assert names == {
         "importance.json",
         "importance.safetensors",
         "distribution-H.png",
         "distribution-I.png",
-        *pictures,
+        *figures,
     }
     assert all((tmp_path / "out" / name).read_bytes().startswith(b"\x89PNG") for name in names if name.endswith("png"))
     text = shown(report)
@@ -84,7 +84,7 @@ def test_what_is_written_belongs_together(tiny_bert, tmp_path):
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_one_domain_and_one_seed_compare_nothing_but_have_shares(tiny_bert, tmp_path):
+def test_one_domain_and_one_seed_have_shares_but_no_similarity(tiny_bert, tmp_path):
     report = inspect_importance(tiny_bert, domains("alone"), tmp_path / "out", **SHORT).report
     found = report["parts"]["H"]
     assert found["cosine"] == {
@@ -92,10 +92,10 @@ def test_one_domain_and_one_seed_compare_nothing_but_have_shares(tiny_bert, tmp_
     }  # fmt: skip
     assert sum(found["shares"]["alone"]) == pytest.approx(1.0)
     text = shown(report)
-    assert "share by normalised importance" in text and "how alike" not in text
+    assert "share by normalised importance" in text and "similarity" not in text
 
 
-def test_adapt_with_dga_and_the_inspection_share_their_importances(tiny_bert, tmp_path, monkeypatch):
+def test_adapt_with_dga_and_the_inspection_share_a_cache(tiny_bert, tmp_path, monkeypatch):
     calls = []
     measure = measuring.summed_importance
 
@@ -128,26 +128,26 @@ def test_adapt_with_dga_and_the_inspection_share_their_importances(tiny_bert, tm
         ({"seeds": [-1]}, "0 or more"),
         ({"tokens": 0}, "tokens must be more than zero"),
         ({"max_length": 4}, "at least 8"),
-        ({"reads": "words"}, "Unknown reading 'words'"),
-        ({"protect": "all"}, "Unknown kind of protection"),
+        ({"reads": "words"}, "Unknown value of reads 'words'"),
+        ({"protect": "all"}, "Unknown value of protect"),
         ({"corpora": {}}, "at least one domain"),
-        ({"corpora": {"a/b": ["x"]}}, "The name 'a/b'"),
+        ({"corpora": {"a/b": ["x"]}}, "The domain name 'a/b'"),
     ],
 )
-def test_mistakes_are_one_clear_line(tiny_bert, changes, message):
+def test_invalid_arguments(tiny_bert, changes, message):
     given = {"corpora": domains("food"), **SHORT, **changes}
     with pytest.raises(UserError, match=message):
         inspect_importance(tiny_bert, **given)
 
 
-def test_a_model_without_dropout_is_refused(tmp_path):
+def test_a_model_without_dropout_is_an_error(tmp_path):
     still = save_tiny("bert", tmp_path / "still", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     with pytest.raises(UserError, match="dropout of this model is zero"):
         inspect_importance(still, domains("food"), tmp_path / "out", **SHORT)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_with_something_else_is_left_alone(tiny_bert, tmp_path):
+def test_an_unrelated_folder_is_not_overwritten(tiny_bert, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.txt").write_text("mine")
     with pytest.raises(UserError, match="something other"):

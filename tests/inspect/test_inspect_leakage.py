@@ -1,4 +1,4 @@
-"""`acclimate inspect leakage` from files to what it prints and writes."""
+"""`acclimate inspect leakage` from files to its output."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_which_texts_are_looked_for(folder):
+def test_texts_that_are_searched_for(folder):
     task = load_task(folder / "task")
     assert evaluation_texts(task) == {
         "dev": ["Only here.", "dev pair a", "dev pair b"],
@@ -49,8 +49,8 @@ def squad(**passages):
     return {"data": [{"paragraphs": [{"context": passage, "qas": qas} for passage, qas in asked.items()]}]}
 
 
-def test_train_splits_are_looked_at_by_item(folder):
-    # An aspect in train with another sentence, or a question asked of another passage, is no find.
+def test_train_splits_are_searched_by_item(folder):
+    # An aspect with another sentence, or a question on another passage, is not a match.
     rows = {
         "train": [(LONG, "soup"), ("The wine was as warm as the day was long, sadly.", "wine")],
         "test": [(LONG, "soup"), ("Nobody had told them that their wine list was out of date.", "wine")],

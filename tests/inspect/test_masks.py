@@ -1,4 +1,4 @@
-"""`inspect masks`: the counts against slow ones, the rendering of a text, the page, the terminal, the refusals."""
+"""`inspect masks`: statistics against a slow implementation, rendering of samples, page, terminal and errors."""
 
 from __future__ import annotations
 
@@ -14,26 +14,25 @@ from rich.console import Console
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.inspect import inspect_masks
-from acclimate.inspect.mask_counts import count_masks
-from acclimate.inspect.masks_page import in_terminal
+from acclimate.inspect.mask_summary import count_masks, mask_tables
 from acclimate.masking import IGNORE_INDEX, get
 from acclimate.masking.preview import preview_tokens
 from acclimate.report.masked_text import as_html, as_rich
 from acclimate.tasks import Task
 from tests.cases import each
-from tests.masking.kinds import batches, spoken, tokenizer, vocabulary
+from tests.masking.kinds import batches, tokenizer, vocabulary, word_tokens
 from tests.test_cli import call
 from tests.tiny import TEXTS, save_tiny
 
 CORPUS = [f"{text} <b>unseen & {number}</b>" for text in TEXTS for number in range(24)]
 
 
-def look(model, out=None, documents=CORPUS, **options):
+def inspect(model, out=None, documents=CORPUS, **options):
     return inspect_masks(model, Corpus.of(documents), out, progress=False, **{"max_length": 40, "texts": 3, **options})
 
 
 class Reader(HTMLParser):
-    """The text of a page, its marks, and its tags."""
+    """Parses a page into its text, the classes of its marks, and its tags."""
 
     def __init__(self, page):
         super().__init__()
@@ -50,7 +49,7 @@ class Reader(HTMLParser):
 
 
 @each("kind", ["bert", "roberta"])
-def test_counts_are_what_a_slow_count_says(kind):
+def test_statistics_against_a_slow_implementation(kind):
     special = np.array(tokenizer(kind).all_special_ids)
     made = batches(get("random", 0.3), kind, copies=4)
     stops = {"the", "a", "was", "and", "unseen"}
@@ -63,7 +62,7 @@ def test_counts_are_what_a_slow_count_says(kind):
             ids, chosen = batch.original[here].tolist(), (batch.labels[here] >= 0).tolist()
             runs += sum(one and not before for before, one in zip([False, *chosen], chosen, strict=False))
             text = tokenizer(kind).decode(ids, skip_special_tokens=True)
-            if kind == "bert":  # decoding is no inverse there; the words are put together by their marks
+            if kind == "bert":  # decoding is lossy, so words are joined by their ## prefixes
                 names = tokenizer(kind).convert_ids_to_tokens(ids)
                 pieces = []
                 for name, one, id_ in zip(names, chosen, ids, strict=True):
@@ -75,7 +74,7 @@ def test_counts_are_what_a_slow_count_says(kind):
                         pieces.append([(name, one)])
             else:
                 flags = iter(one for one, id_ in zip(chosen, ids, strict=True) if id_ not in special)
-                pieces = [[(name, next(flags)) for name in word] for word in spoken(kind, text)]
+                pieces = [[(name, next(flags)) for name in word] for word in word_tokens(kind, text)]
             for word in pieces:
                 flags_here = [one for _, one in word]
                 tokens += len(word)
@@ -103,7 +102,7 @@ def test_counts_are_what_a_slow_count_says(kind):
     assert 0.7 < counts["fates"]["mask"] < 0.9
 
 
-def test_one_text_in_pieces_in_a_terminal_and_on_a_page():
+def test_a_sample_in_a_terminal_and_on_a_page():
     tokens = tokenizer("bert").convert_tokens_to_ids
     original = np.array([2, *tokens(["the", "food", "was", "b", "##a", "##d", "."]), 1, *tokens(["wine"]), 3])
     labels = np.full_like(original, IGNORE_INDEX)
@@ -119,7 +118,7 @@ def test_one_text_in_pieces_in_a_terminal_and_on_a_page():
     assert preview_tokens(np.array([2, 3]), np.array([2, 3]), np.array([-100, -100]), [2, 3], vocabulary("bert")) == []
 
 
-def test_bytes_that_are_no_characters_have_a_sign():
+def test_incomplete_characters_are_replaced():
     ids = np.array(tokenizer("roberta")("soup 🍮")["input_ids"])
     pieces = preview_tokens(ids, ids, np.full_like(ids, -100), [0, 2], vocabulary("roberta"))
     assert "".join(piece["text"] for piece in pieces).startswith("soup")
@@ -127,11 +126,11 @@ def test_bytes_that_are_no_characters_have_a_sign():
     assert "\0" not in str(pieces)
 
 
-def test_the_report_the_page_and_the_terminal_agree(tmp_path):
+def test_report_page_and_terminal_agree(tmp_path):
     model = save_tiny("bert", tmp_path / "<model>")
     (tmp_path / "words.txt").write_text("soup\nslow service\n")
     lexicon = f"lexicon-first lexicon={tmp_path / 'words.txt'}"
-    report = look(model, tmp_path / "out", maskings=["random", "whole-word", lexicon], mask_rate=0.25)
+    report = inspect(model, tmp_path / "out", maskings=["random", "whole-word", lexicon], mask_rate=0.25)
     assert report == json.loads((tmp_path / "out" / "masks.json").read_text())
     assert [masking["label"] for masking in report["maskings"]] == ["random", "whole-word", "lexicon-first"]
     random, whole, listed = (masking["counts"] for masking in report["maskings"])
@@ -148,28 +147,28 @@ def test_the_report_the_page_and_the_terminal_agree(tmp_path):
         for pieces in sample["maskings"].values():
             assert Reader(as_html(pieces)).words in read.words
     console = Console(width=80, record=True, file=io.StringIO())
-    for part in in_terminal(report):
+    for part in mask_tables(report):
         console.print(part, highlight=False)
     text = console.export_text()
-    assert "lexicon-first masks most of the occurrences of" in text
+    assert "lexicon-first, highest masking rate: " in text
     assert f"{100 * random['rate']:.1f} %" in text and f"{100 * random['rate']:.1f} %" in read.words
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_the_same_name_twice_keeps_its_parameters_as_label(tiny_bert):
-    report = look(tiny_bert, maskings=["span", "span p=0.5 longest=3"])
+def test_two_maskings_of_one_name_have_their_parameters_as_label(tiny_bert):
+    report = inspect(tiny_bert, maskings=["span", "span p=0.5 longest=3"])
     assert [masking["label"] for masking in report["maskings"]] == ["span", "span p=0.5 longest=3"]
     long, short = (masking["counts"]["run"] for masking in report["maskings"])
     assert long > short
 
 
-def test_maskings_that_are_no_strategies_of_ours(tiny_bert):
+def test_custom_maskings(tiny_bert):
     def first(ids, text, allowed, vocabulary, rng):
         labels = np.full_like(ids, IGNORE_INDEX)
         labels[:, 1] = ids[:, 1]
         return ids, labels
 
-    (masking,) = look(tiny_bert, documents=TEXTS, maskings={"first": first})["maskings"]
+    (masking,) = inspect(tiny_bert, documents=TEXTS, maskings={"first": first})["maskings"]
     assert masking["counts"]["masked"] == len(TEXTS)
     assert masking["counts"]["fates"] == {"mask": 0, "random": 0, "kept": 1}
     assert masking["counts"]["later_rate"] == 0
@@ -187,9 +186,9 @@ def test_maskings_that_are_no_strategies_of_ours(tiny_bert):
         ({"stop_words": "absent"}, "stop_words"),
     ],
 )
-def test_mistakes_are_explained(tiny_bert, options, message):
+def test_invalid_arguments(tiny_bert, options, message):
     with pytest.raises(UserError, match=message):
-        look(tiny_bert, **options)
+        inspect(tiny_bert, **options)
 
 
 def test_on_the_command_line(tiny_bert, tmp_path, monkeypatch, capsys):
@@ -205,7 +204,7 @@ def test_on_the_command_line(tiny_bert, tmp_path, monkeypatch, capsys):
 
 
 def opinions():
-    """Texts that are good or bad by one word."""
+    """A task in which a single word decides the label."""
     chance = np.random.default_rng(0)
     words = "the food menu table wine was and with pizza soup".split()
 
@@ -220,14 +219,14 @@ def opinions():
     return Task.of("opinions", rows(96), rows(20), rows(20))
 
 
-def test_with_a_task_selective_masking_is_shown_and_what_is_important_in_all_texts(tiny_bert, tmp_path, monkeypatch):
+def test_a_task_adds_selective_masking_and_marks_important_tokens(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     quick = {
         "finetune_epochs": 6, "finetune_learning_rate": 3e-3, "finetune_batch_size": 16, "token_epochs": 6,
         "token_learning_rate": 5e-3, "token_batch_size": 8, "delta": 0.1,
     }  # fmt: skip
     documents = ["the food was good and the wine was with pizza and soup", "the bad soup was the menu and the table"]
-    report = look(
+    report = inspect(
         tiny_bert, tmp_path / "out", documents=documents * 2, maskings=["random"], texts=2, task=opinions(),
         settings=quick, precision="fp32",
     )  # fmt: skip
@@ -242,14 +241,14 @@ def test_with_a_task_selective_masking_is_shown_and_what_is_important_in_all_tex
         assert [piece.get("important") for piece in random] == [piece.get("important") for piece in found]
     assert "important" in " ".join(Reader((tmp_path / "out" / "masks.html").read_text()).marks)
     console = Console(width=80, record=True, file=io.StringIO())
-    for part in in_terminal(report):
+    for part in mask_tables(report):
         console.print(part, highlight=False)
     assert "*important to the end task" in console.export_text()
-    with pytest.raises(UserError, match="needs a labelled task"):
-        look(tiny_bert, settings=quick)
+    with pytest.raises(UserError, match="need a labelled task"):
+        inspect(tiny_bert, settings=quick)
 
 
-def test_importance_shows_in_a_terminal_without_colours():
+def test_importance_is_visible_without_colours():
     plain = {"text": "food", "space": True, "fate": "", "became": ""}
     pieces = [{**plain, "important": True}, plain, {**plain, "fate": "mask", "important": True}]
     assert as_rich(pieces).plain.split() == ["*food*", "food", "[*food*]"]

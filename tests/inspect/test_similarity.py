@@ -1,4 +1,4 @@
-"""Cosines, correlations and bins against plain loops, and what chance gives."""
+"""Cosines, correlations and bins against plain loops, and the similarity expected by chance."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def stacks():
     return torch.rand(3, 2, 5, generator=generator), torch.rand(2, 2, 5, generator=generator)
 
 
-def test_cosines_are_those_of_a_loop(stacks):
+def test_cosines_against_a_loop(stacks):
     first, second = stacks
     found = cosines(first, second)
     assert found.shape == (3, 2)
@@ -28,7 +28,7 @@ def test_cosines_are_those_of_a_loop(stacks):
             assert float(found[i, j]) == pytest.approx(dot / math.hypot(*a) / math.hypot(*b), abs=1e-6)
 
 
-def test_correlations_are_pearsons_within_layers(stacks):
+def test_correlations_within_layers_against_a_loop(stacks):
     first, second = stacks
     found = correlations(first, second)
     for i in range(3):
@@ -43,17 +43,17 @@ def test_correlations_are_pearsons_within_layers(stacks):
             assert float(found[i, j]) == pytest.approx(sum(layers) / 2, abs=1e-5)
 
 
-def test_a_correlation_does_not_see_the_scale_of_a_layer():
+def test_correlation_is_invariant_to_the_scale_of_a_layer():
     one = torch.rand(1, 2, 6, generator=torch.Generator().manual_seed(1))
     scaled = one * torch.tensor([1.0, 1000.0])[None, :, None]
     assert float(correlations(one, scaled)) == pytest.approx(1.0, abs=1e-5)
 
 
-def test_nothing_is_alike_with_zeros():
+def test_the_cosine_with_zeros_is_zero():
     assert float(cosines(torch.zeros(1, 2, 3), torch.ones(1, 2, 3))) == 0.0
 
 
-def test_bins_hold_their_lower_edge_and_the_last_its_upper_one_too():
+def test_bins_include_their_lower_edge_and_the_last_its_upper_edge():
     values = torch.tensor([[[0.0, 0.1, 0.25], [0.5, 0.75, 1.0]], [[0.9, 0.9, 0.9], [0.9, 0.9, 0.9]]])
     found = shares(values)
     assert found[0].tolist() == pytest.approx([2 / 6, 1 / 6, 1 / 6, 1 / 6, 1 / 6])
@@ -61,7 +61,7 @@ def test_bins_hold_their_lower_edge_and_the_last_its_upper_one_too():
 
 
 def test_chance_for_twelve_layers_of_twelve_heads():
-    """Far from zero: what a reported 0.92 has to be read against."""
+    """Far from zero: the baseline for a reported cosine of 0.92."""
     found = random_similarity(12, 12, draws=3000)
     assert found["normal"]["cosine"]["mean"] == pytest.approx(0.79, abs=0.01)
     assert found["uniform"]["cosine"]["mean"] == pytest.approx(0.83, abs=0.01)
@@ -72,8 +72,8 @@ def test_chance_for_twelve_layers_of_twelve_heads():
         assert sum(spread["mean"] for spread in kind["shares"]) == pytest.approx(1.0)
 
 
-def test_chance_is_what_a_loop_over_pairs_gives():
-    """The same quantity draw by draw, with the normalisation spelled out."""
+def test_chance_against_a_loop_over_pairs():
+    """One draw at a time, with the normalisation (Eq. 10) in full."""
     generator = torch.Generator().manual_seed(9)
 
     def protection():
@@ -92,7 +92,7 @@ def test_chance_is_what_a_loop_over_pairs_gives():
     )
 
 
-def test_the_upper_side_alone_has_a_chance_of_its_own():
+def test_chance_is_lower_if_only_important_units_are_protected():
     both = random_similarity(12, 12, draws=500)["normal"]["cosine"]["mean"]
     upper = random_similarity(12, 12, "important", draws=500)["normal"]["cosine"]["mean"]
     assert upper < both - 0.2

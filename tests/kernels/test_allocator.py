@@ -1,4 +1,4 @@
-"""What a finished cell, or a step of a training, has freed goes back to the system."""
+"""Freed memory is kept during training, and returned to the system from time to time."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from acclimate import device
 from acclimate.kernels import allocator
 
 
@@ -17,26 +18,26 @@ def resident() -> int:
 
 
 @pytest.mark.skipif(not (sys.platform == "linux" and hasattr(ctypes.CDLL(None), "malloc_trim")), reason="glibc only")
-def test_holes_between_what_lives_on_are_returned():
+def test_pages_between_live_blocks_are_returned():
     blocks = [bytearray(2_000) for _ in range(60_000)]
     kept = blocks[::500]
     full = resident()
     del blocks
-    allocator.trim_memory()
+    device.trim_memory()
     assert resident() < full - 60_000_000
     assert all(len(block) == 2_000 for block in kept)
 
 
-def test_where_the_system_cannot_nothing_happens(monkeypatch):
+def test_nothing_happens_without_glibc(monkeypatch):
     def refuse(_):
         raise OSError("no such library")
 
     monkeypatch.setattr(ctypes, "CDLL", refuse)
-    allocator.trim_memory()
+    device.trim_memory()
 
 
 class Library:
-    """Stands in for the C library."""
+    """A fake C library."""
 
     def __init__(self):
         self.settings = {}
@@ -50,9 +51,9 @@ class Library:
 
 
 @pytest.mark.parametrize(("seconds", "due"), [(100.0, [1_600.0, 3_200.0]), (30.0, [600.0, 1_200.0])])
-def test_while_training_only_after_some_steps_and_some_seconds_of_work(monkeypatch, seconds, due):
+def test_training_trims_after_some_steps_and_some_seconds_of_work(monkeypatch, seconds, due):
     times, clock = [], [0.0]
-    monkeypatch.setattr(allocator, "_malloc_trim", lambda: times.append(clock[0]))
+    monkeypatch.setattr(allocator, "malloc_trim", lambda: times.append(clock[0]))
     monkeypatch.setattr(allocator.time, "process_time", lambda: clock[0])
     callback = allocator.MallocTrimCallback()
     for step in range(1, 41):
@@ -61,7 +62,7 @@ def test_while_training_only_after_some_steps_and_some_seconds_of_work(monkeypat
     assert times == due
 
 
-def test_while_training_large_blocks_stay(monkeypatch):
+def test_training_keeps_large_blocks(monkeypatch):
     library = Library()
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
     callback = allocator.MallocTrimCallback()
@@ -93,8 +94,8 @@ print(faults())
 
 
 @pytest.mark.skipif(not (sys.platform == "linux" and hasattr(ctypes.CDLL(None), "mallopt")), reason="glibc only")
-def test_a_block_that_a_step_has_freed_is_not_fetched_again_by_the_next():
-    told = subprocess.run([sys.executable, "-c", PAGE_FAULTS], capture_output=True, text=True, check=True)
-    usual, training, after = map(int, told.stdout.split())
+def test_the_next_step_reuses_a_freed_block():
+    done = subprocess.run([sys.executable, "-c", PAGE_FAULTS], capture_output=True, text=True, check=True)
+    usual, training, after = map(int, done.stdout.split())
     assert training < usual / 10
-    assert after > usual / 10  # given back at the end
+    assert after > usual / 10  # returned at the end

@@ -1,4 +1,4 @@
-"""Attention step by step, beside one line for each operation."""
+"""Eager attention with a custom backward, against its formula."""
 
 from unittest.mock import patch
 
@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from acclimate.kernels import attention
 from acclimate.kernels.attention import eager_attention
-from acclimate.kernels.dropout import STEPS, drop_mask, random_key
+from acclimate.kernels.dropout import RESOLUTION, drop_mask, random_key
 
 SCALING = 0.37
 
 
 def plain(query, key, value, bias, mask=None, factor=1.0):
-    """What the docstring says, differentiated by torch."""
+    """The formula of the docstring, differentiated by autograd."""
     scores = SCALING * query @ key.transpose(2, 3)
     weights = torch.softmax(scores if bias is None else scores + bias, dim=-1)
     if mask is not None:
@@ -38,54 +38,52 @@ BIASES = {
 }
 
 
-def slopes(context, parts):
+def gradients(context, parts):
     factor = torch.randn(context.shape, generator=torch.Generator().manual_seed(4)).to(context.dtype)
     return torch.autograd.grad((context * factor).sum(), parts)
 
 
-def test_float64_keeps_its_digits():
+def test_float64_stays_float64():
     parts = inputs(torch.float64)
     found, expected = eager_attention(*parts, None, SCALING), plain(*parts, None)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-14)
 
 
 @pytest.mark.parametrize("bias", BIASES)
-@pytest.mark.parametrize("cut", [0, 9_000, STEPS])
-def test_values_and_gradients_are_those_of_the_formula(bias, cut, monkeypatch):
-    monkeypatch.setattr(
-        attention, "threshold_and_scale", lambda p: (cut, STEPS / (STEPS - cut) if cut < STEPS else 0.0)
-    )
+@pytest.mark.parametrize("threshold", [0, 9_000, RESOLUTION])
+def test_values_and_gradients_are_those_of_the_formula(bias, threshold, monkeypatch):
+    factor = RESOLUTION / (RESOLUTION - threshold) if threshold < RESOLUTION else 0.0
+    monkeypatch.setattr(attention, "threshold_and_scale", lambda p: (threshold, factor))
     parts = inputs()
     torch.manual_seed(9)
     found = eager_attention(*parts, BIASES[bias], SCALING, 0.5)
     torch.manual_seed(9)
-    mask = drop_mask(torch.Size((6, 5, 7)), cut, random_key()).view(2, 3, 5, 7) if cut else None
-    factor = STEPS / (STEPS - cut) if cut < STEPS else 0.0
+    mask = drop_mask(torch.Size((6, 5, 7)), threshold, random_key()).view(2, 3, 5, 7) if threshold else None
     expected = plain(*parts, BIASES[bias], mask, factor)
     torch.testing.assert_close(found, expected)
-    for mine, theirs in zip(slopes(found, parts), slopes(expected, parts), strict=True):
+    for mine, theirs in zip(gradients(found, parts), gradients(expected, parts), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-6)
 
 
-def test_in_bfloat16_it_is_as_near_as_rounding_allows():
+def test_bfloat16_differs_by_rounding_only():
     parts = inputs(torch.bfloat16)
     found = eager_attention(*parts, BIASES["rows"].bfloat16(), SCALING)
     exact = [part.detach().float().requires_grad_() for part in parts]
     expected = plain(*exact, BIASES["rows"].bfloat16().float())
     assert found.dtype == torch.bfloat16
-    pairs = [(found, expected), *zip(slopes(found, parts), slopes(expected, exact), strict=True)]
+    pairs = [(found, expected), *zip(gradients(found, parts), gradients(expected, exact), strict=True)]
     for mine, theirs in pairs:
         assert (mine.float() - theirs).norm() < 0.02 * theirs.norm()
 
 
-def test_a_row_that_sees_nothing_gives_numbers():
+def test_a_query_that_attends_to_nothing_gives_finite_numbers():
     parts = inputs()
     bias = torch.full((2, 1, 5, 7), torch.finfo(torch.float32).min)
     found = eager_attention(*parts, bias, SCALING, 0.1)
-    assert all(bool(part.isfinite().all()) for part in (found, *slopes(found, parts)))
+    assert all(bool(part.isfinite().all()) for part in (found, *gradients(found, parts)))
 
 
-def test_of_the_weights_only_the_softmax_and_the_bits_of_dropout_are_kept():
+def test_only_softmax_and_dropout_mask_are_saved():
     parts, kept = inputs(), []
 
     def pack(tensor):
@@ -105,7 +103,7 @@ def test_a_second_derivative_is_refused():
         slope.sum().backward()
 
 
-def test_without_gradients_nothing_is_kept():
+def test_no_graph_without_gradients():
     with torch.no_grad():
         assert not eager_attention(*inputs(), None, SCALING, 0.1).requires_grad
 
@@ -118,7 +116,7 @@ def test_without_gradients_nothing_is_kept():
     piece=st.sampled_from([1, 40, 300, 1 << 17]),
     dtype=st.sampled_from([torch.float64, torch.float32, torch.bfloat16]),
 )
-def test_softmax_in_place_is_that_of_the_whole_in_any_pieces(matrices, queries, keys, piece, dtype):
+def test_softmax_in_chunks(matrices, queries, keys, piece, dtype):
     scores = 5 * torch.randn(matrices, queries, keys, generator=torch.Generator().manual_seed(keys)).to(dtype)
     exact = torch.promote_types(dtype, torch.float32)
     expected = torch.softmax(scores, dim=-1, dtype=exact).to(dtype)

@@ -1,4 +1,4 @@
-"""Tokenizers that mark words in the three ways there are, and batches of their tokens."""
+"""Tokenizers that mark words in three ways, and batches of their tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KINDS = ("bert", "roberta", "xlm-roberta")
 
 @cache
 def tokenizer(kind: str) -> PreTrainedTokenizerBase:
-    """WordPiece as BERT has it, byte-level BPE as RoBERTa, SentencePiece as XLM-R, trained on a few lines."""
+    """A WordPiece (BERT), byte-level BPE (RoBERTa) or SentencePiece (XLM-R) tokenizer trained on a few lines."""
     if kind == "bert":
         return tiny_tokenizer()
     if kind == "roberta":
@@ -58,7 +58,7 @@ def encoded(kind: str, texts: tuple[str, ...]) -> list[list[int]]:
 
 @cache
 def vocabulary(kind: str) -> Vocabulary:
-    """One for all tests, so that it is read once."""
+    """Return the vocabulary of a tokenizer, shared by all tests."""
     return make_vocabulary(tokenizer(kind))
 
 
@@ -72,16 +72,16 @@ def batches(
     tokens: int = 200,
     seed: int = 0,
 ) -> list[Batch]:
-    """Texts cut into micro-batches and masked."""
+    """Return the masked micro-batches of some texts."""
     rows = [np.array(row) for row in encoded(kind, tuple(texts))] * copies
     collator = replace(Collator.of(tokenizer(kind), masking, tokens, layout), vocabulary=vocabulary(kind))
     return collator(rows, np.random.default_rng(seed))
 
 
-def spoken(kind: str, text: str) -> list[list[str]]:
-    """The tokens of a text, word by word."""
+def word_tokens(kind: str, text: str) -> list[list[str]]:
+    """Return the tokens of each word of a text."""
     ids = np.array([tokenizer(kind)(text)["input_ids"]])
     allowed = ~np.isin(ids, tokenizer(kind).all_special_ids)
-    words = Words.of(ids, np.zeros_like(ids), allowed, vocabulary(kind).pieces)
-    tokens = tokenizer(kind).convert_ids_to_tokens(ids[0, words.place])
-    return [tokens[start:stop] for start, stop in zip(words.first, words.first[1:], strict=False)]
+    words = Words.of(ids, np.zeros_like(ids), allowed, vocabulary(kind).subwords)
+    tokens = tokenizer(kind).convert_ids_to_tokens(ids[0, words.positions])
+    return [tokens[start:stop] for start, stop in zip(words.starts, words.starts[1:], strict=False)]

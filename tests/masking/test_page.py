@@ -1,4 +1,4 @@
-"""What the page on masking shows must run, and its table must be whole."""
+"""The examples of docs/masking.md run, and its table is complete."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import yaml
 
 from acclimate.masking import Strategy, base, get, lookup, names
 from acclimate.study import MethodSpec
-from tests.masking.kinds import batches, spoken
+from tests.masking.kinds import batches, word_tokens
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "masking.md").read_text(encoding="utf-8")
 
 
-def test_the_strategy_of_the_page_masks(tmp_path, monkeypatch):
+def test_the_example_strategy_masks(tmp_path, monkeypatch):
     (source,) = re.findall(r"```python\n(.*?)```", PAGE, flags=re.S)
     try:
         (tmp_path / "regular_page.py").write_text(source, encoding="utf-8")
         monkeypatch.syspath_prepend(tmp_path)
         importlib.import_module("regular_page")
         made = batches(get("regular", every="3"), texts=["unseen soup was unseen and cold"], layout="padded")
-        assert int((made[0].labels >= 0).sum()) in (2, 7, 12)  # soup and and; two long words or one and a short
+        assert int((made[0].labels >= 0).sum()) in (2, 7, 12)  # two short words; a long and a short one; two long ones
     finally:
         base.REGISTRY.entries.pop("regular", None)
 
 
-def test_the_table_names_all_strategies_and_their_parameters():
+def test_the_table_lists_all_strategies_and_their_parameters():
     rows = {row[0]: row for row in re.findall(r"^\| `([\w-]+)` \|([^|]*)\|([^|]*)\|", PAGE, flags=re.M)}
     assert sorted(rows) == names()
     common = {field.name for field in fields(Strategy)}
     for name, row in rows.items():
-        own = [field for field in fields(lookup(name)) if field.name not in common]
-        for field in own:
+        parameters = [field for field in fields(lookup(name)) if field.name not in common]
+        for field in parameters:
             assert f"`{field.name}`" in row[2]
             if field.name not in lookup(name).files and isinstance(field.default, str | int | float):
                 shown = str(field.default).lower() if isinstance(field.default, bool) else f"{field.default}"
@@ -43,7 +43,7 @@ def test_the_table_names_all_strategies_and_their_parameters():
                 )
 
 
-def test_the_study_of_the_page_can_be_read():
+def test_the_example_study_is_valid():
     (source,) = re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.S)
     found = [MethodSpec.model_validate(method) for method in yaml.safe_load(source)["methods"]]
     assert [method.adapt.get("masking") for method in found] == [
@@ -54,6 +54,6 @@ def test_the_study_of_the_page_can_be_read():
     ]
 
 
-def test_the_words_of_the_page():
-    assert len(spoken("roberta", "good.")) == 2
-    assert len(spoken("roberta", "state-of-the-art")) == 7
+def test_the_word_counts_of_the_page():
+    assert len(word_tokens("roberta", "good.")) == 2
+    assert len(word_tokens("roberta", "state-of-the-art")) == 7

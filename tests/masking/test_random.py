@@ -1,4 +1,4 @@
-"""Random masking: shares, what is never touched, and the draws that it has always had."""
+"""Random masking: shares, tokens that are never chosen, and the order of the random draws."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def mask(strategy, ids, allowed, seed=0):
     return strategy(ids, text, allowed, VOCABULARY, np.random.default_rng(seed))
 
 
-def test_shares_of_rate_and_corruption():
+def test_rate_and_replacement_shares():
     ids = np.full((200, 500), 30)
     corrupted, labels = mask(RandomMasking(0.15), ids, np.ones_like(ids, bool))
     chosen = labels != IGNORE_INDEX
@@ -30,33 +30,33 @@ def test_shares_of_rate_and_corruption():
 
 
 @given(st.integers(0, 2**31), st.floats(0.01, 0.99), st.lists(st.booleans(), min_size=1, max_size=40))
-def test_never_touches_what_is_not_allowed(seed, rate, allowed):
+def test_tokens_that_are_not_allowed_are_never_chosen(seed, rate, allowed):
     ids = np.arange(len(allowed)) + 10
-    permitted = np.array(allowed)
-    corrupted, labels = mask(RandomMasking(rate), ids, permitted, seed)
-    assert (corrupted[~permitted] == ids[~permitted]).all()
-    assert (labels[~permitted] == IGNORE_INDEX).all()
+    is_allowed = np.array(allowed)
+    corrupted, labels = mask(RandomMasking(rate), ids, is_allowed, seed)
+    assert (corrupted[~is_allowed] == ids[~is_allowed]).all()
+    assert (labels[~is_allowed] == IGNORE_INDEX).all()
     assert set(corrupted) <= {4, *ids, *VOCABULARY.ordinary}
     assert (ids == np.arange(len(allowed)) + 10).all(), "the input must not change"
 
 
 @given(st.integers(0, 2**31), st.floats(0.01, 0.99))
-def test_draws_stay_what_they_were(seed, rate):
-    """Chance is asked for in this order since the first version; another order would give other models."""
+def test_the_order_of_the_random_draws(seed, rate):
+    """Another order would give other models with the same seed."""
     ids = np.arange(60).reshape(3, 20) + 10
     allowed = ids % 7 > 0
     rng = np.random.default_rng(seed)
     chosen = allowed & (rng.random(ids.shape) < rate)
-    fate = rng.random(ids.shape)
-    expected = np.where(chosen & (fate < 0.8), 4, ids)
-    random = chosen & (fate >= 0.8) & (fate < 0.9)
+    draw = rng.random(ids.shape)
+    expected = np.where(chosen & (draw < 0.8), 4, ids)
+    random = chosen & (draw >= 0.8) & (draw < 0.9)
     expected[random] = rng.choice(VOCABULARY.ordinary, int(random.sum()))
     corrupted, labels = mask(RandomMasking(rate), ids, allowed, seed)
     assert (corrupted == expected).all()
     assert (labels == np.where(chosen, ids, IGNORE_INDEX)).all()
 
 
-def test_any_split_of_fates():
+def test_other_replacement_shares():
     ids = np.full((100, 500), 30)
     corrupted, labels = mask(get("random", 0.4, mask="0.5", random=0.5), ids, np.ones_like(ids, bool))
     chosen = labels != IGNORE_INDEX
@@ -65,14 +65,14 @@ def test_any_split_of_fates():
     assert abs((corrupted[chosen] == 30).mean() - 0.5 / 50) < 0.005
 
 
-def test_what_is_wrong_is_explained():
+def test_invalid_parameters():
     with pytest.raises(UserError, match="Did you mean 'random'"):
         get("randum")
     with pytest.raises(UserError, match="Did you mean 'mask'"):
         get("random", masks=1)
     with pytest.raises(UserError, match="parameter 'mask'"):
         get("random", mask="much")
-    with pytest.raises(UserError, match="at most 1 together"):
+    with pytest.raises(UserError, match="their sum at most 1"):
         get("random", mask=0.9, random=0.2)
     with pytest.raises(UserError, match="shares of the chosen"):
         get("random", mask=float("nan"))
@@ -84,7 +84,7 @@ def test_what_is_wrong_is_explained():
         resolve(RandomMasking(), 0.2, {"mask": 1})
 
 
-def test_the_default_has_no_identity_however_it_is_named():
+def test_default_masking_has_no_identity_however_it_is_given():
     for given_ in (None, "random", RandomMasking(0.2)):
         assert identify(given_, 0.2) is None
     assert identify(RandomMasking(0.3), 0.2) == {"name": "random", "rate": 0.3, "mask": 0.8, "random": 0.1}

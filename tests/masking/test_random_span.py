@@ -1,4 +1,4 @@
-"""Spans: lengths and places follow their distributions, and the text has its share."""
+"""Span masking: lengths and positions of spans follow their distributions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.masking.kinds import vocabulary
 
 
 def spans(text_words=4000, texts=50, rate=0.05, **settings):
-    """Length and first word of each span in texts of one-token words."""
+    """Return the first word and the length of each span, in texts of one-token words."""
     ids = np.full((texts, text_words), 30)
     number = np.repeat(np.arange(texts), text_words).reshape(ids.shape)
     leader = get("span", rate, **settings).choose(
@@ -24,26 +24,26 @@ def spans(text_words=4000, texts=50, rate=0.05, **settings):
     return first % text_words, length
 
 
-def test_lengths_are_geometric_and_cut_off():
+def test_lengths_have_a_truncated_geometric_distribution():
     _, length = spans()
     share = np.bincount(length, minlength=11)[1:] / len(length)
     expected = 0.2 * 0.8 ** np.arange(10)
     expected /= expected.sum()
     assert length.max() == 10
-    # A span that meets another or the end of the rate is shorter, which moves a little from long to short.
+    # Spans that meet another one or reach the rate are shorter, so the distribution is slightly shifted.
     assert np.abs(share - expected).max() < 0.03
     assert abs(length.mean() - 3.8) < 0.3
     _, short = spans(longest=3, p=0.5)
     assert short.max() == 3
 
 
-def test_places_are_even():
+def test_positions_are_uniform():
     start, _ = spans()
     tenths = np.bincount(start // 400, minlength=10)
     assert tenths.min() > 0.7 * tenths.mean()
 
 
-def test_parameters_out_of_range_are_explained():
-    for wrong in ({"p": 0}, {"p": 1}, {"longest": 0}):
+def test_invalid_parameters():
+    for invalid in ({"p": 0}, {"p": 1}, {"longest": 0}):
         with pytest.raises(UserError, match="span: 'p'"):
-            get("span", **wrong)
+            get("span", **invalid)

@@ -1,4 +1,4 @@
-"""One n-gram a text: where it is, the text without it, and the n-gram alone."""
+"""One n-gram per text: its position, the text without it, and the n-gram alone."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ def collate(layout, rewritings, seed=0, tokens=100):
 
 
 @each("layout", ["padded", "packed"])
-def test_the_text_without_and_the_ngram_alone_fit_together(layout):
-    """Put back into the gap, the n-gram makes the text again; it is one contiguous stretch between special tokens."""
+def test_the_masked_text_and_the_extracted_ngram_are_complementary(layout):
+    """The n-gram is contiguous, lies between special tokens, and fits into the gap of the masked text."""
     without, alone = MaskNGram(), ExtractNGram()
     for batch in collate(layout, (without, alone)):
         gap, pieces = batch.reading(without), batch.reading(alone)
         assert gap.text.equal(batch.text)
         for number in range(batch.texts):
             here = batch.text == number
-            text, holed = batch.original[here].tolist(), gap.ids[here].tolist()
+            text, masked = batch.original[here].tolist(), gap.ids[here].tolist()
             ngram = pieces.ids[pieces.text == number].tolist()
             assert [text[0], text[-1]] == [ngram[0], ngram[-1]] == [2, 3]
-            inside = [place for place, (a, b) in enumerate(zip(text, holed, strict=True)) if a != b]
+            inside = [position for position, (a, b) in enumerate(zip(text, masked, strict=True)) if a != b]
             if len(text) < 4:
                 assert not inside
                 continue
             assert inside == list(range(inside[0], inside[-1] + 1))
             assert 1 <= len(inside) <= min(10, len(text) - 3)
-            assert {holed[place] for place in inside} == {MASK}
-            assert [text[place] for place in inside] == ngram[1:-1]
+            assert {masked[position] for position in inside} == {MASK}
+            assert [text[position] for position in inside] == ngram[1:-1]
 
 
-def test_ngrams_do_not_depend_on_how_a_step_is_cut():
-    """Or methods with other views, and runs of several processes, would hide others at the same seed."""
+def test_ngrams_do_not_depend_on_the_micro_batches():
+    """Methods with other views and runs with several processes use the same n-grams for the same seed."""
     without, alone = MaskNGram(), ExtractNGram()
 
     def found(tokens):
@@ -60,7 +60,7 @@ def test_ngrams_do_not_depend_on_how_a_step_is_cut():
     assert whole[1:] == pieces[1:]
 
 
-def test_lengths_and_places_follow_their_distributions():
+def test_lengths_and_positions_follow_their_distributions():
     text = np.repeat(np.arange(3000), 20).reshape(3000, 20)
     allowed = np.ones_like(text, dtype=bool)
     allowed[:, [0, -1]] = False
@@ -77,7 +77,7 @@ def test_lengths_and_places_follow_their_distributions():
 
 
 @each("layout", ["padded", "packed"])
-def test_asking_for_an_ngram_changes_no_mask_and_the_seed_gives_it_again(layout):
+def test_rewritings_do_not_change_the_masks_and_are_reproducible(layout):
     how = MaskNGram()
     plain = collate(layout, ())
     asked, again, other = (collate(layout, (how,), seed) for seed in (0, 0, 1))

@@ -1,4 +1,4 @@
-"""Merging of isolated masks, against the rule walked through by hand."""
+"""Merging of isolated masks, against a direct implementation."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ VOCABULARY = Vocabulary(4, np.arange(10, 60))
 
 
 def merged(chosen, allowed):
-    """One text: list of the chosen places after merging."""
-    before = [place for place, one in enumerate(chosen) if one]
-    isolated = [place for place in before if place - 1 not in before and place + 1 not in before]
+    """Return the chosen positions of one text after merging."""
+    before = [position for position, is_chosen in enumerate(chosen) if is_chosen]
+    isolated = [position for position in before if not {position - 1, position + 1} & set(before)]
     after = set(before)
     for first, second in zip(isolated[::2], isolated[1::2], strict=False):
         for beside in (second - 1, second + 1):
@@ -31,7 +31,7 @@ def merged(chosen, allowed):
     data=st.data(),
 )
 @settings(deadline=None)
-def test_against_the_rule_text_by_text_and_counts_stay(seed, rate, lengths, data):
+def test_against_a_direct_implementation_and_counts_do_not_change(seed, rate, lengths, data):
     width = sum(lengths) + 2
     text = np.full((2, width), -1)
     text[0, : sum(lengths)] = np.repeat(np.arange(len(lengths)), lengths)
@@ -49,5 +49,5 @@ def test_against_the_rule_text_by_text_and_counts_stay(seed, rate, lengths, data
     assert found.sum() == random.sum()
 
 
-def test_a_picture():
+def test_handmade_example():
     assert merged([0, 1, 0, 0, 0, 1, 0, 1, 1, 0, 0, 1], [1] * 12) == [4, 5, 7, 8, 11]

@@ -1,4 +1,4 @@
-"""What every strategy must keep, on every kind of tokenizer and in both layouts."""
+"""Properties of every strategy, with every kind of tokenizer and both layouts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def strategy(name, rate, listed, **more):
 
 
 def runs(chosen):
-    """Lengths of stretches of True."""
+    """Return the lengths of the runs of True."""
     edges = np.flatnonzero(np.diff(np.concatenate([[0], chosen.astype(int), [0]])))
     return edges[1::2] - edges[::2]
 
@@ -44,7 +44,7 @@ def runs(chosen):
 @each("kind", KINDS)
 @given(seed=st.integers(0, 2**31), rate=st.floats(0.02, 0.9))
 @settings(max_examples=8, deadline=None)
-def test_labels_are_originals_and_nothing_else_is_touched(listed, name, kind, layout, seed, rate):
+def test_labels_are_the_original_ids_and_other_tokens_do_not_change(listed, name, kind, layout, seed, rate):
     masking = strategy(name, rate, listed)
     special = tokenizer(kind).all_special_ids
     made = batches(masking, kind, layout, seed=seed)
@@ -65,8 +65,8 @@ def test_labels_are_originals_and_nothing_else_is_touched(listed, name, kind, la
 
 @pytest.mark.parametrize("name", names())
 @each("kind", KINDS)
-def test_the_rate_is_what_was_asked_for(listed, name, kind):
-    """Also in texts of one word, and in those of a long one."""
+def test_the_rate_is_reached(listed, name, kind):
+    """The texts include some of a single word, short or long."""
     for rate in (0.15, 0.4):
         masking = strategy(name, rate, listed)
         made = batches(masking, kind, copies=400, tokens=2000)
@@ -82,21 +82,21 @@ def test_the_rate_is_what_was_asked_for(listed, name, kind):
 @each("kind", KINDS)
 @given(seed=st.integers(0, 2**31))
 @settings(max_examples=8, deadline=None)
-def test_words_are_never_half_chosen_and_share_their_fate(listed, name, kind, seed):
+def test_words_are_chosen_whole_and_replaced_alike(listed, name, kind, seed):
     masking = strategy(name, 0.3, listed, mask=0.5, random=0.0)
     vocabulary = of(kind)
     for batch in batches(masking, kind, seed=seed):
         original, text, labels = batch.original.numpy(), batch.text.numpy(), batch.labels.numpy().ravel()
         allowed = (text >= 0) & ~np.isin(original, tokenizer(kind).all_special_ids)
-        words = Words.of(original, text, allowed, vocabulary.pieces)
+        words = Words.of(original, text, allowed, vocabulary.subwords)
         hidden = batch.masked.numpy().ravel() == vocabulary.mask_id
-        for start, stop in zip(words.first, words.first[1:], strict=False):
-            place = words.place[start:stop]
-            assert len(set((labels[place] >= 0).tolist())) == 1
-            assert len(set(hidden[place].tolist())) == 1
+        for start, stop in zip(words.starts, words.starts[1:], strict=False):
+            positions = words.positions[start:stop]
+            assert len(set((labels[positions] >= 0).tolist())) == 1
+            assert len(set(hidden[positions].tolist())) == 1
 
 
-def test_fate_by_token_is_drawn_by_token():
+def test_tokens_of_a_word_can_be_replaced_independently():
     one, each = (
         batches(get("whole-word", 0.5, fate=fate, mask=0.5, random=0), copies=300, texts=["unseen"])
         for fate in ("word", "token")
@@ -113,9 +113,9 @@ def test_fate_by_token_is_drawn_by_token():
 @given(seed=st.integers(0, 2**31))
 @settings(max_examples=10, deadline=None)
 def test_the_control_masks_as_many_tokens_of_each_text(listed, name, seed):
-    """Both see the same stream of chance first, so the control wraps the very masks that the strategy makes."""
+    """The control first draws what the strategy draws, so with the same seed it sees the same masks."""
     masking = strategy(name, 0.3, listed)
-    control = RandomSameCount.like(masking)
+    control = RandomSameCount.matching(masking)
     for batch, other in zip(
         batches(masking, seed=seed, tokens=10**6), batches(control, seed=seed, tokens=10**6), strict=True
     ):
@@ -125,10 +125,10 @@ def test_the_control_masks_as_many_tokens_of_each_text(listed, name, seed):
             assert (batch.labels[here] >= 0).sum() == (other.labels[here] >= 0).sum()
 
 
-def test_the_control_chooses_any_token_and_keeps_the_shares(listed):
+def test_the_control_chooses_any_token_and_has_the_same_replacement_shares(listed):
     masking = strategy("entity-first", 0.3, listed, fill=False, mask=0.6, random=0.0)
     control = get("random-same-count", 0.3, of="entity-first", entities=listed, fill=False, mask=0.6, random=0.0)
-    assert control == RandomSameCount.like(masking)
+    assert control == RandomSameCount.matching(masking)
     assert control.identity()["of"]["name"] == "entity-first"
     found, random = (batches(one, copies=300, texts=["cold soup, the waiter was kind"]) for one in (masking, control))
     words = [
@@ -150,7 +150,7 @@ def test_the_control_of_any_callable():
         labels[:, 1] = ids[:, 1]
         return ids, labels
 
-    made = batches(RandomSameCount.like(first), layout="padded", texts=TEXTS, copies=20)
+    made = batches(RandomSameCount.matching(first), layout="padded", texts=TEXTS, copies=20)
     for batch in made:
         assert ((batch.labels >= 0).sum(1) == 1).all()
     assert {int((batch.labels[row] >= 0).int().argmax()) for batch in made for row in range(len(batch.labels))} > {
@@ -159,7 +159,7 @@ def test_the_control_of_any_callable():
     }
 
 
-def test_strategies_differ_in_their_runs(listed):
+def test_mean_lengths_of_runs(listed):
     texts = [" ".join(SENTENCES[:6])]
     means = {}
     for name in ("random", "span-merge", "whole-word", "span"):
@@ -169,8 +169,7 @@ def test_strategies_differ_in_their_runs(listed):
     assert means["random"] < means["whole-word"]
 
 
-def test_random_masking_draws_the_same_in_a_collator_as_ever():
-    """What the collator made of these texts before the masking could be chosen."""
+def test_the_collator_uses_the_first_draws_for_random_masking():
     rows = [np.array(tokenizer("bert")(text)["input_ids"]) for text in SENTENCES[:8]]
     (batch,) = Collator.of(tokenizer("bert"), RandomMasking(0.3), 10**6)(rows, np.random.default_rng(0))
     rng = np.random.default_rng(0)

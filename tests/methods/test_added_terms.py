@@ -1,4 +1,4 @@
-"""What each added term does to a model: it falls on text that was not read, and moves what it should."""
+"""The added loss terms train: they fall on held-out or training text and have the intended effect."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import transformers
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.kernels.dropout import dropout_rates
-from acclimate.models import load_masked_lm
+from acclimate.models import dropout_rates, load_language_model
 from acclimate.training import adapt
 from tests.cases import each
 from tests.methods.test_contract import SHORT
@@ -38,7 +37,7 @@ def run(model, method, out, **options):
 
 
 @pytest.mark.parametrize("method", ["mlm-simcse", "mlm-taco"])
-def test_the_added_term_falls_on_text_that_was_not_read(tiny_bert, tmp_path, method):
+def test_the_added_term_falls_on_held_out_text(tiny_bert, tmp_path, method):
     run(tiny_bert, method, tmp_path / "out", heldout=HELD, heldout_every=20)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     found = [line["heldout"]["terms"][TERMS[method]] for line in lines if "heldout" in line]
@@ -46,36 +45,36 @@ def test_the_added_term_falls_on_text_that_was_not_read(tiny_bert, tmp_path, met
     assert found[-1] < found[0] - 0.02
 
 
-def test_hidden_tokens_learn_to_find_themselves(tiny_bert, tmp_path):
-    """Among the tokens of their texts; the few of the held-out texts find themselves before any training."""
+def test_tacl_loss_falls(tiny_bert, tmp_path):
+    """On training text, since the base model already solves the few held-out texts."""
     run(tiny_bert, "mlm-tacl", tmp_path / "out", steps=100)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     found = [line["terms"]["tacl"] for line in lines if "terms" in line]
     assert np.mean(found[-10:]) < 0.6 * np.mean(found[:5])
 
 
-def test_texts_learn_to_find_their_own_ngrams(tiny_bert, tmp_path):
-    """Among 16 texts; on text that was not read it rises, for so few texts are learnt by heart."""
+def test_infoword_loss_falls(tiny_bert, tmp_path):
+    """On training text; on held-out text it rises, since the model memorises so few texts."""
     run(tiny_bert, "mlm-infoword", tmp_path / "out", steps=150)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     found = [line["terms"]["infoword"] for line in lines if "terms" in line]
     assert found[-1] < 0.8 * found[0]
 
 
-def test_distillation_holds_hidden_states_near_the_original(tiny_bert, tmp_path):
+def test_distillation_keeps_hidden_states_close_to_the_base_model(tiny_bert, tmp_path):
     run(tiny_bert, "mlm", tmp_path / "mlm")
     run(tiny_bert, "mlm-kd", tmp_path / "kd", settings={"weight": 30.0})
     ids = tiny_tokenizer()(list(HELD), return_tensors="pt", padding=True)
     with torch.no_grad():
         start, mlm, kd = (
-            load_masked_lm(folder).model.base_model(**ids).last_hidden_state[ids["attention_mask"] > 0]
+            load_language_model(folder).model.base_model(**ids).last_hidden_state[ids["attention_mask"] > 0]
             for folder in (tiny_bert, tmp_path / "mlm", tmp_path / "kd")
         )
     assert (kd - start).norm() < 0.8 * (mlm - start).norm()
 
 
-def test_a_contrast_of_two_draws_wants_dropout(tmp_path):
-    """ALBERT and ModernBERT come without; it can be given for the adaptation, and the model keeps its own."""
+def test_methods_that_contrast_dropout_masks_need_dropout(tmp_path):
+    """ALBERT and ModernBERT have none; ``dropout`` sets it for the adaptation only, not in the saved config."""
     dry = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     albert = save_tiny("albert", tmp_path / "albert", **dry)
     for method in ("mlm-simcse", "dga"):
@@ -90,9 +89,9 @@ def test_a_contrast_of_two_draws_wants_dropout(tmp_path):
 
 
 @each("kind", ["bert", "albert", "modernbert", "distilbert"])
-def test_dropout_reaches_every_layer(kind, tmp_path):
+def test_the_dropout_option_applies_to_every_layer(kind, tmp_path):
     folder = save_tiny(kind, tmp_path / kind)
-    assert dropout_rates(load_masked_lm(folder, dropout=0.25).model) == [0.25]
-    assert not any(dropout_rates(load_masked_lm(folder, dropout=0).model))
+    assert dropout_rates(load_language_model(folder, dropout=0.25).model) == [0.25]
+    assert not any(dropout_rates(load_language_model(folder, dropout=0).model))
     with pytest.raises(UserError, match="probability"):
-        load_masked_lm(folder, dropout=1.5)
+        load_language_model(folder, dropout=1.5)

@@ -1,6 +1,10 @@
-"""What every method must do on every architecture; a new method is tested here without a line of its own."""
+"""Contract of every registered method on the supported architectures; new methods are tested automatically."""
 
 from __future__ import annotations
+
+import dataclasses
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,14 +14,16 @@ from safetensors.torch import load_file
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json
-from acclimate.models import load_masked_lm
+from acclimate.models import load_language_model
 from acclimate.models.checkpoints import WEIGHTS
+from acclimate.objectives import View
 from acclimate.tasks import Task
 from acclimate.training import adapt, get, names
-from acclimate.training.method import lookup
+from acclimate.training.method import Method, lookup
 from tests.kills import counted, killed
 from tests.tiny import ENCODERS, TEXTS, save_tiny
 
+ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"steps": 3, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
 CHEAP = {
@@ -28,17 +34,17 @@ CHEAP = {
     "dapt+tapt": {"task_steps": 3},
     "selective": {"finetune_epochs": 1, "token_epochs": 2, "token_learning_rate": 1e-2},
 }
-"""Settings that make a method quick enough for tests."""
+"""Settings that make a method fast enough for tests."""
 ROWS = [{"text": text, "label": ("no", "yes")[number % 2]} for number, text in enumerate(DOCUMENTS)]
 TASK = Task.of("contract", ROWS[:20], ROWS[20:28], ROWS[28:])
 SIMILAR = [["bert", "roberta", "xlm-roberta", "camembert", "electra"], ["distilbert", "albert"], ["modernbert"]]
-"""Architectures whose layers are built alike."""
+"""Groups of architectures with similar layers."""
 assert sorted(kind for group in SIMILAR for kind in group) == sorted(ENCODERS)
 PAIRS = {(method, group[number % len(group)]) for number, method in enumerate(names()) for group in SIMILAR}
-"""Every method on one architecture of each group, not always the same one."""
+"""Each method on one architecture of each group, in rotation."""
 PAIRS |= {(method, kind) for method in ("mlm", "dga") for kind in ENCODERS}
-ALONE = [name for name in names() if lookup(name).trains and not get(name).stages()]
-"""Methods of one stage; those of several have tests of their own."""
+SINGLE_STAGE = [name for name in names() if lookup(name).trains and not get(name).stages()]
+"""Methods with a single stage."""
 
 
 @pytest.fixture(scope="module")
@@ -59,18 +65,18 @@ def weights(folder):
 
 
 def load(folder, method):
-    """Load without us; or, for a method that says it cannot be, see that loading stops."""
+    """Load with plain transformers; for a method that declares this impossible, check that it fails."""
     if lookup(method).loads_without_acclimate:
         model, info = transformers.AutoModelForMaskedLM.from_pretrained(folder, output_loading_info=True)
         assert not info["missing_keys"]
         return model
     with pytest.raises(OSError, match=r"model\.safetensors"):
         transformers.AutoModelForMaskedLM.from_pretrained(folder)
-    return load_masked_lm(folder).model
+    return load_language_model(folder).model
 
 
 @pytest.mark.parametrize(("method", "kind"), sorted(PAIRS))
-def test_trains_saves_and_loads_without_us(models, method, kind, tmp_path):
+def test_trains_saves_and_loads_without_acclimate(models, method, kind, tmp_path):
     result = run(models[kind], method, tmp_path / "out")
     trains = lookup(method).trains
     assert result.steps == (3 * max(1, len(get(method).stages())) if trains else 0)
@@ -86,12 +92,12 @@ def test_trains_saves_and_loads_without_us(models, method, kind, tmp_path):
         assert any("embed" in name for name in changed)
     tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
     assert model(**tokenizer("the food", return_tensors="pt")).logits.isfinite().all()
-    assert not list(tmp_path.glob(".out*")), "the working folder is removed"
+    assert not list(tmp_path.glob(".out*")), "the working folder was not removed"
 
 
-@pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains and name not in ALONE])
-def test_same_seed_same_weights_other_seed_other_weights(models, method, tmp_path):
-    """Of methods of several stages; those of one are run twice with the same seed below, the second time killed."""
+@pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains and name not in SINGLE_STAGE])
+def test_the_seed_determines_the_weights(models, method, tmp_path):
+    """For methods with several stages; the next test covers the others."""
     for name, seed in (("a", 0), ("b", 0), ("c", 1)):
         run(models["bert"], method, tmp_path / name, seed=seed)
     a, b, c = (weights(tmp_path / name) for name in "abc")
@@ -99,9 +105,9 @@ def test_same_seed_same_weights_other_seed_other_weights(models, method, tmp_pat
     assert any(not torch.equal(a[name], c[name]) for name in a)
 
 
-@pytest.mark.parametrize("method", ALONE)
-def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(models, method, tmp_path):
-    """And so the same seed gives the same weights; another one gives others."""
+@pytest.mark.parametrize("method", SINGLE_STAGE)
+def test_an_interrupted_run_resumes_to_identical_weights(models, method, tmp_path):
+    """So the same seed gives the same weights, and another seed gives different ones."""
     run(models["bert"], method, tmp_path / "whole", steps=5)
     with killed(3):
         run(models["bert"], method, tmp_path / "cut", steps=5, save_every=2)
@@ -119,7 +125,7 @@ def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(models, method
     assert any(not torch.equal(whole[name], other[name]) for name in whole)
 
 
-def test_unknown_names_and_values_are_explained():
+def test_unknown_names_and_invalid_values_are_explained():
     with pytest.raises(UserError, match="Did you mean 'dga'"):
         get("dgaa")
     with pytest.raises(UserError, match="Did you mean 'contrast_weight'"):
@@ -129,3 +135,19 @@ def test_unknown_names_and_values_are_explained():
     with pytest.raises(UserError, match="has no parameters"):
         get("mlm", temperature=1)
     assert get("dga", contrast_weight="0.5").settings()["contrast_weight"] == 0.5
+
+
+def test_the_readme_lists_every_method():
+    section = (ROOT / "README.md").read_text(encoding="utf-8").partition("## Methods")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| `([^`]+)` \|(.+)\|$", section, flags=re.M)
+    assert sorted(name for name, _ in rows) == sorted(names())
+    for name, row in rows:
+        authors = lookup(name).paper.partition(" et al.")[0]
+        assert authors in row, f"the paper of {name}"
+
+
+def test_the_page_on_methods_lists_the_fields_of_view_and_the_class_attributes():
+    page = (ROOT / "docs" / "write-your-own-method.md").read_text(encoding="utf-8")
+    attributes = {name for name in Method.__annotations__ if name not in ("name", "paper", "summary", "starts_from")}
+    for name in {field.name for field in dataclasses.fields(View)} | attributes:
+        assert f"| `{name}` |" in page, name

@@ -16,7 +16,7 @@ from acclimate.training.method import Method
 from tests.methods.test_contract import DOCUMENTS, SHORT
 
 
-def test_heads_move_less_the_more_important_they_are(tiny_bert, tmp_path):
+def test_the_update_of_a_head_is_scaled_by_one_minus_its_importance(tiny_bert, tmp_path):
     settings = {"importance_tokens": 300, "contrast_weight": 0}
     common = {**SHORT, "steps": 1, "weight_decay": 0.0, "warmup": 0.0}
     adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "mlm", **common)
@@ -36,7 +36,7 @@ def test_heads_move_less_the_more_important_they_are(tiny_bert, tmp_path):
     torch.testing.assert_close(dga[free], mlm[free], atol=1e-6, rtol=1e-4)
 
 
-def test_importance_is_cached_by_what_determines_it(tiny_bert, tmp_path, monkeypatch):
+def test_the_cache_key_of_importance_covers_its_inputs(tiny_bert, tmp_path, monkeypatch):
     import acclimate.training.importance as module
 
     calls = []
@@ -62,10 +62,10 @@ def test_importance_is_cached_by_what_determines_it(tiny_bert, tmp_path, monkeyp
     run("e", seed=3)
     assert len(calls) == 4
     run("f", dropout=0.3)
-    assert len(calls) == 5, "other dropout, other importances"
+    assert len(calls) == 5, "dropout is part of the cache key"
 
 
-def test_a_method_in_one_file_shows_up_everywhere(tiny_bert, tmp_path):
+def test_a_registered_method_works_without_other_edits(tiny_bert, tmp_path):
     from dataclasses import dataclass
 
     from acclimate.training import method as registry
@@ -101,11 +101,11 @@ ABLATIONS = {
     "H,I,O,E": ({"parts": "H, I, O, E"}, 3),
 }
 PROTECTED = {"H": "attention.self.query", "I": "intermediate.dense", "O": ".0.output.dense", "E": "word_embeddings"}
-"""A weight that only units of the part own."""
+"""Part of the name of a weight that belongs to units of this part only."""
 
 
 @pytest.mark.parametrize("name", ABLATIONS)
-def test_every_ablation_reads_what_it_should_and_trains(tiny_bert, tmp_path, name, monkeypatch):
+def test_every_ablation_has_the_right_views_gates_and_masks(tiny_bert, tmp_path, name, monkeypatch):
     module = sys.modules["acclimate.training.adapt"]
     engines = []
 
@@ -149,7 +149,7 @@ def test_every_ablation_reads_what_it_should_and_trains(tiny_bert, tmp_path, nam
     )
 
 
-def test_the_domain_contrast_reads_with_one_minus_the_importance(tiny_bert):
+def test_the_domain_contrast_gates_with_one_minus_the_importance():
     from acclimate.objectives import GeneralKnowledgeContrast
 
     importance = {"H": torch.rand(2, 4), "O": torch.rand(2, 32)}
@@ -161,7 +161,7 @@ def test_the_domain_contrast_reads_with_one_minus_the_importance(tiny_bert):
         assert torch.equal(term.general.gates.values[part], values)
 
 
-def test_random_importances_come_from_the_seed(tiny_bert, tmp_path):
+def test_random_importance_is_determined_by_the_seed():
     from acclimate.training.method import get
 
     drawn = []
@@ -177,22 +177,22 @@ def test_random_importances_come_from_the_seed(tiny_bert, tmp_path):
     assert not torch.equal(drawn[0], drawn[2])
 
 
-def test_an_unknown_part_is_one_clear_line():
+def test_an_unknown_part_is_an_error():
     from acclimate.training.method import get
 
     with pytest.raises(UserError, match=r"dga.*parts"):
         get("dga", parts="H,X")
 
 
-def test_no_part_at_all_is_one_clear_line():
+def test_an_empty_list_of_parts_is_an_error():
     from acclimate.training.method import get
 
     with pytest.raises(UserError, match="parts is empty"):
         get("dga", parts=[])
 
 
-def test_an_ablation_of_what_another_leaves_out_is_refused():
+def test_domain_knowledge_without_contrast_is_an_error():
     from acclimate.training.method import get
 
-    with pytest.raises(UserError, match="leaves that out"):
+    with pytest.raises(UserError, match="has no effect"):
         get("dga", contrast_weight=0, knowledge="domain")

@@ -23,7 +23,7 @@ def run(model, method, out, settings=None, **options):
     return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=settings, **options)
 
 
-def test_only_the_prompt_learns_to_the_bit(tiny_bert, tmp_path):
+def test_only_the_prompt_changes(tiny_bert, tmp_path):
     run(tiny_bert, "mlm-prompt", tmp_path / "out", {"length": 5}, weight_decay=0.1, learning_rate=None)
     run(tiny_bert, "mlm-prompt", tmp_path / "start", {"length": 5}, learning_rate=1e-30)
     before, start, after = (
@@ -35,30 +35,32 @@ def test_only_the_prompt_learns_to_the_bit(tiny_bert, tmp_path):
     for name, value in after.items():
         kept = value[:old] if name == TABLE or name.endswith(("predictions.bias", "decoder.bias")) else value
         assert torch.equal(kept, before[name][: len(kept)] if kept.shape != before[name].shape else before[name])
-    assert ((after[TABLE][ids] - start[TABLE][ids]).abs() > 0.1).any(1).all(), "the paper's rate of 0.3 is the default"
+    assert ((after[TABLE][ids] - start[TABLE][ids]).abs() > 0.1).any(1).all(), (
+        "the default learning rate is the paper's 0.3"
+    )
 
 
-def test_the_learning_rate_of_a_method_can_be_set(tiny_bert, tmp_path):
+def test_a_method_has_a_default_learning_rate_that_can_be_overridden(tiny_bert, tmp_path):
     assert lookup("mlm-prompt").learning_rate == 0.3
     assert lookup("mlm").learning_rate == 1e-4
     result = run(tiny_bert, "mlm-prompt", tmp_path / "out", {"length": 2}, learning_rate=0.1)
     assert result.parameters["learning_rate"] == 0.1
 
 
-def test_texts_are_as_long_as_without_a_prompt(tiny_bert, tmp_path):
+def test_the_prompt_does_not_count_towards_max_length_or_the_token_budget(tiny_bert, tmp_path):
     plain = run(tiny_bert, "mlm", tmp_path / "plain", max_length=10)
     longer = run(tiny_bert, "mlm-prompt", tmp_path / "prompt", {"length": 5}, max_length=10)
-    # Not to the token: which short tail is evened out depends on the length of the whole row.
-    assert abs(longer.tokens - plain.tokens) <= 0.1 * plain.tokens, "tokens of the prompt are no text"
+    # Not exactly equal, since how short tails are balanced depends on the length of the whole row.
+    assert abs(longer.tokens - plain.tokens) <= 0.1 * plain.tokens, "prompt tokens are not counted"
     steps = [
         run(tiny_bert, method, tmp_path / f"budget-{method}", settings, steps=None, tokens=300, max_length=10).steps
         for method, settings in (("mlm", None), ("mlm-prompt", {"length": 5}))
     ]
-    assert abs(steps[0] - steps[1]) <= 1, "a budget of tokens is one of text"
+    assert abs(steps[0] - steps[1]) <= 1, "the token budget counts text only"
 
 
 @pytest.mark.parametrize("method", ["mlm-prompt", "mlm-deit"])
-def test_fine_tuning_trains_both(tiny_bert, tmp_path, method):
+def test_fine_tuning_trains_virtual_tokens_and_model(tiny_bert, tmp_path, method):
     run(tiny_bert, method, tmp_path / "out", {"length": 3} if method == "mlm-prompt" else None)
     finetune(tmp_path / "out", keyword_task(), out=tmp_path / "tuned", epochs=1, learning_rate=1e-3, progress=False)
     before, after = (load_file(tmp_path / name / "model.safetensors") for name in ("out", "tuned"))
@@ -69,7 +71,7 @@ def test_fine_tuning_trains_both(tiny_bert, tmp_path, method):
     assert not torch.equal(before[name], after[name])
 
 
-def test_the_distillation_token_learns_the_original(tiny_bert, tmp_path):
+def test_the_distillation_loss_falls(tiny_bert, tmp_path):
     short = run(tiny_bert, "mlm-deit", tmp_path / "short", {"weight": 20.0}, steps=2, warmup=0.0)
     long = run(tiny_bert, "mlm-deit", tmp_path / "long", {"weight": 20.0}, steps=40, warmup=0.0)
     assert long.losses["distillation"] < 0.7 * short.losses["distillation"]

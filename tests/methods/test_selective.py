@@ -1,4 +1,4 @@
-"""Selective masking end to end on a tiny model: what is masked is what the token classifier finds."""
+"""Selective masking end to end on a tiny model."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
 from acclimate.methods.selective import annotation, stages
 from acclimate.methods.selective.token_classifier import load_token_classifier
-from acclimate.models import load_masked_lm
+from acclimate.models import load_language_model
 from acclimate.tasks import Task
 from acclimate.training import adapt, get
 from acclimate.training.distributed import ProcessGroup
@@ -28,16 +28,16 @@ WORDS = "the food menu table wine was and with pizza soup".split()
 
 
 def task(labelled=True, dev=True, pair=False, seed=0):
-    """Texts that are good or bad by one word; or, not labelled, labels that mean nothing."""
-    chance = np.random.default_rng(seed)
+    """A task whose label depends on one word of each text; with ``labelled=False`` the labels are random."""
+    rng = np.random.default_rng(seed)
 
     def rows(count):
         made = []
         for number in range(count):
-            text = chance.choice(WORDS, chance.integers(3, 8)).tolist()
+            text = rng.choice(WORDS, rng.integers(3, 8)).tolist()
             label = number % 2
-            told = label if labelled else int(chance.integers(2))
-            text.insert(int(chance.integers(len(text))), ("bad", "good")[told])
+            word = label if labelled else int(rng.integers(2))
+            text.insert(int(rng.integers(len(text))), ("bad", "good")[word])
             made.append({"text": " ".join(text), "label": label, **({"text_pair": "the food"} if pair else {})})
         return made
 
@@ -58,8 +58,8 @@ QUICK = {
 
 
 @pytest.fixture(autouse=True)
-def own_cache(tmp_path_factory, monkeypatch, request):
-    """One cache for the tests of this file, so that each stage is made once where it is the same."""
+def shared_cache(tmp_path_factory, monkeypatch, request):
+    """One cache for all tests of this file, so that equal stages are computed once."""
     folder = request.config.cache_of_selective = getattr(
         request.config, "cache_of_selective", None
     ) or tmp_path_factory.mktemp("selective-cache")
@@ -68,7 +68,7 @@ def own_cache(tmp_path_factory, monkeypatch, request):
 
 @pytest.fixture
 def fresh_cache(tmp_path, monkeypatch):
-    """A cache of its own, where the token classifier is the only one."""
+    """A new cache, so that it holds a single token classifier."""
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
 
 
@@ -81,7 +81,7 @@ def run(model, out, documents=CORPUS, given=TASK, settings=None, **options):
 
 @pytest.fixture
 def batches(monkeypatch):
-    """Every micro-batch that is trained on."""
+    """All micro-batches of the training."""
     seen = []
     step = StepTrainer.training_step
 
@@ -94,7 +94,7 @@ def batches(monkeypatch):
 
 
 def texts_of(batches):
-    """Ids, corrupted ids and labels of each text of the batches."""
+    """Yield the ids, masked ids and labels of each text in the batches."""
     for batch in batches:
         for number in range(batch.texts):
             here = batch.text == number
@@ -107,7 +107,7 @@ def token_classifier():
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_just_the_predicted_tokens_are_masked_and_the_account_lies_beside_the_model(
+def test_exactly_the_predicted_tokens_are_masked_and_the_account_is_saved(
     tiny_bert, tmp_path, batches, layout, fresh_cache
 ):
     run(tiny_bert, tmp_path / "out", layout=layout)
@@ -125,27 +125,27 @@ def test_just_the_predicted_tokens_are_masked_and_the_account_lies_beside_the_mo
     assert account["mark"]["important"] == account["masking"]["masked"] > 0
     assert all(account[stage]["minutes"] > 0 for stage in stages.STAGES)
     assert account["masking"]["texts_without"] == account["mark"]["texts_without"]
-    load_masked_lm(tmp_path / "out")
+    load_language_model(tmp_path / "out")
 
 
-def test_the_marginal_criterion_finds_the_words_that_decide(tiny_bert, tmp_path, batches, fresh_cache):
+def test_the_marginal_criterion_finds_the_decisive_words(tiny_bert, tmp_path, batches, fresh_cache):
     run(tiny_bert, tmp_path / "out", settings={"criterion": "marginal", "epsilon": 0.2}, batch_size=40, steps=1)
     tokens = [token for *_, labels in texts_of(batches) for token in labels[labels != -100]]
-    decisive = load_masked_lm(tiny_bert).tokenizer.convert_tokens_to_ids(["good", "bad"])
-    assert np.isin(tokens, decisive).mean() > 0.6, "one token in seven is decisive"
+    decisive = load_language_model(tiny_bert).tokenizer.convert_tokens_to_ids(["good", "bad"])
+    assert np.isin(tokens, decisive).mean() > 0.6, "only one token in seven is decisive"
 
 
 @pytest.mark.parametrize("fate", ["static", "dynamic"])
-def test_static_texts_look_the_same_in_every_epoch(tiny_bert, tmp_path, batches, fate):
+def test_static_masking_is_the_same_in_every_epoch(tiny_bert, tmp_path, batches, fate):
     run(tiny_bert, tmp_path / fate, settings={"fate": fate}, steps=20, batch_size=40)
-    looks = {}
+    variants = {}
     for ids, masked, _ in texts_of(batches):
-        looks.setdefault(ids.tobytes(), set()).add(masked.tobytes())
-    assert len(looks) == 40
-    assert all(len(kinds) == 1 for kinds in looks.values()) == (fate == "static")
+        variants.setdefault(ids.tobytes(), set()).add(masked.tobytes())
+    assert len(variants) == 40
+    assert all(len(found) == 1 for found in variants.values()) == (fate == "static")
 
 
-def test_the_control_masks_as_many_elsewhere_with_the_same_stages(tiny_bert, tmp_path, batches, monkeypatch):
+def test_the_control_masks_as_many_random_tokens_with_the_same_stages(tiny_bert, tmp_path, batches, monkeypatch):
     monkeypatch.setattr(stages, "mark_rows", None)  # everything comes from the cache
     run(tiny_bert, tmp_path / "a", batch_size=40, steps=1)
     selective = {ids.tobytes(): labels != -100 for ids, _, labels in texts_of(batches)}
@@ -164,7 +164,7 @@ def test_a_cap_masks_at_most_that_share(tiny_bert, tmp_path, batches):
     assert json.loads((tmp_path / "out" / "selective.json").read_text())["masking"]["masked"] <= 40
 
 
-def test_stages_are_made_once_and_a_killed_one_again(tiny_bert, tmp_path, monkeypatch):
+def test_stages_are_cached_and_an_interrupted_one_is_recomputed(tiny_bert, tmp_path, monkeypatch):
     calls = []
     for module, name in (
         (stages.annotator, "fine_tune_annotator"),
@@ -188,7 +188,7 @@ def test_stages_are_made_once_and_a_killed_one_again(tiny_bert, tmp_path, monkey
             run(tiny_bert, tmp_path / "out", settings=new)
     everything = ["fine_tune_annotator", "annotate", "train_token_classifier"]
     assert calls == [*everything, "mark"]
-    assert not list((cache_folder() / "selective").glob(".mark*")), "nothing half done is left"
+    assert not list((cache_folder() / "selective").glob(".mark*")), "no partial folder remains"
     monkeypatch.setattr(stages, "mark_rows", lambda *args, **more: calls.append("mark again") or mark(*args, **more))
     run(tiny_bert, tmp_path / "out", settings=new)
     assert calls[4:] == ["mark again"]
@@ -196,14 +196,14 @@ def test_stages_are_made_once_and_a_killed_one_again(tiny_bert, tmp_path, monkey
     assert calls[5:] == ["mark again"]
     run(tiny_bert, tmp_path / "other rule", settings={**new, "delta": 0.2})
     assert calls[6:] == ["annotate", "train_token_classifier", "mark again"]
-    one, two = weights(tmp_path / "out"), None
+    one = weights(tmp_path / "out")
     run(tiny_bert, tmp_path / "same", settings=new)
     two = weights(tmp_path / "same")
     assert all(torch.equal(one[name], two[name]) for name in one)
     assert calls[9:] == []
 
 
-def test_a_classifier_no_better_than_chance_is_a_warning_with_figures_each_time(tiny_bert, tmp_path, caplog):
+def test_a_classifier_at_chance_level_logs_a_warning_in_every_run(tiny_bert, tmp_path, caplog):
     for name in ("first", "from the cache"):
         caplog.clear()
         with caplog.at_level(logging.WARNING):
@@ -213,23 +213,23 @@ def test_a_classifier_no_better_than_chance_is_a_warning_with_figures_each_time(
         assert "30 items of dev" in message
 
 
-def test_finding_everything_is_a_warning(tiny_bert, tmp_path, caplog):
+def test_an_annotation_that_marks_every_token_logs_a_warning(tiny_bert, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         run(tiny_bert, tmp_path / "out", settings={"delta": 1.0})
     assert any("annotator found" in text and "100.00 %" in text for text in caplog.messages)
 
 
-def test_a_token_classifier_that_finds_everything_in_the_text_is_a_warning(tiny_bert, tmp_path, caplog):
+def test_a_token_classifier_that_marks_every_token_logs_a_warning(tiny_bert, tmp_path, caplog):
     with caplog.at_level(logging.WARNING):
         run(tiny_bert, tmp_path / "out", settings={"delta": 1.0})
     mark = json.loads((tmp_path / "out" / "selective.json").read_text())["mark"]
     assert mark["share"] > 0.9
     (message,) = [text for text in caplog.messages if "tokens of the text important" in text]
     assert f"{mark['important']} of the {mark['tokens']} tokens" in message
-    assert "hardly anything to predict them from" in message
+    assert "too few tokens to predict them from" in message
 
 
-def test_finding_nothing_is_an_error_with_the_figures(tiny_bert, tmp_path, caplog):
+def test_a_text_without_important_tokens_is_an_error_with_the_figures(tiny_bert, tmp_path, caplog):
     with caplog.at_level(logging.WARNING), pytest.raises(UserError, match=r"nothing to mask: 0\.0%"):
         run(tiny_bert, tmp_path / "out", settings={"delta": -1.0})
     assert any("0.00 %" in message for message in caplog.messages)
@@ -243,13 +243,13 @@ def test_pairs_and_a_task_without_dev(tiny_bert, tmp_path):
     assert account["annotate"]["units"] == 96
 
 
-def test_bad_input(tiny_bert, tmp_path):
+def test_invalid_tasks_and_settings_are_errors(tiny_bert, tmp_path):
     with pytest.raises(UserError, match="needs a labelled task"):
         run(tiny_bert, tmp_path / "out", given=None)
     several = Task.of("m", [{"text": "good", "label": ["a", "b"]}, {"text": "bad", "label": ["a"]}], [
         {"text": "good", "label": ["b"]}
     ])  # fmt: skip
-    with pytest.raises(UserError, match="one label for each text"):
+    with pytest.raises(UserError, match="one label per text"):
         run(tiny_bert, tmp_path / "out", given=several)
     with pytest.raises(UserError, match="Did you mean 'delta'"):
         get("selective", dleta=1)
@@ -259,36 +259,39 @@ def test_bad_input(tiny_bert, tmp_path):
 
 @each(
     ("setting", "message"),
-    [({"cap": 1.5}, "cap=1.5"), ({"class_weight": 0}, "class_weight"), ({"token_length": 2}, "max_length=2")],
+    [
+        ({"cap": 1.5}, "cap must be above 0"),
+        ({"class_weight": 0}, "class_weight"),
+        ({"token_length": 2}, "max_length=2"),
+    ],
 )
-def test_a_bad_value_is_found_before_the_first_stage(tiny_bert, tmp_path, setting, message, monkeypatch):
-    monkeypatch.setattr(stages.annotator, "fine_tune_annotator", None)
+def test_invalid_values_fail_before_the_first_stage(setting, message):
     with pytest.raises(UserError, match=message):
-        run(tiny_bert, tmp_path / "out", settings={**setting, "annotator_seed": 77})
+        get("selective", **setting)
 
 
-def test_presets_fill_in_what_is_not_given():
+def test_presets_replace_values_that_are_not_given():
     paper, code = get("selective").settings(), get("selective", preset="released-code", delta="0.2").settings()
     assert (paper["delta"], paper["cap"], paper["class_weight"], paper["unit"]) == (0.05, 1.0, 1.5, "text")
     assert (code["delta"], code["cap"], code["class_weight"], code["unit"]) == (0.2, 0.15, 3.0, "sentence")
     assert (code["stop_words"], code["misclassified"], code["special_tokens"]) == ("english", "negative", True)
 
 
-def test_several_processes_take_the_stages_from_the_cache(tiny_bert, tmp_path, fresh_cache):
-    """Fine-tuning runs in one process; the others would wait for it in vain."""
-    loaded, second = load_masked_lm(tiny_bert), ProcessGroup(1, 2)
+def test_distributed_runs_read_the_stages_from_the_cache(tiny_bert, tmp_path, fresh_cache):
+    """The stages run in one process only, so a distributed run that finds none cached is an error."""
+    loaded, second = load_language_model(tiny_bert), ProcessGroup(1, 2)
     rows = TokenDataset.of([loaded.tokenizer(text)["input_ids"] for text in CORPUS])
     several = AdaptContext(loaded.model, [], loaded.tokenizer, rows, RandomMasking(), 0, "fp32", False, second, TASK)
-    options = stages.SelectionOptions.of(get("selective", **QUICK).settings(), 42)
+    options = get("selective", **QUICK).selection_options(42)
     with pytest.raises(UserError, match="without torchrun"):
         stages.find_important_tokens(several, options)
     marks, _ = stages.find_important_tokens(replace(several, group=ProcessGroup()), options)
-    with torch.no_grad():  # of a head that was absent, several processes make another
+    with torch.no_grad():  # the head was missing and initialised differently in this process
         loaded.model.cls.predictions.bias.add_(1)
     again, _ = stages.find_important_tokens(several, options)
     assert (again.hashes == marks.hashes).all()
 
 
-def test_a_rate_that_would_not_be_heeded_is_refused(tiny_bert, tmp_path):
+def test_a_mask_rate_is_an_error(tiny_bert, tmp_path):
     with pytest.raises(UserError, match="how much is masked"):
         run(tiny_bert, tmp_path / "out", mask_rate=0.3)

@@ -1,4 +1,4 @@
-"""Two stages that make one model: the same as two adaptations by hand, also after a kill in either stage."""
+"""DAPT followed by TAPT: equal to two separate adaptations, also after an interruption in either stage."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def whole(tiny_bert, tmp_path_factory):
     return out, both(tiny_bert, out)
 
 
-def test_it_is_dapt_and_then_tapt(tiny_bert, whole, tmp_path):
+def test_equals_two_separate_adaptations(tiny_bert, whole, tmp_path):
     out, result = whole
     adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "domain", **OPTIONS)
     second = adapt(tmp_path / "domain", None, "tapt", tmp_path / "task", task=TASK, **{**OPTIONS, "steps": 3})
@@ -69,14 +69,14 @@ def test_it_is_dapt_and_then_tapt(tiny_bert, whole, tmp_path):
         (2, 7),
     ]
     assert lines[-1]["tokens"] == result.tokens == sum(stage["result"]["tokens"] for stage in card["stages"])
-    assert both(tiny_bert, out).tokens == result.tokens  # it is there, and nothing is done
+    assert both(tiny_bert, out).tokens == result.tokens  # already finished, so nothing is computed
     with pytest.raises(UserError, match="another adaptation"):
         both(tiny_bert, out, task_learning_rate=1e-4)
 
 
 @pytest.mark.parametrize(("at", "again"), [((4, 3), [2, 3, 0, 1, 2]), ((3, 2), [2])])
-def test_a_kill_in_either_stage_loses_nothing_that_was_saved(tiny_bert, whole, tmp_path, at, again):
-    """Stages are told apart by their number of steps: the first has 4, the second 3."""
+def test_an_interrupted_run_resumes_in_either_stage(tiny_bert, whole, tmp_path, at, again):
+    """``at`` is a stage, identified by its number of steps (first 4, second 3), and the step of the kill."""
     with killed(lambda state: (state.max_steps, state.global_step) == at):
         both(tiny_bert, tmp_path / "cut")
     assert not (tmp_path / "cut").exists()
@@ -87,8 +87,8 @@ def test_a_kill_in_either_stage_loses_nothing_that_was_saved(tiny_bert, whole, t
     assert not list(tmp_path.glob(".cut*"))
 
 
-def test_what_a_kill_at_the_very_end_left_goes_with_the_same_call(tiny_bert, tmp_path):
-    """The result is there, the stages are not yet gone."""
+def test_leftovers_of_a_kill_during_cleanup_are_removed_by_the_next_call(tiny_bert, tmp_path):
+    """The kill comes after the result was written, while the stages are being deleted."""
     left = tmp_path / ".cut.stages"
 
     def keep(path, **options):
@@ -105,7 +105,7 @@ def test_what_a_kill_at_the_very_end_left_goes_with_the_same_call(tiny_bert, tmp
     assert not steps and not left.exists()
 
 
-def test_what_a_killed_run_of_other_settings_left_is_not_used(tiny_bert, whole, tmp_path):
+def test_stages_of_a_killed_run_with_other_settings_are_not_reused(tiny_bert, whole, tmp_path):
     with killed(lambda state: state.max_steps == 3):
         adapt(
             tiny_bert, Corpus.of(DOCUMENTS), "dapt+tapt", tmp_path / "out", task=TASK, seed=1,
@@ -116,8 +116,8 @@ def test_what_a_killed_run_of_other_settings_left_is_not_used(tiny_bert, whole, 
     assert same(tmp_path / "out", whole[0])
 
 
-def test_only_one_limit_for_the_second_stage(tiny_bert, tmp_path):
-    with pytest.raises(UserError, match="one of task_epochs"):
+def test_two_limits_for_the_second_stage_are_an_error(tiny_bert, tmp_path):
+    with pytest.raises(UserError, match="only one of task_epochs"):
         both(tiny_bert, tmp_path / "out", task_tokens=100)
 
 
@@ -127,10 +127,10 @@ def test_only_one_limit_for_the_second_stage(tiny_bert, tmp_path):
         ({"task_steps": 0}, "task-steps must be more than zero"),
         ({"task_steps": None, "task_epochs": -1}, "task-epochs must be more than zero"),
         ({"task_learning_rate": 0.0}, "task-learning-rate must be more than zero"),
-        ({"task_steps": 3, "task_tokens": 9}, "Give one of"),
+        ({"task_steps": 3, "task_tokens": 9}, "Give only one of"),
     ],
 )
-def test_a_slip_in_the_second_stage_is_found_before_the_first(tiny_bert, tmp_path, settings, message):
+def test_invalid_settings_of_the_second_stage_fail_before_the_first(tiny_bert, tmp_path, settings, message):
     with pytest.raises(UserError, match=message):
         both(tiny_bert, tmp_path / "out", **settings)
     assert not list(tmp_path.glob(".out*"))

@@ -34,7 +34,7 @@ def run(model, out, method="tapter", steps=6, **settings):
     return adapt(model, Corpus.of(DOCUMENTS), method, out, settings=settings, **options)
 
 
-def test_the_regulariser_is_learnt_and_nothing_is_left_of_the_projection(tiny_bert, tmp_path):
+def test_the_embedding_loss_falls_and_the_projection_is_not_saved(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "mlm", "mlm")
     result = run(tiny_bert, tmp_path / "tapter", weight=50.0)
     start, mlm, tapter = (
@@ -46,12 +46,12 @@ def test_the_regulariser_is_learnt_and_nothing_is_left_of_the_projection(tiny_be
     assert longer.losses["embedding"] < result.losses["embedding"]
 
 
-def test_a_matrix_needs_no_fasttext_and_its_norm_is_written_down(tiny_bert, tmp_path, monkeypatch):
+def test_given_target_vectors_skip_fasttext_and_their_norm_is_saved(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setattr(target_vectors, "train_fasttext", None)
     tokens = len(VOCABULARY)
     np.save(tmp_path / "f.npy", np.full((tokens, 4), 2.0))
     result = run(tiny_bert, tmp_path / "out", vectors=str(tmp_path / "f.npy"), stop_words="none", precision="bf16")
-    account = {"tokens": tokens - 5, "dimension": 4, "mean_norm": 4.0}  # all but the five special ones
+    account = {"tokens": tokens - 5, "dimension": 4, "mean_norm": 4.0}  # all but the five special tokens
     assert result.accounts["fasttext.json"] == account
     assert json.loads((tmp_path / "out" / "fasttext.json").read_text()) == account
 
@@ -70,7 +70,7 @@ def test_the_projection_is_trained(tiny_bert, tmp_path, monkeypatch):
 
 @pytest.fixture
 def trainings(monkeypatch):
-    """The options of each training of fastText."""
+    """The options of each fastText training."""
     made = []
     train = target_vectors.train_fasttext
     monkeypatch.setattr(
@@ -86,7 +86,7 @@ def general(tmp_path):
     return str(file)
 
 
-def test_fasttext_is_cached_by_what_determines_it(tiny_bert, tmp_path, trainings):
+def test_the_cache_key_of_the_vectors_covers_their_options(tiny_bert, tmp_path, trainings):
     run(tiny_bert, tmp_path / "a", epochs=1)
     run(tiny_bert, tmp_path / "b", epochs=1, weight=2.0)
     assert len(trainings) == 1
@@ -95,7 +95,7 @@ def test_fasttext_is_cached_by_what_determines_it(tiny_bert, tmp_path, trainings
     assert len(trainings) == 3
 
 
-def test_general_text_comes_first_and_is_learnt_once(tiny_bert, tmp_path, trainings, general):
+def test_fasttext_trains_on_the_general_text_first_and_only_once(tiny_bert, tmp_path, trainings, general):
     run(tiny_bert, tmp_path / "plain")
     trainings.clear()
     options = {"general": general, "general_epochs": 3}
@@ -106,7 +106,7 @@ def test_general_text_comes_first_and_is_learnt_once(tiny_bert, tmp_path, traini
     assert not torch.equal(plain, after)
 
 
-def test_general_text_is_learnt_once_for_all_seeds(tiny_bert, tmp_path, trainings, general):
+def test_all_seeds_share_the_vectors_of_the_general_text(tiny_bert, tmp_path, trainings, general):
     for seed in (3, 4):
         run(tiny_bert, tmp_path / f"{seed}", seed=seed, general=general, general_epochs=1)
     assert [(made["start"] is None, made["seed"]) for made in trainings] == [(True, 0), (False, 3), (False, 4)]
@@ -114,7 +114,7 @@ def test_general_text_is_learnt_once_for_all_seeds(tiny_bert, tmp_path, training
 
 @pytest.fixture
 def read(monkeypatch):
-    """The texts of each training of fastText."""
+    """The texts of each fastText training."""
     found = []
     train = target_vectors.train_fasttext
     monkeypatch.setattr(
@@ -123,29 +123,31 @@ def read(monkeypatch):
     return found
 
 
-def with_rule(model, folder, **parts):
-    """A copy of a model whose tokenizer has another normaliser or decoder."""
+def with_tokenizer_parts(model, folder, **parts):
+    """Copy a model and give its tokenizer another normalizer or decoder."""
     shutil.copytree(model, folder)
     file = folder / "tokenizer.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | parts))
     return folder
 
 
-def test_a_general_text_is_read_as_the_vocabulary_writes_it(tiny_bert, tmp_path, trainings, read):
-    """The tokenizer is uncased: what is learnt of Soup would not be there for its soup."""
+def test_general_text_is_normalised_like_the_vocabulary(tiny_bert, tmp_path, trainings, read):
+    """The tokenizer is uncased, so a vector for "Soup" would be missing for its token "soup"."""
     (tmp_path / "general.txt").write_text("\n\n".join(f"Soup and Wine on the café Table {n}" for n in range(20)))
     settings = {"general": str(tmp_path / "general.txt"), "general_epochs": 1, "steps": 1}
     run(tiny_bert, tmp_path / "out", **settings)
     assert read[0][3] == "soup and wine on the cafe table 3"
-    run(with_rule(tiny_bert, tmp_path / "cased", normalizer=None), tmp_path / "other", **settings)
+    run(with_tokenizer_parts(tiny_bert, tmp_path / "cased", normalizer=None), tmp_path / "other", **settings)
     assert read[2][3] == "Soup and Wine on the café Table 3"
     assert [made["start"] is None for made in trainings] == [True, False, True, False]
 
 
-def test_a_long_document_is_read_in_whole_words(tiny_bert, tmp_path, read):
-    """Its rows are cut within words: read one by one they begin with the marks of pieces."""
+def test_the_rows_of_a_long_document_are_joined(tiny_bert, tmp_path, read):
+    """Rows may be split within a word, and a row alone would begin with a continuation piece."""
     whole = "xyzzy plugh grue " * 20  # words of several pieces
-    model = with_rule(tiny_bert, tmp_path / "model", decoder={"type": "WordPiece", "prefix": "##", "cleanup": True})
+    model = with_tokenizer_parts(
+        tiny_bert, tmp_path / "model", decoder={"type": "WordPiece", "prefix": "##", "cleanup": True}
+    )
     options = {**SHORT, "steps": 1, "max_length": 12}
     adapt(model, Corpus.of([whole, *DOCUMENTS]), "tapter", tmp_path / "out", settings=SETTINGS, **options)
     assert whole.strip() in read[0]
@@ -153,7 +155,7 @@ def test_a_long_document_is_read_in_whole_words(tiny_bert, tmp_path, read):
 
 
 @pytest.mark.parametrize("form", ["folder", "folder/*.txt", "folder/a.txt"])
-def test_general_text_that_changes_makes_another_run(tiny_bert, tmp_path, form):
+def test_the_identity_of_a_run_covers_the_content_of_the_general_text(tiny_bert, tmp_path, form):
     (tmp_path / "folder").mkdir()
     text = tmp_path / "folder" / "a.txt"
     text.write_text("soup and wine on the table\n\nsoup and wine on the menu")
@@ -163,11 +165,11 @@ def test_general_text_that_changes_makes_another_run(tiny_bert, tmp_path, form):
     run(tiny_bert, tmp_path / "out", **settings)
     text.write_text("cold pasta and wine on the table\n\ncold pasta and wine on the menu")
     assert TAPTER(general=settings["general"]).file_contents() != first
-    with pytest.raises(UserError, match="out"):  # of another run
+    with pytest.raises(UserError, match="out"):  # it holds another run
         run(tiny_bert, tmp_path / "out", **settings)
 
 
-def test_general_text_that_is_gone_is_told_when_it_is_read(tmp_path):
+def test_a_missing_general_text_has_no_content_hash(tmp_path):
     assert TAPTER(general=str(tmp_path / "gone")).file_contents() == {}
 
 
@@ -184,11 +186,11 @@ def test_general_text_that_is_gone_is_told_when_it_is_read(tmp_path):
         ({"weight": "inf"}, "weight must be zero or more, not inf"),
     ],
 )
-def test_numbers_that_make_no_sense_are_told_at_once(setting, message):
+def test_numbers_out_of_range_are_errors(setting, message):
     with pytest.raises(UserError, match=message):
         get("tapter", **setting)
 
 
-def test_vectors_and_a_text_to_learn_them_from_exclude_each_other():
+def test_vectors_and_a_general_text_exclude_each_other():
     with pytest.raises(UserError, match="not both"):
         TAPTER(vectors="wiki.bin", general="wiki.jsonl.gz")

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.models import adapter_size, add_adapters, attach, encode, load_masked_lm
+from acclimate.models import adapter_size, add_adapters, attach, encode, load_language_model
 from acclimate.models.checkpoints import WEIGHTS
 from acclimate.models.extensions import Bottleneck
 from acclimate.training import adapt
@@ -67,12 +67,12 @@ def test_only_adapters_learn_and_the_folder_cannot_be_misread(tiny_bert, tmp_pat
         transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "out")
     assert "acclimate" in (tmp_path / "out" / "README.md").read_text()
 
-    loaded = load_masked_lm(tmp_path / "out").model
+    loaded = load_language_model(tmp_path / "out").model
     attach(loaded)
     for name, value in loaded.state_dict().items():
         if name in state:
             assert torch.equal(value, state[name])
-    plain = load_masked_lm(tiny_bert).model
+    plain = load_language_model(tiny_bert).model
     attach(plain)
     assert (encode(loaded, IDS, TEXT) - encode(plain, IDS, TEXT)).abs().max() > 1e-4
 
@@ -98,10 +98,10 @@ def test_incomplete_adapters_are_refused(tiny_bert, tmp_path):
     del state["bert.encoder.layer.0.output.dense.adapter.up.weight"]
     save_file(state, file)
     with pytest.raises(UserError, match="adapters"):
-        load_masked_lm(tmp_path / "out")
+        load_language_model(tmp_path / "out")
     file.unlink()
     with pytest.raises(UserError, match="missing"):
-        load_masked_lm(tmp_path / "out")
+        load_language_model(tmp_path / "out")
 
 
 def test_adapters_upon_adapters_are_refused(tiny_bert, tmp_path):

@@ -1,10 +1,10 @@
-"""The attention function beside the one that transformers would run."""
+"""The gated attention function against the one of transformers."""
 
 import pytest
 import torch
-from transformers import AutoConfig, AutoModelForSequenceClassification
+from transformers import AttentionInterface, AutoConfig, AutoModelForSequenceClassification
 
-from acclimate.models.attention import ATTENTION_NAME
+from acclimate.models.attention import ATTENTION_NAME, EAGER_ATTENTION_NAME
 
 COMMON = {"vocab_size": 60, "pad_token_id": 0, "num_labels": 3}
 DECODERS = {
@@ -21,8 +21,9 @@ DECODERS = {
 
 @pytest.mark.parametrize("kind", DECODERS)
 @pytest.mark.parametrize("padded", [False, True])
-def test_decoders_do_not_see_ahead(kind, padded):
-    """Without padding transformers passes no mask and leaves causality to the attention function."""
+@pytest.mark.parametrize("name", [ATTENTION_NAME, EAGER_ATTENTION_NAME])
+def test_decoders_stay_causal(kind, padded, name):
+    """Without padding, transformers passes no mask and leaves causality to the attention function."""
     torch.manual_seed(0)
     config = AutoConfig.for_model(kind, **COMMON, **DECODERS[kind])
     model = AutoModelForSequenceClassification.from_config(config, attn_implementation="sdpa").eval()
@@ -31,12 +32,12 @@ def test_decoders_do_not_see_ahead(kind, padded):
     if padded:
         ids[1, 6:], mask[1, 6:] = 0, 0
     expected = model(input_ids=ids, attention_mask=mask)
-    model.set_attn_implementation(ATTENTION_NAME)
+    model.set_attn_implementation(name)
     found = model(input_ids=ids, attention_mask=mask)
     torch.testing.assert_close(found.logits, expected.logits, rtol=1e-5, atol=1e-6)
 
 
-def test_masks_of_packed_rows_are_joined_once_for_all_layers():
+def test_masks_of_packed_rows_are_combined_once_for_all_layers():
     from acclimate.models import attention
 
     mask, first, second = torch.ones(2, 1, 4, 4).bool(), torch.eye(4).bool()[None, None], torch.ones(1, 1, 4, 4).bool()
@@ -46,16 +47,16 @@ def test_masks_of_packed_rows_are_joined_once_for_all_layers():
     assert torch.equal(attention._combined_mask(mask, second), mask)
 
 
-def test_under_autocast_parts_of_several_kinds_are_multiplied_as_it_would_multiply_them():
-    """Positions that are turned in float32 leave queries and keys in float32, and values in bfloat16."""
-    from acclimate.models.attention import gated_attention
-
+def test_autocast_with_inputs_of_several_types():
+    """Rotary embeddings in float32 leave queries and keys in float32, and values in bfloat16."""
     torch.manual_seed(0)
     query, key, value = (torch.randn(2, 3, 5, 4, requires_grad=True) for _ in range(3))
     mask = torch.ones(2, 1, 5, 5).bool()
-    mask[1, :, :, 3:] = mask[0, :, 2] = False  # a row that sees nothing, too
+    mask[1, :, :, 3:] = mask[0, :, 2] = False  # and a query that attends to nothing
     with torch.autocast("cpu", torch.bfloat16):
-        found, _ = gated_attention(torch.nn.Identity(), query, key, value.bfloat16(), mask, dropout=0.1)
+        found, _ = AttentionInterface()[EAGER_ATTENTION_NAME](
+            torch.nn.Identity(), query, key, value.bfloat16(), mask, dropout=0.1
+        )
     assert found.dtype == torch.bfloat16
     found.float().square().sum().backward()
     assert all(bool(part.grad.isfinite().all()) and part.grad.dtype == torch.float32 for part in (query, key, value))

@@ -8,7 +8,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from acclimate.errors import UserError
-from acclimate.models import attach, encode, head_rows, language_head, load_masked_lm
+from acclimate.models import attach, encode, head_rows, language_head, load_language_model
 from acclimate.models.encoding import check_packable
 from tests.tiny import ENCODERS, save_tiny, tiny_model, tiny_tokenizer
 
@@ -88,7 +88,7 @@ def test_rows_of_a_head_are_what_its_gate_silences(model):
 
 
 def test_saved_model_does_not_name_us(any_encoder, tmp_path):
-    model = load_masked_lm(any_encoder).model
+    model = load_language_model(any_encoder).model
     attach(model)
     model.save_pretrained(tmp_path)
     assert "acclimate" not in (tmp_path / "config.json").read_text()
@@ -115,11 +115,11 @@ def test_a_model_whose_embeddings_read_their_neighbours_is_not_packed(model):
 
 def test_absent_head_is_detected_and_tied(tmp_path):
     save_tiny("bert", tmp_path / "whole")
-    assert not load_masked_lm(tmp_path / "whole").absent_head
+    assert not load_language_model(tmp_path / "whole").absent_head
     whole = transformers.AutoModel.from_pretrained(tmp_path / "whole", add_pooling_layer=False)
     whole.save_pretrained(tmp_path / "bare")
     transformers.AutoTokenizer.from_pretrained(tmp_path / "whole").save_pretrained(tmp_path / "bare")
-    loaded = load_masked_lm(tmp_path / "bare")
+    loaded = load_language_model(tmp_path / "bare")
     assert loaded.absent_head
     model = loaded.model
     assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
@@ -129,23 +129,23 @@ def test_absent_head_is_detected_and_tied(tmp_path):
 
 def test_weights_that_transformers_has_no_place_for_are_told(tmp_path, caplog):
     folder = save_tiny("bert", tmp_path / "model")
-    load_masked_lm(folder)
+    load_language_model(folder)
     assert not caplog.text
     weights = load_file(folder / "model.safetensors")
     extra = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
     save_file({**weights, extra: torch.zeros(3, 4)}, folder / "model.safetensors", metadata={"format": "pt"})
-    load_masked_lm(folder)
+    load_language_model(folder)
     assert "1 weights of the encoder" in caplog.text and extra in caplog.text
 
 
 def test_heads_and_poolers_that_are_not_read_are_no_news(tmp_path, caplog):
     transformers.BertForPreTraining(tiny_model("bert").config).save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
-    load_masked_lm(tmp_path)
+    load_language_model(tmp_path)
     assert not caplog.text
 
 
 @pytest.mark.parametrize("name", ["no/such/folder", "./nowhere"])
 def test_no_such_model(name):
     with pytest.raises(UserError):
-        load_masked_lm(name)
+        load_language_model(name)

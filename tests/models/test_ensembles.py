@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForSequenceC
 from acclimate import finetune
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.models import load_masked_lm
+from acclimate.models import load_language_model
 from acclimate.models.checkpoints import WEIGHTS
 from acclimate.tasks.classification.classifier import load_classifier
 from acclimate.training import adapt
@@ -40,7 +40,7 @@ def test_the_head_reads_the_mean_of_both(kind, tmp_path):
     both = load_classifier(tmp_path / "out", ["a", "b"], 32, torch.device("cpu")).model.eval()
     found = both(input_ids=IDS, attention_mask=MASK).logits
     assert found.shape == (2, 2)
-    adapted = load_masked_lm(tmp_path / "out").model.base_model
+    adapted = load_language_model(tmp_path / "out").model.base_model
     original = AutoModelForMaskedLM.from_pretrained(start).eval().base_model
     hidden = [encoder(input_ids=IDS, attention_mask=MASK).last_hidden_state for encoder in (adapted, original)]
     assert (hidden[0] - hidden[1]).abs().max() > 1e-3
@@ -90,7 +90,7 @@ def test_both_learn_in_the_end_task_and_the_classifier_loads_again(tiny_bert, tm
 
 def test_as_a_language_model_it_is_its_adapted_half(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "out")
-    loaded = load_masked_lm(tmp_path / "out").model
+    loaded = load_language_model(tmp_path / "out").model
     assert not hasattr(loaded, "original")
     adapt(tmp_path / "out", Corpus.of(DOCUMENTS), "mlm", tmp_path / "more", **SHORT)
     AutoModelForMaskedLM.from_pretrained(tmp_path / "more")

@@ -9,7 +9,7 @@ import torch
 
 from acclimate.errors import UserError
 from acclimate.models import attach, encode, gate_units
-from acclimate.objectives import MaskedLM
+from acclimate.objectives import LanguageModelling
 from acclimate.training.engine import Engine
 from acclimate.updates import SoftMask, mean_importance, summed_importance
 from tests.models.test_encoders import IDS, TEXT
@@ -77,7 +77,7 @@ def test_fully_important_units_stay_and_the_others_move(model):
     start = {id(value): value.detach().clone() for value in model.parameters()}
     rule = SoftMask(units, importance)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
-    engine = Engine(model.train(), [MaskedLM()])
+    engine = Engine(model.train(), [LanguageModelling()])
     for step in range(3):
         engine.step(micro_batches(seed=step))
         rule.before_step()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections import Counter
-
 import pytest
 import torch
 import transformers
 
-from acclimate.kernels.last_layer import BERT_LIKE
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.tasks.loading import load_with_head
-from tests.kernels.test_last_layer import CPU, count_rows, gradients
-from tests.kernels.test_unpadding import count_tokens
+from tests.kernels.helpers import count_tokens, count_tokens_by_layer, gradients
+from tests.kernels.test_unpadding import BERT_LIKE
 from tests.models.test_ensembles import run
 from tests.tiny import ENCODERS, save_tiny
 
+CPU = torch.device("cpu")
 LENGTHS = (30, 17, 9, 2)
 REAL = torch.arange(30)[None, :] < torch.tensor(LENGTHS)[:, None]
 IDS = torch.randint(5, 60, REAL.shape, generator=torch.Generator().manual_seed(0)) * REAL
@@ -71,8 +69,7 @@ def tokens_read(model, seen, **changes):
 @pytest.mark.parametrize("auto", HEADS, ids=lambda auto: auto.__name__)
 def test_how_much_is_read(kind, auto, tmp_path):
     model = with_head(auto, save_tiny(kind, tmp_path))
-    seen: Counter[int] = Counter()
-    count_rows(model, seen)
+    seen = count_tokens_by_layer(model)
     read = tokens_read(model, seen)[0]
     if auto is transformers.AutoModelForQuestionAnswering:  # whose softmax goes over padding, too
         assert read == [REAL.numel()] * 2
@@ -102,8 +99,7 @@ def test_how_much_others_read(kind, auto, tokens, tmp_path):
 
 def test_what_is_read_as_it_comes(tmp_path):
     model = with_head(transformers.AutoModelForTokenClassification, save_tiny("bert", tmp_path))
-    seen: Counter[int] = Counter()
-    count_rows(model, seen)
+    seen = count_tokens_by_layer(model)
     whole = [REAL.numel()] * 2
     read, output = tokens_read(model, seen, output_hidden_states=True)
     assert read == whole and {states.shape[:2] for states in output.hidden_states} == {REAL.shape}

@@ -7,8 +7,8 @@ import torch
 import transformers
 
 from acclimate.errors import UserError
-from acclimate.evaluation import masked_lm_loss
-from acclimate.models import load_masked_lm
+from acclimate.evaluation import language_model_loss
+from acclimate.models import load_language_model
 from acclimate.modules import add_virtual_tokens, virtual_ids
 from acclimate.modules.virtual_tokens import VIRTUAL_TOKEN_BIAS
 from tests.cases import each
@@ -19,7 +19,7 @@ TEXTS = ["the food was good", "cold soup and a slow waiter, a rude one!"]
 
 @each("kind", sorted(ENCODERS))
 def test_every_text_and_pair_ends_with_them_also_after_saving(encoders, kind, tmp_path):
-    loaded = load_masked_lm(encoders[kind])
+    loaded = load_language_model(encoders[kind])
     longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 3)
     ids = virtual_ids(longer)
     assert len(ids) == 3
@@ -37,7 +37,7 @@ def test_every_text_and_pair_ends_with_them_also_after_saving(encoders, kind, tm
 
 def test_segments_of_a_pair_are_given_as_before(tiny_bert, tmp_path):
     """Plain transformers must feed the folder what the model learnt with."""
-    loaded = load_masked_lm(tiny_bert)
+    loaded = load_language_model(tiny_bert)
     with_segments = type(loaded.tokenizer)(
         tokenizer_object=loaded.tokenizer.backend_tokenizer,
         model_input_names=["input_ids", "token_type_ids", "attention_mask"],
@@ -52,7 +52,7 @@ def test_segments_of_a_pair_are_given_as_before(tiny_bert, tmp_path):
 
 @each("kind", sorted(ENCODERS))
 def test_the_model_reads_them_never_predicts_them_and_loads_without_us(encoders, kind, tmp_path):
-    loaded = load_masked_lm(encoders[kind])
+    loaded = load_language_model(encoders[kind])
     longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 3)
     loaded.model.save_pretrained(tmp_path)
     model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
@@ -68,7 +68,7 @@ def test_the_model_reads_them_never_predicts_them_and_loads_without_us(encoders,
 
 def test_they_start_at_ordinary_vectors_or_uniform(tiny_bert):
     for start in ("vocabulary", "uniform"):
-        loaded = load_masked_lm(tiny_bert)
+        loaded = load_language_model(tiny_bert)
         old = loaded.model.get_input_embeddings().weight.detach().clone()
         ids = virtual_ids(add_virtual_tokens(loaded.model, loaded.tokenizer, 4, start=start, seed=3))
         new = loaded.model.get_input_embeddings().weight
@@ -84,7 +84,7 @@ def test_they_start_at_ordinary_vectors_or_uniform(tiny_bert):
 
 
 def test_twice_is_refused(tiny_bert):
-    loaded = load_masked_lm(tiny_bert)
+    loaded = load_language_model(tiny_bert)
     longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 1)
     with pytest.raises(UserError, match="virtual tokens already"):
         add_virtual_tokens(loaded.model, longer, 1)
@@ -92,10 +92,10 @@ def test_twice_is_refused(tiny_bert):
 
 def test_masked_lm_loss_asks_the_same_questions(tiny_bert, tmp_path):
     """With the vectors unseen (attention cannot be told to skip them) at least the masked tokens are the same."""
-    loaded = load_masked_lm(tiny_bert)
-    plain = masked_lm_loss(loaded.model, TEXTS, tokenizer=loaded.tokenizer, max_length=8)
+    loaded = load_language_model(tiny_bert)
+    plain = language_model_loss(loaded.model, TEXTS, tokenizer=loaded.tokenizer, max_length=8)
     longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 3)
-    prompted = masked_lm_loss(loaded.model, TEXTS, tokenizer=longer, max_length=8)
+    prompted = language_model_loss(loaded.model, TEXTS, tokenizer=longer, max_length=8)
     assert prompted["per_text_masked"] == plain["per_text_masked"]
     assert prompted["per_text"] != plain["per_text"]
     assert abs(prompted["nats"] - plain["nats"]) < 0.5

@@ -124,7 +124,7 @@ def test_mistakes_are_explained():
         get("mlm-adapter", size=0)
     with pytest.raises(UserError, match="length must be more than zero"):
         get("mlm-prompt", length=0)
-    with pytest.raises(UserError, match="window must be odd"):
+    with pytest.raises(UserError, match="window must be an odd number"):
         get("mlm-taco", window=4)
     with pytest.raises(UserError, match="ngram-longest"):
         get("mlm-infoword", ngram_longest=0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from acclimate.models import attach
-from acclimate.objectives import EmbeddingRegulariser, MaskedLM
+from acclimate.objectives import EmbeddingRegulariser, LanguageModelling
 from acclimate.objectives.embedding import EmbeddingProjection
 from acclimate.training.engine import Engine
 from tests.cases import each
@@ -53,7 +53,7 @@ def test_is_the_equation_in_value_and_gradient_however_a_step_is_cut(precision):
         expected = spelled_out(batches, table, projection, vectors, regularised)
         slow = torch.autograd.grad(expected, wanted)
         term = EmbeddingRegulariser(table, projection, vectors, regularised, 2.0)
-        engine = Engine(model, [MaskedLM(0.0), term], precision)
+        engine = Engine(model, [LanguageModelling(0.0), term], precision)
         terms = engine.step(batches)
         torch.testing.assert_close(terms["embedding"], expected.detach(), rtol=1e-4, atol=1e-5)
         for parameter, gradient in zip(wanted, slow, strict=True):
@@ -65,7 +65,7 @@ def test_is_the_equation_in_value_and_gradient_however_a_step_is_cut(precision):
 def test_it_reads_no_text():
     model = tiny_model("bert")
     attach(model)
-    engine = Engine(model, [MaskedLM(), EmbeddingRegulariser(*parts(model))])
+    engine = Engine(model, [LanguageModelling(), EmbeddingRegulariser(*parts(model))])
     assert engine.student_views == 1
 
 
@@ -74,6 +74,6 @@ def test_no_occurrence_gives_zero():
     attach(model)
     table, projection, vectors, _ = parts(model)
     term = EmbeddingRegulariser(table, projection, vectors, torch.zeros(len(table), dtype=torch.bool))
-    terms = Engine(model, [MaskedLM(), term]).step(micro_batches())
+    terms = Engine(model, [LanguageModelling(), term]).step(micro_batches())
     assert terms["embedding"] == 0
     assert terms["loss"].isfinite()

@@ -7,7 +7,7 @@ import torch
 
 from acclimate.masking import ExtractNGram, MaskNGram, NGramSampler
 from acclimate.models import attach
-from acclimate.objectives import MaskedLM, SpanContrast
+from acclimate.objectives import LanguageModelling, SpanContrast
 from acclimate.training.engine import Engine
 from tests.cases import each
 from tests.objectives.layouts import (
@@ -71,7 +71,7 @@ def test_masked_tokens_against_the_text_around_them(layout):
     """The recipe of the released code, which divides by zero for a text without a masked token."""
     batch = layout(without_labels(padded(), 2))
     term = SpanContrast(temperature=0.3, span="masked")
-    assert term.text == MaskedLM().view
+    assert term.text == LanguageModelling().view
     around, clean = random_states(batch, seed=1), random_states(batch, seed=2)
     chosen = [labels >= 0 for labels in by_text(batch, "labels")]
     part = [number for number in range(batch.texts) if chosen[number].any()]
@@ -86,7 +86,7 @@ def test_masked_tokens_against_the_text_around_them(layout):
 def test_the_ngram_costs_next_to_no_reading():
     model = tiny_model("bert")
     attach(model)
-    engine = Engine(model, [MaskedLM(), SpanContrast(ngrams=NGRAMS)])
+    engine = Engine(model, [LanguageModelling(), SpanContrast(ngrams=NGRAMS)])
     assert engine.student_views == 2
     assert set(engine.rewritings) == {MaskNGram(NGRAMS), ExtractNGram(NGRAMS)}
     with pytest.raises(ValueError, match=r"Engine\.rewritings"):

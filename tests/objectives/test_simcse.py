@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from acclimate.models import attach
-from acclimate.objectives import MaskedLM, TextContrast
+from acclimate.objectives import LanguageModelling, TextContrast
 from acclimate.training.engine import Engine
 from tests.cases import each
 from tests.objectives.layouts import outputs, packed, padded, random_states, same_gradients
@@ -50,5 +50,5 @@ def test_pairs_are_two_draws_of_the_same_text():
 def test_corrupted_text_shares_the_reading_of_the_mlm_loss():
     model = tiny_model("bert")
     attach(model)
-    assert Engine(model, [MaskedLM(), TextContrast()]).student_views == 3
-    assert Engine(model, [MaskedLM(), TextContrast(tokens="masked")]).student_views == 2
+    assert Engine(model, [LanguageModelling(), TextContrast()]).student_views == 3
+    assert Engine(model, [LanguageModelling(), TextContrast(tokens="masked")]).student_views == 2

@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from acclimate.objectives import MaskedLM, TokenAwareContrast, View
+from acclimate.objectives import LanguageModelling, TokenAwareContrast, View
 from tests.cases import each
 from tests.objectives.layouts import by_text, outputs, packed, padded, random_states, same_gradients, without_labels
 
@@ -44,7 +44,7 @@ def test_masked_tokens_are_the_anchors_and_the_student_reads_what_the_mlm_loss_r
     """Right at the masked tokens and wrong everywhere else is no loss; the released code has it the other way."""
     batch = padded()
     term = TokenAwareContrast()
-    assert term.student == MaskedLM().view
+    assert term.student == LanguageModelling().view
     assert term.teacher == View("original", reader="reference")
     width = batch.text.shape[1]
     teacher = [torch.eye(width, dtype=torch.float64)[: int((batch.text == i).sum())] for i in range(batch.texts)]

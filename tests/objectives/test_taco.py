@@ -6,7 +6,7 @@ import math
 
 import torch
 
-from acclimate.objectives import ContextContrast, MaskedLM
+from acclimate.objectives import ContextContrast, LanguageModelling
 from acclimate.objectives.taco import context_contrastive_loss, draw_negatives, draw_positives
 from tests.cases import each
 from tests.objectives.layouts import outputs, packed, padded, random_states, same_gradients
@@ -42,7 +42,7 @@ def test_equals_the_loss_spelled_out():
 def test_the_context_is_the_last_state_less_the_embedding_of_the_same_pass(layout):
     batch = layout(padded())
     term = ContextContrast(temperature=0.3, negatives=9)
-    assert term.view == MaskedLM().view
+    assert term.view == LanguageModelling().view
     last, first = random_states(batch, seed=1), random_states(batch, seed=2)
     representations = term.represent(outputs(batch, {term.view: last}, {term.view: first}))
     torch.manual_seed(5)

@@ -1,4 +1,4 @@
-"""Advice before an adaptation: overlap and pieces by hand, projections by simulation, and all of it at work."""
+"""Advice: overlap and fragmentation by hand, projections by simulation, and complete reports."""
 
 from __future__ import annotations
 
@@ -15,9 +15,8 @@ from sklearn.feature_extraction.text import CountVectorizer
 from acclimate import cli
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.errors import UserError
-from acclimate.inspect.projection import project
-from acclimate.inspect.vocabulary import count_words, fragmentation, overlap
-from acclimate.planning.advice import Pilot, advise
+from acclimate.planning.advice import Pilot, advise, project
+from acclimate.planning.vocabulary import count_words, fragmentation, overlap
 from tests.tiny import WORDS, tiny_tokenizer
 
 ENGLISH = read_stop_words("english")
@@ -32,7 +31,7 @@ CS = texts(0, "model data train test loss layer token word text gradient method 
 FOOD = texts(1, "good bad food service waiter pasta pizza fresh cold slow table menu the of and a was text".split())
 
 
-def test_jaccard_is_that_of_the_published_code():
+def test_jaccard_against_the_published_code():
     names = []
     for some in (CS, FOOD):
         vectorizer = CountVectorizer(min_df=3, stop_words="english")
@@ -44,7 +43,7 @@ def test_jaccard_is_that_of_the_published_code():
 
 
 def test_top_words_by_hand(monkeypatch):
-    monkeypatch.setattr("acclimate.inspect.vocabulary.TOP", 3)
+    monkeypatch.setattr("acclimate.planning.vocabulary.TOP", 3)
     one = count_words(["the model model model layer layer token token word"])
     other = count_words(["The MODEL model token, token soup soup soup. layer"])
     found = overlap(one, other, ENGLISH)
@@ -53,15 +52,15 @@ def test_top_words_by_hand(monkeypatch):
     assert (small["top"], small["top_words"]) == (1.0, 1)
 
 
-def test_no_more_words_than_asked_for():
+def test_counting_stops_after_enough_words():
     found = count_words(["one two three"] * 100, most=10)
     assert found.words == 12 and found.documents["one"] == 4
 
 
-def test_pieces_by_hand():
+def test_fragmentation_by_hand():
     counts = count_words(["good soup soup zoo", "zoo zoo 42 漢"])
     found = fragmentation(tiny_tokenizer(), counts)
-    # good: 1; soup: 1, twice; zoo: z ##o ##o, three times; a letter that is not known: 1
+    # good: 1; soup: 1, twice; zoo: z ##o ##o, three times; an unknown letter: 1
     assert found["pieces"] == pytest.approx((1 + 2 + 9 + 1) / 7)
     assert found["split"] == pytest.approx(3 / 7) and found["unknown"] == pytest.approx(1 / 7)
     assert found["examples"] == ["zoo"]
@@ -79,16 +78,16 @@ def test_projections_of_exact_curves():
     assert "power law" not in project([1, 2, 3, 4], [1.0, 0.5, 0.2, -0.1], 9)
 
 
-def test_the_intervals_hold_what_they_promise():
-    """Of a line with normal scatter, 95 % of the intervals hold a new point: within 1.4 points (2 sd) of it."""
+def test_coverage_of_the_prediction_intervals():
+    """95 % of the intervals contain a new point with normal noise, up to 1.4 percentage points (2 sd)."""
     rng = np.random.default_rng(0)
     steps = np.arange(20, 201, 20)
-    held = 0
+    covered = 0
     for _ in range(1000):
         line = 4 - 0.3 * np.log([*steps, 1000]) + rng.normal(0, 0.05, len(steps) + 1)
         found = project(steps, line[:-1], 1000)["log-linear"]
-        held += found["low"] <= line[-1] <= found["high"]
-    assert 936 <= held <= 964
+        covered += found["low"] <= line[-1] <= found["high"]
+    assert 936 <= covered <= 964
 
 
 @pytest.fixture
@@ -103,7 +102,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_all_figures_and_their_words(tiny_bert, folder):
+def test_all_measurements_and_their_explanations(tiny_bert, folder):
     report = advise(
         tiny_bert,
         folder / "cs.txt",
@@ -132,7 +131,7 @@ def test_all_figures_and_their_words(tiny_bert, folder):
     assert about == [
         "vocabulary overlap",
         "fragmentation",
-        "masked-LM loss of the model as it is",
+        "masked-LM loss of the base model",
         "pilot",
         "forgetting after the pilot",
     ]
@@ -140,7 +139,7 @@ def test_all_figures_and_their_words(tiny_bert, folder):
     assert "Only a comparison on the task" in report["words"][3]["does_not_say"]
 
 
-def test_a_model_without_a_head_is_given_one(folder, tmp_path, monkeypatch):
+def test_a_missing_head_is_trained_first(folder, tmp_path, monkeypatch):
     import transformers
 
     from tests.tiny import save_tiny
@@ -162,8 +161,8 @@ def test_a_model_without_a_head_is_given_one(folder, tmp_path, monkeypatch):
     assert report["loss"]["general"]["nats"] > 0 and "pilot" not in report
 
 
-def test_one_document_is_too_little_to_judge_by(tiny_bert, folder):
-    with pytest.raises(UserError, match="one document to measure the loss on held-out text of the domain"):
+def test_one_document_is_an_error(tiny_bert, folder):
+    with pytest.raises(UserError, match="held-out domain text needs at least two documents"):
         advise(
             tiny_bert,
             folder / "cs.txt",
@@ -184,12 +183,12 @@ def test_on_the_command_line(tiny_bert, folder, monkeypatch, capsys):
         raise SystemExit(0)
     assert not ended.value.code
     shown = " ".join(capsys.readouterr().out.split())
-    assert "Vocabulary overlap" in shown and "It does not say:" in shown and "There was none" in shown
+    assert "Vocabulary overlap" in shown and "It does not say:" in shown and "No pilot was run" in shown
 
 
-def test_mistakes(tiny_bert, folder):
+def test_invalid_arguments(tiny_bert, folder):
     for method, message in (
-        ("none", "has no training, so no pilot"),
+        ("none", "has no training to run a pilot of"),
         ("dapt+tapt", "has several stages"),
         ("selective", "needs a labelled task"),
         ("mml", "Did you mean 'mlm'"),

@@ -1,4 +1,4 @@
-"""`acclimate inspect cost`: from the folders of runs to the table of minutes."""
+"""`acclimate inspect cost`: from folders of runs to the table of minutes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def card(folder, minutes, steps, **more):
 
 
 def made(tmp_path):
-    """The paper's: 1M steps in three days, stopped at 300k, then 200k of task-guided pre-training."""
+    """Runs as in the paper: 1M steps in three days, stopped at 300k, then 200k steps of task-guided pre-training."""
     card(tmp_path / "general", 4320, 1_000_000)
     for step in (100_000, 300_000):
         card(tmp_path / "general" / f"step-{step:06d}", 4320 * step / 1e6, step)
@@ -77,7 +77,7 @@ def test_the_table_of_the_paper(runs):
     assert written["columns"]["Amazon"]["minutes"]["fine_tuning"] is None
 
 
-def test_without_general_pre_training_and_where_more_was_spent_than_saved(runs):
+def test_without_general_pre_training_and_with_a_net_loss(runs):
     table = cost_table({"yelp": read_cost(runs / "yelp")})
     assert "General" not in table and "aved" not in table and "Fine-tuning, each" not in table
     card(runs / "general", 1396, 1_000_000)
@@ -88,7 +88,7 @@ def test_without_general_pre_training_and_where_more_was_spent_than_saved(runs):
     assert (cost.step, cost.minutes()["saved"], cost.task_guided) == (1_000_000, 0, 0.2)
 
 
-def test_a_folder_that_was_moved_needs_the_step(runs):
+def test_a_renamed_folder_needs_the_step(runs):
     (runs / "general").rename(runs / "moved")
     with pytest.raises(UserError, match="--step"):
         read_cost(runs / "yelp", runs / "moved")
@@ -100,16 +100,16 @@ def test_a_folder_that_was_moved_needs_the_step(runs):
 @each(
     ("change", "message"),
     [
-        (lambda runs: (runs / "yelp" / "acclimate.json").unlink(), "no folder that acclimate adapt made"),
+        (lambda runs: (runs / "yelp" / "acclimate.json").unlink(), "was not made by acclimate adapt"),
         (lambda runs: (runs / "yelp" / "selective.json").unlink(), "adapted by 'selective' and has no selective.json"),
         (lambda runs: write_json(runs / "yelp" / "selective.json", {"mark": {}}), "finetune, annotate, train, mark"),
-        (lambda runs: (runs / "general" / "acclimate.json").write_text("{"), "no folder that acclimate pretrain made"),
-        (lambda runs: write_json(runs / "general" / "acclimate.json", {"result": {"steps": 9}}), "how many seconds"),
+        (lambda runs: (runs / "general" / "acclimate.json").write_text("{"), "was not made by acclimate pretrain"),
+        (lambda runs: write_json(runs / "general" / "acclimate.json", {"result": {"steps": 9}}), "no training time"),
         (lambda runs: (runs / "general" / "step-300000" / "acclimate.json").unlink(), "kept steps: 100,000, 300,000"),
-        (lambda runs: (runs / "tuned" / "seed-1" / "metrics.json").write_text("[]"), "acclimate finetune made"),
+        (lambda runs: (runs / "tuned" / "seed-1" / "metrics.json").write_text("[]"), "not made by acclimate finetune"),
     ],
 )
-def test_what_is_missing_is_said(tmp_path, change, message):
+def test_incomplete_folders_are_errors(tmp_path, change, message):
     runs = made(tmp_path)
     change(runs)
     with pytest.raises(UserError, match=message):
@@ -124,7 +124,7 @@ def test_on_the_command_line(runs, monkeypatch, capsys):
     assert json.loads((runs / "cost.json").read_text())["columns"]["yelp"]["minutes"]["fine_tuning"] == 6
     for more, message in [
         (["--adapted", runs / "yelp"], "Two adaptations are called 'yelp'"),
-        (["--adapted", runs / "amazon", "--finetuned", runs / "tuned"], "Which column"),
+        (["--adapted", runs / "amazon", "--finetuned", runs / "tuned"], "several columns"),
         (["--finetuned", f"yelpp={runs / 'tuned'}"], "Did you mean 'yelp'"),
     ]:
         code, _, err = call(monkeypatch, capsys, *basic, *more)
@@ -133,7 +133,7 @@ def test_on_the_command_line(runs, monkeypatch, capsys):
     assert code == 2 and "--pretrained" in err
 
 
-def test_real_runs_have_all_that_the_table_needs(tiny_bert, tmp_path):
+def test_real_runs(tiny_bert, tmp_path):
     rows = [{"text": text, "label": number % 2} for number, text in enumerate(TEXTS * 4)]
     task = Task.of("opinions", rows, rows[:8], rows[:8])
     text = Corpus.of([f"{one} {number}" for number in range(4) for one in TEXTS])
@@ -141,7 +141,12 @@ def test_real_runs_have_all_that_the_table_needs(tiny_bert, tmp_path):
     sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "max_position_embeddings": 66}
     general = tmp_path / "general"
     acclimate.pretrain(text, general, changes=sizes, tokenizer=tiny_bert, steps=4, keep_steps=[2], **short)
-    every = {"delta": 1, "finetune_epochs": 1, "token_epochs": 3, "token_learning_rate": 1e-2}  # all is important
+    every = {
+        "delta": 1,
+        "finetune_epochs": 1,
+        "token_epochs": 3,
+        "token_learning_rate": 1e-2,
+    }  # all important
     acclimate.adapt(
         general / "step-000002", text, "selective", tmp_path / "adapted", task=task, settings=every, steps=2, **short
     )
@@ -152,5 +157,5 @@ def test_real_runs_have_all_that_the_table_needs(tiny_bert, tmp_path):
     assert (cost.step, cost.steps) == (2, 4)
     minutes = cost.minutes()
     assert all(minutes[name] > 0 for name in (*MINUTES, "fine_tuning"))
-    assert minutes["task_guided"] >= 0  # the card has tenths of a second
+    assert minutes["task_guided"] >= 0  # stored in tenths of a second
     assert minutes["saved"] == minutes["general_to_end"] - minutes["general_to_stop"] >= 0

@@ -1,4 +1,4 @@
-"""A headless Chromium that tests can look into: its own debugging protocol over a pipe, so no package is needed."""
+"""Headless Chromium, controlled through its debugging protocol over a pipe, without further packages."""
 
 from __future__ import annotations
 
@@ -20,26 +20,26 @@ WAIT = 60.0
 
 
 def chromium() -> str | None:
-    """The program, or None where there is none."""
+    """Path of the program, or None."""
     return next(
         (path for name in ("chromium", "chromium-browser", "google-chrome") if (path := shutil.which(name))), None
     )
 
 
 class Browser:
-    """One page of one browser; ``errors`` collects what its console and its scripts complained about."""
+    """One page of a browser; ``errors`` collects console messages and exceptions."""
 
     def __init__(self, profile: Path):
-        ours, theirs = os.pipe(), os.pipe()  # what it reads, what it writes
+        ours, theirs = os.pipe(), os.pipe()  # the browser reads from the first and writes to the second
         high = [fcntl.fcntl(fd, fcntl.F_DUPFD, 100) for fd in (ours[0], theirs[1])]
 
-        def wire() -> None:  # in the child: the protocol is on 3 and 4
+        def connect() -> None:  # the browser expects descriptors 3 and 4
             os.dup2(high[0], 3)
             os.dup2(high[1], 4)
 
         command = [str(chromium()), *QUIET, f"--user-data-dir={profile}", "--remote-debugging-pipe", "about:blank"]
         self._process = subprocess.Popen(
-            command, preexec_fn=wire, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            command, preexec_fn=connect, close_fds=False, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
         for fd in (ours[0], theirs[1], *high):
             os.close(fd)
@@ -59,7 +59,7 @@ class Browser:
         self._process.wait(20)
 
     def ask(self, method: str, **parameters):
-        """Send a command and wait for its answer."""
+        """Send a command and return its result."""
         self._number += 1
         message = {"id": self._number, "method": method, "params": parameters}
         if self._session:
@@ -78,23 +78,23 @@ class Browser:
             ready, _, _ = select.select([self._read], [], [], max(0.0, end - time.monotonic()))
             piece = os.read(self._read, 1 << 20) if ready else b""
             if not piece:
-                raise TimeoutError("the browser does not answer")
+                raise TimeoutError("no answer from the browser")
             self._buffer += piece
         raw, _, self._buffer = self._buffer.partition(b"\0")
         message = json.loads(raw)
-        name, told = message.get("method"), message.get("params", {})
+        name, params = message.get("method"), message.get("params", {})
         if name == "Page.loadEventFired":
             self._loaded = True
         elif name == "Runtime.exceptionThrown":
-            self.errors.append(str(told["exceptionDetails"]))
-        elif name == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.errors.append(told["entry"]["text"])
+            self.errors.append(str(params["exceptionDetails"]))
+        elif name == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.errors.append(params["entry"]["text"])
         elif name == "Runtime.consoleAPICalled":
-            self.errors.append(str(told["args"]))
+            self.errors.append(str(params["args"]))
         return message
 
     def open(self, file: Path, width: int = 1280, height: int = 900, dark: bool = False) -> None:
-        """Show a file in a window of that size, in a light or dark scheme."""
+        """Open a file with a window size and colour scheme."""
         scheme = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
         self.ask("Emulation.setEmulatedMedia", features=scheme)
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 600}
@@ -112,13 +112,13 @@ class Browser:
         return answer["result"].get("value")
 
     def key(self, name: str, code: int, text: str = "") -> None:
-        """Press a key and let it go."""
+        """Press and release a key."""
         key = {"key": name, "code": name if len(name) > 1 else "Space", "windowsVirtualKeyCode": code}
         self.ask("Input.dispatchKeyEvent", type="keyDown", **key, **({"text": text} if text else {}))
         self.ask("Input.dispatchKeyEvent", type="keyUp", **key)
 
     def click(self, selector: str) -> None:
-        """Click into the middle of the first element of a selector."""
+        """Click the centre of the first element that matches a selector."""
         place = f"document.querySelector({json.dumps(selector)})"
         self.run(f"{place}.scrollIntoView({{block: 'center', inline: 'center'}})")
         x, y = self.run(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({place}.getBoundingClientRect())")

@@ -1,10 +1,16 @@
-"""Results with everything that a report can show, and with texts that try to be markup."""
+"""Results with everything that a report can show, and with text that looks like markup."""
 
 from __future__ import annotations
 
 import copy
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
 
-from acclimate.results import StudyResults
+from acclimate.report.formatting import Table
+from acclimate.report.tables import tables
+from acclimate.results import MethodRow, StudyResults
+from acclimate.rows import DistillationRow, DriftRow, MaskedSample
 
 EVIL = "<script>window.evil = 1</script>"
 
@@ -13,27 +19,27 @@ def piece(text, fate="", became="", space=True, **more):
     return {"text": text, "space": space, "fate": fate, "became": became, **more}
 
 
-def masked():
-    """Two texts as two maskings hide them."""
+def masked() -> list[MaskedSample]:
+    """Two texts, masked by two strategies."""
     words = "the attention of a head is a distribution over the words of a text".split()
     plain = [piece(word, space=number > 0) for number, word in enumerate(words)]
     random = copy.deepcopy(plain)
     random[1]["fate"], random[4]["fate"] = "mask", "kept"
     random[7].update(fate="random", became=EVIL)
-    chosen = copy.deepcopy(plain)
-    for place in (1, 4, 7, 10):
-        chosen[place]["important"] = True
-    for place in (1, 4, 7):
-        chosen[place]["fate"] = "mask"
+    selective = copy.deepcopy(plain)
+    for position in (1, 4, 7, 10):
+        selective[position]["important"] = True
+    for position in (1, 4, 7):
+        selective[position]["fate"] = "mask"
     evil = [piece(EVIL, "mask", space=False), piece("is"), piece(EVIL, important=True)]
     return [
-        {"place": "cs", "maskings": {"mlm, dga: random": random, "selective: selective": chosen}},
-        {"place": "cs", "maskings": {"mlm, dga: random": evil}},
+        MaskedSample(place="cs", maskings={"mlm, dga: random": random, "selective: selective": selective}),
+        MaskedSample(place="cs", maskings={"mlm, dga: random": evil}),
     ]
 
 
 def importance(layers=6, heads=12):
-    """Importances of heads, each at its place, and of many units, sorted."""
+    """Importance of heads at their positions, and of many sorted units."""
     raw = [[((7 * head + 3 * layer) % 11) / 10 for head in range(heads)] for layer in range(layers)]
     shares = [[min(1.0, abs(value - 0.5) * 2) for value in row] for row in raw]
     many = [[1 - unit / 63 for unit in range(64)] for _ in range(layers)]
@@ -49,55 +55,109 @@ def importance(layers=6, heads=12):
     return {"measured": "dropout", "parts": {"H": head, "O": {**unit, "raw": many, "protection": many}}}
 
 
-def moved(results, layers=7):
-    """How far each method moved each layer, in every domain."""
+def drift(results, layers=7) -> list[DriftRow]:
+    """Drift of each method in every domain."""
     rows = []
-    for number, run in enumerate(results["adaptations"]):
+    for number, run in enumerate(results.adaptations):
         each = [
             {"cka": 1 - 0.01 * (number + 1) * layer, "distance": 0.1 * layer, "share": 0.02 * layer, "cosine": 0.98}
             for layer in range(layers)
         ]
         embeddings = {"distance": 0.05, "share": 0.02, "cosine": 0.99}
-        rows.append({**{name: run[name] for name in ("model", "domain", "method")}, "layers": each})
-        rows[-1] |= {"embeddings": embeddings}
+        place = {"model": run.model, "domain": run.domain, "method": run.method}
+        rows.append(DriftRow(**place, layers=each, embeddings=embeddings))
     return rows
 
 
-def distilled(results):
-    """How two rows of distillation came to agree with their teachers, on every task."""
+def distillations(results) -> list[DistillationRow]:
+    """Two distillations on every task."""
     rows = []
-    for task in dict.fromkeys((row["model"], row["domain"], row["task"]) for row in results["scores"]):
-        for number, run in enumerate(results["methods"][1:3]):
+    for model, domain, task in dict.fromkeys((row.model, row.domain, row.task) for row in results.scores):
+        for number, method in enumerate(results.methods[1:3]):
             curve = [30.5 + number, 12.0 + 6 * number, 9.0 + 5 * number, 10.0 + 5 * number]
+            place = {"model": model, "domain": domain, "task": task, "method": method.label}
             scores = {"metric": "macro_f1", "teacher": 0.7, "before": 0.6, "after": 0.65}
-            rows.append(
-                {**dict(zip(("model", "domain", "task"), task, strict=True)), "method": run["label"], **scores}
-            )
-            rows[-1] |= {"disagreement": curve, "distilled_epochs": 2, "units": 64}
+            rows.append(DistillationRow(**place, **scores, disagreement=curve, distilled_epochs=2, units=64))
     return rows
 
 
-def everything(results):
-    """Results with masked texts, importances, distillations, and markup where a user could put it."""
-    found = results.to_dict() if isinstance(results, StudyResults) else copy.deepcopy(results)
-    found["masked"] = masked()
-    found["moved"] = moved(results)
-    found["distillations"] = distilled(results)
-    found["notes"] = [EVIL]
-    found["samples"] = [{"text": EVIL, "label": EVIL}]
-    for run in found["adaptations"]:
-        if run["method"].startswith("dga"):
-            run["importance"] = importance()
-    return found
+def everything(results) -> StudyResults:
+    """Results with all optional parts, and with markup in text from users."""
+    return replace(
+        results,
+        masked=masked(),
+        drift=drift(results),
+        distillations=distillations(results),
+        notes=[EVIL],
+        samples=[{"text": EVIL, "label": EVIL}],
+        adaptations=[
+            replace(run, importance=importance()) if run.method.startswith("dga") else run
+            for run in results.adaptations
+        ],
+    )
 
 
-def crowded(results, methods=20):
-    """Results with many methods of long names, each with the curves and scores of one that was there."""
+def crowded(results, methods=20) -> StudyResults:
+    """Results with many methods of long names, each a copy of one of the study."""
     found = everything(results)
-    model = found["methods"][1]["label"]
-    for number in range(methods - len(found["methods"])):
-        label = f"{model}, the {number}th of the variants"
-        found["methods"].append({**found["methods"][1], "label": label})
-        for name in ("adaptations", "scores", "losses", "moved"):
-            found[name] += [{**row, "method": label} for row in found[name] if row["method"] == model]
-    return found
+    model = found.methods[1].label
+    labels = [f"{model}, the {number}th of the variants" for number in range(methods - len(found.methods))]
+
+    def with_copies(rows):
+        return [*rows, *(replace(row, method=label) for label in labels for row in rows if row.method == model)]
+
+    lists = {name: with_copies(getattr(found, name)) for name in ("adaptations", "scores", "losses", "drift")}
+    return replace(found, methods=[*found.methods, *(MethodRow(label=label, name="mlm") for label in labels)], **lists)
+
+
+def with_comparison(row, **changes):
+    """A row of scores with changes to its comparison with the baseline."""
+    entry = replace(row.comparison, **changes)
+    return replace(row, difference=replace(row.difference, metrics={**row.difference.metrics, row.metric: entry}))
+
+
+def titled(results, title) -> Table:
+    """The table of the report with a title."""
+    return next(table for table in tables(results) if table.title == title)
+
+
+def texts(table) -> list[dict[str, str]]:
+    """The rows of a table, as texts by column."""
+    return [dict(zip(table.columns, (entry.text for entry in row), strict=True)) for row in table.rows]
+
+
+class Page(HTMLParser):
+    """Parses a page, collecting ids and addresses, and asserting that tags are closed."""
+
+    def __init__(self):
+        super().__init__()
+        self.ids, self.addresses, self.open, self.scripts = [], [], [], 0
+
+    def handle_starttag(self, tag, attrs):
+        if tag not in ("meta", "br"):
+            self.open.append(tag)
+        self.scripts += tag == "script"
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href", "action", "data"):
+                self.addresses.append(value)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in ("meta", "br"):
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def parse(text) -> Page:
+    """Parse a page and assert that it is well-formed and self-contained."""
+    page = Page()
+    page.feed(text)
+    assert not page.open
+    assert len(page.ids) == len(set(page.ids))
+    assert all(address.startswith("#") for address in page.addresses)
+    assert "@import" not in text and not re.search(r"url\((?!#)", text)
+    return page

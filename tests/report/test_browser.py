@@ -1,4 +1,4 @@
-"""The report in a real browser: it renders, sorts, is reachable by keyboard, and shows what data says as text."""
+"""The report in headless Chromium: rendering, contrast, sorting, keyboard access and escaping."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import pytest
 
 from acclimate.report import write_report
 from tests.report.browser import Browser, chromium
-from tests.report.full import EVIL, everything
-from tests.report.test_report import results  # noqa: F401  (a fixture)
+from tests.report.full import EVIL
 
-pytestmark = pytest.mark.skipif(chromium() is None, reason="no chromium here")
+pytestmark = pytest.mark.skipif(chromium() is None, reason="needs Chromium")
 SCORES = "Scores on end tasks"
 HEADING = f"[...document.querySelectorAll('h2')].find(h => h.textContent === '{SCORES}')"
 TABLE = f"{HEADING}.parentElement.querySelector('table')"
@@ -27,24 +26,24 @@ def browser(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def page(results, tmp_path_factory):  # noqa: F811
-    return write_report(everything(results), tmp_path_factory.mktemp("page") / "report.html")
+def page(full, tmp_path_factory):
+    return write_report(full, tmp_path_factory.mktemp("page") / "report.html")
 
 
 @pytest.mark.parametrize("width", [1280, 390])
 @pytest.mark.parametrize("dark", [False, True])
-def test_it_renders_without_a_complaint(browser, page, width, dark):
+def test_it_renders_without_errors(browser, page, width, dark):
     browser.open(page, width, dark=dark)
     assert browser.errors == []
     figures = browser.run("[...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().toJSON())")
     assert len(figures) == 7
     assert all(box["width"] > 250 and box["height"] > 80 and box["right"] <= width for box in figures)
-    assert browser.run("document.documentElement.scrollWidth <= innerWidth")  # wide tables scroll by themselves
-    # Text is readable against what is behind it, in figures, too: 4.5 is what WCAG asks for.
+    assert browser.run("document.documentElement.scrollWidth <= innerWidth")  # wide tables scroll within themselves
+    # WCAG AA requires a contrast of 4.5, also in figures.
     assert browser.run(CONTRAST) >= 4.5
 
 
-def test_text_from_data_is_text(browser, page):
+def test_text_from_data_is_escaped(browser, page):
     browser.open(page)
     assert browser.run("document.scripts.length") == 1
     assert browser.run("window.evil === undefined")
@@ -52,9 +51,10 @@ def test_text_from_data_is_text(browser, page):
     assert browser.run("[...document.querySelectorAll('.masked')].some(e => e.textContent.includes('<script>'))")
 
 
-def falling(values):
+def sorted_ways(values):
+    """Whether values are sorted in descending and in ascending order; missing ones have to be last."""
     known = [value for value in values if value is not None]
-    assert values[len(known) :] == [None] * (len(values) - len(known))  # what has no value stays last
+    assert values[len(known) :] == [None] * (len(values) - len(known))  # missing values
     return known == sorted(known, reverse=True), known == sorted(known)
 
 
@@ -64,10 +64,10 @@ def test_sorting_by_clicking(browser, page):
     assert browser.run(f"{HEAD}.getAttribute('aria-sort')") is None
     browser.click("#sorted")
     assert browser.run(f"{HEAD}.getAttribute('aria-sort')") == "ascending"
-    assert falling(browser.run(VALUES)) == (False, True)
+    assert sorted_ways(browser.run(VALUES)) == (False, True)
     browser.click("#sorted")
     assert browser.run(f"{HEAD}.getAttribute('aria-sort')") == "descending"
-    assert falling(browser.run(VALUES)) == (True, False)
+    assert sorted_ways(browser.run(VALUES)) == (True, False)
     assert browser.run(f"{TABLE}.querySelectorAll('[aria-sort]').length") == 1
     assert browser.errors == []
 
@@ -81,7 +81,7 @@ def test_sorting_by_keyboard(browser, page):
     assert browser.run(f"{HEAD}.getAttribute('aria-sort')") == "ascending"
     browser.key(" ", 32, " ")
     assert browser.run(f"{HEAD}.getAttribute('aria-sort')") == "descending"
-    assert falling(browser.run(VALUES)) == (True, False)
+    assert sorted_ways(browser.run(VALUES)) == (True, False)
 
 
 def test_everything_is_reached_by_keyboard(browser, page):
@@ -97,7 +97,7 @@ def test_everything_is_reached_by_keyboard(browser, page):
     )
     assert missed == []
     assert browser.run("[...document.querySelectorAll('figure')].every(f => seen.has(f))")
-    assert browser.run("hidden") == []  # where the focus is can be seen
+    assert browser.run("hidden") == []  # the focus is always visible
 
 
 STEP = """

@@ -10,7 +10,7 @@ import transformers
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.models import load_masked_lm
+from acclimate.models import load_language_model
 from acclimate.tasks import Task, finetune
 from acclimate.training import adapt
 from tests.cases import each
@@ -36,9 +36,9 @@ def tune(folder):
 def test_a_model_of_another_modality(tmp_path, kind):
     folder = tmp_path / kind
     getattr(transformers, f"{kind}Config")().save_pretrained(folder)
-    refused(lambda: load_masked_lm(folder), str(folder))
+    refused(lambda: load_language_model(folder), str(folder))
     tiny_tokenizer().save_pretrained(folder)
-    refused(lambda: load_masked_lm(folder), "No masked language model could be loaded", f"{kind}Config")
+    refused(lambda: load_language_model(folder), "No masked language model could be loaded", f"{kind}Config")
     refused(lambda: adapt(folder, Corpus.of(TEXTS), "mlm", tmp_path / "out", **SHORT), f"{kind}Config")
     if kind in ("ViT", "CLIP"):
         refused(lambda: tune(folder), "No classifier could be made", f"{kind}Config")
@@ -60,7 +60,7 @@ def save_without(folder, *names: str):
 
 def test_a_tokenizer_without_mask_token(tmp_path):
     folder = save_without(tmp_path / "model", "mask_token")
-    refused(lambda: load_masked_lm(folder), "has no mask token")
+    refused(lambda: load_language_model(folder), "has no mask token")
     assert len(tune(folder).predicted) == 4  # fine-tuning masks nothing
 
 
@@ -75,7 +75,7 @@ def test_a_tokenizer_that_was_made_up(tmp_path):
     folder = tmp_path / "model"
     tiny_model("bert").save_pretrained(folder)
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
-    for use in (lambda: load_masked_lm(folder), lambda: tune(folder)):
+    for use in (lambda: load_language_model(folder), lambda: tune(folder)):
         refused(use, str(folder))
 
 
@@ -90,7 +90,7 @@ def test_damaged_files(tiny_bert, tmp_path, name, damage):
         file.mkdir()
     elif damage != "gone":
         file.write_bytes({"empty": b"", "half": data[: len(data) // 2], "garbage": b"\x00\xff{[" * 99}[damage])
-    for use in (lambda: load_masked_lm(folder), lambda: tune(folder)):
+    for use in (lambda: load_language_model(folder), lambda: tune(folder)):
         refused(use, str(folder))
 
 
@@ -98,13 +98,13 @@ def test_damaged_files(tiny_bert, tmp_path, name, damage):
 def test_configurations_that_make_no_sense(tiny_bert, tmp_path, content):
     folder = shutil.copytree(tiny_bert, tmp_path / "model")
     (folder / "config.json").write_text(content)
-    for use in (lambda: load_masked_lm(folder), lambda: tune(folder)):
+    for use in (lambda: load_language_model(folder), lambda: tune(folder)):
         refused(use, str(folder))
 
 
 def test_a_file_in_place_of_a_folder(tiny_bert, tmp_path):
     (tmp_path / "model").write_text("no folder")
-    refused(lambda: load_masked_lm(tmp_path / "model"), "no model folder")
+    refused(lambda: load_language_model(tmp_path / "model"), "no model folder")
     refused(lambda: tune(tmp_path / "model"), "no model folder")
     refused(lambda: adapt(tiny_bert, Corpus.of(TEXTS), "mlm", tmp_path / "model", **SHORT), "is a file")
     assert (tmp_path / "model").read_text() == "no folder"

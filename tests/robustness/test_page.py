@@ -1,4 +1,4 @@
-"""Every test that the page of promises names is there, and every promise has one."""
+"""Every test that ``docs/robustness.md`` names exists, and every promise has one."""
 
 from __future__ import annotations
 

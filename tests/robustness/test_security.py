@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 import acclimate
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.models import load_masked_lm
+from acclimate.models import load_language_model
 from acclimate.models.checkpoints import TRUST, trusts_remote_code
 from acclimate.study import compare
 from acclimate.tasks import Task, finetune
@@ -82,7 +82,7 @@ def test_code_in_a_model_folder_is_not_run(tmp_path, monkeypatch):
     (folder / "config.json").write_text(json.dumps({"model_type": "unheard-of", "auto_map": names}))
     (folder / "code.py").write_text(f"open({str(flag)!r}, 'w')\nC = M = None\n")
     tiny_tokenizer().save_pretrained(folder)
-    for use in (lambda: load_masked_lm(folder), lambda: finetune(folder, TASK, epochs=1, progress=False)):
+    for use in (lambda: load_language_model(folder), lambda: finetune(folder, TASK, epochs=1, progress=False)):
         with pytest.raises(UserError, match=f"Python code of its own, which is not run\\. Set {TRUST}=1") as caught:
             use()
         assert "\n" not in str(caught.value)
@@ -105,11 +105,11 @@ def test_pickled_weights_are_read_as_weights_only(tmp_path):
     (folder / "model.safetensors").unlink()
     torch.save({**state, "bomb": Bomb(flag)}, folder / "pytorch_model.bin")
     with pytest.raises(UserError) as caught:
-        load_masked_lm(folder)
+        load_language_model(folder)
     assert "\n" not in str(caught.value) and not flag.exists()
     model = transformers.AutoModelForMaskedLM.from_config(transformers.AutoConfig.from_pretrained(folder))
     torch.save({**model.state_dict(), **state}, folder / "pytorch_model.bin")
-    loaded = load_masked_lm(folder).model.state_dict()
+    loaded = load_language_model(folder).model.state_dict()
     assert all(torch.equal(loaded[name], value) for name, value in state.items())
 
 

@@ -34,4 +34,4 @@ def test_they_reach_the_results_even_if_the_study_was_interrupted_before_storing
     assert all(account[stage]["minutes"] > 0 for stage in ("finetune", "annotate", "train", "mark"))
     assert account == json.loads((folder / "out" / selective["folder"] / "selective.json").read_text())
     page = (folder / "out" / "results.md").read_text()
-    assert "What came before the training" in page and "token classifier" in page
+    assert "Preparation before training" in page and "token classifier" in page

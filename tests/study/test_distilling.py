@@ -146,7 +146,7 @@ def test_adapt_and_distil_in_one_file(folder):  # noqa: F811
     assert spent["teacher"] >= made["teacher_seconds"]
     assert spent["student"] + spent["distillation"] == pytest.approx(made["seconds"])  # the teacher is another cell
     page = (folder / "out" / "results.md").read_text()
-    assert "Teachers and students" in page and "What each score took" in page
+    assert "## Distillation" in page and "Time per score" in page
     again = compare(path, folder / "out", progress=False)
     assert (again["cells"]["done"], again["cells"]["reused"]) == (0, results["cells"]["total"])
     path.write_text(path.read_text() + "baseline: doktra\n")

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from acclimate.errors import UserError
-from acclimate.report import answer, markdown, render
+from acclimate.report import markdown, render, summarize
 from acclimate.study import StudyConfig, compare
 from acclimate.study.jobs.base import FORGETTING
 from acclimate.training.method import cache_folder
@@ -49,7 +49,7 @@ def test_other_tasks_are_learnt_by_every_adapted_model(folder, tmp_path):
     assert difference["p_holm"] >= difference["p"] and len(row["difference"]["seeds"]) == 3
     assert {score["task"] for score in results["scores"]} == {"intent"}  # they are no scores of the domain
     page = markdown(results)
-    assert "## Kept on other tasks" in page and "On tasks of other domains, mlm lost on" in page
+    assert "## Forgetting on other tasks" in page and "On tasks of other domains, mlm hurt on" in page
     again = World()
     compare(values, tmp_path / "out", progress=False, backend=again.backend())
     assert not again.arguments
@@ -96,7 +96,7 @@ def test_movement_is_measured_where_it_is_asked_for(folder, tmp_path):
     assert [row["method"] for row in results["moved"]] == ["mlm", "dga, no contrast"]
     assert results["moved"][0]["adapt_seeds"] == [0, 1]
     assert [layer["cka"] for layer in results["moved"][0]["layers"]] == pytest.approx([0.9, 0.7, 0.8])
-    assert "## How far the model moved" in markdown(results)
+    assert "## Representation drift" in markdown(results)
     assert compare(study(folder), tmp_path / "plain", progress=False, backend=World().backend())["moved"] == []
     with pytest.raises(UserError, match=r"evaluate\.moved measures on general text"):
         StudyConfig.of(study(folder, evaluate={"moved": True}, general=None))
@@ -155,7 +155,7 @@ def test_contamination_is_removed_before_adaptation(leaked, folder, tmp_path):
     compare(study(folder), tmp_path / "whole", progress=False, backend=whole.backend())
     for clean, dirty in zip(corpora(world), corpora(whole), strict=True):
         assert set(dirty) - set(clean) == {LEAKED, "cs document number 9 of many"}
-    assert "left out before adaptation" in markdown(results)
+    assert "excluded from adaptation" in markdown(results)
     assert "'leakage: remove'" not in markdown(results).split("##")[0]
 
 
@@ -195,7 +195,7 @@ def test_text_that_was_not_searched_is_reported(leaked, folder, tmp_path):
     told = {}
     for name, options in (("report", {"report_only": True}), ("whole", {})):
         results = compare(values, tmp_path / "out", progress=False, backend=world, **options)
-        told[name] = [text for text in answer(results)["caveats"] if "not looked for in the text of cs" in text]
+        told[name] = [text for text in summarize(results).caveats if "the text of cs" in text and "searched" in text]
         assert bool(results["leakage"]) == (name == "whole")
     assert told["report"] and not told["whole"]
 
@@ -225,8 +225,8 @@ def test_texts_in_the_train_split_are_reported_and_stay(twice, folder, tmp_path,
     assert [(one["task"], one["split"], one["text"]) for one in intent["examples"]] == [("intent", "test", TWICE)]
     assert (aspect["train_of"], aspect["flagged"]) == ("aspect", 0)
     page = markdown(results)
-    (said,) = (line for line in page.split("##")[0].splitlines() if "Train splits hold" in line)
-    assert "1 of the 2 test texts of intent. Models learn these with a label" in said
+    (said,) = (line for line in page.split("##")[0].splitlines() if "Train splits contain" in line)
+    assert "1 of the 2 test texts of intent. All methods train on the same texts with a label" in said
     assert "aspect" not in said and "leakage: remove" not in said
     table = page.split("## Test texts in train splits")[1].split("##")[0]
     assert [line.split("|")[1:4] for line in table.splitlines() if line.startswith("| aspect")] == [
@@ -260,7 +260,7 @@ def test_the_first_task_counts_and_the_same_task_once(folder, tmp_path):
         ("intent", "intent", 0),
         ("before", "intent", 1),
     ]
-    assert "1 of the 2 test texts of intent (in before, learnt before it)" in markdown(results)
+    assert "1 of the 2 test texts of intent (in before, which is trained on before)" in markdown(results)
 
 
 def test_yaml_reads_a_bare_off_as_false_and_typos_are_reported(folder):
@@ -275,7 +275,7 @@ def test_what_comes_from_data_is_escaped(folder, tmp_path):
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}]
     results = compare(study(folder, domains=domains), tmp_path / "out", progress=False, backend=World().backend())
     page = render(results)
-    assert "Train splits hold 1 of the 2 test texts of &lt;b&gt;task" in page and "<b>task</b>" not in page
+    assert "Train splits contain 1 of the 2 test texts of &lt;b&gt;task" in page and "<b>task</b>" not in page
 
 
 def test_the_change_of_a_single_text_is_no_evidence(folder, tmp_path):
@@ -283,4 +283,4 @@ def test_the_change_of_a_single_text_is_no_evidence(folder, tmp_path):
         study(folder, evaluate={"documents": 1}), tmp_path / "o", progress=False, backend=World().backend()
     )
     assert results["losses"] and not any("difference" in row for row in results["losses"])
-    assert "general text cannot be said" in markdown(results) and render(results)
+    assert "general text is unknown" in markdown(results) and render(results)

@@ -92,8 +92,8 @@ def test_a_real_search_does_not_depend_on_the_test_split(real_folder):  # noqa: 
     assert row["tried"] == 4 and taken["score"] == max(trial["score"] for trial in row["trials"])
     assert all("ece" in trial and len(trial["values"]) == 1 for trial in row["trials"])
     assert results["scores"][0]["test_items"] == 24
-    assert "Chosen on dev" in (real_folder / "out" / "results.md").read_text()
-    assert "Chosen on dev" in (real_folder / "out" / "report.html").read_text()
+    assert "Hyper-parameter search" in (real_folder / "out" / "results.md").read_text()
+    assert "Hyper-parameter search" in (real_folder / "out" / "report.html").read_text()
     tests = [json.loads(line) for line in (real_folder / "task" / "test.jsonl").read_text().splitlines()]
     turned = [{**row, "label": {"no": "yes", "yes": "no"}[row["label"]]} for row in tests]
     (real_folder / "task" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in turned))

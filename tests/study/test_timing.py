@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from acclimate.report.table import tables
+from acclimate.report.tables import tables
 from acclimate.study import compare
 from tests.study.fakes import World, distilling, study, write_classifier
 
-TITLE = "What each score took"
+TITLE = "Time per score"
 
 
 def took(results, model="model"):

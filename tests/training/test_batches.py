@@ -21,7 +21,7 @@ TOKENIZER = tiny_tokenizer()
     st.integers(1, 200),
     st.sampled_from(["padded", "packed"]),
     st.integers(0, 99),
-    st.sampled_from([MINIMAL_PADDING, PaddingPolicy(8, 16, widest=42)]),
+    st.sampled_from([MINIMAL_PADDING, PaddingPolicy(8, 16, max_width=42)]),
 )
 def test_every_text_is_there_once_and_whole(lengths, tokens, layout, seed, grain):
     texts = [np.array([2, *[5 + (i + k) % 90 for k in range(n)], 3]) for i, n in enumerate(lengths)]
@@ -33,7 +33,7 @@ def test_every_text_is_there_once_and_whole(lengths, tokens, layout, seed, grain
             assert batch.original.numel() <= tokens
         if layout == "padded":
             assert len(batch.text) == batch.texts
-        assert batch.text.shape[1] % grain.width == 0 or batch.text.shape[1] == grain.widest
+        assert batch.text.shape[1] % grain.multiple == 0 or batch.text.shape[1] == grain.max_width
         assert (batch.masked[batch.text < 0] == TOKENIZER.pad_token_id).all()
         found += [tuple(batch.original[batch.text == number].tolist()) for number in range(batch.texts)]
         special = (batch.original == 2) | (batch.original == 3) | (batch.text < 0)

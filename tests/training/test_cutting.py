@@ -17,12 +17,12 @@ def price(lengths, ends, limit, grain):
     total, begin = 0, 0
     for end in ends:
         part = lengths[begin:end]
-        width = max(-(-length // grain.width) * grain.width for length in part)
+        width = max(-(-length // grain.multiple) * grain.multiple for length in part)
         rows = len(part)
-        read = sum(part) + grain.padding * (rows * width - sum(part))
+        read = sum(part) + grain.padding_cost * (rows * width - sum(part))
         if rows > 1 and read > limit:
             return None
-        total += read + grain.piece
+        total += read + grain.batch_overhead
         begin = end
     return total
 
@@ -54,7 +54,7 @@ def test_no_other_cut_is_cheaper(lengths, limit, grain, longest_first):
     assert (
         fewest_micro_batches(lengths, limit, grain)
         == min(possible)
-        == len(split_micro_batches(lengths, limit, grain._replace(piece=FEWEST_BATCHES)))
+        == len(split_micro_batches(lengths, limit, grain._replace(batch_overhead=FEWEST_BATCHES)))
     )
 
 
@@ -70,7 +70,7 @@ def test_usual_steps_are_cut_into_few_shapes_with_little_padding():
     for seed in range(100):
         lengths = lognormal(seed)
         for part in split_micro_batches(lengths, 1_024, grain):
-            rows, width = part.stop - part.start, grain.wide(lengths[part.start])
+            rows, width = part.stop - part.start, grain.padded_width(lengths[part.start])
             shapes.add((rows, width))
             real, read = real + sum(lengths[part]), read + rows * width
     assert real > 0.85 * read

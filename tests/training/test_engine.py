@@ -9,10 +9,9 @@ import weakref
 import pytest
 import torch
 
-from acclimate.kernels import vocabulary
 from acclimate.models import attach
 from acclimate.models.batching import padding_policy
-from acclimate.objectives import BatchObjective, Gates, GeneralKnowledgeContrast, MaskedLM, View
+from acclimate.objectives import BatchObjective, Gates, GeneralKnowledgeContrast, LanguageModelling, View
 from acclimate.training.engine import Engine
 from tests.cases import each
 from tests.tiny import ENCODERS, tiny_model
@@ -37,7 +36,7 @@ def test_mlm_equals_the_model_of_transformers(kind, layout):
     loss = theirs(input_ids=batch.masked, attention_mask=(batch.text >= 0).long(), labels=batch.labels).loss
     loss.backward()
     expected = gradients(theirs)
-    engine = Engine(ours, [MaskedLM()])
+    engine = Engine(ours, [LanguageModelling()])
     for cut in pieces:
         ours.zero_grad()
         terms = engine.step(cut)
@@ -46,27 +45,6 @@ def test_mlm_equals_the_model_of_transformers(kind, layout):
         assert found.keys() == expected.keys()
         for name, value in found.items():
             torch.testing.assert_close(value, expected[name], atol=1e-5, rtol=1e-4)
-
-
-@each("kind", sorted(ENCODERS))
-@each("tied", [True, False])
-def test_a_large_vocabulary_has_its_gradient_when_the_step_is_over(kind, tied, monkeypatch):
-    """From so many words on it is made once for all micro-batches, not by torch."""
-    monkeypatch.setattr(vocabulary, "MIN_OUTPUTS", 11)
-    ours = tiny_model(kind)
-    if not tied:
-        head = ours.get_output_embeddings()
-        head.weight = torch.nn.Parameter(head.weight.detach() + 0.1)
-    theirs = copy.deepcopy(ours)
-    attach(ours)
-    (batch,), pieces = micro_batches(100_000), micro_batches(40)
-    assert len(pieces) > 3
-    engine = Engine(ours, [MaskedLM()])
-    for _ in range(2):  # gradients of two steps add up
-        theirs(input_ids=batch.masked, attention_mask=(batch.text >= 0).long(), labels=batch.labels).loss.backward()
-        engine.step(pieces)
-    assert isinstance(ours.get_output_embeddings(), vocabulary.RowProjection)
-    torch.testing.assert_close(gradients(ours), gradients(theirs), atol=1e-5, rtol=1e-4)
 
 
 @each("kind", sorted(ENCODERS))
@@ -91,7 +69,7 @@ def test_bf16_is_near_fp32_however_a_step_is_cut(kind):
 def test_memory_of_gradients_stays_where_states_are_not_all_there_before_them(contrast):
     model = tiny_model("bert")
     attach(model)
-    engine = Engine(model, dga({"H": torch.ones(2, 4)}) if contrast else [MaskedLM()], "bf16")
+    engine = Engine(model, dga({"H": torch.ones(2, 4)}) if contrast else [LanguageModelling()], "bf16")
     held, places = [], []
     for _ in range(2):
         engine.step(micro_batches(40))
@@ -103,28 +81,8 @@ def test_memory_of_gradients_stays_where_states_are_not_all_there_before_them(co
     assert [places[0][name] == place for name, place in places[1].items()] == [not contrast] * len(places[1])
 
 
-def test_the_fused_kernel_gives_what_the_written_out_attention_gives(monkeypatch):
-    """It is what an accelerator runs."""
-    from acclimate.models import attention
-
-    found = []
-    for written_out in (True, False):
-        monkeypatch.setattr(attention, "uses_eager_attention", lambda device, answer=written_out: answer)
-        for layout in ("padded", "packed"):
-            model = tiny_model("bert")
-            attach(model)
-            terms = Engine(model, dga({"H": torch.linspace(0, 1, 8).view(2, 4)})).step(
-                micro_batches(100, layout=layout)
-            )
-            found.append((terms["loss"], gradients(model)))
-    for one, other in zip(found[:2], found[2:], strict=True):
-        torch.testing.assert_close(one[0], other[0])
-        for name, value in one[1].items():
-            torch.testing.assert_close(value, other[1][name], atol=1e-6, rtol=1e-4)
-
-
 def dga(importance):
-    return [MaskedLM(), GeneralKnowledgeContrast(importance, temperature=0.2, weight=0.7)]
+    return [LanguageModelling(), GeneralKnowledgeContrast(importance, temperature=0.2, weight=0.7)]
 
 
 @each("kept", [0, 1, 2, 100])
@@ -203,7 +161,7 @@ def test_equal_views_are_read_once():
     model = tiny_model("bert")
     attach(model)
     assert Engine(model, dga(importance)).student_views == 3
-    original = [MaskedLM(), GeneralKnowledgeContrast(importance, tokens="original")]
+    original = [LanguageModelling(), GeneralKnowledgeContrast(importance, tokens="original")]
     assert Engine(model, original).student_views == 4
     assert View(gates=Gates(importance)) != View(gates=Gates(importance))
 
@@ -213,7 +171,7 @@ def test_views_get_what_they_ask_for():
     attach(model)
     silent = Gates({"H": torch.zeros(2, 4)})
     views = (View("original"), View("masked"), View("original", gates=silent), View("original", draw=1))
-    engine = Engine(model, [MaskedLM()])
+    engine = Engine(model, [LanguageModelling()])
     batch = micro_batches(10_000)[0]
     out = engine.read(batch, views)
     assert not torch.allclose(out.hidden(views[0]), out.hidden(views[1]))

@@ -95,8 +95,8 @@ def test_a_method_brings_its_own(tiny_bert, tmp_path):
         ({"masking": "whole-words"}, "Did you mean 'whole-word'"),
         ({"masking": "span", "masking_settings": {"q": 1}}, "Unknown parameter of masking 'span'"),
         ({"masking_settings": {"rate": 0.3}}, "mask-rate"),
-        ({"masking": "lexicon-first"}, "wants 'lexicon'"),
-        ({"method": FirstToken(), "masking": "span"}, "says itself what is masked"),
+        ({"masking": "lexicon-first"}, "needs 'lexicon'"),
+        ({"method": FirstToken(), "masking": "span"}, "has its own masking strategy"),
     ],
 )
 def test_mistakes_are_explained(tiny_bert, tmp_path, options, message):
@@ -120,4 +120,4 @@ def test_on_the_command_line_and_in_a_file(tiny_bert, tmp_path, monkeypatch, cap
     assert call(monkeypatch, capsys, "adapt", *common, *arguments)[0] == 0
     assert same(tmp_path / "a", tmp_path / "b")
     code, _, err = call(monkeypatch, capsys, "adapt", *common, "--masking-set", "share", "--out", tmp_path / "c")
-    assert code == 2 and "--masking-set wants name=value" in err
+    assert code == 2 and "--masking-set expects name=value" in err

@@ -7,7 +7,7 @@ import torch
 from acclimate.corpus import Corpus
 from acclimate.kernels import vocabulary
 from acclimate.methods import get
-from acclimate.models import load_masked_lm
+from acclimate.models import load_language_model
 from acclimate.training import adapt
 from tests.cases import each
 from tests.tiny import ENCODERS, save_tiny
@@ -30,4 +30,4 @@ def test_steps_of_one_text_go_on(name, kind, tmp_path, monkeypatch):
     found = adapt(start, Corpus.of(WORDS), get(name), tmp_path / "out", **options)
     assert found.steps == 8
     assert 0 in counts, "a step without a chosen token"
-    assert all(torch.isfinite(value).all() for value in load_masked_lm(tmp_path / "out").model.parameters())
+    assert all(torch.isfinite(value).all() for value in load_language_model(tmp_path / "out").model.parameters())

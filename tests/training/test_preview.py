@@ -53,10 +53,10 @@ def test_important_tokens_are_told_from_masked_ones(tmp_path, static):
         ranks[1:5] = np.arange(1, 5)
         found.append((ids, ranks, len(ids) - 2))
     TokenImportanceStore.write(tmp_path, found)
-    selective = SelectiveMasking(marks=TokenImportanceStore.load(tmp_path), cap=0.1)  # one token, or two, of the four
-    for how in (selective, RandomSameCount.like(selective)):
+    selective = SelectiveMasking(store=TokenImportanceStore.load(tmp_path), cap=0.1)  # one token, or two, of the four
+    for how in (selective, RandomSameCount.matching(selective)):
         how = StaticMasking(how, 0) if static else how
-        assert find_importance_store(how) is selective.marks
+        assert find_importance_store(how) is selective.store
         for pieces in shown(how):
             important = [number for number, piece in enumerate(pieces) if piece.get("important")]
             masked = [number for number, piece in enumerate(pieces) if piece["fate"]]

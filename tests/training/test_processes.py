@@ -130,7 +130,7 @@ def test_every_text_of_a_step_is_read_once(size):
 
 @each("tokens", [150, 10_000])
 @each("size", [2, 4, 8])
-@each("grain", [MINIMAL_PADDING, PaddingPolicy(width=8, padding=0.2)])
+@each("grain", [MINIMAL_PADDING, PaddingPolicy(multiple=8, padding_cost=0.2)])
 def test_processes_have_about_as_much_to_read(tokens, size, grain):
     chance = np.random.default_rng(0)
     data = TokenDataset.of([list(chance.integers(10, 60, length)) for length in chance.integers(3, 70, 64)])

@@ -1,4 +1,4 @@
-"""Head importance: exact gradients per text, and the refusals."""
+"""Importance of heads: exact gradients per text, normalisation, and errors."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from tests.training.helpers import micro_batches
 
 
 def importance(model, units, batches, **options):
-    """The mean over all texts, measured as one group."""
+    """Mean importance over all texts, measured as one group."""
     return mean_importance([summed_importance(model, units, batches, **options)])
 
 
 def one_text(batch, index):
-    """A micro-batch of one of its texts, padding cut off."""
+    """Return a micro-batch with one text of a batch, without padding."""
     length = int((batch.text[index] >= 0).sum())
     parts = {name: getattr(batch, name)[index : index + 1, :length] for name in ("original", "masked", "labels")}
     return type(batch)(text=torch.zeros(1, length, dtype=torch.long), texts=1, **parts)
@@ -31,10 +31,10 @@ def model():
     return tiny_model("bert")
 
 
-def test_gates_per_text_equal_a_loop_over_texts(model):
-    """With fixed dropout (a replayed deterministic pattern) the batched gradient is the gradient of each text."""
+def test_batched_gate_gradients_equal_a_loop_over_texts(model):
+    """Without dropout noise, the batched gradient of the gates equals the gradient of each text alone."""
     layers = attach(model)
-    # Deterministic "dropout": the two readings go through weights that differ by a fixed pattern per text row.
+    # The two forward passes differ by a deterministic function of the gate instead of by dropout.
     model.eval()
     batch = micro_batches(200)[0]
     gates = torch.full((len(layers), batch.texts, layers[0].heads), 0.9, requires_grad=True)
@@ -54,8 +54,8 @@ def test_gates_per_text_equal_a_loop_over_texts(model):
         torch.testing.assert_close(batched[:, index], alone[:, 0], atol=1e-7, rtol=1e-3)
 
 
-def test_divergence_is_the_kl_of_two_readings(model):
-    """Eq. 8 spelled out, token by token, from the hidden states of the same two dropout draws."""
+def test_divergence_is_the_kl_between_two_dropout_masks(model):
+    """Eq. 8 computed token by token from the hidden states under the same two dropout masks."""
     attach(model)
     model.train()
     batch = micro_batches(200)[0]
@@ -88,7 +88,7 @@ def test_importance_is_the_mean_of_absolute_gradients(model):
 
 
 def test_importance_over_several_batches_is_the_mean_over_their_texts(model):
-    """The released code adds up prefix sums, so that the first batch weighs the most."""
+    """Every text has the same weight; the released code sums prefix sums, which weights the first batch most."""
     layers = attach(model)
     batches = micro_batches(40)
     assert len(batches) > 2 and len({batch.texts for batch in batches}) > 1
@@ -100,7 +100,7 @@ def test_importance_over_several_batches_is_the_mean_over_their_texts(model):
     torch.testing.assert_close(together, mean, rtol=1e-4, atol=1e-9)
 
 
-def test_leaves_no_gradient_and_restores_the_model(model):
+def test_measuring_leaves_no_gradient_and_restores_the_model(model):
     layers = attach(model)
     assert not model.training
     before = {name: value.clone() for name, value in model.state_dict().items()}
@@ -110,7 +110,7 @@ def test_leaves_no_gradient_and_restores_the_model(model):
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_a_model_without_dropout_is_refused():
+def test_a_model_without_dropout_is_an_error():
     model = tiny_model("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     with pytest.raises(UserError, match="dropout of this model is zero"):
         importance(model, {"H": attach(model)}, micro_batches())
@@ -133,7 +133,7 @@ def test_normalisation_is_equation_10():
     torch.testing.assert_close(normalise_importance(raw), expected)
 
 
-def test_the_paper_protects_the_least_important_too_and_the_option_does_not():
+def test_unusual_protects_the_least_important_units_too_and_important_does_not():
     raw = torch.arange(12.0)[None]
     both, upper = normalise_importance(raw)[0], normalise_importance(raw, "important")[0]
     torch.testing.assert_close(both, both.flip(0))
@@ -141,14 +141,14 @@ def test_the_paper_protects_the_least_important_too_and_the_option_does_not():
     torch.testing.assert_close(upper[6:], both[6:])
 
 
-def test_a_layer_of_equal_heads_gives_zeros_not_nan():
+def test_a_layer_of_equally_important_heads_gives_zeros_not_nan():
     scores = normalise_importance(torch.stack([torch.full((4,), 1e-7), torch.rand(4)]))
     assert (scores[0] == 0).all()
     assert scores.isfinite().all()
-    assert (normalise_importance(torch.rand(3, 1)) == 0).all()  # one head a layer
+    assert (normalise_importance(torch.rand(3, 1)) == 0).all()  # one head per layer
 
 
-def test_the_two_ways_to_drop_agree_on_average():
+def test_fast_dropout_has_the_right_rate_scale_and_gradient():
     from acclimate.kernels.dropout import dropout
 
     torch.manual_seed(0)

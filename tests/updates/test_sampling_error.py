@@ -1,4 +1,4 @@
-"""The standard error of importances: the jackknife spelled out, and whether it is as large as the error is."""
+"""Standard error of importance: against a naive jackknife, and against the true error on synthetic data."""
 
 from __future__ import annotations
 
@@ -11,22 +11,25 @@ from tests.cases import each
 
 
 def groups(count: int, texts: int, noise: float, seed: int, units: int = 12):
-    """Sums over texts whose importances scatter about those of two layers that stay the same."""
-    chance = torch.Generator().manual_seed(seed)
+    """Return groups of texts whose importance scatters around a fixed one of two layers, and that fixed one."""
+    generator = torch.Generator().manual_seed(seed)
     true = torch.rand(2, units, generator=torch.Generator().manual_seed(99)) + 1.0
     made = []
     for _ in range(count):
-        values = true + noise * torch.randn(texts, 2, units, generator=chance)
+        values = true + noise * torch.randn(texts, 2, units, generator=generator)
         made.append((texts, {"H": values.sum(0)}))
     return made, true
 
 
-def test_it_is_the_jackknife_spelled_out():
-    """Each group is left out once; groups of other sizes, and two parts of which the less certain one counts."""
-    chance = torch.Generator().manual_seed(1)
+def test_equals_a_naive_jackknife():
+    """With groups of different sizes; of two parts, the larger error counts."""
+    generator = torch.Generator().manual_seed(1)
     texts = [3, 5, 4, 6, 2]
     made = [
-        (number, {"H": torch.rand(2, 4, generator=chance) * number, "I": torch.rand(2, 6, generator=chance) * number})
+        (
+            number,
+            {"H": torch.rand(2, 4, generator=generator) * number, "I": torch.rand(2, 6, generator=generator) * number},
+        )
         for number in texts
     ]
     errors = []
@@ -48,8 +51,8 @@ def test_it_is_the_jackknife_spelled_out():
 
 
 @each("count", [4, 8, 20])
-def test_it_is_about_as_large_as_the_error(count):
-    """Against what is known here: the importances without noise. Averaged over 40 measurements."""
+def test_matches_the_true_error(count):
+    """Compared with the noise-free importance, averaged over 40 measurements."""
     claimed, real = [], []
     for seed in range(40):
         made, true = groups(count, 50, 0.6, seed)
@@ -60,16 +63,16 @@ def test_it_is_about_as_large_as_the_error(count):
     assert 0.75 < ratio < 1.35
 
 
-def test_it_falls_with_the_root_of_what_is_read():
+def test_falls_with_the_square_root_of_the_sample_size():
     few, many = (
         sum(estimate_sampling_error(groups(count, 50, 0.6, seed)[0]) for seed in range(20)) / 20 for count in (6, 24)
     )
     assert many == pytest.approx(few / 2, rel=0.15)
 
 
-def test_too_few_groups_tell_nothing_and_equal_ones_are_sure():
+def test_none_for_too_few_groups_and_zero_for_equal_ones():
     made, _ = groups(MIN_GROUPS, 5, 0.5, 0)
     assert estimate_sampling_error(made[:-1]) is None
     assert estimate_sampling_error([made[0]] * MIN_GROUPS) == pytest.approx(0.0, abs=1e-9)
     single = [(3, {"H": torch.rand(2, 1)}) for _ in range(MIN_GROUPS)]
-    assert estimate_sampling_error(single) == 0.0, "one unit a layer has none to stand among"
+    assert estimate_sampling_error(single) == 0.0, "a layer with one unit has no spread"

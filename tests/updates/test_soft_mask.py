@@ -1,4 +1,4 @@
-"""Soft masks: which weights they reach, and by how much, under a real optimiser."""
+"""Soft masks under a real optimizer: which weights they scale, and by how much."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from acclimate.errors import UserError
 from acclimate.models import attach
-from acclimate.objectives import MaskedLM
+from acclimate.objectives import LanguageModelling
 from acclimate.training.engine import Engine
 from acclimate.updates import SoftMask
 from tests.cases import each
@@ -18,7 +18,7 @@ WIDTH = 8
 
 
 def train(kind, importance, on, steps=4, optimiser=torch.optim.AdamW, **options):
-    """Train with and without the mask; return the changes of every parameter, (masked, free), and the layers."""
+    """Train with and without the mask; return the change of every parameter in both runs, and the layers."""
     changes, layers = [], []
     for values in (importance, None):
         torch.manual_seed(1)
@@ -27,7 +27,7 @@ def train(kind, importance, on, steps=4, optimiser=torch.optim.AdamW, **options)
         start = {name: value.detach().clone() for name, value in model.named_parameters()}
         mask = SoftMask({"H": layers}, {"H": values}, on) if values is not None else None
         optimizer = optimiser(model.parameters(), **{"lr": 1e-3, **options})
-        engine = Engine(model.train(), [MaskedLM()])
+        engine = Engine(model.train(), [LanguageModelling()])
         for step in range(steps):
             engine.step(micro_batches(seed=step))
             if mask:
@@ -40,7 +40,7 @@ def train(kind, importance, on, steps=4, optimiser=torch.optim.AdamW, **options)
     return changes[0], changes[1], layers
 
 
-def test_a_fully_important_head_stays_exactly_as_it_was():
+def test_a_head_of_importance_one_does_not_change():
     importance = torch.zeros(2, 4)
     importance[0, 1] = 1
     masked, _, _ = train("bert", importance, "update", weight_decay=0.1)
@@ -50,7 +50,7 @@ def test_a_fully_important_head_stays_exactly_as_it_was():
         name = f"bert.encoder.layer.0.attention.self.{part}"
         assert (masked[f"{name}.weight"][rows] == 0).all()
         assert (masked[f"{name}.weight"][others] != 0).any(1).all()
-        if part != "key":  # the bias of the keys cancels in the softmax: it has no gradient anywhere
+        if part != "key":  # the bias of the keys cancels in the softmax, so it has no gradient
             assert (masked[f"{name}.bias"][others] != 0).any()
         assert (masked[f"{name}.bias"][rows] == 0).all()
     output = masked["bert.encoder.layer.0.attention.output.dense.weight"]
@@ -60,7 +60,7 @@ def test_a_fully_important_head_stays_exactly_as_it_was():
     assert (masked["bert.encoder.layer.1.attention.self.query.weight"] != 0).all(1).any()
 
 
-def test_fused_projections_are_masked_by_head_too():
+def test_fused_projections_are_masked_per_head():
     importance = torch.zeros(2, 4)
     importance[1, 0] = 1
     masked, _, layers = train("modernbert", importance, "update")
@@ -74,25 +74,25 @@ def test_fused_projections_are_masked_by_head_too():
 
 
 def one_step(on, factor):
-    """Return how far the query weights of layer 0 move in the first step, relative to no mask."""
+    """Return the change of layer 0's query weights in the first step, relative to training without a mask."""
     masked, free, _ = train("bert", torch.full((2, 4), 1 - factor), on, steps=1, weight_decay=0.0, eps=1e-12)
     name = "bert.encoder.layer.0.attention.self.query.weight"
     return (masked[name].norm() / free[name].norm()).item()
 
 
 @each("factor", [0.5, 0.1])
-def test_on_update_scales_the_step_and_on_gradient_adam_undoes_it(factor):
+def test_masking_the_update_scales_the_step_and_adam_cancels_a_gradient_mask(factor):
     assert abs(one_step("update", factor) - factor) < 0.01
     assert one_step("gradient", factor) > 0.95
 
 
-def test_on_gradient_works_under_plain_gradient_descent():
+def test_a_gradient_mask_works_under_plain_sgd():
     masked, free, _ = train("bert", torch.full((2, 4), 0.75), "gradient", steps=1, optimiser=torch.optim.SGD)
     name = "bert.encoder.layer.0.attention.self.value.weight"
     torch.testing.assert_close(masked[name], free[name] * 0.25, rtol=1e-2, atol=1e-7)
 
 
-def test_bad_importances_are_refused():
+def test_invalid_importance_is_an_error():
     model = tiny_model("bert")
     layers = attach(model)
     for bad in (torch.full((2, 4), float("nan")), torch.full((2, 4), 1.5)):

@@ -1,4 +1,4 @@
-"""What a card is made of: metadata, sections of Markdown, and measured results in the hub's ``model-index`` form."""
+"""The model card: metadata, Markdown sections, and results as ``model-index`` of the hub."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ MARKDOWN_ESCAPES = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]#"})
 
 @dataclass
 class Card:
-    """A card before it is written.
+    """A model card.
 
     Attributes:
-        name: What the model is called.
-        pipeline: Its task, in the words of the hub: a key of :data:`CLASSES`.
+        name: Name of the model.
+        pipeline: Pipeline tag of the hub, a key of :data:`AUTO_CLASSES`.
         summary: A few sentences at the top.
-        sections: Titles with Markdown, in order.
-        base: The model that it was made from, if it is one of the hub.
-        tags: Words to find it by.
-        results: Measured results, arguments of ``huggingface_hub.EvalResult``.
+        sections: Titles and Markdown, in order.
+        base: Hub name of the model that it was made from, if it has one.
+        tags: Search tags.
+        results: Results, as arguments of ``huggingface_hub.EvalResult``.
     """
 
     name: str
@@ -44,7 +44,11 @@ class Card:
     results: list[dict[str, Any]] = field(default_factory=list)
 
     def text(self, folder: Path) -> str:
-        """Return the card of the model in a folder."""
+        """Return the card as Markdown with YAML front matter.
+
+        Args:
+            folder: Folder of the model.
+        """
         from huggingface_hub import EvalResult, ModelCardData
 
         data = ModelCardData(
@@ -56,24 +60,24 @@ class Card:
             eval_results=[EvalResult(**result) for result in self.results] or None,
         )
         head = f"---\n{data.to_yaml()}\n---\n"
-        parts = [f"# {escape_markdown(self.name)}", self.summary, "## How to use it", self._use(folder)]
+        parts = [f"# {escape_markdown(self.name)}", self.summary, "## How to use it", self._usage(folder)]
         for title, body in self.sections:
             parts += [f"## {title}", body]
         return head + "\n" + "\n\n".join(parts) + f"\n\nWritten by acclimate {__version__}.\n"
 
     def write(self, folder: Path) -> Path:
-        """Write it as ``README.md``."""
+        """Write the card as ``README.md``; return its path."""
         return write_text(folder / CARD_FILE, self.text(folder))
 
-    def _use(self, folder: Path) -> str:
-        """Say how to load the model: with transformers alone, unless it has parts that transformers does not know."""
+    def _usage(self, folder: Path) -> str:
+        """Return loading instructions: transformers alone, unless the model has modules that it does not know."""
         from acclimate.models.checkpoints import describe_extensions, instructions
 
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if parts := describe_extensions(SimpleNamespace(**config)):
             kind = (config.get("architectures") or ["model"])[0]
-            told = instructions(kind, parts, self.name)
-            return told.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
+            text = instructions(kind, parts, self.name)
+            return text.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
         name = AUTO_CLASSES[self.pipeline]
         return (
             f"```python\nfrom transformers import AutoTokenizer, {name}\n\n"
@@ -83,26 +87,26 @@ class Card:
 
 
 def escape_markdown(text: Any) -> str:
-    """Write something that comes from data so that it is not read as markup."""
+    """Escape a value so that Markdown does not interpret it as markup."""
     return " ".join(str(text).split()).translate(MARKDOWN_ESCAPES)
 
 
 def markdown_table(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return a table of Markdown; what is None stays empty."""
+    """Return a Markdown table; None becomes an empty cell."""
     lines = [list(columns), ["---"] * len(columns)]
     lines += [["" if cell is None else escape_markdown(cell) for cell in row] for row in rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def settings_table(values: Mapping[str, Any]) -> str:
-    """Return a table of settings; those that are None or empty are left out."""
+    """Return a Markdown table of settings, without those that are None or empty."""
     given = {name: value for name, value in values.items() if value is not None and value not in ({}, [], ())}
     rows = [(name, ", ".join(map(str, v)) if isinstance(v, list | tuple) else v) for name, v in given.items()]
     return markdown_table(("setting", "value"), rows)
 
 
 def format_bytes(count: int | None) -> str | None:
-    """Write a number of bytes for people."""
+    """Format a number of bytes with a unit."""
     if count is None:
         return None
     if count < 1000:
@@ -115,7 +119,7 @@ def format_bytes(count: int | None) -> str | None:
 
 
 def hub_name(model: str) -> str | None:
-    """Return the name of a model if it is one of the hub, not a folder of this machine."""
+    """Return the hub name of a model, or None for a local folder."""
     parts = model.split("/")
     if Path(model).exists() or len(parts) > 2 or not all(parts) or model.startswith((".", "~")):
         return None
@@ -123,5 +127,5 @@ def hub_name(model: str) -> str | None:
 
 
 def display_name(model: str) -> str:
-    """Name a model for readers elsewhere: that of the hub, or the last part of a path."""
+    """Return the hub name of a model, or the last part of a local path."""
     return hub_name(model) or Path(model).name

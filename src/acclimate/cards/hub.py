@@ -1,4 +1,4 @@
-"""Putting a model folder on the hub, with the hub's own client."""
+"""Uploading a model folder to the Hugging Face Hub."""
 
 from __future__ import annotations
 
@@ -8,55 +8,55 @@ from typing import Any
 from acclimate.errors import UserError, first_line
 
 IGNORED_PATTERNS = ["acclimate.json", "run.json", "predictions.jsonl", "step-*/*", ".*"]
-"""What stays here: accounts with paths of this machine, answers to test items, models of single steps."""
+"""Files that are not uploaded: records with local paths, predictions on test items, intermediate checkpoints."""
 
 
 def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: Any = None) -> str:
-    """Upload a model folder to a repository of the hub, which is made if it is not there.
+    """Upload a model folder to a repository of the hub, creating the repository if necessary.
 
-    Nothing in this package calls it unless a user asks for it.
+    It is called only at the request of the user.
 
     Args:
-        folder: A model folder, as ``adapt``, ``pretrain``, ``finetune``, ``distill`` or a study made it.
-        repo: ``USER/NAME``, or ``NAME`` under the user's own account.
-        private: Whether a new repository can only be seen by its owner; one that is there stays as it is.
-        api: A ``huggingface_hub.HfApi``; by default one with the token of this machine.
+        folder: A model folder written by ``adapt``, ``pretrain``, ``finetune``, ``distill`` or a study.
+        repo: ``USER/NAME``, or ``NAME`` under the account of the user.
+        private: Create a new repository as private. The visibility of an existing repository does not change.
+        api: A ``huggingface_hub.HfApi``; by default one with the token stored on this machine.
 
     Returns:
-        The address of the upload.
+        The URL of the commit.
 
     Raises:
-        UserError: If there is no model, the name cannot be one, or the hub cannot be reached or refuses.
+        UserError: If the folder has no model, the name is invalid, or the upload fails.
     """
     from huggingface_hub import HfApi
 
     folder = Path(folder)
     if not (folder / "config.json").is_file():
-        raise UserError(f"'{folder}' is no model folder: it has no config.json.")
+        raise UserError(f"'{folder}' is not a model folder: config.json is missing.")
     check_repo_name(repo)
     client = HfApi() if api is None else api
     try:
-        made = client.create_repo(repo, private=private, exist_ok=True)
-        name = str(getattr(made, "repo_id", repo))
-        done = client.upload_folder(
+        created = client.create_repo(repo, private=private, exist_ok=True)
+        name = str(getattr(created, "repo_id", repo))
+        commit = client.upload_folder(
             repo_id=name,
             folder_path=str(folder),
-            commit_message="Model and card by acclimate",
+            commit_message="Upload model and card with acclimate",
             ignore_patterns=IGNORED_PATTERNS,
         )
-    except Exception as error:  # the client has a class for each way in which a connection or a right can be missing
+    except Exception as error:  # the client raises many classes for network and permission errors
         raise UserError(
-            f"Could not put '{folder}' on the hub as '{repo}': {first_line(error).rstrip('.')}. The model is whole; "
-            f"when that is mended (hf auth login gives access): acclimate push {folder} {repo}"
+            f"Could not upload '{folder}' to the hub as '{repo}': {first_line(error).rstrip('.')}. The local model is "
+            f"complete; fix the problem ('hf auth login' gives access), then run: acclimate push {folder} {repo}"
         ) from error
-    return str(getattr(done, "commit_url", None) or done)
+    return str(getattr(commit, "commit_url", None) or commit)
 
 
 def check_repo_name(repo: str) -> None:
-    """Check that a repository can be called so, before hours of work.
+    """Validate the name of a repository before training starts.
 
     Raises:
-        UserError: If it cannot.
+        UserError: If the name is invalid.
     """
     from huggingface_hub.errors import HFValidationError
     from huggingface_hub.utils import validate_repo_id
@@ -64,4 +64,4 @@ def check_repo_name(repo: str) -> None:
     try:
         validate_repo_id(repo)
     except HFValidationError as error:
-        raise UserError(f"'{repo}' cannot be a repository of the hub: {first_line(error).rstrip('.')}.") from error
+        raise UserError(f"'{repo}' is not a valid repository name: {first_line(error).rstrip('.')}.") from error

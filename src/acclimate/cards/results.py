@@ -1,4 +1,4 @@
-"""What a study measured of a model: for people, and as results of the hub's ``model-index``."""
+"""Results of a study in a model card: as Markdown, and as ``model-index`` of the hub."""
 
 from __future__ import annotations
 
@@ -13,42 +13,42 @@ HUB_TASKS = {
     "multi_label": ("text-classification", "Multi-label Classification"),
     "qa": ("question-answering", "Question Answering"),
 }
-"""From a kind of task to what the hub calls it."""
+"""Task type and task name on the hub for each kind of task."""
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "positive_micro_f1": "f1", "document_f1": "f1", "em": "exact_match"}
-"""From our metrics to those of the hub, where these are called otherwise."""
+"""Names of metrics on the hub, where they differ from ours."""
 VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
 
 
 def result_sections(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the sections of results.
+    """Return titles and Markdown of the result sections.
 
     Args:
-        measured: ``study``, its title; ``baseline``; rows of ``scores``, of ``losses`` and of ``kept``, as in
-            ``results.json``; and ``notes``, sentences to be said with them.
+        measured: ``study``: title of the study; ``baseline``; the rows ``scores``, ``losses`` and ``kept`` of the
+            model, as in ``results.json``; and ``notes``: sentences to append.
     """
     sections = []
     if measured["scores"]:
         rows = [_score_row(row) for row in measured["scores"]]
-        told = (
-            f"Fine-tuned on end tasks in the study “{escape_markdown(measured['study'])}”, beside "
-            f"`{escape_markdown(measured['baseline'])}` "
-            "with the same data, budget and seeds; in points of 100. Difference with its 95 % interval over seeds and "
-            "test items."
+        intro = (
+            f"Fine-tuned on end tasks in the study “{escape_markdown(measured['study'])}” and compared with "
+            f"`{escape_markdown(measured['baseline'])}` on the same data, budget and seeds. Scores in percent; "
+            "differences in percentage points, with 95 % intervals over seeds and test items."
         )
-        columns = ("task", "metric", "mean ± sd", "seeds", "difference", "95 % interval", "in words", "p (Holm)")
-        sections.append(("Results", "\n\n".join([told, markdown_table(columns, rows), *measured.get("notes", [])])))
+        columns = ("task", "metric", "mean ± sd", "seeds", "difference", "95 % interval", "verdict", "p (Holm)")
+        sections.append(("Results", "\n\n".join([intro, markdown_table(columns, rows), *measured.get("notes", [])])))
     kept = [_other_domain_row(row) for row in measured.get("kept", []) if row.get("difference")]
     losses = [_loss_row(row) for row in measured["losses"] if "difference" in row]
-    lost = []
+    parts = []
     if losses:
-        told = "Masked-LM loss on held-out text, nats a masked token, before and after; less is better."
-        lost += [told, markdown_table(("text", "before", "after", "change", "95 % interval"), losses)]
+        intro = "Masked-LM loss on held-out text in nats per masked token, before and after; lower is better."
+        parts += [intro, markdown_table(("text", "before", "after", "change", "95 % interval"), losses)]
     if kept:
-        names = ("task of another domain", "metric", "before", "after", "difference", "95 % interval", "in words")
-        lost += ["Fine-tuned on tasks of other domains, in points of 100.", markdown_table(names, kept)]
+        names = ("task of another domain", "metric", "before", "after", "difference", "95 % interval", "verdict")
+        intro = "Fine-tuned on tasks of other domains; scores in percent, differences in percentage points."
+        parts += [intro, markdown_table(names, kept)]
     if not any(row["text"] == "general" for row in measured["losses"]):
-        lost.append("What was forgotten of general text was not measured.")
-    sections.append(("What was learnt and what was lost", "\n\n".join(lost)))
+        parts.append("Forgetting of general text was not measured.")
+    sections.append(("Held-out loss and forgetting", "\n\n".join(parts)))
     return sections
 
 
@@ -56,19 +56,19 @@ def _score_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
     score, found = row[row["metric"]], row.get("difference")
     entry = found[row["metric"]] if found else None
     spread = "" if score["sd"] is None else f" ± {100 * score['sd']:.1f}"
-    told: tuple[Any, ...] = (None,) * 4
+    compared: tuple[Any, ...] = (None,) * 4
     if entry:
-        told = (f"{100 * entry['difference']:+.1f}", _format_interval(entry, 100, 1), VERDICTS[entry["verdict"]])
-        told += (f"{entry.get('p_holm', entry['p']):.3f}",)
-    return (row["task"], row["metric"], f"{100 * score['mean']:.1f}{spread}", len(score["values"]), *told)
+        compared = (f"{100 * entry['difference']:+.1f}", _format_interval(entry, 100, 1), VERDICTS[entry["verdict"]])
+        compared += (f"{entry.get('p_holm', entry['p']):.3f}",)
+    return (row["task"], row["metric"], f"{100 * score['mean']:.1f}{spread}", len(score["values"]), *compared)
 
 
 def _other_domain_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
     entry = row["difference"][row["metric"]]
     before, after = row.get("before"), row[row["metric"]]["mean"]
-    shown = (None if before is None else f"{100 * before:.1f}", f"{100 * after:.1f}")
-    told = (f"{100 * entry['difference']:+.1f}", _format_interval(entry, 100, 1), VERDICTS[entry["verdict"]])
-    return (row["task"], row["metric"], *shown, *told)
+    scores = (None if before is None else f"{100 * before:.1f}", f"{100 * after:.1f}")
+    difference = (f"{100 * entry['difference']:+.1f}", _format_interval(entry, 100, 1), VERDICTS[entry["verdict"]])
+    return (row["task"], row["metric"], *scores, *difference)
 
 
 def _loss_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -87,18 +87,18 @@ def _format_interval(entry: Mapping[str, Any], scale: float, digits: int) -> str
 
 
 def eval_results(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return arguments for ``huggingface_hub.EvalResult``; intervals stand among the arguments of the metric."""
+    """Return arguments of ``huggingface_hub.EvalResult``, with intervals in ``metric_args``."""
     results = []
     for row in measured["scores"]:
         kind, name = HUB_TASKS.get(row.get("kind", "single_label"), HUB_TASKS["single_label"])
         metric, score = row["metric"], row[row["metric"]]
-        told: dict[str, Any] = {"seeds": len(score["values"]), "test_items": row.get("test_items")}
+        details: dict[str, Any] = {"seeds": len(score["values"]), "test_items": row.get("test_items")}
         if score["sd"] is not None:
-            told["sd"] = round(score["sd"], 4)
+            details["sd"] = round(score["sd"], 4)
         if row.get("difference"):
             entry = row["difference"][metric]
-            told["difference_to"] = measured["baseline"]
-            told |= {key: round(entry[key], 4) for key in ("difference", "low", "high")}
+            details["difference_to"] = measured["baseline"]
+            details |= {key: round(entry[key], 4) for key in ("difference", "low", "high")}
         results.append(
             {
                 "task_type": kind,
@@ -109,15 +109,15 @@ def eval_results(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "metric_type": HUB_METRICS.get(metric, metric),
                 "metric_name": f"{metric.replace('_', ' ')}, mean over seeds",
                 "metric_value": round(score["mean"], 4),
-                "metric_args": told,
+                "metric_args": details,
             }
         )
     for row in measured["losses"]:
         name = "general text" if row["text"] == "general" else f"{row['domain']}, held-out text"
-        told = {"texts": row["texts"]}
+        details = {"texts": row["texts"]}
         if "difference" in row:
-            told |= {"before": round(row["before"], 4)}
-            told |= {key: round(row["difference"][key], 4) for key in ("difference", "low", "high")}
+            details |= {"before": round(row["before"], 4)}
+            details |= {key: round(row["difference"][key], 4) for key in ("difference", "low", "high")}
         results.append(
             {
                 "task_type": "fill-mask",
@@ -125,9 +125,9 @@ def eval_results(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "dataset_type": _slug(name),
                 "dataset_name": name,
                 "metric_type": "loss",
-                "metric_name": "masked-LM loss, nats a masked token",
+                "metric_name": "masked-LM loss, nats per masked token",
                 "metric_value": round(row["nats"], 4),
-                "metric_args": told,
+                "metric_args": details,
             }
         )
     return results

@@ -1,7 +1,4 @@
-"""The card of a model that was adapted, or trained from scratch: made from the account in its folder.
-
-The card of a model that learnt an end task, by fine-tuning or by distillation.
-"""
+"""Cards of adapted, pre-trained, fine-tuned and distilled models, from the training records in their folders."""
 
 from __future__ import annotations
 
@@ -11,8 +8,8 @@ from typing import Any
 
 from acclimate.cards.card import Card, display_name, format_bytes, hub_name, markdown_table, settings_table
 from acclimate.cards.results import HUB_METRICS, HUB_TASKS, eval_results, result_sections
-from acclimate.evaluation.bootstrap import bootstrap_intervals
 from acclimate.evaluation.scoring import make_scoring
+from acclimate.evaluation.statistics import bootstrap_intervals
 from acclimate.files import read_json
 
 ACCOUNT_FILE = "acclimate.json"
@@ -21,36 +18,33 @@ TRAINING_KEYS = (
     "layout",
 )
 NOT_MEASURED = (
-    "Not measured. `acclimate compare` fine-tunes this model and the one it came from on end tasks with several "
-    "seeds, and writes differences with intervals here, and what was lost on general text."
+    "Not evaluated. `acclimate compare` fine-tunes this model and its base model on end tasks with several seeds, "
+    "measures forgetting on general text, and writes the differences with intervals here."
 )
-LIMITS = (
-    "The model knows what its training text says, true or not, with whatever bias that text has. It was not checked "
-    "for anything but what stands above."
-)
+LIMITS = "The model reproduces errors and biases of its training text. It was not evaluated beyond the results above."
 
 
 def write_adapted_card(folder: str | Path, name: str, measured: Mapping[str, Any] | None = None) -> Path:
-    """Write ``README.md`` into the folder of a model of ``adapt`` or ``pretrain``.
+    """Write ``README.md`` into the folder of a model written by ``adapt`` or ``pretrain``.
 
     Args:
-        folder: The model, with its ``acclimate.json``.
-        name: What to call it.
-        measured: What a study measured, see :func:`acclimate.cards.results.result_sections`; None: nothing yet.
+        folder: Folder of the model, with its ``acclimate.json``.
+        name: Name of the model.
+        measured: Results of a study, see :func:`acclimate.cards.results.result_sections`; None if there are none.
 
     Returns:
         The path of the card.
     """
     folder = Path(folder)
-    account = read_json(folder / ACCOUNT_FILE)
-    method, about = account["method"], account.get("about", {})
+    record = read_json(folder / ACCOUNT_FILE)
+    method, about = record["method"], record.get("about", {})
     scratch = method == "pretrain"
-    base = None if scratch else str(account["model"])
+    base = None if scratch else str(record["model"])
     paper = f" ({about['paper']})" if about.get("paper") else ""
     if scratch:
-        summary = "A masked language model that was trained from scratch."
+        summary = "A masked language model trained from scratch."
     else:
-        done = "left as it is" if method == "none" else f"adapted to the text below with the method `{method}`{paper}"
+        done = "unchanged" if method == "none" else f"adapted to the text below with the method `{method}`{paper}"
         summary = f"`{display_name(str(base))}`, {done}."
     if about.get("summary") and not scratch:
         summary += f" In short: {about['summary']}."
@@ -64,16 +58,16 @@ def write_adapted_card(folder: str | Path, name: str, measured: Mapping[str, Any
     )
     card.sections = [
         *(result_sections(measured) if measured else [("Results", NOT_MEASURED)]),
-        ("Method", settings_table({"method": method + paper, **_method_settings(account.get("settings", {}))})),
-        ("Training", settings_table(_training_settings(account))),
-        ("Data", _data_section(account)),
+        ("Method", settings_table({"method": method + paper, **_method_settings(record.get("settings", {}))})),
+        ("Training", settings_table(_training_settings(record))),
+        ("Data", _data_section(record)),
         ("Limits", LIMITS),
     ]
     return card.write(folder)
 
 
 def _method_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of a method: of paths of the machine only the last part."""
+    """Return the parameters of a method, with local paths reduced to their last part."""
     return {name: _strip_folders(value) if isinstance(value, str) else value for name, value in given.items()}
 
 
@@ -81,24 +75,24 @@ def _strip_folders(name: str) -> str:
     return name if name.startswith("hf:") else Path(name).name or name
 
 
-def _training_settings(account: Mapping[str, Any]) -> dict[str, Any]:
-    result = account["result"]
+def _training_settings(record: Mapping[str, Any]) -> dict[str, Any]:
+    result = record["result"]
     losses = ", ".join(f"{name} {value:.3f}" for name, value in result.get("losses", {}).items() if name != "loss")
-    masking = account.get("masking") or {}
+    masking = record.get("masking") or {}
     return {
         "steps": f"{result['steps']:,}",
         "tokens read": f"{result['tokens']:,}",
-        **{name.replace("_", " "): account.get(name) for name in TRAINING_KEYS},
+        **{name.replace("_", " "): record.get(name) for name in TRAINING_KEYS},
         "masking": masking.get("name") if isinstance(masking, dict) else masking,
-        "loss at the end, nats": losses or None,
-        "acclimate": account.get("acclimate"),
+        "final loss, nats": losses or None,
+        "acclimate": record.get("acclimate"),
     }
 
 
-def _data_section(account: Mapping[str, Any]) -> str:
-    """List what was read: of paths of the machine only the last part, which is all that others can know."""
+def _data_section(record: Mapping[str, Any]) -> str:
+    """List the sources, with local paths reduced to their last part."""
     rows, totals = [], []
-    for part in account.get("stages") or [account]:
+    for part in record.get("stages") or [record]:
         text = part.get("text") or {}
         sources = text.get("contents") or [{"name": name} for name in text.get("sources", [])]
         for source in sources:
@@ -114,12 +108,12 @@ def _data_section(account: Mapping[str, Any]) -> str:
 
 
 MAX_SOURCES = 50
-"""Sources that are listed."""
+"""Maximum number of sources listed."""
 _EXCLUDED_COUNTS = {
-    "duplicates": "duplicates left out",
-    "empty": "empty records left out",
-    "broken": "broken records left out",
-    "elsewhere": "in the other part of a split",
+    "duplicates": "duplicates removed",
+    "empty": "empty records skipped",
+    "broken": "unreadable records skipped",
+    "elsewhere": "held out",
 }
 
 
@@ -132,36 +126,37 @@ def write_task_model_card(
     options: Mapping[str, Any],
     result: Any,
 ) -> Path:
-    """Write ``README.md`` into the folder of a model that ``finetune`` or ``distill`` made.
+    """Write ``README.md`` into the folder of a model written by ``finetune`` or ``distill``.
 
     Args:
-        folder: The model.
-        name: What to call it.
+        folder: Folder of the model.
+        name: Name of the model.
         verb: ``"finetune"`` or ``"distill"``.
-        models: What it was made from, by role: ``model``; or ``teacher`` and ``student``.
-        task: What it learnt; a loaded task with its splits.
-        options: How.
-        result: What came out, a :class:`acclimate.tasks.result.FinetuneResult`.
+        models: The models it was made from, by role: ``model``; or ``teacher`` and ``student``.
+        task: The loaded end task.
+        options: Training options.
+        result: A :class:`acclimate.tasks.result.FinetuneResult`.
 
     Returns:
         The path of the card.
     """
     pipeline, _ = HUB_TASKS.get(task.kind, HUB_TASKS["single_label"])
     start = models.get("model") or models["student"]
-    taught = f", taught by `{display_name(models['teacher'])}`" if "teacher" in models else ""
+    teacher = f", with the teacher `{display_name(models['teacher'])}`" if "teacher" in models else ""
     done = "distilled" if verb == "distill" else "fine-tuned"
-    summary = f"`{display_name(start)}`, {done} on the task `{task.name}`{taught}."
+    summary = f"`{display_name(start)}`, {done} on the task `{task.name}`{teacher}."
     sizes = [(split, f"{len(getattr(task, split)):,}") for split in ("train", "dev", "test") if getattr(task, split)]
     scoring = make_scoring(result.kind, result.scoring)
     metrics = [name for name in scoring.metrics if name in result.metrics]
-    reach = bootstrap_intervals(scoring, result.gold, result.predicted, metrics)
+    intervals = bootstrap_intervals(scoring, result.gold, result.predicted, metrics)
     values = [
-        (metric, *(f"{100 * value:.1f}" for value in (result.metrics[metric], *reach[metric]))) for metric in metrics
+        (metric, *(f"{100 * value:.1f}" for value in (result.metrics[metric], *intervals[metric])))
+        for metric in metrics
     ]
-    told = (
-        f"On the {len(task.test):,} items of the test split, in points of 100; one model of seed {result.seed}. The "
-        "interval is that of other test items (bootstrap); one seed says nothing about the luck of training: "
-        "`acclimate compare` runs several, and joins both."
+    intro = (
+        f"Scores in percent on the {len(task.test):,} items of the test split, for one model with seed {result.seed}. "
+        "The intervals are a bootstrap over test items and do not include the variance between training runs; "
+        "`acclimate compare` runs several seeds and includes both."
     )
     card = Card(
         name,
@@ -169,10 +164,10 @@ def write_task_model_card(
         summary,
         base=hub_name(start),
         tags=[verb],
-        results=[_eval_result(pipeline, task, metric, result, reach[metric]) for metric in metrics],
+        results=[_eval_result(pipeline, task, metric, result, intervals[metric]) for metric in metrics],
     )
     card.sections = [
-        ("Results", told + "\n\n" + markdown_table(("metric", "value", "95 % from", "to"), values)),
+        ("Results", intro + "\n\n" + markdown_table(("metric", "value", "95 % interval: from", "to"), values)),
         ("Training", settings_table({**options, "examples": f"{result.train_size:,}"})),
         ("Data", markdown_table(("split", "items"), sizes) + f"\n\nHash of the task: `{task.fingerprint()}`."),
         ("Limits", LIMITS),
@@ -180,8 +175,8 @@ def write_task_model_card(
     return card.write(Path(folder))
 
 
-def _eval_result(pipeline: str, task: Any, metric: str, result: Any, reach: tuple[float, float]) -> dict[str, Any]:
-    low, high = (round(end, 4) for end in reach)
+def _eval_result(pipeline: str, task: Any, metric: str, result: Any, interval: tuple[float, float]) -> dict[str, Any]:
+    low, high = (round(end, 4) for end in interval)
     return {
         "task_type": pipeline,
         "dataset_type": task.name,

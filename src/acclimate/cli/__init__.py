@@ -1,4 +1,4 @@
-"""The command line: verbs, nothing else; a file for each."""
+"""The command line."""
 
 from __future__ import annotations
 
@@ -8,50 +8,29 @@ import sys
 
 import typer
 
-from acclimate.cli import (
-    adapt,
-    advise,
-    annotate,
-    compare,
-    cost,
-    demo,
-    distill,
-    finetune,
-    inspect,
-    leakage,
-    methods,
-    pretrain,
-    push,
-)
+from acclimate.cli import advise, compare, demo, inspect, tasks, training
 from acclimate.cli.app import app
 from acclimate.errors import UserError, first_line
 
 __all__ = [
-    "adapt",
     "advise",
-    "annotate",
     "app",
     "compare",
-    "cost",
     "demo",
-    "distill",
-    "finetune",
     "inspect",
-    "leakage",
     "main",
-    "methods",
-    "pretrain",
-    "push",
+    "tasks",
+    "training",
 ]
 
 DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
-"""Of a disk that is full, read-only or broken."""
-PLACES = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
-"""Of a name that nothing can be written to: there is a file where a folder must be, say."""
+"""Errors of a disk that is full, read-only or broken."""
+PATHS = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
+"""Errors of a path that cannot be written to, for example because a file is in the place of a folder."""
 
 
-def _quieten() -> None:
-    """Keep the libraries below from writing between our lines."""
+def _silence_libraries() -> None:
+    """Silence log messages and progress bars of other libraries."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     os.environ.setdefault("TQDM_DISABLE", "1")
@@ -59,34 +38,34 @@ def _quieten() -> None:
 
 
 def main() -> None:
-    """Run the command line; an error that the user can mend is one line and exit code 2."""
-    _quieten()
+    """Run the command line; a user error becomes one line and exit code 2."""
+    _silence_libraries()
     try:
         app()
     except UserError as error:
         typer.echo(f"Error: {error}", err=True)
         sys.exit(2)
     except OSError as error:
-        if error.errno not in (*DISK, *PLACES):
+        if error.errno not in (*DISK, *PATHS):
             raise
         where = f" ('{error.filename}')" if error.filename else ""
         typer.echo(
-            f"Error: {error.strerror}{where}. Nothing half-written counts as a result: make room, or choose another "
-            "folder, and give the same command again.",
+            f"Error: {error.strerror}{where}. No partial result was kept: free some space or choose another "
+            "folder, and run the same command again.",
             err=True,
         )
         sys.exit(2)
     except RuntimeError as error:
-        torch = sys.modules.get("torch")  # importing it takes seconds, which --help need not wait for
+        torch = sys.modules.get("torch")  # not imported here, since that takes seconds
         if torch is None or not isinstance(error, torch.OutOfMemoryError):
             raise
         typer.echo(
             f"Error: {first_line(error).split('. ')[0]}. Set ACCLIMATE_MEMORY_GB to fewer gigabytes than the device "
-            "has, such as half, and give the same command again: less is read at once then. Where that does not help, "
+            "has, such as half, and run the same command again with smaller micro-batches. Where that does not help, "
             "as in fine-tuning, lower the batch size.",
             err=True,
         )
         sys.exit(2)
     except KeyboardInterrupt:
-        typer.echo("Stopped. The same command goes on from the last checkpoint.", err=True)
+        typer.echo("Stopped. Run the same command again to resume from the last checkpoint.", err=True)
         sys.exit(130)

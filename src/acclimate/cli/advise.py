@@ -1,38 +1,60 @@
-"""``acclimate advise``."""
+"""``acclimate advise`` and ``methods``."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.app import Quiet, StopWords, TextColumn, app
+from acclimate.cli.app import Json, Quiet, StopWords, TextColumn, app
+from acclimate.options.declaration import DATA, METHOD, MODEL, TRAINING
+
+SECTION = "Attributes:"
+"""Heading of the parameters in the docstring of a method."""
 
 
-@app.command()
+@app.command(
+    epilog="Example: acclimate advise --model roberta-base --corpus reviews/ --general wiki.txt --out advice.json"
+)
 def advise(
-    model: Annotated[str, typer.Option(help="Model folder or name on the hub.")],
+    model: Annotated[str, typer.Option(help="Model folder or name on the Hugging Face Hub.", rich_help_panel=MODEL)],
     corpus: Annotated[
-        list[str], typer.Option(help="Text of the domain: file, folder, glob or hf:NAME; may be given several times.")
+        list[str],
+        typer.Option(help="Domain text: file, folder, glob or hf:NAME. May be repeated.", rich_help_panel=DATA),
     ],
-    general: Annotated[list[str], typer.Option(help="General text, as --corpus.")],
+    general: Annotated[
+        list[str],
+        typer.Option(help="General text: file, folder, glob or hf:NAME. May be repeated.", rich_help_panel=DATA),
+    ],
     task: Annotated[
-        Path | None, typer.Option(help="Folder of a labelled task; its train texts are looked at.")
+        Path | None,
+        typer.Option(help="Folder of a labelled task; its train split is inspected.", rich_help_panel=DATA),
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="JSON file to write.")] = None,
-    pilot_steps: Annotated[int, typer.Option(help="Steps of a pilot adaptation; 0 for none.")] = 200,
-    batch_size: Annotated[int, typer.Option(help="Texts a step of the pilot.")] = 32,
-    learning_rate: Annotated[float | None, typer.Option(help="Of the pilot (default: the method's).")] = None,
-    method: Annotated[str, typer.Option(help="Of the pilot; see `acclimate methods`.")] = "mlm",
-    documents: Annotated[int, typer.Option(help="Documents of each text on which losses are measured.")] = 200,
-    max_length: Annotated[int, typer.Option(help="Tokens of a text at most.")] = 128,
+    out: Json = None,
+    pilot_steps: Annotated[
+        int, typer.Option(help="Optimizer steps of a pilot adaptation; 0 for none.", rich_help_panel=TRAINING)
+    ] = 200,
+    batch_size: Annotated[
+        int, typer.Option(help="Texts per optimizer step of the pilot.", rich_help_panel=TRAINING)
+    ] = 32,
+    learning_rate: Annotated[
+        float | None,
+        typer.Option(help="Peak learning rate of the pilot (default: the method's).", rich_help_panel=TRAINING),
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="Method of the pilot; `acclimate methods` lists them.", rich_help_panel=METHOD)
+    ] = "mlm",
+    documents: Annotated[
+        int, typer.Option(help="Documents per text on which losses are measured.", rich_help_panel=DATA)
+    ] = 200,
+    max_length: Annotated[int, typer.Option(help="Maximum tokens per text.", rich_help_panel=DATA)] = 128,
     stop_words: StopWords = "english",
     text_column: TextColumn = "text",
-    seed: Annotated[int, typer.Option(help="Of the pilot.")] = 0,
+    seed: Annotated[int, typer.Option(help="Random seed of the pilot.", rich_help_panel=TRAINING)] = 0,
     quiet: Quiet = False,
 ) -> None:
-    """Say before an adaptation what can be known: is the domain far away, does a pilot learn, does it forget."""
+    """Measure, before adapting, how far the domain is from the model, and whether a pilot learns or forgets."""
     from rich.console import Console
 
     from acclimate.planning.advice import Pilot
@@ -59,3 +81,41 @@ def advise(
         console.print(f"  It does not say: {part['does_not_say']}", style="dim", markup=False, highlight=False)
     if out is not None:
         typer.echo(f"All figures: {out}")
+
+
+@app.command(epilog="Example: acclimate methods dga")
+def methods(
+    name: Annotated[str | None, typer.Argument(help="Name of a method, to describe its parameters.")] = None,
+) -> None:
+    """List all methods with paper, parameters and defaults, or describe the parameters of one."""
+    from acclimate.training.method import lookup, names
+
+    for known in [name] if name else names():
+        method = lookup(known)
+        paper = f" ({method.paper})" if method.paper else ""
+        typer.echo(f"{known}{paper}: {method.summary}")
+        typer.echo(_describe(method) if name else _list_parameters(method), nl=False)
+
+
+def _list_parameters(method: Any) -> str:
+    return "".join(f"    {parameter} = {default!r}\n" for parameter, default in _defaults(method).items())
+
+
+def _describe(method: Any) -> str:
+    """Return the docstring of a method, with the default of each parameter."""
+    import inspect
+
+    about, _, parameters = (inspect.getdoc(method) or "").partition(SECTION)
+    text, defaults = f"\n{about.strip()}\n\n", _defaults(method)
+    for line in inspect.cleandoc("\n" + parameters).splitlines():
+        parameter, colon, rest = line.partition(":")
+        if colon and parameter in defaults:
+            line = f"{parameter} = {defaults[parameter]!r}:{rest}"
+        text += f"    {line}\n"
+    return text.rstrip() + "\n"
+
+
+def _defaults(method: Any) -> dict[str, Any]:
+    import dataclasses
+
+    return {field.name: field.default for field in dataclasses.fields(method)}

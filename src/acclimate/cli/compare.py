@@ -11,22 +11,22 @@ from acclimate.cli.app import Out, Quiet, app
 from acclimate.errors import UserError
 
 
-@app.command()
+@app.command(epilog="Example: acclimate compare study.yaml --out runs/study")
 def compare(
     study: Annotated[Path, typer.Argument(help="YAML or TOML file that describes the study.")],
     out: Out,
-    shard: Annotated[str | None, typer.Option(help="i/n: compute the i-th of n shares only, for job arrays.")] = None,
+    shard: Annotated[str | None, typer.Option(help="Share of the jobs to run, as i/n, for job arrays.")] = None,
     report_only: Annotated[
-        bool, typer.Option("--report-only", help="Compute nothing; write the report from what is there.")
+        bool, typer.Option("--report-only", help="Run no jobs; write the report from existing results.")
     ] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Compute nothing; say what there is to do, and about how long it takes.")
+        bool, typer.Option("--dry-run", help="Run no jobs; print the remaining jobs and the estimated time.")
     ] = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run a study of models x methods x tasks x seeds; run it again to resume after an interruption.
+    """Run a study: a grid of models, methods, tasks and seeds. Run it again to resume after an interruption.
 
-    Several processes may share --out, also on several machines: no job is computed twice.
+    Several processes, also on several machines, may share --out: no job runs twice.
     """
     from acclimate.study import compare as run
 

@@ -1,7 +1,7 @@
-"""Files become documents, documents become token rows.
+"""Reads documents and turns them into rows of token ids.
 
-``Corpus`` reads text lazily from files, folders, globs, data sets of the hub or a list in memory; ``tokenize`` cuts
-its documents into ``TokenDataset``, which stay on disk when a cache folder is given.
+``Corpus`` reads documents lazily from files, folders, globs, Hugging Face datasets or memory. ``tokenize`` cuts them
+into the rows of a ``TokenDataset``, in memory or in a cache folder on disk.
 """
 
 from __future__ import annotations

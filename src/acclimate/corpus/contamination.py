@@ -1,22 +1,19 @@
-"""Whether a corpus holds texts that a model is judged on: as a document, nearly, or inside a longer document.
+"""Contamination: finds evaluation texts in a training corpus.
 
-The rules, on texts that are normalised (NFKC, case folded, only letters with their marks and digits kept, in words):
+All texts are normalised first (NFKC, case folding) and reduced to words of letters and digits; each Chinese or
+Japanese character is a word. A document matches a text in one of three ways:
 
-- *exact*: a document is the text.
-- *near*: the sets of 5-letter sequences of the two have a Jaccard similarity of at least 0.8. MinHash (Broder, 1997)
-  with locality-sensitive hashing proposes pairs, and the sets themselves decide: nothing is found that is not so, and
-  a pair right at 0.8 is missed with a probability below 0.0001, (1 - 0.8 ** 5) ** 25.
-- *contained*: the document holds at least 80 % of the text's different 5-word sequences.
+- *exact*: the document equals the text.
+- *near*: the sets of character 5-grams have a Jaccard similarity of at least 0.8. MinHash (Broder, 1997) with
+  locality-sensitive hashing proposes pairs, which are then checked on the sets themselves. So there are no false
+  positives, and a pair of similarity 0.8 is missed with a probability of (1 - 0.8 ** 5) ** 25 < 0.0001.
+- *contained*: the document contains at least 80 % of the distinct word 5-grams of the text.
 
-Texts of fewer than eight words are looked for as whole documents only: inside others they occur by chance. A letter of
-Chinese or Japanese counts as a word.
-
-Texts that are looked for in documents, and an index that finds them.
+Texts of fewer than eight words are only compared with whole documents, since they occur inside others by chance.
 """
 
 from __future__ import annotations
 
-import re
 import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,22 +22,22 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+import regex
 
 from acclimate.errors import UserError
 from acclimate.progress import Progress
-from acclimate.unicode import COMBINING_MARKS
 
-WORD_NGRAM_SIZE, LETTER_NGRAM_SIZE = 5, 5
-"""Lengths of the sequences that are compared, in words for *contained* and in letters for *near*."""
+WORD_NGRAM_SIZE, CHARACTER_NGRAM_SIZE = 5, 5
 NUM_PERMUTATIONS, NUM_BANDS, ROWS_PER_BAND = 128, 25, 5
-"""Of MinHash, and how the hash tables cut them: a pair of similarity s is proposed with 1 - (1 - s**5)**25."""
+"""MinHash: a pair of similarity s is proposed with probability 1 - (1 - s**5)**25."""
 MAX_PIECE_CHARACTERS = 1 << 20
-"""Letters after which a document is read in pieces, so that its words need not be in memory together."""
+"""Longer documents are read in pieces of this size, to bound memory."""
 MAX_WORD_CHARACTERS = 1000
 
-_CJK_RANGES = r"\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff"
-_WORD_PATTERN = re.compile(rf"[{_CJK_RANGES}]|[^\W_{_CJK_RANGES}]+(?:[{COMBINING_MARKS}]+[^\W_{_CJK_RANGES}]*)*")
-_WORD_BREAK_PATTERN = re.compile(rf"[^\w{COMBINING_MARKS}]|_")
+_CJK = r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff]"
+_ALPHANUMERIC = rf"[[\p{{L}}\p{{N}}]--{_CJK}]"
+_WORD_PATTERN = regex.compile(rf"{_CJK}|{_ALPHANUMERIC}[{_ALPHANUMERIC}||\p{{M}}]*", regex.V1)
+_WORD_BREAK_PATTERN = regex.compile(r"[^\p{L}\p{N}\p{M}]")
 _HASH_FACTORS = np.array(
     [0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93, 0xA0761D6478BD642F],
     dtype=np.uint64,
@@ -49,12 +46,12 @@ _HASH_FACTORS = np.array(
 
 @dataclass(frozen=True)
 class MatchRules:
-    """What counts as found.
+    """Thresholds of a match.
 
     Attributes:
-        near: Least Jaccard similarity of the sets of letter sequences.
-        contained: Least share of a text's word sequences that a document holds.
-        fewest_words: Texts with fewer are looked for as whole documents only.
+        near: Minimum Jaccard similarity of the sets of character n-grams, in (0, 1].
+        contained: Minimum share of a text's word n-grams that a document must contain, in (0, 1].
+        fewest_words: Shorter texts are only compared with whole documents.
     """
 
     near: float = 0.8
@@ -65,32 +62,30 @@ class MatchRules:
         """Check the values.
 
         Raises:
-            UserError: If one makes no sense.
+            UserError: If a value is out of range.
         """
         for name in ("near", "contained"):
             if not 0 < getattr(self, name) <= 1:
-                raise UserError(f"{name} is a share: give more than 0 and at most 1, not {getattr(self, name)}.")
+                raise UserError(f"{name} must be above 0 and at most 1, not {getattr(self, name)}.")
         if self.fewest_words < WORD_NGRAM_SIZE:
-            raise UserError(
-                f"fewest_words must be at least {WORD_NGRAM_SIZE}, the length of the sequences that are compared."
-            )
+            raise UserError(f"fewest_words must be at least {WORD_NGRAM_SIZE}, the length of the word n-grams.")
 
 
 def normalize_words(text: str) -> list[str]:
-    """Return the words of a text as they are compared."""
+    """Return the normalised words of a text."""
     return _WORD_PATTERN.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
 class TextIndex:
-    """Texts to look for, each different one once.
+    """An index of the texts to search for, without duplicates.
 
     Attributes:
-        texts: As they were given, the first of those that are the same after normalisation.
-        short: Numbers of those that are looked for as whole documents only.
+        texts: The original texts; of those that are equal after normalisation, the first.
+        short: Indices of the texts that are only compared with whole documents.
     """
 
     def __init__(self, texts: Iterable[str], rules: MatchRules) -> None:
-        """Index the texts; what has no letter or digit is left out.
+        """Index the texts; a text without a letter or digit is left out.
 
         Raises:
             UserError: If ``datasketch`` is not installed.
@@ -100,8 +95,8 @@ class TextIndex:
         self._rules = rules
         self._whole: dict[str, int] = {}
         self._empty, self._near = _new_lsh()
-        sequences: list[np.ndarray] = []
-        letters: list[int] = []
+        word_ngrams: list[np.ndarray] = []
+        ngram_counts: list[int] = []
         for text in texts:
             words = normalize_words(text)
             joined = " ".join(words)
@@ -111,35 +106,35 @@ class TextIndex:
             self.texts.append(text)
             if len(words) < rules.fewest_words:
                 self.short.add(number)
-                sequences.append(np.zeros(0, dtype=np.uint64))
+                word_ngrams.append(np.zeros(0, dtype=np.uint64))
                 continue
-            sequences.append(_hash_word_ngrams(words))
-            grams = _hash_letter_ngrams(joined)
-            letters.append(len(grams))
-            self._near.insert(number, self._sketch(grams), check_duplication=False)
+            word_ngrams.append(_hash_word_ngrams(words))
+            character_ngrams = _hash_character_ngrams(joined)
+            ngram_counts.append(len(character_ngrams))
+            self._near.insert(number, self._sketch(character_ngrams), check_duplication=False)
         self._joined = list(self._whole)
-        self._sizes = np.array([len(hashes) for hashes in sequences], dtype=np.int64)
-        numbers = np.repeat(np.arange(len(sequences), dtype=np.int32), self._sizes)
-        hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *sequences])
+        self._sizes = np.array([len(hashes) for hashes in word_ngrams], dtype=np.int64)
+        numbers = np.repeat(np.arange(len(word_ngrams), dtype=np.int32), self._sizes)
+        hashes = np.concatenate([np.zeros(0, dtype=np.uint64), *word_ngrams])
         order = np.argsort(hashes, kind="stable")
         self._hashes, self._numbers = hashes[order], numbers[order]
-        self._letters = np.unique(np.array(letters, dtype=np.int64))
+        self._ngram_counts = np.unique(np.array(ngram_counts, dtype=np.int64))
 
     def members(self, texts: Iterable[str]) -> set[int]:
-        """Return the numbers of texts that were indexed."""
+        """Return the indices of those of the texts that are in the index."""
         joined = (" ".join(normalize_words(text)) for text in texts)
         return {self._whole[text] for text in joined if text in self._whole}
 
     def find(self, document: str) -> dict[int, str]:
-        """Return the numbers of the texts that a document holds, and in what way."""
-        places: list[np.ndarray] = []
+        """Return the indices of the texts that a document matches, each with its kind of match."""
+        entries: list[np.ndarray] = []
         joined: str | None = None
         for words in _iterate_word_pieces(document):
-            places.append(self._places(_hash_word_ngrams(words)))
+            entries.append(self._find_entries(_hash_word_ngrams(words)))
             joined = " ".join(words) if len(document) <= MAX_PIECE_CHARACTERS else None
         hits: dict[int, str] = {}
-        held, counts = np.unique(self._numbers[np.unique(np.concatenate(places))], return_counts=True)
-        for number in held[counts >= self._rules.contained * self._sizes[held] - 1e-9].tolist():
+        candidates, counts = np.unique(self._numbers[np.unique(np.concatenate(entries))], return_counts=True)
+        for number in candidates[counts >= self._rules.contained * self._sizes[candidates] - 1e-9].tolist():
             hits[number] = "contained"
         if joined:
             hits |= dict.fromkeys(self._find_near_texts(joined), "near")
@@ -147,45 +142,45 @@ class TextIndex:
                 hits[self._whole[joined]] = "exact"
         return hits
 
-    def _places(self, sequences: np.ndarray) -> np.ndarray:
-        """Return where in the index sequences are that it has."""
-        first, last = (np.searchsorted(self._hashes, sequences, side) for side in ("left", "right"))
+    def _find_entries(self, ngrams: np.ndarray) -> np.ndarray:
+        """Return the positions of the index that hold one of these n-grams."""
+        first, last = (np.searchsorted(self._hashes, ngrams, side) for side in ("left", "right"))
         known = last > first
         ranges = [np.arange(a, b) for a, b in zip(first[known].tolist(), last[known].tolist(), strict=True)]
         return np.concatenate([np.zeros(0, dtype=np.int64), *ranges])
 
     def _find_near_texts(self, joined: str) -> list[int]:
-        """Return the texts that a normalised document nearly is."""
-        grams = _hash_letter_ngrams(joined)
-        if not self._has_similar_size(len(grams)):
+        """Return the indices of the near duplicates of a normalised document."""
+        ngrams = _hash_character_ngrams(joined)
+        if not self._has_similar_size(len(ngrams)):
             return []
-        proposed = self._near.query(self._sketch(grams))
-        return [number for number in proposed if self._similarity(number, grams) >= self._rules.near]
+        proposed = self._near.query(self._sketch(ngrams))
+        return [number for number in proposed if self._similarity(number, ngrams) >= self._rules.near]
 
     def _has_similar_size(self, count: int) -> bool:
-        """Say whether a text has about as many sequences of letters: if not, no two sets can be that similar."""
-        place = int(np.searchsorted(self._letters, self._rules.near * count))
-        return place < len(self._letters) and bool(self._letters[place] * self._rules.near <= count)
+        """Say whether any text has about as many n-grams; sets of very different sizes cannot be similar."""
+        nearest = int(np.searchsorted(self._ngram_counts, self._rules.near * count))
+        return nearest < len(self._ngram_counts) and bool(self._ngram_counts[nearest] * self._rules.near <= count)
 
-    def _similarity(self, number: int, grams: np.ndarray) -> float:
-        other = _hash_letter_ngrams(self._joined[number])
-        common = len(np.intersect1d(grams, other, assume_unique=True))
-        return common / (len(grams) + len(other) - common)
+    def _similarity(self, number: int, ngrams: np.ndarray) -> float:
+        other = _hash_character_ngrams(self._joined[number])
+        common = len(np.intersect1d(ngrams, other, assume_unique=True))
+        return common / (len(ngrams) + len(other) - common)
 
-    def _sketch(self, grams: np.ndarray) -> Any:
-        made = self._empty.copy()
-        made.update_batch((grams >> np.uint64(32)).tolist())
-        return made
+    def _sketch(self, ngrams: np.ndarray) -> Any:
+        sketch = self._empty.copy()
+        sketch.update_batch((ngrams >> np.uint64(32)).tolist())
+        return sketch
 
 
 def _new_lsh() -> tuple[Any, Any]:
-    """Return an empty sketch and empty hash tables."""
+    """Return an empty MinHash sketch and an empty LSH index."""
     try:
         from datasketch import MinHash, MinHashLSH
     except ImportError as error:
         raise UserError(
-            "Looking for near duplicates needs the package datasketch: 'pip install datasketch'. A study does without "
-            "if it says 'leakage: off'."
+            "The search for contamination needs the package datasketch: 'pip install datasketch'. To skip the search "
+            "in a study, set 'leakage: off'."
         ) from error
     return MinHash(NUM_PERMUTATIONS, hashfunc=int), MinHashLSH(
         num_perm=NUM_PERMUTATIONS, params=(NUM_BANDS, ROWS_PER_BAND)
@@ -193,7 +188,7 @@ def _new_lsh() -> tuple[Any, Any]:
 
 
 def _iterate_word_pieces(document: str) -> Iterator[list[str]]:
-    """Yield the words of a document; of a long one in pieces that overlap by all but one word of a sequence."""
+    """Yield the words of a document, a long one in pieces; the overlap keeps every word n-gram in one piece."""
     start = 0
     carried: list[str] = []
     while True:
@@ -208,25 +203,25 @@ def _iterate_word_pieces(document: str) -> Iterator[list[str]]:
 
 
 def _hash_word_ngrams(words: Sequence[str]) -> np.ndarray:
-    """Return a hash of each different sequence of words: (sequences,) of uint64, ascending."""
+    """Return the hashes of the distinct word n-grams: uint64 of shape (n-grams,), ascending."""
     codes = np.fromiter((zlib.crc32(word.encode("utf-8", "surrogatepass")) for word in words), np.uint64, len(words))
     return _hash_windows(codes, WORD_NGRAM_SIZE)
 
 
-def _hash_letter_ngrams(joined: str) -> np.ndarray:
-    """Return a hash of each different sequence of letters, a space between words being one, ascending."""
+def _hash_character_ngrams(joined: str) -> np.ndarray:
+    """Return the hashes of the distinct character n-grams, spaces included: uint64 of shape (n-grams,), ascending."""
     codes = np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32).astype(np.uint64)
-    return _hash_windows(codes, LETTER_NGRAM_SIZE)
+    return _hash_windows(codes, CHARACTER_NGRAM_SIZE)
 
 
 def _hash_windows(codes: np.ndarray, length: int) -> np.ndarray:
-    """Hash each window of codes, (n,), and return the different hashes, ascending."""
+    """Return the distinct hashes of all windows of a sequence of codes (n,), ascending."""
     count = len(codes) - length + 1
     if count < 1:
         return np.zeros(0, dtype=np.uint64)
     total = np.zeros(count, dtype=np.uint64)
-    for place in range(length):
-        total += (codes[place : place + count] + np.uint64(1)) * _HASH_FACTORS[place]
+    for offset in range(length):
+        total += (codes[offset : offset + count] + np.uint64(1)) * _HASH_FACTORS[offset]
     total ^= total >> np.uint64(29)
     total *= np.uint64(0xBF58476D1CE4E5B9)
     return np.unique(total ^ (total >> np.uint64(32)))
@@ -234,22 +229,21 @@ def _hash_windows(codes: np.ndarray, length: int) -> np.ndarray:
 
 MAX_EXAMPLES = 20
 MAX_EXAMPLE_CHARACTERS = 200
-"""How many finds are kept, and how many letters of each are shown."""
 MATCH_KINDS = ("exact", "near", "contained")
 
 
 @dataclass
 class ContaminationReport:
-    """What was found of some groups of texts in a corpus.
+    """The evaluation texts that were found in a corpus.
 
     Attributes:
-        documents: Documents that were read.
-        flagged: How many of them hold a text, in any way.
-        groups: For each group: ``texts``, different ones after normalisation; ``short``, those looked for as whole
-            documents only; ``found``, those that are in the corpus; and of these as ``exact``, ``near`` and
-            ``contained``, each text once, under the first that holds.
-        examples: The first finds: ``group``, ``kind``, and the beginnings of ``text`` and ``document``.
-        digests: Of the flagged documents, for :meth:`acclimate.corpus.Corpus.without`, as hexadecimal.
+        documents: Number of documents read.
+        flagged: Number of documents that match a text in any way.
+        groups: Counts for each group of texts: ``texts``, distinct after normalisation; ``short``, compared with whole
+            documents only; ``found``, in the corpus; and of these ``exact``, ``near`` and ``contained``. Each text
+            counts once, under the first kind that applies.
+        examples: The first matches: ``group``, ``kind``, and the beginnings of ``text`` and ``document``.
+        digests: Hexadecimal digests of the flagged documents, for :meth:`acclimate.corpus.Corpus.without`.
     """
 
     documents: int = 0
@@ -264,7 +258,12 @@ class ContaminationReport:
 
 
 def summarize_contamination(found: Mapping[str, Any], places: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Summarise a :class:`ContaminationReport`, given as plain values, with task and split in place of groups."""
+    """Summarise a :class:`ContaminationReport`, given as plain values.
+
+    Args:
+        found: The report.
+        places: Task and split of each group, which replace its name.
+    """
     examples = [
         {**places[example["group"]], **{name: value for name, value in example.items() if name != "group"}}
         for example in found["examples"]
@@ -278,7 +277,11 @@ def summarize_contamination(found: Mapping[str, Any], places: Mapping[str, Mappi
 
 
 def hash_document(data: bytes) -> bytes:
-    """Return what a corpus knows a document by: 12 bytes for its UTF-8."""
+    """Return the digest that identifies a document, 12 bytes.
+
+    Args:
+        data: The document in UTF-8.
+    """
     return blake2b(data, digest_size=12).digest()
 
 
@@ -289,16 +292,15 @@ def find_contamination(
     *,
     progress: bool = False,
 ) -> ContaminationReport:
-    """Look for texts in the documents of a corpus, reading it once.
+    """Search the documents of a corpus for evaluation texts, in one pass.
 
-    Memory holds the texts with their index, and 24 characters for each flagged document; it does not grow with the
-    corpus.
+    Memory holds the index of the texts and a digest of each flagged document, not the corpus.
 
     Args:
-        documents: A :class:`acclimate.corpus.Corpus`, or other texts.
-        groups: The texts, by name of the group: a task and a split, for instance.
-        rules: What counts as found.
-        progress: Show a bar.
+        documents: A :class:`acclimate.corpus.Corpus` or other texts.
+        groups: The texts to search for, by the name of their group, such as the split of a task.
+        rules: Thresholds of a match.
+        progress: Whether to show a progress bar.
 
     Raises:
         UserError: If ``datasketch`` is not installed.
@@ -307,10 +309,10 @@ def find_contamination(
     members = {name: index.members(texts) for name, texts in groups.items()}
     best: dict[int, str] = {}
     found = ContaminationReport()
-    with Progress("leakage", None, unit="documents", enabled=progress) as bar:
+    with Progress("Searching for contamination", None, unit="documents", enabled=progress) as bar:
         for document in documents:
             found.documents += 1
-            bar.at(found.documents)
+            bar.update(found.documents)
             if hits := index.find(document):
                 found.flagged += 1
                 found.digests.append(hash_document(document.encode("utf-8", "surrogatepass")).hex())

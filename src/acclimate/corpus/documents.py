@@ -1,7 +1,4 @@
-"""The corpus: documents read lazily, exact duplicates dropped, bad lines counted, held-out documents kept apart.
-
-Some documents of many, the same ones whatever their order.
-"""
+"""The corpus: documents read lazily, without exact duplicates, with bad records counted and a held-out split."""
 
 from __future__ import annotations
 
@@ -20,23 +17,23 @@ from acclimate.corpus.sources import ListSource, Source, resolve_sources
 from acclimate.errors import UserError, unknown_name_error
 
 MAX_REPORTED_PROBLEMS = 20
-_VERSION = 1  # raise when the same files come to give other documents
+_VERSION = 1  # increment when the same files give different documents
 
 
 @dataclass
 class CorpusReport:
-    """What a reading of a corpus found.
+    """What one pass over a corpus found.
 
     Attributes:
-        sources: The files and data sets, by name.
-        documents: Documents given.
-        duplicates: Documents dropped because the same text came before.
+        sources: Names of the files and datasets.
+        documents: Number of documents yielded.
+        duplicates: Documents left out because an equal one came before.
         empty: Records without text: blank lines, empty or null fields.
         broken: Records that could not be read.
-        elsewhere: Documents that belong to the other part of a split.
-        leaked: Documents that were left out because a task is judged on a text of theirs.
+        elsewhere: Documents in the other part of a split.
+        leaked: Documents left out because they contain evaluation texts.
         problems: The first 20 broken records as ``file:line: reason``.
-        complete: Whether the reading came to its end.
+        complete: Whether the pass reached the end.
     """
 
     sources: list[str] = field(default_factory=list)
@@ -50,15 +47,15 @@ class CorpusReport:
     complete: bool = False
 
     def summary(self) -> str:
-        """Say the counts in one line; what did not occur is left out."""
+        """Return the counts as one line, without those that are zero."""
         parts = [_format_count(self.documents, "document"), f"from {_format_count(len(self.sources), 'source')}"]
         if self.elsewhere:
-            parts.append(f"(of {self.documents + self.elsewhere}, the rest in the other part of the split)")
+            parts.append(f"(of {self.documents + self.elsewhere}, the others are in the other part of the split)")
         dropped = [
             text
             for number, text in (
                 (self.duplicates, _format_count(self.duplicates, "duplicate")),
-                (self.leaked, f"{self.leaked:,} with texts that a task is judged on"),
+                (self.leaked, f"{self.leaked:,} with evaluation texts"),
                 (self.empty, f"{self.empty:,} empty"),
                 (self.broken, f"{self.broken:,} broken"),
             )
@@ -73,14 +70,13 @@ class CorpusReport:
 
 
 class Corpus:
-    """Documents from files, folders, globs, data sets of the hub or memory.
+    """Documents from files, folders, globs, Hugging Face datasets or memory.
 
-    Iterating gives the documents as strings, unchanged. It reads lazily: memory does not grow with the text, only by
-    about 100 bytes for each document when duplicates are dropped. Every iteration reads anew and leaves its counts in
-    ``report``.
+    Iteration yields the documents as strings, unchanged. Each iteration reads the sources again, lazily: memory does
+    not grow with the text, but by about 100 bytes per document if duplicates are dropped.
 
     Attributes:
-        report: What the latest iteration found so far; ``report.complete`` tells whether it came to its end.
+        report: What the latest iteration has found so far.
     """
 
     def __init__(
@@ -92,24 +88,24 @@ class Corpus:
         limit: int | None = None,
         txt: TxtLayout = "auto",
     ) -> None:
-        """Name the sources; nothing is read yet, but a file that does not exist is found out here.
+        """Resolve the sources; nothing is read yet.
 
         Args:
-            sources: One or several of: a file, a folder, a glob, a data set of the hub (``hf:NAME:CONFIG:SPLIT``).
-            text_column: The key or column with the text, in all formats but ``.txt``.
-            dedup: Whether to give a text that comes several times only once.
-            limit: Read no more than this many (distinct) documents, before any split.
-            txt: ``"line"`` reads a document from each line of a ``.txt`` file, ``"block"`` from each block between
-                blank lines; ``"auto"`` decides by the first 1000 lines of each file.
+            sources: One or several of: a file, a folder, a glob, a Hugging Face dataset (``hf:NAME:CONFIG:SPLIT``).
+            text_column: The key or column that holds the text, in all formats but ``.txt``.
+            dedup: Whether to yield only the first of equal documents.
+            limit: Maximum number of (distinct) documents, before any split.
+            txt: Layout of ``.txt`` files: one document per ``"line"``, one per ``"block"`` between blank lines, or
+                ``"auto"``, which decides by the first 1000 lines of each file.
 
         Raises:
-            UserError: If a source does not exist or has an unknown format, or an option is not valid.
+            UserError: If a source does not exist or has an unknown format, or an option is invalid.
         """
         self._configure(resolve_sources(sources), text_column, dedup, limit, txt)
 
     @classmethod
     def of(cls, texts: Iterable[str], *, dedup: bool = True, limit: int | None = None) -> Corpus:
-        """Make a corpus of texts in memory."""
+        """Make a corpus from texts in memory."""
         corpus = cls.__new__(cls)
         corpus._configure([ListSource(tuple(texts))], "text", dedup, limit, "auto")
         return corpus
@@ -118,7 +114,7 @@ class Corpus:
         self, sources: list[Source], text_column: str, dedup: bool, limit: int | None, txt: TxtLayout
     ) -> None:
         if limit is not None and limit < 1:
-            raise UserError(f"The limit of a corpus is {limit}: it must be at least 1 document.")
+            raise UserError(f"The limit of a corpus must be at least 1 document, not {limit}.")
         if txt not in get_args(TxtLayout):
             raise unknown_name_error("layout of .txt files", txt, get_args(TxtLayout))
         self._sources = sources
@@ -129,9 +125,8 @@ class Corpus:
         self._parts: tuple[tuple[float, int, bool], ...] = ()
         self._excluded: frozenset[bytes] = frozenset()
         self._fingerprint: str | None = None
-        self._fingerprints: dict[
-            int, str
-        ] = {}  # by identity: they live as long as the corpus, and its parts share them
+        # By the id of a source, which lives as long as the corpus; the parts of a split share this.
+        self._source_fingerprints: dict[int, str] = {}
         self.report = CorpusReport([source.name for source in sources])
 
     def __repr__(self) -> str:
@@ -140,10 +135,10 @@ class Corpus:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the content and the settings: the same exactly when the same documents come in the same order.
+        """A hash of the content and the settings: equal if the same documents are yielded in the same order.
 
-        Files are known by their content up to 256 MiB and beyond that by size, time of change and both ends; data sets
-        of the hub by name. The hash is made at the first call and kept.
+        Files of up to 256 MiB are hashed whole; larger ones by size, modification time and both ends; Hugging Face
+        datasets by name. The hash is computed once.
         """
         if self._fingerprint is None:
             column = self._text_column if any(not isinstance(source, ListSource) for source in self._sources) else ""
@@ -157,7 +152,7 @@ class Corpus:
         return self._fingerprint
 
     def contents(self) -> list[dict[str, Any]]:
-        """Return ``name``, ``bytes`` (None where nobody knows) and ``hash`` of each source, as :attr:`fingerprint`."""
+        """Return ``name``, ``bytes`` (None if unknown) and ``hash`` of each source; see :attr:`fingerprint`."""
         return [
             {
                 "name": source.name,
@@ -168,20 +163,19 @@ class Corpus:
         ]
 
     def _fingerprint_of(self, source: Source) -> str:
-        """Return the fingerprint of a source, which is made once."""
-        if id(source) not in self._fingerprints:
-            self._fingerprints[id(source)] = source.fingerprint()
-        return self._fingerprints[id(source)]
+        if id(source) not in self._source_fingerprints:
+            self._source_fingerprints[id(source)] = source.fingerprint()
+        return self._source_fingerprints[id(source)]
 
     def split(self, heldout: float, seed: int = 0) -> tuple[Corpus, Corpus]:
-        """Split the documents in two; a document is never cut, and equal documents fall on the same side.
+        """Split the documents at random into a training part and a held-out part.
 
-        Where a document falls depends on its text and the seed alone, not on its place or on the other documents.
-        A part can be split again.
+        The part of a document depends only on its text and the seed, so equal documents are in the same part. A part
+        can be split again.
 
         Args:
-            heldout: The expected share of held-out documents, above 0 and below 1.
-            seed: Other seeds give other splits.
+            heldout: Expected share of held-out documents, between 0 and 1.
+            seed: Random seed.
 
         Returns:
             The training part and the held-out part. Each reads the sources itself when iterated.
@@ -190,7 +184,7 @@ class Corpus:
             UserError: If the share is out of range.
         """
         if not 0 < heldout < 1:
-            raise UserError(f"The held-out share is {heldout}: it must be above 0 and below 1.")
+            raise UserError(f"The held-out share must be above 0 and below 1, not {heldout}.")
         return self._part(float(heldout), seed, False), self._part(float(heldout), seed, True)
 
     def _part(self, heldout: float, seed: int, held: bool) -> Corpus:
@@ -201,10 +195,10 @@ class Corpus:
         return part
 
     def without(self, digests: Iterable[str]) -> Corpus:
-        """Return the corpus without some documents: another corpus, with another fingerprint.
+        """Return a corpus without some documents; it has a different fingerprint.
 
         Args:
-            digests: As :class:`acclimate.corpus.contamination.ContaminationReport` has them.
+            digests: Digests of the documents, from :class:`acclimate.corpus.contamination.ContaminationReport`.
         """
         smaller = copy.copy(self)
         smaller._excluded = self._excluded | {bytes.fromhex(digest) for digest in digests}
@@ -214,17 +208,17 @@ class Corpus:
 
     def _is_in_part(self, text: bytes) -> bool:
         for depth, (heldout, seed, held) in enumerate(self._parts):
-            # With the depth, a part that is split again with the same seed draws anew.
+            # The depth makes the draws of a second split independent of those of the first with the same seed.
             digest = blake2b(text, digest_size=8, salt=f"{depth}".encode(), key=f"{seed}".encode()).digest()
             if (int.from_bytes(digest, "big") < heldout * 2**64) != held:
                 return False
         return True
 
     def __iter__(self) -> Iterator[str]:
-        """Read the documents from the start.
+        """Yield the documents from the start.
 
         Raises:
-            UserError: If a file cannot be opened, lacks the text column, or no document is usable at the end.
+            UserError: If a file cannot be opened or lacks the text column, or if no document is usable.
         """
         self.report = report = CorpusReport([source.name for source in self._sources])
         seen: set[bytes] = set()
@@ -242,15 +236,15 @@ class Corpus:
                 yield text
             else:
                 report.elsewhere += 1
-            # What was left out counts, or a limit would reach documents that nobody looked at.
+            # Contaminated documents count, or the limit would let in documents that were never searched.
             if report.documents + report.elsewhere + report.leaked == self._limit:
                 break
         report.complete = True
         if not report.documents:
-            raise self._nothing(report)
+            raise self._no_documents_error(report)
 
     def _iterate_usable_texts(self, report: CorpusReport) -> Iterator[tuple[str, bytes]]:
-        """Give each text with its UTF-8 bytes; count what is empty or broken."""
+        """Yield each text with its UTF-8 bytes; count the empty and broken records."""
         for source in self._sources:
             for line, text, problem in source.records(self._text_column, self._txt):
                 if not problem:
@@ -267,26 +261,25 @@ class Corpus:
                 else:
                     yield text, data
 
-    def _nothing(self, report: CorpusReport) -> UserError:
+    def _no_documents_error(self, report: CorpusReport) -> UserError:
         if report.elsewhere:
             share, _, held = self._parts[-1]
             part = "held-out" if held else "training"
             return UserError(
                 f"The {part} part of the corpus is empty: a held-out share of {share} of "
-                f"{_format_count(report.elsewhere, 'document')} leaves nothing here. Give more documents or "
-                "another share."
+                f"{_format_count(report.elsewhere, 'document')} leaves none. Give more documents or another share."
             )
         if report.leaked:
             return UserError(
-                f"Nothing of the corpus is left: {_format_count(report.leaked, 'document')} with texts that a task "
-                "is evaluated on were left out. Give other text, or leave the leakage in and report it."
+                f"No document of the corpus is left: {_format_count(report.leaked, 'document')} with evaluation texts "
+                "were left out. Give other text, or keep the contaminated documents and report them."
             )
         names = ", ".join(f"'{name}'" for name in report.sources[:3])
         more = f" and {len(report.sources) - 3} more" if len(report.sources) > 3 else ""
         first = f" First problem: {report.problems[0]}." if report.problems else ""
         return UserError(
-            f"The corpus has no usable document. Read {_format_count(len(report.sources), 'source')} ({names}{more}): "
-            f"{report.broken:,} broken, {report.empty:,} empty.{first}"
+            f"The corpus has no usable document. Checked {_format_count(len(report.sources), 'source')} "
+            f"({names}{more}): {report.broken:,} broken, {report.empty:,} empty.{first}"
         )
 
 
@@ -295,10 +288,10 @@ def _format_count(number: int, noun: str) -> str:
 
 
 def subsample_documents(corpus: Iterable[str], count: int) -> list[str]:
-    """Choose ``count`` documents as if by chance, whatever their order; memory holds no more than these.
+    """Return a pseudo-random sample of ``count`` documents that does not depend on their order.
 
-    The choice depends on the texts alone: documents with the smallest hashes are taken, so the first file of
-    several has no advantage and the same text is always judged.
+    The documents with the smallest hashes are taken, so equal corpora give the same sample. Memory holds only the
+    sample.
     """
     ranked = (
         (hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest(), text) for text in corpus

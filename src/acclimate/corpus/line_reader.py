@@ -1,15 +1,11 @@
-"""Bytes of a file as numbered lines, through gzip or zstandard, with damage told apart from the end of the file."""
+"""Numbered lines of plain, gzip or zstandard files, with damage distinguished from the end of the file."""
 
 from __future__ import annotations
 
-import gzip
 import io
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, cast
-
-import zstandard
 
 from acclimate.errors import UserError
 
@@ -20,17 +16,20 @@ WIDE_ENCODING_BOMS = {
     b"\xff\xfe": "UTF-16",
     b"\xfe\xff": "UTF-16",
 }
-"""Encodings by the byte order mark that a file of them begins with."""
+"""Byte order marks of encodings other than UTF-8."""
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
+DAMAGE_BYTES = 1 << 12
+"""How much of the text before the damage is lost at most, since pyarrow fails on a whole block."""
 MAX_LINE_BYTES = 1 << 28
-"""Bytes. A longer line is hardly a document; it would only fill the memory."""
+"""A longer line is hardly a document and would only fill the memory."""
 
 
 class DamagedFileError(Exception):
-    """A file cannot be read any further.
+    """The rest of a file cannot be read.
 
     Attributes:
-        line: The line (or row) at which reading stopped, counted from 1.
-        reason: What went wrong.
+        line: The line (or row) at which reading stopped, from 1.
+        reason: What is wrong.
     """
 
     def __init__(self, line: int, reason: str) -> None:
@@ -39,72 +38,37 @@ class DamagedFileError(Exception):
         self.reason = reason
 
 
-class _ZstdReader(io.RawIOBase):
-    """The decompressed bytes of a zstandard file, one frame after the other.
-
-    The package's own reader takes a file that stops in mid-frame for a complete one; this one raises ``EOFError``.
-    """
-
-    def __init__(self, file: IO[bytes]) -> None:
-        self._file = file
-        self._frame: zstandard.ZstdDecompressionObj | None = None
-        self._packed = b""
-        self._plain = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer) -> int:
-        while not self._plain:
-            if not self._packed:
-                self._packed = self._file.read(1 << 16)
-                if not self._packed:
-                    if self._frame is not None:
-                        raise EOFError("compressed file ends in the middle")
-                    return 0
-            if self._frame is None:
-                self._frame = zstandard.ZstdDecompressor().decompressobj()
-            self._plain = self._frame.decompress(self._packed)
-            self._packed = b""
-            if self._frame.eof:
-                self._packed = self._frame.unused_data
-                self._frame = None
-        size = min(len(buffer), len(self._plain))
-        buffer[:size] = self._plain[:size]
-        self._plain = self._plain[size:]
-        return size
-
-    def close(self) -> None:
-        self._file.close()
-        super().close()
-
-
 def open_bytes(path: Path) -> IO[bytes]:
-    """Open ``path`` for reading, decompressed if its name ends in ``.gz`` or ``.zst``.
+    """Open a file for reading, decompressed if its name ends in ``.gz`` or ``.zst``.
+
+    Reading raises ``OSError`` if the compressed data are damaged or end too early. The readers of ``zstandard`` and
+    ``fsspec`` take a file that ends too early for a complete one, hence pyarrow's.
 
     Raises:
         UserError: If the file cannot be opened.
     """
+    import pyarrow  # slow to import, and not needed for texts in memory
+
     try:
-        if path.name.lower().endswith(".gz"):
-            return cast("IO[bytes]", gzip.open(path, "rb"))
         file = path.open("rb")
     except OSError as error:
         raise UserError(f"Cannot read '{path}': {error.strerror or error}.") from error
-    if path.name.lower().endswith(".zst"):
-        return io.BufferedReader(_ZstdReader(file), buffer_size=1 << 16)
-    return file
+    compression = COMPRESSIONS.get(path.suffix.lower())
+    if compression is None:
+        return file
+    stream = pyarrow.CompressedInputStream(file, compression)
+    return cast("IO[bytes]", io.BufferedReader(stream, buffer_size=DAMAGE_BYTES))
 
 
 def read_numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Give each line with its number from 1 and with its line end, but without a byte order mark.
+    r"""Yield each line with its number, from 1, and its line end; a byte order mark is removed.
 
-    Only a newline ends a line: the other characters at which ``str.splitlines`` cuts occur inside documents.
+    Lines end at ``\n`` only: the other line boundaries of ``str.splitlines`` occur inside documents.
 
     Raises:
         UserError: If the file cannot be opened.
-        Damaged: If it is cut off, is not what its name says, has a line that is too long, cannot be read to the end,
-            or begins as one in UTF-16 or UTF-32 does.
+        DamagedFileError: If the file is damaged, truncated or not compressed as its name says, has a line that is too
+            long, or is encoded in UTF-16 or UTF-32.
     """
     number = 0
     with open_bytes(path) as file:
@@ -113,14 +77,14 @@ def read_numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
                 number += 1
                 if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
                     raise DamagedFileError(
-                        number, f"a line of more than {MAX_LINE_BYTES:,} bytes; nothing is read from here on"
+                        number, f"the line has more than {MAX_LINE_BYTES:,} bytes; the rest of the file is not read"
                     )
                 if number == 1:
                     line = line.removeprefix(BOM)
                     if wide := next((name for mark, name in WIDE_ENCODING_BOMS.items() if line.startswith(mark)), ""):
                         raise DamagedFileError(
-                            1, f"{wide}, not UTF-8; save it so, for instance by 'iconv -f {wide} -t UTF-8'"
+                            1, f"{wide}, not UTF-8; convert the file, for example with 'iconv -f {wide} -t UTF-8'"
                         )
                 yield number, line
-        except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        except OSError as error:
             raise DamagedFileError(number + 1, f"the file is damaged or cut off from here on ({error})") from error

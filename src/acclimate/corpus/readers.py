@@ -1,8 +1,8 @@
-"""One reader per format: a file becomes a stream of records.
+"""Readers that turn a file of each format into a stream of records.
 
-A record is ``(line, text, problem)``: the line (row, for parquet) where it starts, counted from 1; its text, empty for
-a blank record; and, for a record that cannot be used, the reason (empty when all is well). A bad record never ends the
-stream. What makes the whole file useless, such as a text column that is not there, raises ``UserError``.
+A record is ``(line, text, problem)``: the line where it starts (the row in a parquet file), from 1; its text, empty
+for a blank record; and why it cannot be used, empty if it can. A bad record never ends the stream. Whatever makes the
+whole file useless, such as a missing text column, raises ``UserError``.
 """
 
 from __future__ import annotations
@@ -14,57 +14,60 @@ from pathlib import Path
 from typing import Literal
 
 from acclimate.corpus.csv_reader import duplicate_column_error, missing_column_error, read_csv
-from acclimate.corpus.line_reader import DamagedFileError, read_numbered_lines
+from acclimate.corpus.line_reader import COMPRESSIONS, DamagedFileError, read_numbered_lines
 
 Record = tuple[int, str, str]
 TxtLayout = Literal["auto", "line", "block"]
 
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
-SUFFIXES = (*FORMATS, *(form + pack for form in FORMATS if form != ".parquet" for pack in (".gz", ".zst")))
-FORMATS_DESCRIPTION = f"{', '.join(FORMATS)} (all but .parquet also with .gz or .zst added)"
+SUFFIXES = (
+    *FORMATS,
+    *(form + compression for form in FORMATS if form != ".parquet" for compression in COMPRESSIONS),
+)
+FORMATS_DESCRIPTION = f"{', '.join(FORMATS)} (all but .parquet also compressed as .gz or .zst)"
 
-# A file in which no row has had the text column by then is taken for one that never has it: a user who mistypes the
-# name should not wait until the end of many gigabytes to learn so.
+# If none of the first rows has the text column, no row is expected to: a mistyped name should not cost a pass over
+# many gigabytes.
 MAX_ROWS_WITHOUT_COLUMN = 10_000
-# Blocks longer than this on average are taken for files of one document a line with a stray blank line.
+# A file whose blocks are longer than this on average has one document per line and a stray blank line.
 MAX_MEAN_BLOCK_LINES = 50
 
 _BLANK = object()
 
 
 def detect_format(path: Path) -> str | None:
-    """Return the format (``".txt"``, ``".jsonl"``, ...) that the name of ``path`` stands for, or None."""
+    """Return the format (``".txt"``, ``".jsonl"``, ...) by the name of a file; None if it is unknown."""
     name = path.name.lower()
     suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
     return suffix and suffix.removesuffix(".gz").removesuffix(".zst")
 
 
 def detect_txt_layout(path: Path) -> Literal["line", "block"]:
-    """Decide from the first 1000 lines whether a text file holds a document a line or a document a block.
+    """Decide from the first 1000 lines whether a text file has one document per line or per block.
 
-    Blocks are runs of lines with blank lines between them. The file is read as blocks if there are at least two and
-    they have no more than 50 lines on average. A blank line only at the start or the end decides nothing.
+    Blocks are separated by blank lines. The file is read as blocks if there are at least two of them with at most 50
+    lines on average. Blank lines at the start or the end do not count.
     """
     blocks = filled = 0
     inside = False
     try:
         for _, line in islice(read_numbered_lines(path), 1000):
-            here = bool(line.strip())
-            filled += here
-            blocks += here and not inside
-            inside = here
+            has_text = bool(line.strip())
+            filled += has_text
+            blocks += has_text and not inside
+            inside = has_text
     except DamagedFileError:
         pass  # the reader will report it
     return "block" if blocks > 1 and filled <= MAX_MEAN_BLOCK_LINES * blocks else "line"
 
 
 def read_records(path: Path, text_column: str = "text", txt: TxtLayout = "auto") -> Iterator[Record]:
-    """Stream the records of one file.
+    """Stream the records of a file.
 
     Args:
         path: A file whose name ends in one of ``SUFFIXES``.
         text_column: The key or column that holds the text; not used for ``.txt``.
-        txt: How ``.txt`` files are cut: a document a line, a document a block, or decided by ``detect_txt_layout``.
+        txt: Layout of ``.txt`` files: one document per line, one per block, or as ``detect_txt_layout`` decides.
 
     Raises:
         UserError: If the file cannot be opened or has no such column.
@@ -85,7 +88,7 @@ def read_records(path: Path, text_column: str = "text", txt: TxtLayout = "auto")
 
 
 def decode_line(line: bytes) -> tuple[str, str]:
-    r"""Decode a line of UTF-8 without its ``\n`` or ``\r\n``; return the text and, if that fails, the problem."""
+    r"""Decode a line of UTF-8 without its ``\n`` or ``\r\n``; return the text, and the problem if there is one."""
     try:
         return line.removesuffix(b"\n").removesuffix(b"\r").decode("utf-8"), ""
     except UnicodeDecodeError as error:
@@ -93,18 +96,18 @@ def decode_line(line: bytes) -> tuple[str, str]:
 
 
 def check_text(value: object) -> tuple[str, str]:
-    """Check that a value is a text; null counts as an empty one. Return the text and the problem."""
+    """Return a value as text, and the problem if it is no string; null counts as empty text."""
     if isinstance(value, str):
         return value, ""
     return "", "" if value is None else f"the text is not a string but a {type(value).__name__}"
 
 
 def records_from_rows(where: object, rows: Iterable[tuple[int, object]], text_column: str) -> Iterator[Record]:
-    """Take the text out of rows that each bring their own keys (JSON lines, rows of the hub).
+    """Extract the text of rows that each have their own keys, such as JSON lines.
 
     Args:
-        where: The name to use in messages.
-        rows: Line numbers with the parsed value, or with an exception that says why there is none.
+        where: Name of the source, for messages.
+        rows: Line numbers with the parsed rows; an exception in place of a row says why it could not be parsed.
         text_column: The key that holds the text.
 
     Raises:
@@ -140,22 +143,26 @@ def _read_lines(path: Path) -> Iterator[Record]:
 
 
 def _read_blocks(path: Path) -> Iterator[Record]:
-    """Give each run of lines that are not blank as one document; a block with an undecodable line is unusable."""
+    """Yield each run of non-blank lines as one document; an undecodable line makes its block unusable."""
     start = 0
     block: list[str] = []
-    problem = (0, "")
+    first_problem = (0, "")
     for number, line in read_numbered_lines(path):
         if line.strip():
             start = start or number
-            text, trouble = decode_line(line)
+            text, problem = decode_line(line)
             block.append(text)
-            if trouble and not problem[1]:
-                problem = (number, trouble)
+            if problem and not first_problem[1]:
+                first_problem = (number, problem)
         elif start:
-            yield (problem[0], "", problem[1]) if problem[1] else (start, "\n".join(block), "")
-            start, block, problem = 0, [], (0, "")
+            yield _block_record(start, block, first_problem)
+            start, block, first_problem = 0, [], (0, "")
     if start:
-        yield (problem[0], "", problem[1]) if problem[1] else (start, "\n".join(block), "")
+        yield _block_record(start, block, first_problem)
+
+
+def _block_record(start: int, block: list[str], problem: tuple[int, str]) -> Record:
+    return (problem[0], "", problem[1]) if problem[1] else (start, "\n".join(block), "")
 
 
 def _read_jsonl(path: Path, text_column: str) -> Iterator[Record]:
@@ -179,17 +186,17 @@ def _parse_json_line(line: str, text_column: str) -> object:
     """Parse a line of JSON.
 
     Raises:
-        ValueError: If it is broken, or an object in it has the text column twice: nobody could say which is meant.
+        ValueError: If it is invalid, or if an object has the text column twice, which is ambiguous.
     """
     if line.count(f'"{text_column}"') < 2:
         return json.loads(line)
 
-    def once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    def check_unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         if sum(name == text_column for name, _ in pairs) > 1:
-            raise ValueError(f"the key '{text_column}' stands twice in one object")
+            raise ValueError(f"the key '{text_column}' is duplicated in one object")
         return dict(pairs)
 
-    return json.loads(line, object_pairs_hook=once)
+    return json.loads(line, object_pairs_hook=check_unique)
 
 
 def _read_parquet(path: Path, text_column: str) -> Iterator[Record]:
@@ -211,7 +218,7 @@ def _read_parquet(path: Path, text_column: str) -> Iterator[Record]:
                         yield row, *check_text(value.as_py())
                     except UnicodeDecodeError:
                         yield row, "", "not UTF-8"
-    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # the last for the name of a column
+    except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:  # a column name may not be UTF-8
         raise DamagedFileError(
             row + 1, f"the file is damaged or not parquet ({str(error).splitlines()[0]})"
         ) from error

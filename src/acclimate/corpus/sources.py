@@ -1,4 +1,4 @@
-"""What the user names becomes a list of sources: files, data sets of the hub, texts in memory."""
+"""Resolves what the user names into sources: files, Hugging Face datasets, texts in memory."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from acclimate.corpus.readers import (
 )
 from acclimate.errors import UserError, first_line
 
-# Files up to this size (bytes) are known by their content, so that a copy or a fresh clone is the same corpus.
+# Files up to this size are hashed whole, so that a copy or a fresh clone counts as the same corpus.
 MAX_FULLY_HASHED_BYTES = 1 << 28
 _HASH_CHUNK_BYTES = 1 << 20
 _FORMAT_VERSIONS = {".csv": 2, ".tsv": 2}
-"""By format; raise when the same files of one come to give other documents."""
+"""Per format; increment when the same file gives different documents."""
 
 
 class Source(Protocol):
-    """Something that gives records."""
+    """A source of records."""
 
     @property
     def name(self) -> str:
         """The name for reports and messages."""
 
     def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
-        """Stream the records, from the start at every call."""
+        """Stream the records from the start."""
 
     def fingerprint(self) -> str:
-        """A text that differs when the records do."""
+        """Return a text that differs if the records differ."""
 
 
 @dataclass(frozen=True)
@@ -51,12 +51,12 @@ class FileSource:
 
     @property
     def name(self) -> str:
-        """The path as the user would write it."""
+        """The path."""
         return str(self.path)
 
     @property
     def size(self) -> int | None:
-        """In bytes; None if it is gone."""
+        """Size in bytes; None if the file no longer exists."""
         return self.path.stat().st_size if self.path.is_file() else None
 
     def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
@@ -64,7 +64,7 @@ class FileSource:
         return read_records(self.path, text_column, txt)
 
     def fingerprint(self) -> str:
-        """Hash the format and the content; above 256 MiB the size, the time of change and both ends stand for it."""
+        """Hash the format and the content; of a file above 256 MiB its size, modification time and both ends."""
         state = blake2b(digest_size=16)
         try:
             size = self.path.stat().st_size
@@ -86,10 +86,10 @@ class FileSource:
 
 @dataclass(frozen=True)
 class HubSource:
-    """A data set of the hub, streamed through ``datasets``.
+    """A Hugging Face dataset, streamed through ``datasets``.
 
-    Written ``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT``. Without a split it is ``train``;
-    an empty configuration (``hf:NAME::SPLIT``) is the default one.
+    It is written ``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT``. The default split is ``train``; an empty
+    configuration (``hf:NAME::SPLIT``) means the default one.
     """
 
     dataset: str
@@ -98,7 +98,7 @@ class HubSource:
 
     @classmethod
     def parse(cls, source: str) -> HubSource:
-        """Read ``hf:...``.
+        """Parse ``hf:...``.
 
         Raises:
             UserError: If there is no name or there are too many parts.
@@ -112,14 +112,14 @@ class HubSource:
 
     @property
     def name(self) -> str:
-        """The data set in the notation of the user."""
+        """The dataset as the user writes it."""
         return f"hf:{self.dataset}:{self.config or ''}:{self.split}"
 
     def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
-        """Stream the rows of the split; their numbers stand for line numbers.
+        """Stream the rows of the split, with row numbers in place of line numbers.
 
         Raises:
-            UserError: If the data set cannot be opened or has no such column.
+            UserError: If the dataset cannot be read or has no such column.
         """
         return records_from_rows(self.name, self._rows(text_column), text_column)
 
@@ -136,14 +136,13 @@ class HubSource:
         except UserError:
             raise
         except Exception as error:
-            # The library raises a different class for each way in which a name can be wrong or a connection break.
-            # To go on with what has come so far would quietly train on a part.
-            reason = (str(error).splitlines() or [type(error).__name__])[0].rstrip(".")
-            where = f"Reading '{self.name}' broke off at row {number}" if number else f"Cannot open '{self.name}'"
-            raise UserError(f"{where}: {reason}.") from error
+            # The library has an exception class for every way in which a name or a connection can fail. Going on with
+            # the rows so far would silently train on a part of the data.
+            where = f"Reading '{self.name}' stopped at row {number}" if number else f"Cannot open '{self.name}'"
+            raise UserError(f"{where}: {first_line(error).rstrip('.')}.") from error
 
     def fingerprint(self) -> str:
-        """The name; the hub is taken not to change under it."""
+        """Return the name; the dataset is assumed not to change."""
         return self.name
 
 
@@ -155,7 +154,7 @@ class ListSource:
     name: str = "memory"
 
     def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
-        """Give the texts; positions from 1 stand for line numbers."""
+        """Stream the texts, with positions from 1 in place of line numbers."""
         return records_from_rows(
             self.name, enumerate(({text_column: text} for text in self.texts), start=1), text_column
         )
@@ -171,18 +170,18 @@ class ListSource:
 
 
 def resolve_sources(sources: str | Path | Iterable[str | Path]) -> list[Source]:
-    """Turn what the user names into sources, each file once, in the order named (sorted inside folders and globs).
+    """Resolve what the user names into sources, each file once, in the order given (sorted inside folders and globs).
 
     Args:
-        sources: One or several of: a file; a folder, searched through for files of known formats except hidden ones;
-            a glob (``**`` matches folders too); a data set of the hub as ``hf:NAME:CONFIG:SPLIT``.
+        sources: One or several of: a file; a folder, searched recursively for files of known formats that are not
+            hidden; a glob (``**`` matches folders, too); a Hugging Face dataset as ``hf:NAME:CONFIG:SPLIT``.
 
     Raises:
         UserError: If one of them does not exist, matches nothing, or is a file of an unknown format.
     """
     named = [sources] if isinstance(sources, str | Path) else list(sources)
     if not named:
-        raise UserError("No corpus is given: name at least one file, folder, glob or data set (hf:NAME).")
+        raise UserError("No corpus is given: name at least one file, folder, glob or Hugging Face dataset (hf:NAME).")
     found: list[Source] = []
     seen: set[object] = set()
     for source in named:
@@ -199,30 +198,34 @@ def resolve_sources(sources: str | Path | Iterable[str | Path]) -> list[Source]:
 
 
 def _find_files(source: str | Path) -> list[Path]:
-    """Return the files that a source stands for; a name that is too long, or in the home folder of nobody, is told."""
+    """Return the files that a name refers to.
+
+    Raises:
+        UserError: If there are none, or if the name is no valid path (too long, or ``~`` of an unknown user).
+    """
     try:
         return _match_files(source)
     except (OSError, RuntimeError) as error:
         reason = getattr(error, "strerror", None) or first_line(error).rstrip(".")
-        raise UserError(f"Cannot look for '{source}': {reason}.") from error
+        raise UserError(f"Cannot read '{source}': {reason}.") from error
 
 
 def _match_files(source: str | Path) -> list[Path]:
     if not str(source):
-        raise UserError("A corpus has an empty name: name a file, folder, glob or data set (hf:NAME).")
+        raise UserError("The name of a corpus is empty: name a file, folder, glob or Hugging Face dataset (hf:NAME).")
     path = Path(source).expanduser()
     if path.is_dir():
         files = _list_files(path)
         if not files:
-            raise UserError(f"The folder '{path}' has no file of a known format: {FORMATS_DESCRIPTION}.")
+            raise UserError(f"The folder '{path}' contains no file of a known format: {FORMATS_DESCRIPTION}.")
         return files
     if path.exists():
         if detect_format(path) is None:
-            raise UserError(f"The format of '{path}' is not known by its ending. Known: {FORMATS_DESCRIPTION}.")
+            raise UserError(f"The format of '{path}' is unknown. Supported: {FORMATS_DESCRIPTION}.")
         return [path]
     if glob.has_magic(str(path)):
         matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
-        # A folder that ** matches as well would bring its files a second time; resolve() drops those.
+        # "**" matches a folder and its files; resolve_sources() drops the duplicates.
         files = [file for match in matches for file in (_list_files(match) if match.is_dir() else [match])]
         usable = [file for file in files if detect_format(file)]
         if not usable:
@@ -241,12 +244,10 @@ def _list_files(folder: Path) -> list[Path]:
 def _missing_file_error(path: Path) -> UserError:
     parent = path.parent
     if not parent.is_dir():
-        hint = (
-            f" If it is a data set of the hub, write 'hf:{path}'." if len(path.parts) == 2 and not path.suffix else ""
-        )
+        hint = f" For a Hugging Face dataset, write 'hf:{path}'." if len(path.parts) == 2 and not path.suffix else ""
         return UserError(f"There is no file '{path}': its folder '{parent}' does not exist.{hint}")
     close = get_close_matches(path.name, [entry.name for entry in parent.iterdir()], n=1, cutoff=0.6)
     if close:
         return UserError(f"There is no file '{path}'. Did you mean '{parent / close[0]}'?")
-    hint = "" if path.suffix or path.is_absolute() else f" If it is a data set of the hub, write 'hf:{path}'."
+    hint = "" if path.suffix or path.is_absolute() else f" For a Hugging Face dataset, write 'hf:{path}'."
     return UserError(f"There is no file '{path}'.{hint}")

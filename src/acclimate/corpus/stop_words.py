@@ -1,4 +1,4 @@
-"""Words that say little by themselves, by the name of their language or from a file."""
+"""Stop words of a language or from a file."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ def read_stop_words(source: str, tokenizer: Any = None) -> frozenset[str]:
     """Return stop words in lower case.
 
     Args:
-        source: ``"english"`` (those of scikit-learn), ``"none"``, a file with one a line, or another language of the
-            package ``stop-words`` by its English name, as ``"german"``.
-        tokenizer: Of ``transformers``: words then also stand as it writes them, without accents where it drops them.
+        source: ``"english"`` (the list of scikit-learn), ``"none"``, a file with one word per line, or the English
+            name of a language of the package ``stop-words``, such as ``"german"``.
+        tokenizer: A tokenizer of ``transformers``. The words are added in its spelling, too, for example without
+            accents.
 
     Raises:
         UserError: If there is no such file or language, the file is not UTF-8, or the package is missing.
@@ -33,28 +34,28 @@ def read_stop_words(source: str, tokenizer: Any = None) -> frozenset[str]:
         found = _load_language(source)
     if tokenizer is None:
         return found
-    spelling = TextNormalizer(tokenizer)
-    written = (spelling(word).lower() for word in found)
-    return found | frozenset(word for word in written if word)
+    normalize = TextNormalizer(tokenizer)
+    normalized = (normalize(word).lower() for word in found)
+    return found | frozenset(word for word in normalized if word)
 
 
 def _read_word_file(path: Path) -> frozenset[str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise UserError(f"The stop words '{path}' are not UTF-8; save the file as UTF-8.") from error
+        raise UserError(f"The stop word file '{path}' is not UTF-8; save it as UTF-8.") from error
     except OSError as error:
-        raise UserError(f"The stop words '{path}' cannot be read: {error.strerror or error}.") from error
+        raise UserError(f"The stop word file '{path}' cannot be read: {error.strerror or error}.") from error
     return frozenset(word.strip().lower() for word in lines if word.strip())
 
 
 def _load_language(name: str) -> frozenset[str]:
-    wanted = f"stop_words is '{name}': give 'english', 'none', a file with a word a line, or a language"
+    options = f"stop_words is '{name}': give 'english', 'none', a file with one word per line, or a language"
     try:
         import stop_words
     except ImportError as error:
-        raise UserError(f"{wanted}, such as german, which needs: pip install 'acclimate[stopwords]'.") from error
+        raise UserError(f"{options} such as german, which needs: pip install 'acclimate[stopwords]'.") from error
     languages = sorted({*stop_words.AVAILABLE_LANGUAGES} - {"english"})
     if name not in languages:
-        raise UserError(f"{wanted}.{did_you_mean(name, languages)} Languages: {', '.join(languages)}.")
+        raise UserError(f"{options}.{did_you_mean(name, languages)} Languages: {', '.join(languages)}.")
     return frozenset(word.lower() for word in stop_words.get_stop_words(name))

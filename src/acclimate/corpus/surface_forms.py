@@ -1,4 +1,4 @@
-"""What the tokens of a vocabulary spell, whatever marks their tokenizer puts on them."""
+"""The surface forms of the tokens of a vocabulary, without the markers of their tokenizer."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _BYTE_TOKEN = re.compile(r"<0x[0-9A-Fa-f]{2}>")
 
 @dataclass(frozen=True)
 class SurfaceForm:
-    """What a token spells.
+    """The surface form of a token.
 
     Attributes:
-        text: Its characters, without marks; empty for special tokens and for bytes that are no text by themselves.
+        text: Its characters without markers; empty for special tokens and for bytes that are not valid UTF-8.
         starts: Whether it begins a word.
-        part: Its bytes, without a space before them, where they are parts of characters; else empty.
+        part: Its bytes, without surrounding spaces, if they are not valid UTF-8; else empty.
     """
 
     text: str
@@ -30,18 +30,19 @@ class SurfaceForm:
 
 
 def read_surface_forms(tokenizer: PreTrainedTokenizerBase) -> list[SurfaceForm]:
-    """Return the surface of every token, by id.
+    """Return the surface form of every token, by id.
 
-    WordPiece marks what continues a word (``##``), byte-level BPE and SentencePiece what begins one (``Ġ``, ``▁``);
-    byte-level tokens stand for bytes, which are decoded here. Words that a user added to a vocabulary stand in it as
-    they do in a text.
+    WordPiece marks the continuation of a word (``##``), byte-level BPE and SentencePiece its beginning (``Ġ``, ``▁``).
+    The bytes of byte-level tokens are decoded. Tokens that a user added to the vocabulary have no markers.
 
     Raises:
-        UserError: If the tokenizer is of another kind.
+        UserError: If the tokenizer is not fast, or marks words in another way.
     """
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
-        raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer; what its tokens spell is not known.")
+        raise UserError(
+            f"{type(tokenizer).__name__} is not a fast tokenizer, so the characters of its tokens are unknown."
+        )
     read = _make_reader(json.loads(backend.to_str()), type(tokenizer).__name__)
     added = tokenizer.added_tokens_decoder
     special = set(tokenizer.all_special_ids) | {index for index, token in added.items() if token.special}
@@ -55,20 +56,20 @@ def read_surface_forms(tokenizer: PreTrainedTokenizerBase) -> list[SurfaceForm]:
 
 
 class TextNormalizer:
-    """How a tokenizer writes a text before it cuts it: in lower case, without accents, or as it is.
+    """The normalisation that a tokenizer applies before it splits a text, such as lower case without accents.
 
     Attributes:
-        rule: The tokenizer's rule as JSON; ``"null"`` if it has none.
+        rule: The normaliser of the tokenizer as JSON; ``"null"`` if it has none.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Read the rule of a fast tokenizer; one of another kind has none here."""
+        """Take the normaliser of a fast tokenizer; a slow tokenizer has none here."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._normaliser = None if backend is None else backend.normalizer
         self.rule = json.dumps(None if backend is None else json.loads(backend.to_str())["normalizer"], sort_keys=True)
 
     def __call__(self, text: str) -> str:
-        """Return a text as the tokenizer writes it, with spaces where it has marks for them."""
+        """Return a normalised text, with spaces in place of the markers of SentencePiece."""
         return text if self._normaliser is None else self._normaliser.normalize_str(text).replace("▁", " ").strip()
 
 
@@ -82,12 +83,12 @@ def _make_reader(content: dict[str, Any], kind: str) -> Any:
     if "Metaspace" in decoders or "▁" in json.dumps(content.get("decoder"), ensure_ascii=False):
         return _read_metaspace
     raise UserError(
-        f"How {kind} marks the beginnings of words is not known here (WordPiece, ByteLevel and Metaspace are)."
+        f"{kind} marks the beginnings of words in an unsupported way. Supported: WordPiece, ByteLevel and Metaspace."
     )
 
 
 def _component_types(part: Any) -> set[str]:
-    """Return the types of a part of a tokenizer and of all parts inside it."""
+    """Return the types of a component of a tokenizer and of all components nested in it."""
     if isinstance(part, dict):
         return (
             {part["type"]}
@@ -118,9 +119,9 @@ def _read_metaspace(token: str) -> SurfaceForm:
 
 
 def _map_characters_to_bytes() -> dict[str, int]:
-    """Return which byte each character of a byte-level vocabulary stands for (Radford et al., 2019).
+    """Return the byte that each character of a byte-level vocabulary represents (Radford et al., 2019).
 
-    Bytes that print stand for themselves; the others for the characters from 256 on, in their order.
+    Printable bytes represent themselves; the others are represented by the characters from 256 on, in order.
     """
     printing = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     hidden = [byte for byte in range(256) if byte not in printing]

@@ -1,4 +1,4 @@
-"""Token rows: one flat array of token ids with offsets, in memory or mapped from disk."""
+"""Rows of token ids: one flat array with offsets, in memory or memory-mapped."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _TOKENS, _ENDS, _DOCUMENTS, _META = "tokens.bin", "ends.bin", "documents.bin", "
 
 
 class TokenDataset(Sequence[np.ndarray]):
-    """Rows of token ids, special tokens included; no row holds tokens of two documents.
+    """Rows of token ids, special tokens included; each row belongs to one document.
 
     Attributes:
-        document: For each row the index of its document, int64 of shape (rows,), never falling.
+        document: Index of the document of each row, int64 of shape (rows,), non-decreasing.
         fingerprint: A hash of what the rows were made from.
         bytes: UTF-8 bytes of text that the rows cover.
         characters: Characters of text that the rows cover.
-        report: What the reading of the corpus found, as plain values; empty if the rows were not made from a corpus.
-        folder: Where the rows lie on disk, or None if they are in memory.
+        report: The corpus report as plain values; empty if the rows were not made from a corpus.
+        folder: The folder of the rows; None if they are in memory.
     """
 
     def __init__(
@@ -42,17 +42,17 @@ class TokenDataset(Sequence[np.ndarray]):
         report: dict[str, Any] | None = None,
         folder: Path | None = None,
     ) -> None:
-        """Take arrays as they are; ``TokenDataset.of`` and ``tokenize`` are the usual ways to get rows.
+        """Wrap arrays; rows usually come from :func:`tokenize` or :meth:`of`.
 
         Args:
-            tokens: The ids of all rows one after the other, any integer type, shape (tokens,).
-            ends: For each row the place in ``tokens`` after its last one, int64 of shape (rows,).
-            document: For each row the index of its document, int64 of shape (rows,).
+            tokens: The ids of all rows, concatenated, of any integer type, shape (tokens,).
+            ends: The end of each row in ``tokens``, exclusive, int64 of shape (rows,).
+            document: Index of the document of each row, int64 of shape (rows,).
             fingerprint: A hash of what the rows were made from.
             bytes: UTF-8 bytes of text covered.
             characters: Characters of text covered.
-            report: What the reading of the corpus found.
-            folder: Where the arrays lie on disk.
+            report: The corpus report as plain values.
+            folder: The folder of the arrays.
         """
         self._tokens = tokens
         self._ends = ends
@@ -71,7 +71,7 @@ class TokenDataset(Sequence[np.ndarray]):
 
         Args:
             rows: The ids of each row.
-            document: The index of each row's document; by default every row is a document of its own.
+            document: Index of the document of each row; by default each row is one document.
             bytes: UTF-8 bytes of text that the rows cover.
         """
         tokens = np.asarray([token for row in rows for token in row], dtype=np.int32)
@@ -84,11 +84,11 @@ class TokenDataset(Sequence[np.ndarray]):
 
     @classmethod
     def load(cls, folder: str | Path) -> TokenDataset:
-        """Map rows that ``TokenDatasetWriter`` wrote; nothing but the row being asked for is read into memory.
+        """Memory-map rows that ``TokenDatasetWriter`` wrote.
 
         Raises:
             OSError: If a file is missing.
-            ValueError: If the files do not fit together.
+            ValueError: If a file does not have the expected size.
         """
         folder = Path(folder)
         meta = read_json(folder / _META)
@@ -97,7 +97,7 @@ class TokenDataset(Sequence[np.ndarray]):
         def mapped(name: str, kind: str, size: int) -> np.ndarray:
             path = folder / name
             if path.stat().st_size != size * np.dtype(kind).itemsize:
-                raise ValueError(f"'{path}' has not the size that '{_META}' says")
+                raise ValueError(f"the size of '{path}' differs from that in '{_META}'")
             return np.memmap(path, kind, "r", shape=(size,)) if size else np.zeros(0, kind)
 
         return cls(
@@ -112,7 +112,7 @@ class TokenDataset(Sequence[np.ndarray]):
         )
 
     def __reduce__(self) -> Any:
-        # A worker process that starts afresh maps the files again instead of receiving a copy of them.
+        # A spawned worker process maps the files again instead of receiving a copy.
         return (TokenDataset.load, (self.folder,)) if self.folder else super().__reduce__()
 
     def __repr__(self) -> str:
@@ -126,7 +126,7 @@ class TokenDataset(Sequence[np.ndarray]):
     @overload
     def __getitem__(self, index: slice) -> list[np.ndarray]: ...
     def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
-        """Return one row as int32 of shape (length,), a copy; for a slice, a list of rows."""
+        """Return a copy of a row as int32 of shape (length,); for a slice, a list of rows."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
         index = range(len(self))[index]
@@ -135,27 +135,27 @@ class TokenDataset(Sequence[np.ndarray]):
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """The number of tokens in each row, special tokens included: int32 of shape (rows,)."""
+        """Number of tokens of each row, special tokens included, int32 of shape (rows,)."""
         return np.diff(self._ends, prepend=0).astype(np.int32)
 
     @property
     def tokens(self) -> int:
-        """The number of tokens in all rows, special tokens included."""
+        """Number of tokens of all rows, special tokens included."""
         return len(self._tokens)
 
 
 class TokenDatasetWriter:
-    """Collects rows, in files of a folder or in memory; memory stays flat in the first case.
+    """Writes rows to a folder, with constant memory, or collects them in memory.
 
-    Used as a context manager; the folder is complete after ``finish``.
+    It is a context manager; the folder is complete after :meth:`finish`.
     """
 
     def __init__(self, folder: Path | None, largest_id: int) -> None:
         """Open the files.
 
         Args:
-            folder: An existing folder to write to, or None for memory.
-            largest_id: The largest token id; ids are stored as uint16 if it fits and as uint32 otherwise.
+            folder: An existing folder; None collects the rows in memory.
+            largest_id: The largest token id. Ids are stored as uint16 if it fits, else as uint32.
         """
         self.folder = folder
         self.rows = 0
@@ -192,7 +192,7 @@ class TokenDatasetWriter:
             file.write(array.tobytes())
 
     def finish(self, fingerprint: str, report: dict[str, Any]) -> TokenDataset | None:
-        """Complete the folder and return None, or return the rows if they are in memory."""
+        """Complete the folder and return None, or return the rows that were collected in memory."""
         if self.folder:
             for file in self._files:
                 file.flush()

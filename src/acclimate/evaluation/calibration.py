@@ -1,7 +1,7 @@
-"""Calibration: does a classifier that is 80 % sure get 80 % right?
+"""Calibration: whether a classifier is right as often as its confidence says.
 
-Expected calibration error (ECE; Naeini et al., AAAI 2015; Guo et al., ICML 2017, Eq. 3): the predictions are put into
-bins B_m by their confidence, and ECE = sum_m |B_m| / n * |accuracy(B_m) - confidence(B_m)|.
+Expected calibration error (ECE; Naeini et al., AAAI 2015; Guo et al., ICML 2017, Eq. 3): the predictions are sorted
+into bins B_m by their confidence, and ECE = sum_m |B_m| / n * |accuracy(B_m) - confidence(B_m)|.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 BINS = 15
-"""Bins of equal width over 0..1, the m-th being ((m - 1) / 15, m / 15], as in Guo et al."""
+"""Bins of equal width over [0, 1]; the m-th is ((m - 1) / 15, m / 15], as in Guo et al."""
 MIN_PROBABILITY = 2.0**-126
-"""A probability below it is taken for it, so that a softmax that underflowed costs 87 nats and not infinity."""
+"""Lower bound of probabilities, so that an underflow of the softmax costs 87 nats instead of infinity."""
 NAMES = ("ece", "brier", "nll")
 
 Bin = dict[str, Any]
-"""``low`` and ``high``, its ends; ``count`` of the predictions in it, their mean ``confidence`` and ``accuracy``."""
+"""Keys: the ends ``low`` and ``high``, the ``count`` of predictions, their mean ``confidence`` and ``accuracy``."""
 
 
 def calibration_metrics(
@@ -25,27 +25,26 @@ def calibration_metrics(
 ) -> dict[str, Any]:
     """Measure the calibration of a classifier.
 
-    With one label an item, a prediction is an item and its confidence the probability of the class that is predicted.
-    With lists of labels, every pair of item and label is a prediction, yes or no, and its confidence the probability
-    of what is predicted, so at least one half.
+    In a single-label task each item is one prediction, whose confidence is the probability of the predicted class. In
+    a multi-label task each pair of item and label is a binary prediction, whose confidence is at least one half.
 
     Args:
-        probabilities: Of each class for each item, (items, classes).
-        gold: The true class number of each item, or a list of them in a multi-label task.
+        probabilities: Probability of each class for each item (items, classes).
+        gold: The true class number of each item, or a list of class numbers in a multi-label task.
         bins: Number of bins of equal width.
 
     Returns:
-        ``ece``, 0..1; ``brier``, the mean over predictions of the squared distance of the probabilities to what is
-        true (summed over the classes with one label an item: 0..2; else 0..1); ``nll``, the mean over predictions of
-        minus the log of the probability of what is true, in nats; and ``reliability``, the bins that are not empty,
-        for a diagram. No sum depends on the order of the items.
+        ``ece``, in [0, 1]; ``brier``, the mean squared error of the probabilities, in [0, 2] for a single-label task
+        (summed over the classes) and in [0, 1] otherwise; ``nll``, the mean negative log-likelihood in nats; and
+        ``reliability``, the non-empty bins, for a reliability diagram. The results do not depend on the order of the
+        items, not even by rounding.
 
     Raises:
-        ValueError: If there is no item, or the lengths differ.
+        ValueError: If there are no items, or the lengths differ.
     """
     if not gold or len(gold) != len(probabilities):
-        raise ValueError(f"{len(gold)} gold labels do not belong to {len(probabilities)} rows of probabilities.")
-    predictions: list[tuple[float, bool]] = []  # confidence, and whether it is right
+        raise ValueError(f"{len(gold)} gold labels do not match {len(probabilities)} rows of probabilities.")
+    predictions: list[tuple[float, bool]] = []  # confidence, correctness
     squares: list[float] = []
     logs: list[float] = []
     for row, truth in zip(probabilities, gold, strict=True):
@@ -70,14 +69,14 @@ def calibration_metrics(
 
 
 def expected_calibration_error(bins: Iterable[Bin]) -> float:
-    """Return the ECE of bins."""
-    held = list(bins)
-    total = sum(entry["count"] for entry in held)
-    return math.fsum(entry["count"] * abs(entry["accuracy"] - entry["confidence"]) for entry in held) / total
+    """Return the ECE of some bins."""
+    entries = list(bins)
+    total = sum(entry["count"] for entry in entries)
+    return math.fsum(entry["count"] * abs(entry["accuracy"] - entry["confidence"]) for entry in entries) / total
 
 
 def pool_bins(runs: Iterable[Iterable[Bin]]) -> list[Bin]:
-    """Join the bins of several runs, as if all their predictions had been put into one set of bins."""
+    """Merge the bins of several runs, as if all their predictions had been binned together."""
     groups: dict[tuple[float, float], list[Bin]] = {}
     for run in runs:
         for entry in run:
@@ -94,7 +93,7 @@ def pool_bins(runs: Iterable[Iterable[Bin]]) -> list[Bin]:
 
 
 def _bin_predictions(predictions: Sequence[tuple[float, bool]], bins: int) -> list[Bin]:
-    """Put predictions into bins of equal width; return those that are not empty."""
+    """Sort predictions into bins of equal width; return the non-empty bins."""
     members: dict[int, list[tuple[float, bool]]] = {}
     for confidence, right in predictions:
         members.setdefault(max(0, math.ceil(confidence * bins) - 1), []).append((confidence, right))

@@ -1,4 +1,4 @@
-"""Models that give nearly every item the same answer: they have not learnt the task, whatever they score."""
+"""Detection of collapsed models, which predict the same answer for almost every item."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 COLLAPSE_SHARE = 0.99
-"""A model has one answer if it gives it to more than this share of the items."""
+"""A model has collapsed if it predicts one answer for more than this share of the items."""
 MIN_EXCESS_SHARE = 0.05
-"""That is only odd if the answer is right for a share that is smaller by more than this."""
+"""It counts only if the answer is correct less often by more than this share."""
 MIN_ITEMS = 20
-"""Items below which equal answers may be luck."""
+"""For fewer items equal answers may be a coincidence."""
 
 
 class Collapse(NamedTuple):
-    """The answer, as an entry of what was predicted, and how many items got it."""
+    """The answer, in the form of a prediction, and the number of items that it was predicted for."""
 
     answer: Any
     items: int
 
 
 def find_collapse(gold: Sequence[Any], predicted: Sequence[Any]) -> Collapse | None:
-    """Return the one answer that a model has, or None if it has several, as the items do.
+    """Return the answer of a collapsed model; None if the model has not collapsed.
 
     Args:
-        gold: What is true of each item, as results keep it.
-        predicted: The same, as predicted: a class number, a list of them, or texts.
+        gold: The true answer to each item: a class number, a list of class numbers, or a list of texts.
+        predicted: The predicted answer to each item, in the same form.
     """
     if len(predicted) < MIN_ITEMS:
         return None
     (key, count), *_ = Counter(map(json.dumps, predicted)).most_common(1)
-    right = sum(json.dumps(value) == key for value in gold)
-    if count <= COLLAPSE_SHARE * len(predicted) or count - right <= MIN_EXCESS_SHARE * len(predicted):
+    correct = sum(json.dumps(value) == key for value in gold)
+    if count <= COLLAPSE_SHARE * len(predicted) or count - correct <= MIN_EXCESS_SHARE * len(predicted):
         return None
     return Collapse(json.loads(key), count)

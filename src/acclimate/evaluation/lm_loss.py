@@ -16,13 +16,13 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from acclimate.device import to_device
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, MASK_RATE
-from acclimate.models import attach, encode, language_head, load_masked_lm, longest_text
+from acclimate.models import attach, encode, language_head, load_language_model, longest_text
 from acclimate.models.batching import micro_batch_tokens, padding_policy
 from acclimate.models.loading import logits_at
 from acclimate.modules import virtual_ids
 
 
-def masked_lm_loss(
+def language_model_loss(
     model: PreTrainedModel | str | Path,
     texts: Sequence[str],
     *,
@@ -61,7 +61,7 @@ def masked_lm_loss(
         if tokenizer is None:
             raise ValueError("a model in memory needs its tokenizer")
         return _measure(model, tokenizer, texts, max_length, rate, seed)
-    loaded = load_masked_lm(model)
+    loaded = load_language_model(model)
     if loaded.absent_head:
         raise UserError(f"The model '{model}' has no masked-LM head, so it has no masked-LM loss; adapt it first.")
     return _measure(to_device(loaded.model), loaded.tokenizer, texts, max_length, rate, seed)
@@ -108,7 +108,7 @@ def _measure(
     start = 0
     with torch.no_grad():
         while start < len(order):
-            width = grain.wide(len(encoded[order[start]]))
+            width = grain.padded_width(len(encoded[order[start]]))
             group = order[start : start + max(1, budget // width)]
             start += len(group)
             for index, loss, count in _group_losses(model, tokenizer, encoded, questions, group, width, device):

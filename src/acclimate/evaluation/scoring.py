@@ -1,13 +1,13 @@
-"""What the metrics of each kind of task are made of: counts of each test item, and a function of their sum.
+"""Metrics of each kind of task, as counts per test item and a function of their sum.
 
-Accuracy, every F1 and every mean can be written so. It makes paired statistics cheap: a resample of the items is a
-vector of weights, and two thousand resamples are one matrix product with the table of counts.
+Accuracy, every F1 and every mean have this form. It makes paired statistics cheap: a resample of the items is a vector
+of weights, and two thousand resamples are one matrix product with the table of counts.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
@@ -17,10 +17,10 @@ from acclimate.errors import UserError
 
 
 class Scoring(ABC):
-    """The metrics of one kind of task, each in 0..1, more being better.
+    """The metrics of one kind of task, each in [0, 1]; higher is better.
 
-    A new kind of task brings a frozen dataclass of its own and an entry in :data:`SCORINGS`. Its fields are plain
-    values: they are stored beside the predictions, so that a study can score them again.
+    A new kind of task needs a subclass, a frozen dataclass, and an entry in :data:`SCORINGS`. The fields are plain
+    values: they are stored with the predictions, so that a study can score these again.
     """
 
     kind: ClassVar[str]
@@ -28,22 +28,22 @@ class Scoring(ABC):
     @property
     @abstractmethod
     def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics; the first is what a task is judged by unless something else is said."""
+        """The names of the metrics; the first is the default primary metric of a task."""
 
     @abstractmethod
     def counts(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> np.ndarray:
-        """Return what each item adds: (items, k).
+        """Return the counts of each item (items, k).
 
-        An item is what could have been another one: mostly a row of the test file, or a document of several rows.
-        Columns at the right that hold nothing but zeros may be left out.
+        An item is a sampling unit: usually a row of the test file, or a document of several rows. Trailing columns
+        that are all zero may be left out.
         """
 
     @abstractmethod
     def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
-        """Turn sums of counts (..., k) into scores (...)."""
+        """Return the scores (...) of sums of counts (..., k)."""
 
     def equivalent_metric(self, metric: str) -> str:
-        """Return the metric that always has the same value as this one and comes first; itself if there is none."""
+        """Return the first metric that always has the same value as this one, possibly itself."""
         return metric
 
     def score(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> float:
@@ -51,22 +51,22 @@ class Scoring(ABC):
         return float(self.value(self.counts(gold, predicted, metric).sum(0), metric))
 
     def details(self) -> dict[str, Any]:
-        """Return the fields as plain values; :func:`scoring_of` makes an equal scoring of them."""
+        """Return the fields as plain values, from which :func:`make_scoring` makes an equal scoring."""
         return asdict(self)  # type: ignore[call-overload]
 
 
 @dataclass(frozen=True)
 class SingleLabel(Scoring):
-    """One label an item; gold and predicted are class numbers.
+    """Single-label classification; gold and predicted are class numbers.
 
-    Macro-F1 is the mean over the classes that are true or predicted somewhere. Micro-F1 equals accuracy, as each item
-    has one label. ``positive_micro_f1``, there if ``negative`` is given, pools the classes that are not negative, as
-    is usual where most pairs stand in no relation: an item that is negative and predicted so counts for nothing.
+    Macro-F1 is the mean over the classes that occur in gold or predictions. Micro-F1 equals accuracy.
+    ``positive_micro_f1``, available if ``negative`` is given, pools the other classes, as is usual in relation
+    extraction, where most pairs have no relation: correctly predicted negatives do not count.
     """
 
     kind: ClassVar[str] = "single_label"
     negative: tuple[int, ...] = ()
-    """Class numbers that stand for "none of these"."""
+    """Class numbers of the negative classes ("no relation")."""
 
     def __post_init__(self) -> None:
         """Take a list, too, as it comes out of a file."""
@@ -83,8 +83,8 @@ class SingleLabel(Scoring):
         if metric in ("accuracy", "micro_f1"):
             return np.stack([truth == shown, np.ones(truth.size)], -1).astype(float)
         if metric == "positive_micro_f1" and self.negative:
-            true, said = ~np.isin(truth, self.negative), ~np.isin(shown, self.negative)
-            return np.stack([(truth == shown) & true, true.astype(float) + said], -1).astype(float)
+            is_true, is_shown = ~np.isin(truth, self.negative), ~np.isin(shown, self.negative)
+            return np.stack([(truth == shown) & is_true, is_true.astype(float) + is_shown], -1).astype(float)
         if metric != "macro_f1":
             raise _unknown_metric(metric, self)
         classes = int(max(truth.max(), shown.max())) + 1
@@ -103,23 +103,21 @@ class SingleLabel(Scoring):
 
 @dataclass(frozen=True)
 class MultiLabel(Scoring):
-    """Any number of labels an item; gold and predicted are lists of class numbers.
+    """Multi-label classification; gold and predicted are lists of class numbers.
 
-    Micro-F1 pools all decisions; macro-F1 is the mean over the labels that are true or predicted somewhere;
-    ``subset_accuracy`` is the share of items of which every label is right. An item without labels that got none
-    adds to the latter alone.
+    Micro-F1 pools all decisions; macro-F1 is the mean over the labels that occur in gold or predictions;
+    ``subset_accuracy`` is the share of items whose labels are all correct.
 
-    ``document_f1``, there if ``documents`` is given, is how BLUE scores Hallmarks of Cancer (Peng et al., 2019): the
-    labels of a document are the union of those of its rows; precision and recall are means over documents, and F1 is
-    that of the two means. A document without a true label has no recall and is left out, so that what is predicted
-    for it costs nothing: BLUE's scorer divides by the number of true labels and so cannot take one. A document that
-    has true labels but was given none has a precision of zero.
+    ``document_f1``, available if ``documents`` is given, is the metric of BLUE for Hallmarks of Cancer (Peng et al.,
+    2019). The labels of a document are the union of those of its rows, precision and recall are means over documents,
+    and F1 is computed from the two means. A document without true labels has no recall and is left out; the scorer of
+    BLUE would divide by zero. A document with true labels but no predicted ones has a precision of zero.
     """
 
     kind: ClassVar[str] = "multi_label"
     classes: int
     documents: tuple[int, ...] | None = None
-    """Number of the document of each item, (items,), from zero without gaps."""
+    """Number of the document of each item (items,), from zero without gaps."""
 
     def __post_init__(self) -> None:
         """Take a list, too, as it comes out of a file."""
@@ -146,10 +144,9 @@ class MultiLabel(Scoring):
         first, second = np.zeros((2, documents.max() + 1, self.classes))
         np.maximum.at(first, documents, truth)
         np.maximum.at(second, documents, shown)
-        hits, true, said = (first * second).sum(1), first.sum(1), second.sum(1)
-        scored = true > 0
-        table = np.stack([hits / np.maximum(said, 1), hits / np.maximum(true, 1), np.ones(len(true))], -1)
-        return table * scored[:, None]
+        hits, true_count, shown_count = (first * second).sum(1), first.sum(1), second.sum(1)
+        precision, recall = hits / np.maximum(shown_count, 1), hits / np.maximum(true_count, 1)
+        return np.stack([precision, recall, np.ones(len(hits))], -1) * (true_count > 0)[:, None]
 
     def value(self, sums: np.ndarray, metric: str) -> np.ndarray:
         """Turn sums of counts into scores."""
@@ -159,14 +156,14 @@ class MultiLabel(Scoring):
             return pooled_f1(sums)
         if metric == "subset_accuracy":
             return sums[..., 0] / np.maximum(sums[..., 1], 1e-12)
-        # F1 of the means P / n and R / n, n cancelling out but for one: 2 P R / (n (P + R)).
+        # F1 of the means P / n and R / n is 2 P R / (n (P + R)).
         precision, recall, documents = (sums[..., place] for place in range(3))
-        below = documents * (precision + recall)
-        return np.divide(2 * precision * recall, below, out=np.zeros(np.shape(below)), where=below > 0)
+        divisor = documents * (precision + recall)
+        return np.divide(2 * precision * recall, divisor, out=np.zeros(np.shape(divisor)), where=divisor > 0)
 
 
 def label_indicators(labels: Sequence[Sequence[int]], classes: int) -> np.ndarray:
-    """Return ones at the labels of each item: (items, classes) of floats."""
+    """Return the labels as indicators, float64 of shape (items, classes)."""
     table = np.zeros((len(labels), classes))
     for row, numbers in zip(table, labels, strict=True):
         row[list(numbers)] = 1.0
@@ -174,25 +171,31 @@ def label_indicators(labels: Sequence[Sequence[int]], classes: int) -> np.ndarra
 
 
 def _class_hits_and_totals(gold: np.ndarray, shown: np.ndarray) -> np.ndarray:
-    """Interleave hits and marks (true + predicted) of each class: two (items, classes) to (items, 2 * classes)."""
+    """Interleave the hits and the totals (true + predicted) of each class, (items, 2 * classes).
+
+    Args:
+        gold: Indicators of the true labels (items, classes).
+        shown: Indicators of the predicted labels (items, classes).
+    """
     return np.stack([gold * shown, gold + shown], -1).reshape(len(gold), -1)
 
 
 def mean_f1(sums: np.ndarray) -> np.ndarray:
-    """Return the mean F1 of the classes that occur: (..., 2 * classes) of hits and marks by turns to (...).
+    """Return the mean F1 (...) of the classes that are true or predicted.
 
-    A class that is neither true nor predicted has no F1 and is left out.
+    Args:
+        sums: Hits and totals of each class, interleaved (..., 2 * classes).
     """
-    hits, marks = sums[..., 0::2], sums[..., 1::2]
-    present = marks > 0
-    f1 = np.divide(2 * hits, marks, out=np.zeros(hits.shape), where=present)
+    hits, totals = sums[..., 0::2], sums[..., 1::2]
+    present = totals > 0
+    f1 = np.divide(2 * hits, totals, out=np.zeros(hits.shape), where=present)
     return f1.sum(-1) / np.maximum(present.sum(-1), 1)
 
 
 def pooled_f1(sums: np.ndarray) -> np.ndarray:
-    """Return 2 hits / marks, zero where there is no mark: (..., 2) to (...)."""
-    hits, marks = sums[..., 0], sums[..., 1]
-    return np.divide(2 * hits, marks, out=np.zeros(np.shape(hits)), where=marks > 0)
+    """Return 2 * hits / total (...), zero if the total is zero, from hits and totals (..., 2)."""
+    hits, totals = sums[..., 0], sums[..., 1]
+    return np.divide(2 * hits, totals, out=np.zeros(np.shape(hits)), where=totals > 0)
 
 
 def _unknown_metric(metric: str, scoring: Scoring) -> ValueError:
@@ -200,22 +203,22 @@ def _unknown_metric(metric: str, scoring: Scoring) -> ValueError:
 
 
 SCORINGS: dict[str, type[Any]] = {scoring.kind: scoring for scoring in (SingleLabel, MultiLabel)}
-"""The scoring of each kind of task, by the name that results carry."""
+"""The scorings by the kind that is stored in results."""
 
 
 def make_scoring(kind: str, details: Mapping[str, Any]) -> Scoring:
-    """Make the scoring that stored predictions name.
+    """Make the scoring of stored predictions.
+
+    Args:
+        kind: The kind of the scoring.
+        details: Its fields, as plain values.
 
     Raises:
-        UserError: If there is no such kind: the predictions come from a newer version.
+        UserError: If the kind is unknown; the predictions then come from a newer version.
     """
     if kind not in SCORINGS:
         raise UserError(
-            f"Predictions of the kind '{kind}' cannot be scored; this version knows: {_join_sorted(SCORINGS)}."
+            f"Predictions of the kind '{kind}' cannot be scored by this version. Known: {', '.join(sorted(SCORINGS))}."
         )
-    made: Scoring = SCORINGS[kind](**details)
-    return made
-
-
-def _join_sorted(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
+    scoring: Scoring = SCORINGS[kind](**details)
+    return scoring

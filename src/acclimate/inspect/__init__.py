@@ -1,4 +1,4 @@
-"""Looking inside: what a model holds important, and whether that says more than chance; what is masked in a text."""
+"""Inspection and diagnostics of models and corpora: importance, embeddings, masking."""
 
 from acclimate.inspect.embeddings import EmbeddingsResult, inspect_embeddings
 from acclimate.inspect.importance import ImportanceResult, inspect_importance

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,30 +14,37 @@ from acclimate.corpus.stop_words import read_stop_words
 from acclimate.corpus.surface_forms import read_surface_forms
 from acclimate.errors import UserError, check_positive
 from acclimate.files import atomic_folder, check_replaceable, write_json
-from acclimate.inspect.movement import log_odds, movement, principal_plane
+from acclimate.inspect.drift import embedding_drift, regular_vocabulary, static_embeddings
 from acclimate.locks import with_output_lock
-from acclimate.models import LoadedModel, load_masked_lm
+from acclimate.models import LanguageModel, load_language_model
 from acclimate.modules import virtual_ids
 from acclimate.training.method import cache_folder
 from acclimate.version import __version__
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
 REPORT = "embeddings.json"
-SHORTEST, RAREST = 3, 5
-"""A word that is chosen to be labelled has so many letters, and occurs so often in the text."""
-SHOWN = 4000
-"""Tokens in the scatter at most, the most frequent of the text, or the first of the vocabulary."""
+MIN_LETTERS, MIN_COUNT = 3, 5
+"""Minimum length and frequency of a word that is selected for labelling."""
+MAX_SHOWN = 4000
+"""Maximum tokens in the scatter plot: the most frequent of the text, or the first of the vocabulary."""
+PRIOR = 0.5
+"""Pseudo-count that keeps the log-odds of words finite that occur in one text only."""
+SCOPES = {"all": "all tokens", "seen": "tokens of the text", "read": "by occurrence"}
 Text = str | Path | Sequence[str | Path] | Corpus
 
 
 @dataclass(frozen=True)
 class EmbeddingsResult:
-    """What an inspection found.
+    """Result of an inspection of embeddings.
 
     Attributes:
-        report: Plain values, as in ``embeddings.json``.
-        planes: For each model (tokens, 2): where the tokens of the scatter lie.
-        shown: Their ids.
-        labels: Id of each labelled word.
+        report: JSON values, as in ``embeddings.json``.
+        planes: For each model (tokens, 2): coordinates of the tokens in the scatter plot.
+        shown: Ids of these tokens.
+        labels: Token id of each labelled word.
     """
 
     report: dict[str, Any]
@@ -60,88 +67,87 @@ def inspect_embeddings(
     text_column: str = "text",
     progress: bool = True,
 ) -> EmbeddingsResult:
-    """Measure how far the static embeddings of adapted models are from those of the model they came from.
+    """Measure how far the static embeddings of adapted models are from those of their base model.
 
-    The static embeddings are the rows of the input embedding matrix: before positions and layer normalisation. The
-    TAPTER paper reports a mean distance "among all words" of 0.0576 for TAPT and 0.172 for TAPTER, and does not say of
-    which norm. Here ``distance`` is Euclidean, a mean over the rows of all tokens that are not special; ``coordinate``
-    is that divided by the square root of the width. With a ``text`` both are also given over the tokens that occur in
-    it, each once (``seen``), and each as often as it occurs (``read``).
+    The static embeddings are the rows of the input embedding matrix, before positions and layer normalisation. The
+    TAPTER paper reports a mean distance "among all words" of 0.0576 for TAPT and 0.172 for TAPTER without naming the
+    norm. Here ``distance`` is Euclidean, averaged over all tokens that are not special; ``coordinate`` is the distance
+    divided by the square root of the width. With ``text``, both are also reported over the tokens that occur in it,
+    unweighted (``seen``) and weighted by frequency (``read``).
 
     Args:
-        before: A model folder or a name on the hub.
-        after: Adapted models, by name or to be called as their folders are.
-        out: Folder for ``embeddings.json`` and ``embeddings.png`` and ``.svg``; None writes nothing.
-        text: Text of the domain.
-        against: Other text, from which the domain's own words are told apart.
-        words: Words to label in the scatter, each one token of the vocabulary. If none are given they are chosen among
-            whole words of at least three letters that are no stop words: with ``text`` and ``against``, those that
-            occur five times or more and have the highest log-odds; with ``text`` alone, the most frequent; without
-            text, those that moved most.
-        count: How many are chosen.
-        stop_words: ``english``, ``none``, a file with one a line, or another language, as ``german``.
-        text_column: Where the text is in tables and JSON lines.
-        progress: Show bars.
+        before: Folder or hub name of the base model.
+        after: Adapted models, by name; a sequence takes the names of the folders.
+        out: Output directory for ``embeddings.json`` and ``embeddings.png`` and ``.svg``; None writes nothing.
+        text: Domain text.
+        against: Contrasting text, for selecting words that are specific to the domain.
+        words: Words to label in the scatter plot, each a single token. By default words are selected among whole
+            words of at least three letters that are not stop words: with ``text`` and ``against``, those with the
+            highest log-odds that occur at least five times; with ``text`` alone, the most frequent; without text,
+            those that moved most.
+        count: Number of words to select.
+        stop_words: ``english``, ``none``, a file with one word per line, or another language, such as ``german``.
+        text_column: Column that holds the text in tables and JSON lines.
+        progress: Show progress bars.
 
     Raises:
-        UserError: If a model cannot be read, the vocabularies differ, or a word is not a token.
+        UserError: If a model cannot be read, the vocabularies differ, or a word is not a single token.
     """
     check_positive(count=count)
     check_replaceable(out, REPORT, "an inspection of embeddings")
-    named = {str(name): path for name, path in _named(after).items()}
-    start = load_masked_lm(before)
+    named = {str(name): path for name, path in _with_names(after).items()}
+    start = load_language_model(before)
     pieces = read_surface_forms(start.tokenizer)
     special = set(start.tokenizer.all_special_ids) | set(virtual_ids(start.tokenizer))
-    matrices = {"before": static_table(start)}
+    matrices = {"before": static_embeddings(start)}
     ordinary = np.array([index for index in range(len(matrices["before"])) if index not in special])
     for name, path in named.items():
-        loaded = load_masked_lm(path)
-        if vocabulary(loaded) != vocabulary(start):
-            raise UserError(f"'{path}' has another vocabulary than '{before}', so their tokens cannot be compared.")
-        matrices[name] = static_table(loaded)
-    counts, others = (_counts(given, start, text_column, progress) for given in (text, against))
-    moved = {name: np.linalg.norm(matrices[name] - matrices["before"], axis=1) for name in named}
+        loaded = load_language_model(path)
+        if regular_vocabulary(loaded) != regular_vocabulary(start):
+            raise UserError(f"'{path}' and '{before}' have different vocabularies; compare models that share one.")
+        matrices[name] = static_embeddings(loaded)
+    counts, other_counts = (_token_counts(given, start, text_column, progress) for given in (text, against))
+    distances = {name: np.linalg.norm(matrices[name] - matrices["before"], axis=1) for name in named}
     if words:
-        chosen, rule = _given(words, start), "given"
+        chosen, rule = _token_ids(words, start), "given"
     else:
         whole = {index: piece.text for index, piece in enumerate(pieces) if piece.starts and piece.text.isalpha()}
         stops = read_stop_words(stop_words, start.tokenizer)
-        free = [i for i, word in whole.items() if len(word) >= SHORTEST and word.lower() not in stops]
-        chosen, rule = _choose(np.array(free, dtype=int), counts, others, sum(moved.values()) / len(moved), count)
+        candidates = [i for i, word in whole.items() if len(word) >= MIN_LETTERS and word.lower() not in stops]
+        mean_distance = sum(distances.values()) / len(distances)
+        chosen, rule = _select_words(np.array(candidates, dtype=int), counts, other_counts, mean_distance, count)
     labels = {pieces[index].text: index for index in chosen}
     shown = ordinary if counts is None else ordinary[np.argsort(-counts[ordinary], kind="stable")]
     if counts is not None:
         shown = shown[counts[shown] > 0]
-    shown = np.union1d(shown[:SHOWN], np.array(chosen, dtype=int))
-    planes, shares = principal_plane([matrix[shown] for matrix in matrices.values()])
+    shown = np.union1d(shown[:MAX_SHOWN], np.array(chosen, dtype=int))
+    planes, variance = principal_plane([matrix[shown] for matrix in matrices.values()])
     report = {
         "acclimate": __version__,
         "before": str(before),
         "after": {name: str(path) for name, path in named.items()},
         "width": matrices["before"].shape[1],
-        "movement": {name: _moved(matrices["before"], matrices[name], ordinary, counts) for name in named},
+        "movement": {name: _drift_by_scope(matrices["before"], matrices[name], ordinary, counts) for name in named},
         "words": {
             word: {
-                "distance": {name: float(moved[name][index]) for name in named},
+                "distance": {name: float(distances[name][index]) for name in named},
                 **({} if counts is None else {"count": int(counts[index])}),
             }
             for word, index in labels.items()
         },
         "rule": rule,
-        "scatter": {"tokens": len(shown), "variance": list(shares)},
+        "scatter": {"tokens": len(shown), "variance": list(variance)},
     }
     result = EmbeddingsResult(report, dict(zip(matrices, planes, strict=True)), shown, labels)
     if out is not None:
-        from acclimate.inspect.embedding_plot import draw
-
         with atomic_folder(out) as folder:
             write_json(folder / REPORT, report)
-            draw(result, folder)
+            _draw(result, folder)
     return result
 
 
-def _named(after: Mapping[str, str | Path] | Sequence[str | Path]) -> Mapping[str, str | Path]:
-    """Give models the names of their folders."""
+def _with_names(after: Mapping[str, str | Path] | Sequence[str | Path]) -> Mapping[str, str | Path]:
+    """Name models after their folders unless they have names."""
     if not after:
         raise UserError("Give at least one adapted model with --after.")
     if isinstance(after, Mapping):
@@ -153,26 +159,13 @@ def _named(after: Mapping[str, str | Path] | Sequence[str | Path]) -> Mapping[st
     return named
 
 
-def vocabulary(loaded: LoadedModel) -> dict[str, int]:
-    """Return the id of each token, virtual tokens aside."""
-    virtual = set(virtual_ids(loaded.tokenizer))
-    return {token: index for token, index in loaded.tokenizer.get_vocab().items() if index not in virtual}
-
-
-def static_table(loaded: LoadedModel) -> np.ndarray:
-    """Return the rows of ordinary vocabulary: (tokens, width)."""
-    size = max(vocabulary(loaded).values()) + 1
-    table: Any = loaded.model.get_input_embeddings().weight
-    return table.detach().float().numpy()[:size]
-
-
-def _counts(text: Text | None, loaded: LoadedModel, text_column: str, progress: bool) -> np.ndarray | None:
-    """Return how often each token occurs in a text, (tokens,); None without a text."""
+def _token_counts(text: Text | None, loaded: LanguageModel, text_column: str, progress: bool) -> np.ndarray | None:
+    """Count each token of the regular vocabulary in a text: (tokens,), or None without a text."""
     if text is None:
         return None
     corpus = text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)
     rows = tokenize(corpus, loaded.tokenizer, 512, cache=cache_folder() / "rows", progress=progress)
-    size = max(vocabulary(loaded).values()) + 1
+    size = max(regular_vocabulary(loaded).values()) + 1
     counts = np.zeros(size, dtype=np.int64)
     for row in rows:
         counts += np.bincount(np.asarray(row), minlength=size)[:size]
@@ -180,37 +173,155 @@ def _counts(text: Text | None, loaded: LoadedModel, text_column: str, progress: 
     return counts
 
 
-def _given(words: Sequence[str], loaded: LoadedModel) -> list[int]:
-    """Return the token of each word."""
+def _token_ids(words: Sequence[str], loaded: LanguageModel) -> list[int]:
+    """Return the token id of each word."""
     found = []
     for word in words:
         ids = loaded.tokenizer(f" {word}", add_special_tokens=False)["input_ids"]
         if len(ids) != 1 or ids[0] in loaded.tokenizer.all_special_ids:
-            raise UserError(f"The word '{word}' is {len(ids)} tokens in this vocabulary; give words that are one.")
+            raise UserError(f"The word '{word}' is {len(ids)} tokens in this vocabulary; give words of one token.")
         found.append(int(ids[0]))
     return found
 
 
-def _choose(
-    free: np.ndarray, counts: np.ndarray | None, others: np.ndarray | None, moved: Any, count: int
+def _select_words(
+    candidates: np.ndarray, counts: np.ndarray | None, other_counts: np.ndarray | None, distances: Any, count: int
 ) -> tuple[list[int], str]:
-    """Choose words to label among the tokens ``free``, and say by what rule."""
+    """Select token ids to label, and return the rule they were selected by."""
     if counts is None:
-        value, rule = moved, "moved most"
-    elif others is None:
+        value, rule = distances, "moved most"
+    elif other_counts is None:
         value, rule = counts, "most frequent in the text"
     else:
-        value, rule = log_odds(counts, others), "highest log-odds against the other text"
-        free = free[counts[free] >= RAREST]
-    free = free if counts is None else free[counts[free] > 0]
-    order = free[np.argsort(-value[free], kind="stable")]
+        value, rule = log_odds(counts, other_counts), "highest log-odds against the other text"
+        candidates = candidates[counts[candidates] >= MIN_COUNT]
+    candidates = candidates if counts is None else candidates[counts[candidates] > 0]
+    order = candidates[np.argsort(-value[candidates], kind="stable")]
     return [int(index) for index in order[:count]], rule
 
 
-def _moved(before: np.ndarray, after: np.ndarray, ordinary: np.ndarray, counts: np.ndarray | None) -> dict[str, Any]:
-    one, other = before[ordinary], after[ordinary]
-    found = {"all": asdict(movement(one, other))}
+def _drift_by_scope(
+    before: np.ndarray, after: np.ndarray, ordinary: np.ndarray, counts: np.ndarray | None
+) -> dict[str, Any]:
+    """Return the drift over each of :data:`SCOPES`."""
+    old, new = before[ordinary], after[ordinary]
+    found = {"all": asdict(embedding_drift(old, new))}
     if counts is not None and counts[ordinary].any():
         seen = counts[ordinary]
-        found |= {"seen": asdict(movement(one, other, seen > 0)), "read": asdict(movement(one, other, seen))}
+        found |= {"seen": asdict(embedding_drift(old, new, seen > 0)), "read": asdict(embedding_drift(old, new, seen))}
     return found
+
+
+def principal_plane(matrices: Sequence[np.ndarray]) -> tuple[list[np.ndarray], tuple[float, float]]:
+    """Project matrices onto the first two principal components of all their rows together.
+
+    One common plane makes the scatter plots comparable. The sign of each axis is chosen so that its largest loading
+    is positive.
+
+    Args:
+        matrices: (tokens, width) each.
+
+    Returns:
+        (tokens, 2) for each matrix, and the fraction of the variance along each axis.
+    """
+    joined = np.concatenate([matrix.astype(float) for matrix in matrices])
+    centre = joined.mean(0)
+    values, vectors = np.linalg.eigh((joined - centre).T @ (joined - centre))
+    axes = vectors[:, ::-1][:, :2]
+    axes = axes * np.sign(axes[np.abs(axes).argmax(0), range(axes.shape[1])])
+    total = max(float(values.sum()), 1e-30)
+    variance = (float(values[-1]) / total, float(values[-2]) / total)
+    return [(matrix.astype(float) - centre) @ axes for matrix in matrices], variance
+
+
+def log_odds(counts: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Return the log-odds ratio of each token between two texts, in standard errors.
+
+    z = (log odds in one text - log odds in the other) / sqrt(1 / (y + 0.5) + 1 / (y' + 0.5)), with 0.5 added to each
+    count (Monroe, Colaresi and Quinn, 2008, with a flat prior). A rare word needs a larger difference than a frequent
+    one.
+
+    Args:
+        counts: Frequency of each token in one text, (tokens,).
+        other: Frequency of each token in the other text, (tokens,).
+    """
+    odds, errors = [], []
+    for values in (counts, other):
+        smoothed = np.asarray(values, dtype=float) + PRIOR
+        odds.append(np.log(smoothed) - np.log(smoothed.sum() - smoothed))
+        errors.append(1 / smoothed)
+    return (odds[0] - odds[1]) / np.sqrt(errors[0] + errors[1])
+
+
+def _draw(result: EmbeddingsResult, folder: Path) -> None:
+    """Write ``embeddings.png`` and ``embeddings.svg`` into a folder."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update({"font.size": 9, "text.parse_math": False, "svg.hashsalt": "acclimate"})
+        figure = _scatter_plot(result)
+        figure.savefig(folder / "embeddings.png", dpi=150)
+        figure.savefig(folder / "embeddings.svg", metadata={"Date": None})
+
+
+def _scatter_plot(result: EmbeddingsResult) -> Figure:
+    """Draw a panel per model in the common plane, with the labelled words and lines to where they were before."""
+    from matplotlib.figure import Figure
+
+    count = len(result.planes)
+    figure = Figure(figsize=(4.2 * count, 4.4), layout="constrained")
+    panels = figure.subplots(1, count, sharex=True, sharey=True, squeeze=False)[0]
+    row_of = {int(index): row for row, index in enumerate(result.shown)}
+    start = result.planes["before"]
+    for axes, (name, plane) in zip(panels, result.planes.items(), strict=True):
+        axes.scatter(plane[:, 0], plane[:, 1], s=3, color="0.7", linewidths=0, rasterized=True)
+        for word, index in result.labels.items():
+            was, now = start[row_of[index]], plane[row_of[index]]
+            if name != "before":
+                axes.plot([was[0], now[0]], [was[1], now[1]], color="C3", linewidth=0.8, alpha=0.6)
+            axes.plot([now[0]], [now[1]], "o", color="C0", markersize=4)
+            axes.annotate(word, (now[0], now[1]), xytext=(3, 3), textcoords="offset points", fontsize=8)
+        drift = result.report["movement"].get(name)
+        axes.set_title(f"{name}: mean distance {drift['all']['distance']:.3f}" if drift else name)
+        axes.grid(alpha=0.25)
+        axes.margins(x=0.16)
+        axes.locator_params(axis="x", nbins=5)
+    first, second = result.report["scatter"]["variance"]
+    panels[0].set_xlabel(f"first principal component ({first:.0%} of the variance)")
+    panels[0].set_ylabel(f"second ({second:.0%})")
+    return figure
+
+
+def embedding_tables(report: dict[str, Any]) -> list[Table | str]:
+    """Return tables for a terminal of 80 columns: drift per model, and per labelled word.
+
+    Args:
+        report: As in ``embeddings.json``.
+    """
+    table = _table("Drift of static embeddings", ["model", "over", "distance", "of norm", "cosine", "per dim"])
+    for name, found in report["movement"].items():
+        for scope, values in found.items():
+            cells = [f"{values['distance']:.4f}", f"{values['share']:.1%}", f"{values['cosine']:.4f}"]
+            table.add_row(name if scope == "all" else "", SCOPES[scope], *cells, f"{values['coordinate']:.5f}")
+    models = list(report["after"])
+    words = _table("Distance of labelled words", ["word", *models])
+    for word, found in report["words"].items():
+        words.add_row(word, *(f"{found['distance'][name]:.4f}" for name in models))
+    note = (
+        "Distance: mean Euclidean distance over rows of the embedding matrix, special tokens excluded; per dim: "
+        f"divided by the square root of the width ({report['width']}). The TAPTER paper reports 0.0576 for TAPT "
+        f"and 0.172 for TAPTER without naming the norm. Labelled words: {report['rule']}."
+    )
+    return [table, *([words] if report["words"] else []), note]
+
+
+def _table(title: str, columns: list[str]) -> Table:
+    import rich.box
+    from rich.table import Table as RichTable
+
+    table = RichTable(title=title, title_justify="left", title_style="bold", box=rich.box.SIMPLE_HEAD)
+    for number, column in enumerate(columns):
+        is_text = number == 0 or column == "over"
+        table.add_column(column, justify="left" if is_text else "right", no_wrap=not is_text, overflow="fold")
+    return table

@@ -1,4 +1,4 @@
-"""`acclimate inspect leakage`: which of the texts that tasks are judged on stand in a corpus or in train splits."""
+"""`acclimate inspect leakage`: dev and test texts of tasks that also occur in a corpus or in train splits."""
 
 from __future__ import annotations
 
@@ -25,54 +25,55 @@ def inspect_leakage(
     text_column: str = "text",
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Look for the dev and test texts of tasks in a corpus, reading it once, and in the train split of each task.
+    """Search a corpus, in one pass, and the train split of each task for the dev and test texts of the tasks.
 
     Args:
-        corpus: Files, folders, globs or data sets of the hub, or a :class:`acclimate.corpus.Corpus`; None looks in
-            train splits alone.
-        tasks: Folders of labelled tasks, or loaded ones.
+        corpus: Files, folders, globs or data sets of the hub, or a :class:`acclimate.corpus.Corpus`; None searches
+            the train splits alone.
+        tasks: Folders of labelled tasks, or loaded tasks.
         out: JSON file to write; None writes nothing.
-        rules: What counts as found.
-        text_column: Where the text is in tables and JSON lines.
-        progress: Show a bar.
+        rules: Matching rules.
+        text_column: Column that holds the text in tables and JSON lines.
+        progress: Show a progress bar.
 
     Returns:
-        ``documents`` and ``flagged``, how many were read and how many hold a text; ``texts``, a row for each task and
-        split, as :class:`acclimate.corpus.contamination.ContaminationReport` counts; ``examples``; ``digests`` of the
-        documents, for
-        :meth:`acclimate.corpus.Corpus.without`; ``train``, the same of the train split of each task, whose rows count
-        the two texts of a pair as one, and of a question its passage; and the ``rules``. Without a
-        corpus there are ``train`` and ``rules`` alone.
+        ``documents`` and ``flagged``: number of documents read, and of those that contain a text; ``texts``: a row
+        per task and split, with the counts of :class:`acclimate.corpus.contamination.ContaminationReport`;
+        ``examples``; ``digests`` of the flagged documents, for :meth:`acclimate.corpus.Corpus.without`; ``train``:
+        the same for the train split of each task, where the two texts of a pair count as one and a question counts
+        as its passage; and ``rules``. Without a corpus only ``train`` and ``rules`` are present.
 
     Raises:
-        UserError: If a source or a task cannot be read, two tasks have the same name, or none has a text.
+        UserError: If a source or a task cannot be read, two tasks have the same name, or no task has dev or test
+            texts.
     """
     rules = rules or MatchRules()
     loaded = [load_task(task) if isinstance(task, str | Path) else task for task in tasks]
     if len({task.name for task in loaded}) < len(loaded):
-        raise UserError("Two of the tasks have the same name; look at them one by one, or rename a folder.")
+        raise UserError("Two tasks have the same name; rename a folder, or inspect them one at a time.")
     groups = {(task.name, split): texts for task in loaded for split, texts in evaluation_texts(task).items()}
     if not groups:
-        raise UserError("There is no text to look for; give the folder of a task with --task.")
+        raise UserError("There are no dev or test texts to search for; give the folder of a task with --task.")
     report: dict[str, Any] = {"acclimate": __version__, "rules": asdict(rules)}
     if corpus is not None:
         source = as_corpus(corpus, text_column)
         numbered = {str(number): texts for number, texts in enumerate(groups.values())}
         found = find_contamination(source, numbered, rules, progress=progress)
-        places = {str(number): {"task": task, "split": split} for number, (task, split) in enumerate(groups)}
+        labels = {str(number): {"task": task, "split": split} for number, (task, split) in enumerate(groups)}
         report |= {
             "corpus": source.report.sources,
-            **summarize_contamination(found.as_dict(), places),
+            **summarize_contamination(found.as_dict(), labels),
             "digests": found.digests,
         }
-    report["train"] = [_in_train(task, rules, progress) for task in loaded]
+    report["train"] = [_search_train_split(task, rules, progress) for task in loaded]
     if out is not None:
         write_json(out, report)
     return report
 
 
-def _in_train(task: Any, rules: MatchRules, progress: bool) -> dict[str, Any]:
-    judged = item_texts(task)
-    train = judged.pop("train", [])
-    found = find_contamination(train, judged, rules, progress=progress)
-    return summarize_contamination(found.as_dict(), {split: {"task": task.name, "split": split} for split in judged})
+def _search_train_split(task: Any, rules: MatchRules, progress: bool) -> dict[str, Any]:
+    evaluated = item_texts(task)
+    train = evaluated.pop("train", [])
+    found = find_contamination(train, evaluated, rules, progress=progress)
+    labels = {split: {"task": task.name, "split": split} for split in evaluated}
+    return summarize_contamination(found.as_dict(), labels)

@@ -1,4 +1,4 @@
-"""`acclimate inspect masks`: what each way to mask would hide in a text."""
+"""`acclimate inspect masks`: preview of what masking strategies hide in a text."""
 
 from __future__ import annotations
 
@@ -9,44 +9,51 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from acclimate.corpus import Corpus, tokenize
+from acclimate.corpus import Corpus, TokenDataset, tokenize
 from acclimate.corpus.stop_words import read_stop_words
+from acclimate.device import choose_precision, default_device, preserve_rng_state, to_device
 from acclimate.errors import UserError, check_positive
 from acclimate.files import atomic_folder, check_replaceable, write_json, write_text
-from acclimate.inspect.important import NAME as SELECTIVE
-from acclimate.inspect.important import selective_masking
-from acclimate.inspect.mask_counts import count_masks
+from acclimate.inspect.mask_summary import count_masks, render_page
 from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, Masking, Strategy, get
-from acclimate.masking.preview import preview_tokens
+from acclimate.masking.preview import find_importance_store, preview_tokens
+from acclimate.masking.token_importance_store import TokenImportanceStore
+from acclimate.models import attach, load_language_model
 from acclimate.models.loading import load_tokenizer
 from acclimate.training.batches import Collator
+from acclimate.training.inputs import open_task
+from acclimate.training.method import AdaptContext, Method
+from acclimate.training.method import get as get_method
 from acclimate.training.options import check_seed
 from acclimate.version import __version__
 
 REPORT, PAGE = "masks.json", "masks.html"
-SHOWN_BY_DEFAULT = ("random", "whole-word", "span", "span-merge")
-TOKENS_AT_ONCE = 8192
-GOOD_SAMPLE = 12
-"""Tokens that a text should have to be shown."""
+DEFAULT_MASKINGS = ("random", "whole-word", "span", "span-merge")
+SELECTIVE = "selective"
+BATCH_TOKENS = 8192
+MIN_SAMPLE_TOKENS = 12
+"""Texts with fewer tokens are shown only if there are not enough longer ones."""
 
 
 def parse_masking(text: str, rate: float) -> Strategy:
-    """Make a strategy from ``NAME`` or ``"NAME parameter=value ..."``.
+    """Create a strategy from ``NAME`` or ``"NAME parameter=value ..."``.
 
     Raises:
-        UserError: If it is not that, or there is no such strategy or parameter.
+        UserError: If the syntax, the name or a parameter is invalid.
     """
+    error = UserError(f"--masking expects NAME or 'NAME parameter=value ...', not '{text}'.")
     try:
         name, *parts = shlex.split(text)
-    except ValueError as error:
-        raise UserError(f"--masking wants NAME, or 'NAME parameter=value', not '{text}'.") from error
+    except ValueError:
+        raise error from None
     settings = {}
     for part in parts:
         key, sign, value = part.partition("=")
         if not sign or not key:
-            raise UserError(f"--masking wants NAME, or 'NAME parameter=value', not '{text}'.")
+            raise error
         settings[key] = value
     return get(name, rate, **settings)
 
@@ -57,7 +64,7 @@ def inspect_masks(
     corpus: str | Path | Sequence[str | Path] | Corpus,
     out: str | Path | None = None,
     *,
-    maskings: Sequence[str] | Mapping[str, Masking] = SHOWN_BY_DEFAULT,
+    maskings: Sequence[str] | Mapping[str, Masking] = DEFAULT_MASKINGS,
     task: Any = None,
     settings: Mapping[str, Any] | None = None,
     mask_rate: float = MASK_RATE,
@@ -70,70 +77,70 @@ def inspect_masks(
     precision: str = "auto",
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Mask a text in several ways, show some of it, and count over more of it.
+    """Mask a text with several strategies; show samples and compute statistics.
 
     Args:
-        model: A model folder or a name on the hub; without a task only its tokenizer is read.
+        model: Model folder or hub name. Without a task only its tokenizer is loaded.
         corpus: Text files, folders or globs, or a :class:`acclimate.corpus.Corpus`.
-        out: Folder for ``masks.json`` and ``masks.html``; None writes nothing.
-        maskings: Names, each perhaps with parameters as ``"lexicon-first lexicon=words.txt"``; or maskings by label.
-        task: A labelled task or its folder. With it selective masking is shown, too, and what is important to the
-            task is marked in every text. Its classifiers are trained as in an adaptation, and kept in the same cache.
+        out: Output directory for ``masks.json`` and ``masks.html``; None writes nothing.
+        maskings: Names, optionally with parameters, such as ``"lexicon-first lexicon=words.txt"``; or masking
+            strategies by label.
+        task: A labelled task or its folder. It adds selective masking, and marks the tokens that are important to the
+            task in every sample. The classifiers are trained as in an adaptation and share its cache.
         settings: Parameters of the method ``selective``.
-        mask_rate: Share of tokens that are chosen, where a masking is given by name.
-        texts: How many texts to show.
-        tokens: Tokens of the beginning of the corpus to count on; the texts that are shown are from them, too.
-        max_length: Tokens of a text at most.
-        seed: Chooses texts and masks; all maskings get the same chance.
-        stop_words: ``english``, ``none``, a file with a word a line, or another language, as ``german``.
-        text_column: Where the text is in tables and JSON lines.
-        precision: Of the classifiers of selective masking.
-        progress: Show bars.
+        mask_rate: Fraction of tokens to mask, for maskings given by name.
+        texts: Number of sample texts.
+        tokens: Number of tokens, from the start of the corpus, for statistics and samples.
+        max_length: Maximum tokens per text.
+        seed: Random seed of samples and masks, the same for all maskings.
+        stop_words: ``english``, ``none``, a file with one word per line, or another language, such as ``german``.
+        text_column: Column that holds the text in tables and JSON lines.
+        precision: Precision of the classifiers of selective masking.
+        progress: Show progress bars.
 
     Returns:
-        Plain values, as in ``masks.json``: ``counts`` of each masking as :func:`count_masks` gives them, and
-        ``samples``, the texts as :func:`preview_tokens` gives them; with a task also ``selective``, the
-        account of its stages.
+        JSON values, as in ``masks.json``: ``counts`` of each masking (:func:`count_masks`); ``samples``
+        (:func:`preview_tokens`); and, with a task, ``selective``, the summary of its stages.
 
     Raises:
-        UserError: If something that was given cannot be used.
+        UserError: If an argument is invalid.
     """
     check_positive(texts=texts, tokens=tokens, max_length=max_length)
     check_seed(seed)
-    made = _labelled(maskings, mask_rate)
-    if not made:
+    strategies = _by_label(maskings, mask_rate)
+    if not strategies:
         raise UserError("Give at least one masking.")
     if settings and task is None:
-        raise UserError("The settings are those of selective masking, which needs a labelled task; give one.")
-    if task is not None and SELECTIVE in made:
-        raise UserError(f"A masking has the label '{SELECTIVE}', which is that of selective masking; give another.")
+        raise UserError("Settings of selective masking need a labelled task; give one with --task.")
+    if task is not None and SELECTIVE in strategies:
+        raise UserError(f"The label '{SELECTIVE}' is reserved when a task is given; choose another label.")
     check_replaceable(out, REPORT, "previews of masks")
     tokenizer = load_tokenizer(model)
     stops = read_stop_words(stop_words, tokenizer)
     if tokenizer.mask_token_id is None:
-        raise UserError(f"The tokenizer of '{model}' has no mask token, so there is nothing to mask with.")
+        raise UserError(f"The tokenizer of '{model}' has no mask token; choose a masked language model.")
     text = corpus if isinstance(corpus, Corpus) else Corpus(corpus, text_column=text_column)
-    rows = tokenize(text, tokenizer, max_length, max_tokens=tokens, progress=progress)
-    every = [np.asarray(row) for row in rows]
-    shown = _choose(every, texts, seed)
-    about = {label: _about(masking) for label, masking in made.items()}
-    marks, account = None, None
+    dataset = tokenize(text, tokenizer, max_length, max_tokens=tokens, progress=progress)
+    rows = [np.asarray(row) for row in dataset]
+    shown = _choose_samples(rows, texts, seed)
+    about = {label: _describe(masking) for label, masking in strategies.items()}
+    important_tokens, stages = None, None
     if task is not None:
-        method, made[SELECTIVE], marks, account = selective_masking(
-            model, rows, task, settings or {}, seed=seed, precision=precision, progress=progress
+        method, strategies[SELECTIVE], important_tokens, stages = _selective_masking(
+            model, dataset, task, settings or {}, seed=seed, precision=precision, progress=progress
         )
         about[SELECTIVE] = {"summary": method.summary, "paper": method.paper, "settings": method.settings()}
-    collator = Collator.of(tokenizer, next(iter(made.values())), TOKENS_AT_ONCE)
+    collator = Collator.of(tokenizer, next(iter(strategies.values())), BATCH_TOKENS)
     found = []
-    samples: list[dict[str, Any]] = [{"tokens": len(every[index]), "maskings": {}} for index in shown]
-    for label, masking in made.items():
+    samples: list[dict[str, Any]] = [{"tokens": len(rows[index]), "maskings": {}} for index in shown]
+    for label, masking in strategies.items():
         collator = replace(collator, masking=masking)
-        counts = count_masks(collator(every, _rng(seed)), collator.vocabulary, collator.special, stops)
+        counts = count_masks(collator(rows, _rng(seed)), collator.vocabulary, collator.special, stops)
         found.append({"label": label, **about[label], "counts": counts})
         for index, sample in zip(shown, samples, strict=True):
-            (batch,) = collator([every[index]], _rng(seed, index))
+            (batch,) = collator([rows[index]], _rng(seed, index))
             original, masked, labels = (value[0].numpy() for value in (batch.original, batch.masked, batch.labels))
-            important = None if marks is None else marks.of(original) > 0
+            important = None if important_tokens is None else important_tokens.lookup(original) > 0
             sample["maskings"][label] = preview_tokens(
                 original, masked, labels, collator.special, collator.vocabulary, important
             )
@@ -142,22 +149,20 @@ def inspect_masks(
         "model": str(model),
         "sources": text.report.sources,
         "settings": {"mask_rate": mask_rate, "max_length": max_length, "seed": seed, "stop_words": stop_words},
-        "texts": len(every),
+        "texts": len(rows),
         "maskings": found,
         "samples": samples,
-        **({"selective": account} if account else {}),
+        **({"selective": stages} if stages else {}),
     }
     if out is not None:
-        from acclimate.inspect.masks_page import render
-
         with atomic_folder(out) as folder:
             write_json(folder / REPORT, report)
-            write_text(folder / PAGE, render(report))
+            write_text(folder / PAGE, render_page(report))
     return report
 
 
-def _labelled(maskings: Sequence[str] | Mapping[str, Masking], rate: float) -> dict[str, Masking]:
-    """Make the maskings that were named; a label is as short as tells them apart."""
+def _by_label(maskings: Sequence[str] | Mapping[str, Masking], rate: float) -> dict[str, Masking]:
+    """Create the named strategies; each label is the shortest that is unique."""
     if isinstance(maskings, Mapping):
         return dict(maskings)
     made = {text: parse_masking(text, rate) for text in maskings}
@@ -165,7 +170,7 @@ def _labelled(maskings: Sequence[str] | Mapping[str, Masking], rate: float) -> d
     return {masking.name if names.count(masking.name) == 1 else text: masking for text, masking in made.items()}
 
 
-def _about(masking: Masking) -> dict[str, Any]:
+def _describe(masking: Masking) -> dict[str, Any]:
     if isinstance(masking, Strategy):
         return {"summary": masking.summary, "paper": masking.paper, "settings": masking.identity()}
     return {"summary": "", "paper": "", "settings": {}}
@@ -175,7 +180,52 @@ def _rng(*seed: int) -> np.random.Generator:
     return np.random.default_rng(list(seed))
 
 
-def _choose(rows: Sequence[np.ndarray], texts: int, seed: int) -> list[int]:
-    """Return which texts are shown: random ones, short ones only if there are not enough others."""
+def _choose_samples(rows: Sequence[np.ndarray], texts: int, seed: int) -> list[int]:
+    """Return the indices of the sample texts: random, long enough ones first."""
     order = np.random.default_rng([seed, 1]).permutation(len(rows)).tolist()
-    return sorted(order, key=lambda index: len(rows[index]) < GOOD_SAMPLE)[:texts]
+    return sorted(order, key=lambda index: len(rows[index]) < MIN_SAMPLE_TOKENS)[:texts]
+
+
+def _selective_masking(
+    model: str | Path,
+    rows: TokenDataset,
+    task: Any,
+    settings: Mapping[str, Any],
+    *,
+    seed: int,
+    precision: str,
+    progress: bool,
+) -> tuple[Method, Masking, TokenImportanceStore, dict[str, Any]]:
+    """Run the stages of selective masking, or load them from the cache shared with ``adapt``.
+
+    Returns:
+        The method, its masking strategy, the important tokens, and the summary of the stages.
+
+    Raises:
+        UserError: If the task or a parameter is invalid, or no token is important.
+    """
+    method = get_method(SELECTIVE, **settings)
+    labelled = open_task(task)
+    resolved_precision = choose_precision(precision, default_device())
+    with preserve_rng_state():
+        torch.manual_seed(seed)  # a missing head is initialised at random
+        loaded = load_language_model(model)
+    layers = attach(to_device(loaded.model))
+    context = AdaptContext(
+        loaded.model,
+        layers,
+        loaded.tokenizer,
+        rows,
+        get("random"),
+        seed,
+        resolved_precision,
+        progress,
+        task=labelled,
+    )
+    method.prepare(context)
+    masking = method.masking(MASK_RATE)
+    store = find_importance_store(masking)
+    if masking is None or store is None:
+        raise UserError(f"The method '{SELECTIVE}' returned no masking strategy.")
+    (summary,) = context.accounts.values()
+    return method, masking, store, summary

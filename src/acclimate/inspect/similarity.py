@@ -1,9 +1,9 @@
-"""How alike importances are, and how alike they would be by chance.
+"""Similarity of importance scores, compared with chance.
 
-Normalised importances (DGA, Eq. 10) are all positive and nearly half of them large, so that the cosine of two
-independent random ones is high already: about 0.8 for 12 x 12 heads. A cosine of 0.92 between two domains, as in
-Section 4.3 of the paper, says something only beside that number, and beside the cosine of one domain with itself
-under another seed.
+Normalised importance scores (DGA, Eq. 10) are positive and almost half of them are large, so two independent random
+score matrices already have a high cosine similarity: about 0.8 for 12 x 12 heads. A cosine of 0.92 between two
+domains, as in Section 4.3 of the paper, is meaningful only next to that baseline and to the similarity between two
+seeds of one domain.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from torch import Tensor
 from acclimate.updates import normalise_importance
 
 EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
-"""Edges of the bins in which the paper counts heads; the last bin holds its upper edge."""
-MOST_DRAWS = 10_000
-NUMBERS = 20_000_000
-"""Random numbers drawn for one baseline at most; with very many units fewer draws give the same certainty."""
-AT_ONCE = 2_000_000
+"""Edges of the bins in which the paper counts heads. The last bin includes its upper edge."""
+MAX_DRAWS = 10_000
+MAX_NUMBERS = 20_000_000
+"""Maximum random numbers per baseline. With many units, fewer draws give the same precision."""
+CHUNK = 2_000_000
+"""Random numbers held in memory at a time."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean with the range that holds 95 % of the draws."""
+    """Mean and central 95 % range of random draws."""
 
     mean: float
     low: float
@@ -40,28 +41,28 @@ class Spread:
 
 
 def cosines(first: Tensor, second: Tensor) -> Tensor:
-    """Return the cosine of every importance of one stack with every one of another.
+    """Return the cosine similarity of every score matrix of one stack with every one of another.
 
     Args:
         first: (n, layers, units).
         second: (m, layers, units).
 
     Returns:
-        (n, m); zero where one of the two is zero throughout.
+        (n, m); zero where a matrix is all zeros.
     """
     one, two = (torch.nn.functional.normalize(values.flatten(1), dim=1) for values in (first, second))
     return one @ two.T
 
 
 def correlations(first: Tensor, second: Tensor) -> Tensor:
-    """Return Pearson's correlation within each layer, averaged over the layers; zero is what chance gives.
+    """Return Pearson's correlation within layers, averaged over layers; its expectation by chance is zero.
 
     Args:
         first: (n, layers, units), not normalised.
         second: (m, layers, units), not normalised.
 
     Returns:
-        (n, m); a layer whose units are all the same counts as zero.
+        (n, m); a layer with constant scores counts as zero.
     """
     one, two = (
         torch.nn.functional.normalize(values - values.mean(2, keepdim=True), dim=2) for values in (first, second)
@@ -70,7 +71,7 @@ def correlations(first: Tensor, second: Tensor) -> Tensor:
 
 
 def shares(normalised: Tensor) -> Tensor:
-    """Return the share of units in each bin of :data:`EDGES`.
+    """Return the fraction of units in each bin of :data:`EDGES`.
 
     Args:
         normalised: (n, layers, units), between 0 and 1.
@@ -90,38 +91,38 @@ def random_similarity(
     draws: int | None = None,
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
-    """Draw pairs of independent importances and measure them as real ones are measured, after normalisation.
+    """Draw pairs of independent random scores and measure their similarity after the usual normalisation.
 
     Args:
-        layers: Layers of the model.
-        units: Units in a layer: heads, for instance.
+        layers: Number of layers.
+        units: Units per layer, such as heads.
         protect: See :func:`acclimate.updates.normalise_importance`.
-        draws: Pairs; by default up to 10,000, fewer where there are very many units.
-        seed: Of the draws.
+        draws: Number of pairs; by default up to 10,000, fewer for very many units.
+        seed: Random seed.
 
     Returns:
-        For ``"normal"`` and ``"uniform"`` importances: ``draws``, ``cosine`` (mean, low and high of 95 %) and
-        ``shares`` (the same for each bin).
+        For ``"normal"`` and ``"uniform"`` scores: ``draws``, ``cosine`` (mean, and low and high of the central 95 %)
+        and ``shares`` (the same for each bin).
     """
-    draws = draws or max(100, min(MOST_DRAWS, NUMBERS // (2 * layers * units)))
+    draws = draws or max(100, min(MAX_DRAWS, MAX_NUMBERS // (2 * layers * units)))
     generator = torch.Generator().manual_seed(seed)
     found: dict[str, dict[str, Any]] = {}
     for kind, draw in (("normal", torch.randn), ("uniform", torch.rand)):
-        alike: list[Tensor] = []
+        similarities: list[Tensor] = []
         counted: list[Tensor] = []
         left = draws
         while left:
-            now = min(left, max(1, AT_ONCE // (2 * layers * units)))
+            now = min(left, max(1, CHUNK // (2 * layers * units)))
             left -= now
-            # Normalisation goes layer by layer, so all layers of all draws can stand below each other.
+            # Normalisation is per layer, so the layers of all draws can be stacked.
             values = normalise_importance(draw(2 * now * layers, units, generator=generator), protect)
             pairs = values.view(2, now, layers, units)
-            alike.append(torch.cosine_similarity(pairs[0].flatten(1), pairs[1].flatten(1), dim=1))
+            similarities.append(torch.cosine_similarity(pairs[0].flatten(1), pairs[1].flatten(1), dim=1))
             counted.append(shares(pairs[0]))
         bins = torch.cat(counted)
         found[kind] = {
             "draws": draws,
-            "cosine": asdict(Spread.of(torch.cat(alike))),
+            "cosine": asdict(Spread.of(torch.cat(similarities))),
             "shares": [asdict(Spread.of(bins[:, number])) for number in range(bins.shape[1])],
         }
     return found

@@ -1,15 +1,135 @@
-"""What makes training cheaper on a CPU and changes no expectation: done to every model that is going to be trained."""
+"""Faster ways to compute what plain torch computes, chosen once per model.
+
+The rest of acclimate sees only the names below. With ``ACCLIMATE_KERNELS=torch`` all of it is off, and models run on
+plain torch. That is the reference that ``tests/kernels/test_equals_torch.py`` compares with.
+"""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass
+
+import torch
 from torch import nn
+from transformers import TrainerCallback
 
-from acclimate.kernels.dropout import replace_dropout
-from acclimate.kernels.vocabulary import replace_embeddings, replace_projections
+from acclimate.device import Precision
+from acclimate.errors import UserError
+from acclimate.kernels.allocator import MallocTrimCallback
+from acclimate.kernels.attention import eager_attention
+from acclimate.kernels.dropout import FastDropout
+from acclimate.kernels.mixed_precision import BF16Weights
+from acclimate.kernels.unpadding import Unpadded, cut_last_layer
+from acclimate.kernels.vocabulary import deferred_vocabulary_grads, faster_layer
+
+__all__ = ["KERNELS_VARIABLE", "Kernels", "Unpadded", "choose", "cut_last_layer", "eager_attention"]
+
+KERNELS_VARIABLE = "ACCLIMATE_KERNELS"
+"""Environment variable: ``auto`` (the default) picks what suits the device, ``torch`` turns every kernel off."""
+KNOWN_CODE = ("transformers.models.", "transformers.activations", "torch.nn.modules.", "acclimate.")
+"""Where the modules of a model may come from. Remote code may do anything, so its padding is left alone."""
 
 
-def optimize(model: nn.Module) -> None:
-    """Make dropout cheap, and the gradients of embeddings and of the vocabulary projection."""
-    replace_dropout(model)
-    replace_embeddings(model)
-    replace_projections(model)
+@dataclass(frozen=True)
+class Kernels:
+    """The kernels that one model runs with on one device.
+
+    Attributes:
+        device: Type of the device that they were chosen for.
+        unpadding: Run all but attention without padding tokens.
+        last_layer_cut: Compute the end of the last layer only at positions that something reads.
+        eager_attention: Compute attention operation by operation, with a custom backward.
+        fast_dropout: Draw dropout masks with a counter-based generator.
+        vocabulary_grads: Add gradients of embeddings and of the vocabulary projection straight to ``weight.grad``.
+        bf16_weights: In bf16, run on bfloat16 copies of the weights instead of autocast's casts per micro-batch.
+        keep_freed_memory: Keep memory that a step has freed for the next step.
+    """
+
+    device: str
+    unpadding: bool = False
+    last_layer_cut: bool = False
+    eager_attention: bool = False
+    fast_dropout: bool = False
+    vocabulary_grads: bool = False
+    bf16_weights: bool = False
+    keep_freed_memory: bool = False
+
+    def replace_layers(self, model: nn.Module) -> None:
+        """Replace submodules of ``model`` by faster ones with the same parameters, buffers, hooks and attributes."""
+        made: dict[int, nn.Module] = {}  # a module that occurs in two places is replaced by one
+        for parent in list(model.modules()):
+            for name, child in parent._modules.items():
+                kind = None if child is None else self._faster_layer(child)
+                if child is None or kind is None:
+                    continue
+                if id(child) not in made:
+                    faster = made[id(child)] = kind.__new__(kind)
+                    faster.__dict__.update(child.__dict__)
+                setattr(parent, name, made[id(child)])
+
+    def _faster_layer(self, module: nn.Module) -> type[nn.Module] | None:
+        if self.fast_dropout and type(module) is nn.Dropout:
+            return FastDropout
+        return faster_layer(module) if self.vocabulary_grads else None
+
+    def step_context(
+        self, model: nn.Module, precision: Precision, reuse_grad_buffer: bool = False
+    ) -> Callable[[], AbstractContextManager[None]]:
+        """Return a factory of contexts in which the forward and backward passes of a step run.
+
+        When a context ends without an error, the gradients of the step are complete.
+
+        Args:
+            model: The model in training.
+            precision: Precision of the forward pass.
+            reuse_grad_buffer: See :class:`~acclimate.kernels.mixed_precision.BF16Weights`.
+        """
+        lower = precision == "bf16" and self.bf16_weights
+        weights: Callable[[], AbstractContextManager[None]] = (
+            BF16Weights(model, reuse_grad_buffer) if lower else nullcontext
+        )
+
+        @contextmanager
+        def step() -> Iterator[None]:
+            with weights(), deferred_vocabulary_grads():
+                yield
+
+        return step
+
+    def callbacks(self) -> list[TrainerCallback]:
+        """Return the callbacks that a ``Trainer`` needs to run with these kernels."""
+        return [MallocTrimCallback()] if self.keep_freed_memory else []
+
+
+def choose(model: nn.Module, device: torch.device, *, tokenwise: bool, cuttable: bool) -> Kernels:
+    """Choose the kernels for a model. On accelerators, only freed memory of the host is kept: no other was measured.
+
+    Args:
+        model: The model.
+        device: The device that it is going to run on.
+        tokenwise: Whether its architecture processes each token by itself in all but attention.
+        cuttable: Whether its architecture lets :func:`cut_last_layer` in.
+
+    Raises:
+        UserError: If ``ACCLIMATE_KERNELS`` is neither ``auto`` nor ``torch``.
+    """
+    wanted = os.environ.get(KERNELS_VARIABLE) or "auto"
+    if wanted not in ("auto", "torch"):
+        raise UserError(f"{KERNELS_VARIABLE} is '{wanted}'; set it to auto or torch.")
+    if wanted == "torch":
+        return Kernels(device.type)
+    if device.type != "cpu":
+        return Kernels(device.type, keep_freed_memory=True)
+    known = all(type(module).__module__.startswith(KNOWN_CODE) for module in model.modules())
+    return Kernels(
+        device.type,
+        unpadding=tokenwise and known,
+        last_layer_cut=cuttable and known,
+        eager_attention=True,
+        fast_dropout=True,
+        vocabulary_grads=True,
+        bf16_weights=True,
+        keep_freed_memory=True,
+    )

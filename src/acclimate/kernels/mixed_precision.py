@@ -1,93 +1,86 @@
-"""Weights in bfloat16 for the forward and backward of a step, the ones that are trained in float32.
+"""Mixed precision with bfloat16 copies of float32 master weights.
 
-Under autocast every micro-batch casts all weights, and all that lies between two matrix products stays in float32.
-With weights in bfloat16 the weights are cast once a step, and what lies between takes half of the memory traffic.
-
-A weight that stands in for a parameter while a step is read, and the memory that the parameter's gradient goes to.
-
-The gradients of a step are as large as the weights. Fetched anew among the states of every step, and freed after it,
-they leave holes that nothing else fits into: with lowered weights a base model grew by a third within twenty steps. So
-a stand-in can keep that memory for the next step.
+Under autocast every micro-batch casts all weights, and everything between two matrix products stays in float32. With
+bfloat16 copies the weights are cast once per step, and activations take half the memory traffic. Gradients are summed
+in float32, in the master weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
-from acclimate.device import Precision, uses_bf16_weights
-
-MASTER_ATTRIBUTE, BUFFER_ATTRIBUTE = "acclimate_master", "acclimate_room"
-"""Attributes of a stand-in: the parameter whose gradient is wanted, and, if it is to stay, the memory for that."""
+MASTER_ATTRIBUTE, BUFFER_ATTRIBUTE = "acclimate_master", "acclimate_grad_buffer"
+"""Attributes of a copy: its master weight, and the memory that is kept for the gradient of that, if any."""
+CHUNK = 1 << 19
+"""Values cast at a time, so that their copy stays in the cache."""
 
 
 def shadow_copy(parameter: nn.Parameter, dtype: torch.dtype, reuse_grad_buffer: bool = False) -> nn.Parameter:
-    """Return a frozen copy of a parameter in another precision.
+    """Return a frozen copy of a master weight in another precision.
 
     Args:
-        parameter: What it stands in for, and holds.
-        dtype: Of the copy.
-        reuse_grad_buffer: Whether :func:`room_for_gradient` gives the same memory each time. Whoever wants to have a
-            gradient
-            after the step that follows has to copy it then.
+        parameter: The master weight. The copy keeps a reference to it.
+        dtype: Type of the copy.
+        reuse_grad_buffer: Whether :func:`grad_buffer` returns the same memory each time. A gradient that is needed
+            after the next step must then be copied first.
     """
     copy = nn.Parameter(parameter.detach().to(dtype), requires_grad=False)
-    setattr(copy, MASTER_ATTRIBUTE, parameter)  # which also keeps the id from being given to another
+    setattr(copy, MASTER_ATTRIBUTE, parameter)  # the reference also keeps its id from being reused
     if reuse_grad_buffer:
         setattr(copy, BUFFER_ATTRIBUTE, None)
     return copy
 
 
 def master_weight(weight: Tensor) -> Tensor:
-    """Return the parameter that a weight stands in for, or the weight itself."""
-    found: Tensor = getattr(weight, MASTER_ATTRIBUTE, weight)
-    return found
+    """Return the master weight of a shadow copy, or the weight itself if it is not a copy."""
+    master: Tensor = getattr(weight, MASTER_ATTRIBUTE, weight)
+    return master
 
 
 def grad_buffer(weight: Tensor) -> Tensor:
-    """Return memory for the gradient of :func:`master`, with nothing of meaning in it."""
-    parameter = master_weight(weight)
+    """Return uninitialised memory for the gradient of :func:`master_weight`."""
+    master = master_weight(weight)
     if not hasattr(weight, BUFFER_ATTRIBUTE):
-        return torch.empty_like(parameter, requires_grad=False)
-    room: Tensor | None = getattr(weight, BUFFER_ATTRIBUTE)
-    if room is None or room.shape != parameter.shape:
-        room = torch.empty_like(parameter, requires_grad=False)
-        setattr(weight, BUFFER_ATTRIBUTE, room)
-    return room
+        return torch.empty_like(master, requires_grad=False)
+    buffer: Tensor | None = getattr(weight, BUFFER_ATTRIBUTE)
+    if buffer is None or buffer.shape != master.shape:
+        buffer = torch.empty_like(master, requires_grad=False)
+        setattr(weight, BUFFER_ATTRIBUTE, buffer)
+    return buffer
 
 
 def master_grad(weight: Tensor) -> tuple[Tensor, bool]:
-    """Return the gradient of :func:`master`, and whether it was there; else what is in it has no meaning yet."""
-    parameter = master_weight(weight)
-    there = parameter.grad is not None
-    if parameter.grad is None:
-        parameter.grad = grad_buffer(weight)
-    return parameter.grad, there
-
-
-CHUNK = 1 << 19
-"""Values that are cast at a time: their copy stays in the cache."""
+    """Return the gradient tensor of :func:`master_weight`, and whether it holds values or is uninitialised."""
+    master = master_weight(weight)
+    initialised = master.grad is not None
+    if master.grad is None:
+        master.grad = grad_buffer(weight)
+    return master.grad, initialised
 
 
 class BF16Weights:
-    """Swaps the float32 parameters of a model for bfloat16 copies, whose gradients go to the parameters in float32."""
+    """Swaps the float32 parameters of a model for bfloat16 copies whose gradients go to the float32 parameters."""
 
     def __init__(self, model: nn.Module, reuse_grad_buffer: bool = False) -> None:
-        """Swap nothing yet.
+        """Prepare; nothing is swapped yet.
 
         Args:
-            model: Whose weights are lowered.
-            reuse_grad_buffer: Whether the memory of gradients is kept for the next step, which overwrites them.
+            model: The model.
+            reuse_grad_buffer: Whether the next step overwrites the gradient memory of this one. Gradients are as large
+                as the weights; allocated anew among the activations of each step, they fragment the heap, and a base
+                model grew by a third within twenty steps. It does not pay where all activations exist before the
+                first gradient, since the two can then share memory.
         """
-        self._model, self._keeps_room = model, reuse_grad_buffer
+        self._model, self._reuse = model, reuse_grad_buffer
         self._copies: dict[int, nn.Parameter] = {}
 
     @contextmanager
     def __call__(self) -> Iterator[None]:
-        """Read the model with lowered weights; ``backward()`` inside adds to ``grad`` of the float32 parameters."""
+        """Run the model on the copies; ``backward()`` inside adds to ``grad`` of the float32 parameters."""
         swapped: list[tuple[nn.Module, str, nn.Parameter]] = []
         fresh: set[int] = set()
         try:
@@ -102,11 +95,11 @@ class BF16Weights:
                 module._parameters[name] = parameter
 
     def _copy(self, parameter: nn.Parameter, fresh: set[int]) -> nn.Parameter:
-        """Return the copy of a parameter; tied weights share theirs."""
+        """Return the up-to-date copy of a parameter; tied weights share theirs."""
         key = id(parameter)
         copy = self._copies.get(key)
         if copy is None or copy.shape != parameter.shape:
-            copy = self._copies[key] = shadow_copy(parameter, torch.bfloat16, self._keeps_room)
+            copy = self._copies[key] = shadow_copy(parameter, torch.bfloat16, self._reuse)
         elif key not in fresh:
             with torch.no_grad():
                 copy.copy_(parameter)
@@ -118,28 +111,12 @@ class BF16Weights:
         return copy
 
 
-def step_weights(
-    model: nn.Module, precision: Precision, device: torch.device, reuse_grad_buffer: bool = False
-) -> Callable[[], AbstractContextManager[None]]:
-    """Return the context in which forward and backward of a training step run: lowered weights where they pay.
-
-    Args:
-        model: That is trained.
-        precision: Of the forward.
-        device: Of the model.
-        reuse_grad_buffer: As for :class:`LoweredWeights`. It pays where states of one micro-batch after the other are
-            alive
-            beside gradients. Where all states are there before any gradient, the two cannot share memory then.
-    """
-    return BF16Weights(model, reuse_grad_buffer) if uses_bf16_weights(precision, device) else nullcontext
-
-
 def _accumulate_in_master(copy: Tensor) -> None:
-    """Add the gradient of a copy to that of its parameter, in float32: a sum over micro-batches needs the digits."""
-    if copy.grad is None:  # a lookup adds its rows itself
+    """Move the gradient of a copy to its master weight; bfloat16 is too coarse to sum over micro-batches."""
+    if copy.grad is None:  # an embedding or projection that adds its gradient itself
         return
-    total, there = master_grad(copy)
-    if there:
+    total, initialised = master_grad(copy)
+    if initialised:
         _add_in_fp32(total, copy.grad)
     else:
         total.copy_(copy.grad)
@@ -147,7 +124,7 @@ def _accumulate_in_master(copy: Tensor) -> None:
 
 
 def _add_in_fp32(total: Tensor, part: Tensor) -> None:
-    """Add bfloat16 to float32 some rows at a time, so that the float32 copy which torch makes of ``part`` is small."""
+    """Add bfloat16 to float32 some rows at a time, because torch makes a float32 copy of what it adds."""
     rows = max(1, CHUNK // max(1, part[0].numel())) if part.dim() > 1 and len(part) else 0
     if not rows:
         total.add_(part)

@@ -1,4 +1,4 @@
-"""Which tokens are hidden from the model."""
+"""Masking strategies: which tokens the model has to predict, and what replaces them."""
 
 from acclimate.masking.base import (
     IGNORE_INDEX,

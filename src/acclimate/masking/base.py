@@ -1,9 +1,7 @@
-"""What a way to mask gets and gives, and what all of ours share: choose tokens, then corrupt what was chosen.
+"""Interface, base class and registry of masking strategies.
 
-The ways to mask that have a name.
-
-Every module in ``acclimate.masking`` is imported when the list is first read, and so is every entry point of the group
-``acclimate.masking`` in other packages: one file with ``@register`` is all that a new strategy needs.
+A new strategy needs one file with ``@register``: every module of ``acclimate.masking`` is imported when the registry
+is first read, and so is every entry point of the group ``acclimate.masking`` of other packages.
 """
 
 from __future__ import annotations
@@ -25,106 +23,108 @@ from acclimate.masking.words import SubwordTable
 from acclimate.registry import Registry, build_dataclass, hash_user_code
 
 IGNORE_INDEX = -100
-"""The label of a position that no loss reads."""
+"""Label of a position that the loss ignores."""
 MASK_RATE = 0.15
-"""Share of the tokens that are chosen for prediction (Devlin et al., 2019)."""
+"""Default share of the tokens to predict (Devlin et al., 2019)."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """What masking has to know of a tokenizer.
+    """What masking needs to know about a tokenizer.
 
     Attributes:
-        mask_id: The mask token.
-        ordinary: Every id that is not a special token, the ids that may stand in at random: a random padding token
-            would shift RoBERTa's positions.
-        tokenizer: The tokenizer itself, for what asks about words.
-        kept: What strategies have made of the vocabulary, by a key of their own, so that they make it once.
+        mask_id: Id of the mask token.
+        ordinary: All ids but those of special tokens, from which random replacements are drawn. A random padding token
+            would shift the position ids of RoBERTa.
+        tokenizer: The tokenizer, for strategies that use words.
+        cache: What strategies have computed from the vocabulary, by a key of their choice.
     """
 
     mask_id: int
     ordinary: np.ndarray
     tokenizer: PreTrainedTokenizerBase | None = field(default=None, compare=False, repr=False)
-    kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    cache: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
-    def pieces(self) -> SubwordTable:
-        """What each id spells, and whether it begins a word; read when it is first asked for.
+    def subwords(self) -> SubwordTable:
+        """The surface forms and word boundaries of the ids.
 
         Raises:
-            UserError: If the tokenizer marks words in a way that is not known here.
+            UserError: If the tokenizer is not fast, or marks words in an unsupported way.
+            ValueError: If the vocabulary was made without its tokenizer.
         """
         if self.tokenizer is None:
-            raise ValueError("this vocabulary was made without its tokenizer, so it does not know words")
+            raise ValueError("this vocabulary was made without its tokenizer, so its words are unknown")
         return SubwordTable.of(self.tokenizer)
 
 
 class Masking(Protocol):
-    """A way to choose and corrupt tokens."""
+    """A function that chooses tokens and replaces them."""
 
     def __call__(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Corrupt token ids.
+        """Choose tokens and replace them.
 
         Args:
-            ids: Original token ids (rows, tokens), whole texts with their special tokens; they are not changed.
-            text: Number of the text of each token, -1 at padding (rows, tokens); the numbers rise in reading order,
-                and the tokens of a text stand next to each other in one row.
-            allowed: True where a token may be chosen: neither padding nor special (rows, tokens).
-            vocabulary: The mask token, the ordinary ids, and the words.
-            rng: Source of chance.
+            ids: Original token ids (rows, tokens), whole texts with their special tokens; not modified.
+            text: Number of the text of each token, -1 at padding (rows, tokens). The numbers increase in reading
+                order, and the tokens of a text are contiguous in one row.
+            allowed: Whether each token may be chosen: neither padding nor special (rows, tokens).
+            vocabulary: The vocabulary.
+            rng: Random generator.
 
         Returns:
-            The corrupted ids, and the labels: the original id where chosen, else :data:`IGNORE_INDEX`; (rows, tokens).
+            The corrupted ids, and the labels: the original id of a chosen token, else :data:`IGNORE_INDEX`. Both have
+            the shape (rows, tokens).
         """
         ...
 
 
 @dataclass(frozen=True)
 class Strategy(ABC):
-    """A way to mask that has a name: it chooses tokens, and the base class corrupts them.
+    """A registered masking strategy: subclasses choose tokens, this class replaces them.
 
-    Subclasses are frozen dataclasses; their fields are the parameters.
+    Subclasses are frozen dataclasses whose fields are the parameters.
 
     Attributes:
-        rate: Share of tokens that are chosen.
-        mask: Share of the chosen that become the mask token.
-        random: Share of the chosen that become a random ordinary token; the rest stay as they are.
+        rate: Share of the tokens to choose.
+        mask: Share of the chosen tokens to replace with the mask token.
+        random: Share of the chosen tokens to replace with a random token; the others are not changed.
     """
 
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     files: ClassVar[tuple[str, ...]] = ()
-    """Parameters that are paths of files; what the files hold decides, not where they are."""
+    """Parameters that are paths of files; the identity depends on the content of the files."""
 
     rate: float = MASK_RATE
     mask: float = 0.8
     random: float = 0.1
 
     def __post_init__(self) -> None:
-        """Check the shares.
+        """Check the parameters.
 
         Raises:
-            UserError: If one is out of range, or a file is missing.
+            UserError: If a share is out of range or a file is missing.
         """
         if not 0 < self.rate < 1:
             raise UserError(f"mask-rate must be between 0 and 1, not {self.rate}.")
-        if not (self.mask >= 0 and self.random >= 0 and self.mask + self.random <= 1 + 1e-9):  # NaN is none
+        if not (self.mask >= 0 and self.random >= 0 and self.mask + self.random <= 1 + 1e-9):  # also false for NaN
             raise UserError(
-                f"masking: 'mask' ({self.mask:g}) and 'random' ({self.random:g}) are shares of the chosen tokens; "
-                "both must be 0 or more, and at most 1 together."
+                f"masking: 'mask' ({self.mask:g}) and 'random' ({self.random:g}) are shares of the chosen tokens: "
+                "each must be 0 or more, and their sum at most 1."
             )
         for name in self.files:
             path = getattr(self, name)
             if not path or not Path(path).is_file():
-                given = f"there is no {name} '{path}'" if path else f"'{self.name}' wants '{name}'"
-                raise UserError(f"masking: {given}; give a text file with an entry a line.")
+                problem = f"there is no file '{path}' ({name})" if path else f"'{self.name}' needs '{name}'"
+                raise UserError(f"masking: {problem}; give a text file with one entry per line.")
 
     @classmethod
     def build(cls, rate: float, settings: Mapping[str, Any]) -> Self:
-        """Make the strategy from what a user gave; strings are converted to the type of the parameter.
+        """Make the strategy from the parameters that a user gave; strings are converted to the type of the field.
 
         Raises:
             UserError: If a parameter is unknown, or a value does not fit.
@@ -135,29 +135,29 @@ class Strategy(ABC):
     def choose(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> np.ndarray:
-        """Choose tokens, and say which share their fate; for the arguments see :class:`Masking`.
+        """Choose tokens, and group those that are replaced alike; for the arguments see :class:`Masking`.
 
         Returns:
-            For each chosen token the place, counted through all rows, of the token whose fate it shares (its own, or
-            that of the first of its word or span); -1 where not chosen (rows, tokens).
+            The leader of each chosen token: the flat position of the token whose random draw decides how it is
+            replaced. It is its own position, or that of the first token of its word or span. -1 for tokens that are
+            not chosen; (rows, tokens).
         """
 
     def __call__(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Choose tokens and corrupt them; see :class:`Masking`."""
+        """Choose tokens and replace them; see :class:`Masking`."""
         leader = self.choose(ids, text, allowed, vocabulary, rng)
         chosen = leader >= 0
         labels = np.where(chosen, ids, IGNORE_INDEX)
-        # Each word or span has the draw of its first token; what is chosen token by token has the plain draws.
-        fate = rng.random(ids.shape).ravel()[leader]
-        corrupted = np.where(chosen & (fate < self.mask), vocabulary.mask_id, ids)
-        replaced = chosen & (fate >= self.mask) & (fate < self.mask + self.random)
+        draw = rng.random(ids.shape).ravel()[leader]
+        corrupted = np.where(chosen & (draw < self.mask), vocabulary.mask_id, ids)
+        replaced = chosen & (draw >= self.mask) & (draw < self.mask + self.random)
         corrupted[replaced] = rng.choice(vocabulary.ordinary, int(replaced.sum()))
         return corrupted, labels
 
     def identity(self) -> dict[str, Any]:
-        """Return everything that decides what is masked, as plain values; files, and code of your own, by content."""
+        """Return everything that determines the masking, as plain values; files and user code by their content."""
         values = {item.name: getattr(self, item.name) for item in dataclasses.fields(self)}
         for name in self.files:
             values[name] = sha256(Path(values[name]).read_bytes()).hexdigest()[:16]
@@ -166,45 +166,45 @@ class Strategy(ABC):
 
 
 DEFAULT_STRATEGY = "random"
-REGISTRY: Registry[Strategy] = Registry("acclimate.masking", "masking", "ways to mask")
+REGISTRY: Registry[Strategy] = Registry("acclimate.masking", "masking", "masking strategies")
 register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
 
 
 def file_parameters() -> set[str]:
-    """Return the parameters, of any strategy, that are paths of files."""
+    """Return the parameters of all strategies that are paths of files."""
     return {parameter for name in names() for parameter in lookup(name).files}
 
 
 def get(name: str, rate: float = MASK_RATE, /, **settings: Any) -> Strategy:
-    """Make a strategy with its parameters.
+    """Make a registered strategy.
 
     Args:
-        name: Its name.
-        rate: Share of tokens that are chosen.
-        settings: Its other parameters; strings are converted to the type of the parameter.
+        name: Name of the strategy.
+        rate: Share of the tokens to choose.
+        settings: Other parameters; strings are converted to the type of the field.
 
     Raises:
         UserError: If the strategy or a parameter is unknown, or a value does not fit.
     """
     if "rate" in settings:
-        raise UserError("Give the share of tokens that are masked as mask-rate, not as a parameter of the masking.")
+        raise UserError("Give the masking rate as mask-rate, not as a parameter of the masking.")
     return lookup(name).build(rate, settings)
 
 
 def resolve(masking: str | Strategy | None, rate: float, settings: Mapping[str, Any] | None = None) -> Strategy:
-    """Return the strategy that a user named, or the default one.
+    """Return a strategy by name, or as given.
 
     Args:
-        masking: A name, a strategy with its parameters and its own rate, or None for random masking.
-        rate: Share of tokens that are chosen, where a name is given.
-        settings: Parameters, where a name is given.
+        masking: A name, a strategy, which has its own rate and parameters, or None for random masking.
+        rate: Share of the tokens to choose, used with a name.
+        settings: Other parameters, used with a name.
 
     Raises:
-        UserError: If it is not known, or parameters are given twice or do not fit.
+        UserError: If the name is unknown, or parameters are invalid or given twice.
     """
     if isinstance(masking, Strategy):
         if settings:
-            raise UserError("Give parameters in the masking or in masking-settings, not in both.")
+            raise UserError("Give the parameters in the masking or in masking-settings, not in both.")
         return masking
     return get(masking or DEFAULT_STRATEGY, rate, **(settings or {}))
 
@@ -212,10 +212,10 @@ def resolve(masking: str | Strategy | None, rate: float, settings: Mapping[str, 
 def identify(
     masking: str | Strategy | None, rate: float, settings: Mapping[str, Any] | None = None
 ) -> dict[str, Any] | None:
-    """Return what decides what is masked, as plain values; None for the default at that rate, however it is named.
+    """Return everything that determines the masking, as plain values; None for default masking at that rate.
 
     Raises:
-        UserError: As :func:`resolve`; also if a file is missing.
+        UserError: As :func:`resolve`, or if a file is missing.
     """
     chosen = resolve(masking, rate, settings)
     return None if chosen == get(DEFAULT_STRATEGY, rate) else chosen.identity()

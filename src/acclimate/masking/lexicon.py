@@ -1,9 +1,4 @@
-"""Entries of a word list, found in texts whatever parts a tokenizer cuts them into.
-
-Words of a lexicon before other words.
-
-Named entities before other words.
-"""
+"""Masking of the entries of a word list: terms of a lexicon, or named entities."""
 
 from __future__ import annotations
 
@@ -21,35 +16,35 @@ from acclimate.masking.words import Words
 
 
 def read_entries(path: str | Path) -> list[str]:
-    """Return the words and phrases of a text file, one a line; empty lines and white space around them are left out.
+    """Return the entries of a text file with one word or phrase per line, without blank lines.
 
     Raises:
-        UserError: If the file holds none, or is no text.
+        UserError: If the file has no entry or is not UTF-8.
     """
     try:
         lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except UnicodeDecodeError as error:
-        raise UserError(f"masking: '{path}' is no text in UTF-8; give a text file with an entry a line.") from error
+        raise UserError(f"masking: '{path}' is not UTF-8; give a text file with one entry per line.") from error
     if not (entries := [line.strip() for line in lines if line.strip()]):
-        raise UserError(f"masking: '{path}' is empty; give a text file with an entry a line.")
+        raise UserError(f"masking: '{path}' is empty; give a text file with one entry per line.")
     return entries
 
 
 class LexiconMatcher:
-    """Entries as sequences of words; of several that begin at the same word the longest counts."""
+    """Finds entries in texts as sequences of words; of several entries at the same word it takes the longest."""
 
-    def __init__(self, entries: Sequence[str], vocabulary: Vocabulary, *, fold: bool) -> None:
-        """Cut entries into words as the tokenizer cuts texts, and with its capitals and accents.
+    def __init__(self, entries: Sequence[str], vocabulary: Vocabulary, *, ignore_case: bool) -> None:
+        """Split the entries into words, with the tokenizer.
 
         Args:
-            entries: Words or phrases; one with a word that the vocabulary cannot write is left out.
-            vocabulary: With its tokenizer.
-            fold: Whether capitals do not matter.
+            entries: Words or phrases. An entry with an unknown token is left out.
+            vocabulary: A vocabulary with its tokenizer.
+            ignore_case: Whether to ignore case.
 
         Raises:
-            UserError: If none is left.
+            UserError: If no entry is left.
         """
-        self.fold = fold
+        self.ignore_case = ignore_case
         self._by_first_word: dict[str, list[tuple[str, ...]]] = {}
         assert vocabulary.tokenizer is not None
         special = set(vocabulary.tokenizer.all_special_ids)
@@ -58,12 +53,13 @@ class LexiconMatcher:
             if not ids or not special.isdisjoint(ids):
                 continue
             row = np.array([ids])
-            words = Words.of(row, np.zeros_like(row), np.ones_like(row, dtype=bool), vocabulary.pieces)
-            spelled = tuple(filter(None, words.spelled(row, vocabulary.pieces, fold=fold)))
-            if spelled and spelled not in (known := self._by_first_word.setdefault(spelled[0], [])):
-                known.append(spelled)
+            words = Words.of(row, np.zeros_like(row), np.ones_like(row, dtype=bool), vocabulary.subwords)
+            forms = words.surface_forms(row, vocabulary.subwords, lowercase=ignore_case)
+            entry = tuple(filter(None, forms))
+            if entry and entry not in (known := self._by_first_word.setdefault(entry[0], [])):
+                known.append(entry)
         if not self._by_first_word:
-            raise UserError("masking: no entry of the list can be written with the vocabulary of this tokenizer.")
+            raise UserError("masking: every entry of the list has a token that the tokenizer does not know.")
         for known in self._by_first_word.values():
             known.sort(key=len, reverse=True)
 
@@ -73,50 +69,49 @@ class LexiconMatcher:
         Args:
             words: The words of the texts.
             ids: Original token ids (rows, tokens).
-            vocabulary: What the ids spell.
+            vocabulary: The vocabulary.
 
         Returns:
-            Which words are in an entry, and which of them go on with the entry of the word before (words).
+            Which words belong to an entry, and which of them continue the entry of the previous word; (words,) each.
         """
-        spelled = words.spelled(ids, vocabulary.pieces, fold=self.fold)
-        stretch = np.cumsum(
-            ~words.follows_previous()
-        ).tolist()  # an entry does not reach over special tokens or into a text
-        found, going_on = np.zeros((2, len(words)), dtype=bool)
-        free = 0
-        for at, word in enumerate(spelled):
-            if at < free or word not in self._by_first_word:
+        forms = words.surface_forms(ids, vocabulary.subwords, lowercase=self.ignore_case)
+        # An entry cannot span special tokens or two texts.
+        segment = np.cumsum(~words.follows_previous()).tolist()
+        found, continues = np.zeros((2, len(words)), dtype=bool)
+        end = 0
+        for start, word in enumerate(forms):
+            if start < end or word not in self._by_first_word:
                 continue
             for entry in self._by_first_word[word]:
-                stop = at + len(entry)
-                if tuple(spelled[at:stop]) == entry and stretch[stop - 1] == stretch[at]:
-                    found[at:stop] = True
-                    going_on[at + 1 : stop] = True
-                    free = stop
+                stop = start + len(entry)
+                if tuple(forms[start:stop]) == entry and segment[stop - 1] == segment[start]:
+                    found[start:stop] = True
+                    continues[start + 1 : stop] = True
+                    end = stop
                     break
-        return found, going_on
+        return found, continues
 
 
 def join_entries(
-    path: str, words: Words, ids: np.ndarray, vocabulary: Vocabulary, *, fold: bool
+    path: str, words: Words, ids: np.ndarray, vocabulary: Vocabulary, *, ignore_case: bool
 ) -> tuple[Words, np.ndarray]:
-    """Join the words of each entry of a list to one unit.
+    """Merge the words of each entry of a list into one unit.
 
     Args:
-        path: The list; it is read once for a vocabulary.
+        path: The list, which is read once per vocabulary.
         words: The words of the texts.
         ids: Original token ids (rows, tokens).
-        vocabulary: What the ids spell.
-        fold: Whether capitals do not matter.
+        vocabulary: The vocabulary.
+        ignore_case: Whether to ignore case.
 
     Returns:
-        The units, and which of them are entries (units).
+        The units, and which of them are entries (units,).
     """
-    key = ("phrases", path, fold)
-    if key not in vocabulary.kept:
-        vocabulary.kept[key] = LexiconMatcher(read_entries(path), vocabulary, fold=fold)
-    found, going_on = vocabulary.kept[key].find(words, ids, vocabulary)
-    return words.joined(going_on), found[~going_on]
+    key = ("lexicon", path, ignore_case)
+    if key not in vocabulary.cache:
+        vocabulary.cache[key] = LexiconMatcher(read_entries(path), vocabulary, ignore_case=ignore_case)
+    found, continues = vocabulary.cache[key].find(words, ids, vocabulary)
+    return words.merge(continues), found[~continues]
 
 
 @register(
@@ -126,19 +121,18 @@ def join_entries(
 )
 @dataclass(frozen=True)
 class LexiconFirst(Strategy):
-    """Whole words of a lexicon first; random whole words fill what is left of the rate (Zhai et al., 2024).
+    """Masks terms of a lexicon first, and random whole words until the rate is reached (Zhai et al., 2024).
 
-    An entry of several words is one unit: its tokens are chosen together and share their fate. The paper masks a
-    fifth of the tokens: give ``mask_rate`` 0.2 for that.
+    The tokens of a term of several words are chosen and replaced together. The paper masks 20 % of the tokens; set
+    ``mask_rate`` to 0.2 for that.
 
     Attributes:
-        lexicon: Text file with an entry a line.
-        order: Which entries come first where a text has more of them than the rate allows: ``random`` ones, or those
-            first in the ``text``, as in the released code. By chance is the default: else what stands late in a
-            text full of entries is never masked.
-        share: Probability that an occurrence of an entry comes before other words. With 1, as in the paper, a text
-            full of entries never has another word masked.
-        case: Whether capitals matter; an uncased tokenizer knows none.
+        lexicon: Text file with one term per line.
+        order: Which terms to mask if a text has more than the rate allows: ``random`` ones, or the first in the
+            ``text``, as in the released code. With ``text``, the end of a text with many terms is never masked.
+        share: Probability that an occurrence of a term takes precedence over other words. With 1, as in the paper, no
+            other word of a text with many terms is ever masked.
+        case: Whether to respect case; it makes no difference to an uncased tokenizer.
     """
 
     files: ClassVar[tuple[str, ...]] = ("lexicon",)
@@ -149,21 +143,21 @@ class LexiconFirst(Strategy):
     case: bool = False
 
     def __post_init__(self) -> None:
-        """Check the shares.
+        """Check the parameters.
 
         Raises:
-            UserError: If one is out of range, or the file is missing.
+            UserError: If a share is out of range or the file is missing.
         """
         super().__post_init__()
         if not 0 <= self.share <= 1:
-            raise UserError(f"lexicon-first: 'share' is a probability, from 0 to 1, not {self.share:g}.")
+            raise UserError(f"lexicon-first: 'share' must be a probability between 0 and 1, not {self.share:g}.")
 
     def choose(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> np.ndarray:
-        """Choose entries and words."""
-        words = Words.of(ids, text, allowed, vocabulary.pieces)
-        units, first = join_entries(self.lexicon, words, ids, vocabulary, fold=not self.case)
+        """Choose terms and words."""
+        words = Words.of(ids, text, allowed, vocabulary.subwords)
+        units, first = join_entries(self.lexicon, words, ids, vocabulary, ignore_case=not self.case)
         first &= rng.random(len(units)) < self.share
         rank = rng.random(len(units))
         if self.order == "text":
@@ -178,16 +172,16 @@ class LexiconFirst(Strategy):
 )
 @dataclass(frozen=True)
 class EntityFirst(Strategy):
-    """Entities of a list as wholes, as the entity-level stage of ERNIE masks them (Sun et al., 2019).
+    """Masks whole entities of a list, as in the entity-level stage of ERNIE (Sun et al., 2019).
 
-    The papers find entities with a tagger; here they are the entries of a list. Where a text has more entities than
-    the rate allows, random ones of them are chosen.
+    The papers find entities with a tagger; here they are the entries of a list. If a text has more entities than the
+    rate allows, random ones are chosen.
 
     Attributes:
-        entities: Text file with an entity a line, of one or several words.
-        fill: Whether random whole words fill what is left of the rate. Without them only entities are masked, the
-            salient spans of REALM (Guu et al., 2020), and a text without entities has no masked token.
-        case: Whether capitals matter, as they mostly do in names; an uncased tokenizer knows none.
+        entities: Text file with one entity per line, of one or several words.
+        fill: Whether to mask random whole words, too, until the rate is reached. Without it only entities are masked,
+            as the salient spans of REALM (Guu et al., 2020), and nothing in a text without entities.
+        case: Whether to respect case, as is usual for names; it makes no difference to an uncased tokenizer.
     """
 
     files: ClassVar[tuple[str, ...]] = ("entities",)
@@ -200,7 +194,7 @@ class EntityFirst(Strategy):
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> np.ndarray:
         """Choose entities and words."""
-        words = Words.of(ids, text, allowed, vocabulary.pieces)
-        units, first = join_entries(self.entities, words, ids, vocabulary, fold=not self.case)
+        words = Words.of(ids, text, allowed, vocabulary.subwords)
+        units, first = join_entries(self.entities, words, ids, vocabulary, ignore_case=not self.case)
         taken = sample_words(units, self.rate, rng, first)
         return units.leaders(taken if self.fill else taken & first, ids.shape)

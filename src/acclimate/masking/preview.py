@@ -1,4 +1,4 @@
-"""One masked text as plain values: what was chosen, what became of it, and what of it is important to a task."""
+"""A masked text as plain values, to be shown in reports."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from acclimate.masking.token_importance_store import TokenImportanceStore
 
 Fate = Literal["", "mask", "random", "kept"]
 CLOSING_PUNCTUATION = set(".,;:!?)]}%")
-"""Signs that are shown without a space before them; WordPiece does not know whether there was one."""
+"""Punctuation that is shown without a space before it, since WordPiece does not record whether there was one."""
 
 
 class PreviewToken(TypedDict):
     """A token to show.
 
     Keys:
-        text: Its characters.
-        space: Whether a space stands before it.
-        fate: ``""`` if it was not chosen, else what became of it.
-        became: Characters of the token that stands in its place, if its fate is ``random``.
-        important: True where a token classifier found it important to the end task; left out elsewhere.
+        text: Characters of the original token.
+        space: Whether to show a space before it.
+        fate: ``""`` if the token was not chosen, else how it was replaced.
+        became: Characters of the replacement if ``fate`` is ``random``.
+        important: True if a token classifier found the token important to the end task; otherwise absent.
     """
 
     text: str
@@ -41,43 +41,43 @@ def preview_tokens(
     vocabulary: Vocabulary,
     important: np.ndarray | None = None,
 ) -> list[PreviewToken]:
-    """Put a masked text into plain values.
+    """Return a masked text as plain values.
 
     Args:
-        original: Its token ids (tokens).
-        masked: The corrupted ids (tokens).
-        labels: The original id where the token was chosen, else negative (tokens).
-        special: Ids that are never masked; those at the edges of the text are left out.
-        vocabulary: What the ids spell.
-        important: True where a token is important to the end task (tokens); None where nobody knows.
+        original: The original ids (tokens,).
+        masked: The corrupted ids (tokens,).
+        labels: The original ids of the chosen tokens, negative elsewhere (tokens,).
+        special: Ids that are never masked; those at the start and the end of the text are left out.
+        vocabulary: The vocabulary.
+        important: Whether each token is important to the end task (tokens,); None if unknown.
     """
-    apart = set(map(int, special))
-    ordinary = np.flatnonzero(~np.isin(original, list(apart)))
+    special_ids = set(map(int, special))
+    ordinary = np.flatnonzero(~np.isin(original, list(special_ids)))
     if not len(ordinary):
         return []
     result: list[PreviewToken] = []
-    for place in range(ordinary[0], ordinary[-1] + 1):
-        token, now = int(original[place]), int(masked[place])
+    for position in range(ordinary[0], ordinary[-1] + 1):
+        old, new = int(original[position]), int(masked[position])
         fate: Fate = ""
-        if labels[place] >= 0:
-            fate = "mask" if now == vocabulary.mask_id else "kept" if now == token else "random"
-        text = format_token(token, vocabulary)
-        space = (
-            (token in apart or bool(vocabulary.pieces.spaced[token]))
-            and text not in CLOSING_PUNCTUATION
-            and bool(result)
-        )
-        became = format_token(now, vocabulary) if fate == "random" else ""
-        piece: PreviewToken = {"text": text, "space": space, "fate": fate, "became": became}
-        if important is not None and important[place] and token not in apart:
-            piece["important"] = True
-        result.append(piece)
+        if labels[position] >= 0:
+            fate = "mask" if new == vocabulary.mask_id else "kept" if new == old else "random"
+        text = format_token(old, vocabulary)
+        is_spaced = old in special_ids or bool(vocabulary.subwords.spaced[old])
+        token: PreviewToken = {
+            "text": text,
+            "space": is_spaced and text not in CLOSING_PUNCTUATION and bool(result),
+            "fate": fate,
+            "became": format_token(new, vocabulary) if fate == "random" else "",
+        }
+        if important is not None and important[position] and old not in special_ids:
+            token["important"] = True
+        result.append(token)
     return result
 
 
 def format_token(token: int, vocabulary: Vocabulary) -> str:
-    """Return the characters of a token: the name of a special one, and a sign for bytes that are no characters."""
-    text = vocabulary.pieces.text[token]
+    """Return the characters of a token, or the name of a special token; invalid UTF-8 is shown as U+FFFD."""
+    text = vocabulary.subwords.text[token]
     if text.startswith("\0"):
         name = vocabulary.tokenizer.convert_ids_to_tokens(token) if vocabulary.tokenizer else ""
         return (
@@ -87,9 +87,9 @@ def format_token(token: int, vocabulary: Vocabulary) -> str:
 
 
 def find_importance_store(masking: Any) -> TokenImportanceStore | None:
-    """Return the marks that a masking goes by, also one that is wrapped in others; None if it needs none."""
+    """Return the importance store of a masking, or of one that it wraps; None if there is none."""
     while masking is not None:
-        if isinstance(found := getattr(masking, "marks", None), TokenImportanceStore):
+        if isinstance(found := getattr(masking, "store", None), TokenImportanceStore):
             return found
         masking = getattr(masking, "of", None)
     return None

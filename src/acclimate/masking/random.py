@@ -1,7 +1,4 @@
-"""Random token masking, as BERT does it.
-
-Whole words instead of parts of words.
-"""
+"""Random masking of tokens or of whole words, as in BERT."""
 
 from __future__ import annotations
 
@@ -14,15 +11,15 @@ from acclimate.masking.base import Strategy, Vocabulary, register
 from acclimate.masking.words import Words
 
 
-@register("random", paper="Devlin et al., NAACL 2019", summary="each token by itself, with the same probability")
+@register("random", paper="Devlin et al., NAACL 2019", summary="each token independently, with the same probability")
 @dataclass(frozen=True)
 class RandomMasking(Strategy):
-    """Each allowed token is chosen with probability ``rate``, independently (Devlin et al., 2019)."""
+    """Chooses each token independently with probability ``rate`` (Devlin et al., 2019)."""
 
     def choose(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> np.ndarray:
-        """Choose each token for itself."""
+        """Choose tokens."""
         chosen = allowed & (rng.random(ids.shape) < self.rate)
         return np.where(chosen, np.arange(ids.size).reshape(ids.shape), -1)
 
@@ -34,56 +31,53 @@ def sample_words(
     first: np.ndarray | None = None,
     rank: np.ndarray | None = None,
 ) -> np.ndarray:
-    """Take words of each text in random order until ``rate`` of its tokens are taken.
+    """Choose words of each text, in random order, until ``rate`` of its tokens are chosen.
 
-    The word that goes over that number is taken with the probability that makes the expected number of tokens right.
-    So long words stay in the game in short texts, where rounding down would never take them, and rounding up would
-    mask more than asked for.
+    The word that exceeds this number is chosen with the probability that makes the expected number of tokens exact.
+    Rounding down would never choose a long word in a short text, and rounding up would choose too many tokens.
 
     Args:
         words: Words or longer units.
         rate: Share of the tokens of each text.
-        rng: Source of chance.
-        first: Words that come before all others (words).
-        rank: Order of the words, smallest first; random by default (words).
+        rng: Random generator.
+        first: Whether each word takes precedence over the others (words,).
+        rank: Order of the words, smallest first (words,); random by default.
 
     Returns:
-        Which words are taken (words).
+        Whether each word is chosen (words,).
     """
-    length, last = words.length, len(words)
-    draw, crossing = rng.random((2, last))
-    order = np.lexsort((draw if rank is None else rank, np.zeros(last) if first is None else ~first, words.text))
-    # lexsort keeps the texts in their order, so positions in `order` and in `words` agree on the text.
-    total = np.bincount(words.text, length, minlength=1) if last else np.zeros(1)
-    room = rate * total[words.text]
-    sizes = length[order]
-    reached = np.cumsum(sizes)
-    before = reached - sizes
-    opening = np.flatnonzero(np.diff(words.text, prepend=-1))
-    before = before - np.repeat(before[opening], np.diff(opening, append=last))
-    within = before + sizes <= room + 1e-9
-    over = ~within & (before < room - 1e-9) & (crossing * sizes < room - before)
-    taken = np.zeros(last, dtype=bool)
-    taken[order[within | over]] = True
-    return taken
+    lengths, count = words.lengths, len(words)
+    draw, boundary_draw = rng.random((2, count))
+    order = np.lexsort((draw if rank is None else rank, np.zeros(count) if first is None else ~first, words.text))
+    # The texts keep their order, so position i of `order` belongs to the text of word i.
+    total = np.bincount(words.text, lengths, minlength=1) if count else np.zeros(1)
+    budget = rate * total[words.text]
+    sizes = lengths[order]
+    before = np.cumsum(sizes) - sizes
+    text_starts = np.flatnonzero(np.diff(words.text, prepend=-1))
+    before = before - np.repeat(before[text_starts], np.diff(text_starts, append=count))
+    fits = before + sizes <= budget + 1e-9
+    exceeds = ~fits & (before < budget - 1e-9) & (boundary_draw * sizes < budget - before)
+    chosen = np.zeros(count, dtype=bool)
+    chosen[order[fits | exceeds]] = True
+    return chosen
 
 
 @register(
     "whole-word",
     paper="Devlin et al., update of 2019; Cui et al., TASLP 2021",
-    summary="words at random, all of their tokens",
+    summary="whole words at random",
 )
 @dataclass(frozen=True)
 class WholeWordMasking(Strategy):
-    """Words in random order, all of their tokens, until ``rate`` of the tokens of a text are chosen.
+    """Chooses random whole words until ``rate`` of the tokens of a text are chosen.
 
-    The released code of BERT skips words that do not fit into the rounded number of tokens, so that words of several
-    tokens are never masked in short texts; see :func:`sample_words` for what is done here.
+    The released code of BERT skips words that do not fit into the rounded number of tokens, so it never masks a word
+    of several tokens in a short text; see :func:`sample_words` for the rule used here.
 
     Attributes:
-        fate: What becomes the mask token or a random one together: all tokens of a ``word``, or each ``token`` for
-            itself, as in the released code. By words is the default: a word of which a part is left to be seen is no
-            hidden word.
+        fate: Whether the tokens of a ``word`` are replaced alike, or each ``token`` independently, as in the released
+            code. The latter can leave a part of the word visible.
     """
 
     fate: Literal["word", "token"] = "word"
@@ -92,5 +86,5 @@ class WholeWordMasking(Strategy):
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> np.ndarray:
         """Choose words."""
-        words = Words.of(ids, text, allowed, vocabulary.pieces)
+        words = Words.of(ids, text, allowed, vocabulary.subwords)
         return words.leaders(sample_words(words, self.rate, rng), ids.shape, together=self.fate == "word")

@@ -1,6 +1,6 @@
-"""One n-gram of each text: the text without it, and the n-gram alone (InfoWord, Kong et al., ICLR 2020).
+"""Rewritten texts for views of a batch: without an n-gram, the n-gram alone, or without certain tokens.
 
-Texts without some of their tokens.
+The n-grams are those of InfoWord (Kong et al., ICLR 2020).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from acclimate.masking.base import Vocabulary
 
 
 class Rewriting(ABC):
-    """A way to write the texts of a batch, beside the original and the corrupted one, that a view can ask for.
+    """A version of the texts of a batch that a view can read, besides the original and the corrupted one.
 
-    Equal rewritings are made once a batch, so subclasses are frozen dataclasses. All rewritings of a text get the
-    same seed: two that begin with the same draw agree on it, in whatever batch the text stands.
+    Equal rewritings are computed once per batch, so subclasses are frozen dataclasses. All rewritings of a text get
+    the same seed, whichever batch it is in: two that begin with the same random draw agree on it.
     """
 
     full: ClassVar[bool] = True
-    """False if the rewritten texts are much shorter than the texts, so that reading them costs next to nothing."""
+    """Whether the rewritten texts are about as long as the originals; False if they cost almost nothing to read."""
 
     @abstractmethod
     def __call__(
@@ -33,13 +33,13 @@ class Rewriting(ABC):
 
         Args:
             ids: Original token ids (rows, tokens).
-            text: Number of the text of each token, -1 at padding (rows, tokens); the numbers rise in reading order.
-            allowed: True where a token is neither padding nor special (rows, tokens).
-            vocabulary: The mask token and the ordinary ids.
-            seeds: Source of chance of each text (texts).
+            text: Number of the text of each token, -1 at padding (rows, tokens), increasing in reading order.
+            allowed: Whether each token is neither padding nor special (rows, tokens).
+            vocabulary: The vocabulary.
+            seeds: Random seed of each text (texts,).
 
         Returns:
-            Ids and text numbers of the rewritten texts, any number of rows and tokens, every text still there.
+            Ids and text numbers of the rewritten texts, with any number of rows and tokens. No text is left out.
         """
 
 
@@ -52,15 +52,14 @@ def positions_by_text(text: np.ndarray) -> list[np.ndarray]:
 
 @dataclass(frozen=True)
 class NGramSampler:
-    """Draws one n-gram a text: its length from a rounded normal distribution, its place uniformly.
+    """Draws one n-gram per text: its length from a rounded normal distribution, its position uniformly.
 
-    At least one token of the text stays outside the n-gram: a text that is all n-gram would say nothing about it. A
-    text with fewer than two ordinary tokens therefore has none.
+    At least one token remains outside as context, so a text with fewer than two ordinary tokens has no n-gram.
 
     Attributes:
         mean: Mean length in tokens.
-        deviation: Standard deviation of the length.
-        longest: Longest n-gram; the shortest is one token.
+        deviation: Standard deviation of the length in tokens.
+        longest: Maximum length in tokens; the minimum is 1.
     """
 
     mean: float = 5.0
@@ -68,44 +67,49 @@ class NGramSampler:
     longest: int = 10
 
     def draw(self, text: np.ndarray, allowed: np.ndarray, seeds: Sequence[int]) -> np.ndarray:
-        """Return where the n-grams are, with a seed for each text: boolean, of the shape of ``text``.
+        """Return which tokens are in an n-gram, of the shape of ``text``.
 
-        A special token between ordinary ones, such as an unknown word, may be part of an n-gram.
+        A special token between ordinary ones, such as an unknown word, can be part of an n-gram.
+
+        Args:
+            text: Number of the text of each token (rows, tokens).
+            allowed: Whether each token is neither padding nor special (rows, tokens).
+            seeds: Random seed of each text (texts,).
         """
         inside = np.zeros(text.size, dtype=bool)
         free = allowed.ravel()
-        for place, seed in zip(positions_by_text(text), seeds, strict=True):
+        for positions, seed in zip(positions_by_text(text), seeds, strict=True):
             rng = np.random.default_rng(seed)
-            wanted = int(np.clip(np.rint(rng.normal(self.mean, self.deviation)), 1, self.longest))
-            share = rng.random()
-            ordinary = np.flatnonzero(free[place])
+            drawn_length = int(np.clip(np.rint(rng.normal(self.mean, self.deviation)), 1, self.longest))
+            drawn_start = rng.random()
+            ordinary = np.flatnonzero(free[positions])
             if len(ordinary) < 2:
                 continue
             first, body = ordinary[0], ordinary[-1] - ordinary[0] + 1
-            length = min(wanted, body - 1)
-            start = first + int(share * (body - length + 1))
-            inside[place[start : start + length]] = True
+            length = min(drawn_length, body - 1)
+            start = first + int(drawn_start * (body - length + 1))
+            inside[positions[start : start + length]] = True
         return inside.reshape(text.shape)
 
 
 @dataclass(frozen=True)
 class MaskNGram(Rewriting):
-    """The original text with the mask token in place of each token of the n-gram; same shape as the original."""
+    """The original text with each token of the n-gram replaced by the mask token; same shape as the original."""
 
     ngrams: NGramSampler = NGramSampler()
 
     def __call__(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Hide the n-gram of each text."""
+        """Mask the n-gram of each text."""
         return np.where(self.ngrams.draw(text, allowed, seeds), vocabulary.mask_id, ids), text
 
 
 @dataclass(frozen=True)
 class ExtractNGram(Rewriting):
-    """The n-gram of each text between the special tokens that open and close the text; one short row a text.
+    """The n-gram of each text between the special tokens at its start and end, one short row per text.
 
-    A text without an n-gram leaves its special tokens, or all of itself if it has no ordinary token.
+    A text without an n-gram keeps only its special tokens, or all of its tokens if it has no others.
     """
 
     full: ClassVar[bool] = False
@@ -115,32 +119,31 @@ class ExtractNGram(Rewriting):
     def __call__(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Cut out the n-gram of each text."""
+        """Extract the n-gram of each text."""
         inside, free, flat = self.ngrams.draw(text, allowed, seeds).ravel(), allowed.ravel(), ids.ravel()
         rows = []
-        for place in positions_by_text(text):
-            ordinary = np.flatnonzero(free[place])
-            kept = inside[place]
+        for positions in positions_by_text(text):
+            ordinary = np.flatnonzero(free[positions])
+            kept = inside[positions]
             if len(ordinary):
                 kept[: ordinary[0]] = True
                 kept[ordinary[-1] + 1 :] = True
-            rows.append(flat[place[kept]] if kept.any() else flat[place])
+            rows.append(flat[positions[kept]] if kept.any() else flat[positions])
         width = max((len(row) for row in rows), default=0)
-        # What stands at padding has no meaning, so any id will do.
-        alone = np.zeros((len(rows), width), dtype=ids.dtype)
+        extracted = np.zeros((len(rows), width), dtype=ids.dtype)
         number = np.full((len(rows), width), -1, dtype=text.dtype)
         for index, row in enumerate(rows):
-            alone[index, : len(row)] = row
+            extracted[index, : len(row)] = row
             number[index, : len(row)] = index
-        return alone, number
+        return extracted, number
 
 
 @dataclass(frozen=True)
 class DropTokens(Rewriting):
-    """The original text, certain tokens unseen: they count as padding, so nothing attends to them.
+    """The original text with certain tokens turned into padding, which no token attends to.
 
     Attributes:
-        tokens: Their ids; they stand at the end of a text, so that the places of the others stay as they are.
+        tokens: Ids of these tokens. They must be at the end of a text, so that the positions of the others remain.
     """
 
     tokens: tuple[int, ...]
@@ -148,5 +151,5 @@ class DropTokens(Rewriting):
     def __call__(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, seeds: Sequence[int]
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Take the tokens out of their texts."""
+        """Turn the tokens into padding."""
         return ids, np.where(np.isin(ids, self.tokens), -1, text)

@@ -1,7 +1,4 @@
-"""The control: as many tokens of each text as another strategy masks, but any tokens.
-
-Static masking: what becomes of a text is drawn once, as in a corpus that is masked before the training.
-"""
+"""Maskings made from other maskings: a count-matched random control, and static masking."""
 
 from __future__ import annotations
 
@@ -17,13 +14,14 @@ from acclimate.masking.rewriting import positions_by_text
 from acclimate.masking.token_importance_store import hash_text
 
 
-@register("random-same-count", summary="as many tokens of each text as another strategy masks, at random: a control")
+@register("random-same-count", summary="as many tokens of each text as another strategy, at random: a control")
 @dataclass(frozen=True)
 class RandomSameCount(Strategy):
-    """As many tokens of each text as another strategy chooses, drawn at random, with its shares of fates.
+    """Chooses as many tokens of each text as another strategy does, at random, and replaces them like it.
 
-    A comparison with plain random masking mixes up which tokens are masked with how many of each text are; this one
-    does not. Make it with :meth:`like`; by name, ``of`` names the other strategy, and all other parameters are its.
+    A comparison with plain random masking confounds which tokens are masked with how many; this control does not. Make
+    it with :meth:`matching`. By name, ``of`` is the name of the other strategy, and all other parameters are passed
+    to that.
 
     Attributes:
         of: The other strategy.
@@ -32,21 +30,21 @@ class RandomSameCount(Strategy):
     of: Masking = field(default_factory=WholeWordMasking)
 
     @classmethod
-    def like(cls, other: Masking) -> RandomSameCount:
-        """Return the control of a strategy; of a masking that is none, with the usual shares of fates."""
+    def matching(cls, other: Masking) -> RandomSameCount:
+        """Return the control of another masking, with its replacement shares, or the default ones if it has none."""
         if isinstance(other, Strategy):
             return cls(other.rate, other.mask, other.random, other)
         return cls(of=other)
 
     @classmethod
     def build(cls, rate: float, settings: Mapping[str, Any]) -> Self:
-        """Make it from what a user gave: ``of`` and the parameters of the strategy that it names.
+        """Make the control from ``of``, the name of the other strategy, and the parameters of that.
 
         Raises:
-            UserError: If these do not fit.
+            UserError: If a parameter is unknown, or a value does not fit.
         """
-        own = dict(settings)
-        other = get(str(own.pop("of", WholeWordMasking.name)), rate, **own)
+        parameters = dict(settings)
+        other = get(str(parameters.pop("of", WholeWordMasking.name)), rate, **parameters)
         return cls(rate, other.mask, other.random, other)
 
     def choose(
@@ -54,33 +52,33 @@ class RandomSameCount(Strategy):
     ) -> np.ndarray:
         """Choose tokens."""
         if isinstance(self.of, Strategy):
-            others = self.of.choose(ids, text, allowed, vocabulary, rng) >= 0
+            chosen_by_other = self.of.choose(ids, text, allowed, vocabulary, rng) >= 0
         else:
-            others = self.of(ids, text, allowed, vocabulary, rng)[1] != IGNORE_INDEX
-        place = np.flatnonzero(allowed)
-        number = text.ravel()[place]
-        wanted = np.bincount(number, others.ravel()[place], minlength=1)
-        order = np.lexsort((rng.random(len(place)), number))
-        # Places come text by text, so the rank within a text is the distance from its first token.
-        rank = np.arange(len(place)) - np.searchsorted(number, number)
+            chosen_by_other = self.of(ids, text, allowed, vocabulary, rng)[1] != IGNORE_INDEX
+        positions = np.flatnonzero(allowed)
+        number = text.ravel()[positions]
+        counts = np.bincount(number, chosen_by_other.ravel()[positions], minlength=1)
+        order = np.lexsort((rng.random(len(positions)), number))
+        # Positions are sorted by text, so the rank within a text is the distance from its first token.
+        rank = np.arange(len(positions)) - np.searchsorted(number, number)
         leader = np.full(ids.shape, -1)
-        taken = place[order[rank < wanted[number]]]
-        leader.ravel()[taken] = taken
+        chosen = positions[order[rank < counts[number]]]
+        leader.ravel()[chosen] = chosen
         return leader
 
     def identity(self) -> dict[str, Any]:
-        """Return what decides what is masked; of another masking than our strategies only its representation."""
+        """Return what determines the masking; an unregistered other masking is represented by its ``repr``."""
         other = self.of.identity() if isinstance(self.of, Strategy) else repr(self.of)
         return {"name": self.name, "rate": self.rate, "mask": self.mask, "random": self.random, "of": other}
 
 
 @dataclass(frozen=True)
 class StaticMasking:
-    """Masks a text the same way whenever it is read: all chance comes from a seed and the content of the text.
+    """Masks a text the same way every time: the random draws depend only on the seed and the content of the text.
 
     Attributes:
-        of: How texts are masked.
-        seed: Of the run.
+        of: The masking to apply.
+        seed: Random seed.
     """
 
     of: Masking
@@ -89,12 +87,12 @@ class StaticMasking:
     def __call__(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Corrupt each text by itself; see :class:`acclimate.masking.Masking`."""
+        """Mask each text separately; see :class:`acclimate.masking.Masking`."""
         flat, free = ids.ravel(), allowed.ravel()
         corrupted, labels = flat.copy(), np.full(flat.shape, IGNORE_INDEX, dtype=flat.dtype)
-        for place in positions_by_text(text):
-            words = flat[None, place]
-            chance = np.random.default_rng([self.seed, hash_text(words[0])])
-            new = self.of(words, np.zeros_like(words), free[None, place], vocabulary, chance)
-            corrupted[place], labels[place] = new[0][0], new[1][0]
+        for positions in positions_by_text(text):
+            row = flat[None, positions]
+            text_rng = np.random.default_rng([self.seed, hash_text(row[0])])
+            masked_row, label_row = self.of(row, np.zeros_like(row), free[None, positions], vocabulary, text_rng)
+            corrupted[positions], labels[positions] = masked_row[0], label_row[0]
         return corrupted.reshape(ids.shape), labels.reshape(ids.shape)

@@ -1,4 +1,4 @@
-"""One short file for each paper; the list of methods is made from the files in this folder."""
+"""Adaptation methods, one file or folder per paper; every module here is imported and registers its methods."""
 
 from acclimate.training.method import Method, get, lookup, names, register
 

@@ -1,4 +1,4 @@
-"""MLM with adapters: only small bottlenecks learn (Houlsby et al., ICML 2019)."""
+"""MLM with bottleneck adapters and a frozen model (Houlsby et al., ICML 2019)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -12,15 +12,15 @@ from acclimate.training.method import AdaptContext
 @register("mlm-adapter", paper="Houlsby et al., ICML 2019", summary="MLM that trains bottleneck adapters only")
 @dataclass
 class MLMAdapter(Method):
-    """Minimise the masked-LM loss over the weights of adapters, everything else frozen.
+    """Masked language modelling that trains adapters and freezes all other weights.
 
-    An adapter, h + W_up gelu(W_down h), stands behind the output projection of each attention and each feed-forward.
-    In the end task everything learns. A nonlinear adapter cannot be folded into the layer before it, so the result is
-    not a model that ``transformers`` alone could run; its folder says so and stops loaders that do not know adapters,
-    since leaving them out silently would measure the model that was not adapted.
+    An adapter, h + W_up gelu(W_down h), follows the output projection of each attention and each feed-forward block.
+    Fine-tuning on an end task trains all weights. A nonlinear adapter cannot be folded into the layer before it, so
+    plain ``transformers`` cannot run the result. Its folder is written so that other loaders fail: if they ignored the
+    adapters, they would silently return the base model.
 
-    The released code of DGA has a bottleneck of 128, a second nonlinearity and no start near the identity; this is
-    the paper's.
+    The released code of DGA instead uses a bottleneck of 128, a second nonlinearity and no near-identity
+    initialisation; this implementation follows the paper.
 
     Attributes:
         size: Width of the bottleneck.
@@ -31,11 +31,11 @@ class MLMAdapter(Method):
     size: int = 64
 
     def __post_init__(self) -> None:
-        """Check the width."""
+        """Validate the width."""
         check_positive(size=self.size)
 
     def prepare(self, run: AdaptContext) -> None:
-        """Put the adapters in and freeze the rest."""
+        """Insert the adapters and freeze all other weights."""
         run.model.requires_grad_(False)
         for parameter in add_adapters(run.model, run.layers, self.size, run.seed):
             parameter.requires_grad_(True)

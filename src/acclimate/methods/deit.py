@@ -6,44 +6,46 @@ from typing import Literal
 from acclimate.errors import check_not_negative
 from acclimate.methods import Method, register
 from acclimate.modules import virtual_ids
-from acclimate.objectives import BatchObjective, MaskedLM, Objective, TokenDistillation
+from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TokenDistillation
 from acclimate.training.method import AdaptContext
 
 
 @register(
     "mlm-deit",
     paper="Touvron et al., ICML 2021; Ke et al., EMNLP 2022",
-    summary="MLM, with a distillation token that learns the frozen original's representation of the text",
+    summary="MLM plus a distillation token that is trained to match the frozen base model's text representation",
 )
 @dataclass
 class MLMWithDistillationToken(Method):
     """L = L_MLM + weight x mean over texts of D(pool(f0(x)), h_token).
 
-    The token stands at the end of every text, also in the end task, where the classifier reads the first token as it
-    does for every model: what the distillation token is for there, the paper does not say.
+    f0 is the frozen base model, pool the mean over tokens, and h_token the hidden state of the distillation token.
+    That token is appended to every text, in the end task as well. The classifier still reads the first token; the
+    paper does not say how the end task uses the distillation token.
 
     Attributes:
-        weight: Of the distillation.
-        distance: D; see :class:`acclimate.objectives.TokenDistillation`.
+        weight: Weight of the distillation loss.
+        distance: D, one of ``"divergence"``, ``"cosine"`` and ``"squared"``; see
+            :class:`acclimate.objectives.TokenDistillation`.
     """
 
     weight: float = 1.0
     distance: Literal["divergence", "cosine", "squared"] = "divergence"
 
     def __post_init__(self) -> None:
-        """Check the weight, and start without a token: :meth:`prepare` knows it."""
+        """Validate the weight."""
         check_not_negative(weight=self.weight)
-        self._token = -1
+        self._token = -1  # set by `prepare`
 
     @property
     def virtual_tokens(self) -> int:
-        """The distillation token."""
+        """One: the distillation token."""
         return 1
 
     def prepare(self, run: AdaptContext) -> None:
-        """Find the token."""
+        """Look up the id of the distillation token."""
         (self._token,) = virtual_ids(run.tokenizer)
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the MLM loss and the distillation."""
-        return [MaskedLM(), TokenDistillation(self._token, self.weight, self.distance)]
+        """Return the MLM loss and the distillation loss."""
+        return [LanguageModelling(), TokenDistillation(self._token, self.weight, self.distance)]

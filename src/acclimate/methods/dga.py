@@ -11,7 +11,7 @@ from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.models import Part
 from acclimate.models.gates import parse_parts
-from acclimate.objectives import BatchObjective, GeneralKnowledgeContrast, MaskedLM, Objective
+from acclimate.objectives import BatchObjective, GeneralKnowledgeContrast, LanguageModelling, Objective
 from acclimate.training.importance import measure_importance, summarise_importance
 from acclimate.training.method import AdaptContext
 from acclimate.updates import SoftMask, normalise_importance
@@ -20,33 +20,37 @@ from acclimate.updates import SoftMask, normalise_importance
 @register(
     "dga",
     paper="Ke et al., EMNLP 2022",
-    summary="soft-masks attention heads by importance, and contrasts general with full knowledge",
+    summary="MLM that protects important attention heads, plus a contrast between general and full knowledge",
 )
 @dataclass
 class DGA(Method):
-    """L = L_MLM + contrast_weight x L_contrast (Eq. 16), heads learning in proportion to 1 - importance (Eq. 9).
+    """L = L_MLM + contrast_weight x L_contrast (Eq. 16); heads are updated in proportion to 1 - importance (Eq. 9).
 
-    The ablations of the paper's Table 3 are ``contrast_weight=0``, ``importance="random"``, ``knowledge="domain"``
-    and other ``parts``.
+    The ablations of the paper's Table 3 are ``contrast_weight=0``, ``importance="random"``, ``knowledge="domain"`` and
+    other values of ``parts``.
 
     Attributes:
-        contrast_weight: The paper's lambda; 0 leaves the contrast out, and with it two of the three readings.
-        temperature: Of the contrast (Eq. 15).
-        parts: What is measured, gated and protected, as letters with commas: H attention heads, I intermediate and
-            O output units of the feed-forward, E features of the embedding.
-        importance: Measured by ``"dropout"`` (Eq. 5 to 8), or drawn at ``"random"`` before normalisation.
-        importance_tokens: Tokens of domain text on which importance is measured, at most (paper: 1.64 M).
-        importance_error: Measuring stops when the standard error of the normalised importances is this small; 0 reads
-            all, as the paper does. The default is not the paper's: it reads a fifth to an eighth of the text, and the
-            scores range from 0 to 1 (docs/analyses.md).
-        importance_reads: Whether the divergence of Eq. 8 is taken between hidden states or vocabulary distributions.
+        contrast_weight: The paper's lambda. 0 omits the contrastive loss and two of the three forward passes.
+        temperature: Temperature of the contrastive loss (Eq. 15).
+        parts: Units that are measured, gated and protected, as letters separated by commas: H attention heads,
+            I intermediate and O output units of the feed-forward block, E embedding features.
+        importance: ``"dropout"`` measures importance (Eq. 5 to 8); ``"random"`` draws it uniformly before
+            normalisation.
+        importance_tokens: Maximum tokens of domain text that importance is measured on (paper: 1.64 million).
+        importance_error: Measuring stops once the standard error of the normalised importance is below this value; 0
+            reads all of ``importance_tokens``, as the paper does. The default is a deviation from the paper that reads
+            a fifth to an eighth of the text; importance ranges from 0 to 1 (docs/analyses.md).
+        importance_reads: Outputs that the divergence of Eq. 8 compares: ``"hidden"`` states or vocabulary
+            ``"logits"``.
         protect: ``"unusual"`` is Eq. 10, which protects the least important units of a layer as strongly as the most
-            important; ``"important"`` keeps only the upper side.
-        mask_on: ``"update"`` scales what the optimiser does; ``"gradient"`` is the letter of Eq. 9 and of the
-            released code, and does almost nothing under Adam.
-        contrast_tokens: ``"masked"`` contrasts readings of the corrupted text, one of which the MLM loss reads
-            anyway: three readings. ``"original"`` (released code) reads the uncorrupted text three times more.
-        knowledge: What general knowledge is contrasted with: ``"full"``, or ``"domain"`` (gates 1 - importance).
+            important ones; ``"important"`` protects only the most important ones.
+        mask_on: ``"update"`` scales the optimizer's change of a weight. ``"gradient"`` scales the gradient as Eq. 9
+            and the released code do, which has almost no effect under Adam.
+        contrast_tokens: ``"masked"`` contrasts representations of the masked text, one of which the MLM loss needs
+            anyway: three forward passes in total. ``"original"`` (released code) adds three passes over the original
+            text.
+        knowledge: Representations that are contrasted with general knowledge: ``"full"`` (no gates), or ``"domain"``
+            (gates of 1 - importance).
     """
 
     contrast_weight: float = 1.0
@@ -62,43 +66,45 @@ class DGA(Method):
     knowledge: Literal["full", "domain"] = "full"
 
     def __post_init__(self) -> None:
-        """Check the numbers, and start without importances: :meth:`prepare` measures them."""
+        """Validate the numbers and their combination."""
         check_positive(temperature=self.temperature, importance_tokens=self.importance_tokens)
         check_not_negative(contrast_weight=self.contrast_weight, importance_error=self.importance_error)
         if not self.parts:
-            raise UserError("parts is empty, so there is nothing to protect; name some of H, I, O and E.")
+            raise UserError("parts is empty; give one or more of H, I, O and E.")
         if not self.contrast_weight and self.knowledge == "domain":
-            raise UserError("knowledge=domain is about the contrast, and contrast_weight=0 leaves that out.")
-        self._mask: SoftMask | None = None
+            raise UserError("knowledge=domain has no effect with contrast_weight=0, which omits the contrastive loss.")
+        self._mask: SoftMask | None = None  # this and the importance are set by `prepare`
         self._importance: dict[str, Tensor] | None = None
 
     def prepare(self, run: AdaptContext) -> None:
-        """Measure the importances on a part of the domain text, or take them from the cache."""
+        """Measure the importance of each unit on a sample of the domain text, or read it from the cache."""
         units = run.units(self.parts)
-        how: dict[str, Any] = {"measured": self.importance}
+        about: dict[str, Any] = {"measured": self.importance}
         if self.importance == "random":
-            chance = torch.Generator().manual_seed(run.seed)
-            raw = {part: torch.rand(len(of), of[0].units, generator=chance) for part, of in units.items()}
+            generator = torch.Generator().manual_seed(run.seed)
+            raw = {
+                part: torch.rand(len(layers), layers[0].units, generator=generator) for part, layers in units.items()
+            }
         else:
             limits = self.importance_tokens, self.importance_reads, self.importance_error
-            found = measure_importance(run, units, *limits)
-            raw = found.raw
-            how |= {"tokens": found.read, "standard_error": found.error}
+            measured = measure_importance(run, units, *limits)
+            raw = measured.raw
+            about |= {"tokens": measured.read, "standard_error": measured.error}
         self._importance = {
             part: normalise_importance(values.to(run.device), self.protect) for part, values in raw.items()
         }
-        run.accounts["importance.json"] = summarise_importance(raw, self._importance, **how)
+        run.accounts["importance.json"] = summarise_importance(raw, self._importance, **about)
         self._mask = SoftMask(units, self._importance, on=self.mask_on)
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the MLM loss and, unless its weight is zero, the contrast."""
+        """Return the MLM loss and, unless its weight is zero, the contrastive loss."""
         assert self._importance is not None, "prepare first"
         if not self.contrast_weight:
-            return [MaskedLM()]
+            return [LanguageModelling()]
         contrast = GeneralKnowledgeContrast(
             self._importance, self.temperature, self.contrast_weight, self.contrast_tokens, self.knowledge
         )
-        return [MaskedLM(), contrast]
+        return [LanguageModelling(), contrast]
 
     def update_rule(self) -> SoftMask | None:
         """Return the soft mask."""

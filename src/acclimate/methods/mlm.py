@@ -8,7 +8,7 @@ from acclimate.methods import Method, register
 @register(
     "mlm",
     paper="Gururangan et al., ACL 2020",
-    summary="goes on with masked language modelling on the domain text: the usual baseline",
+    summary="continued masked language modelling on the domain text, the usual baseline",
 )
 @dataclass
 class MLM(Method):

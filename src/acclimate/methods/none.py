@@ -1,4 +1,4 @@
-"""No adaptation: the model as it came, the base of every comparison."""
+"""No adaptation: the base model, which every comparison includes."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -6,9 +6,9 @@ from typing import ClassVar
 from acclimate.methods import Method, register
 
 
-@register("none", summary="no adaptation: the base of every comparison")
+@register("none", summary="no adaptation: the base model, the reference of every comparison")
 @dataclass
 class NoAdaptation(Method):
-    """Leave the model as it is."""
+    """Leave the base model unchanged."""
 
     trains: ClassVar[bool] = False

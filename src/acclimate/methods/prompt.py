@@ -1,4 +1,4 @@
-"""MLM with a soft prompt: only learned vectors behind each text learn (Lester et al., EMNLP 2021)."""
+"""MLM with a soft prompt: learned vectors after each text, with a frozen model (Lester et al., EMNLP 2021)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -11,19 +11,20 @@ from acclimate.updates import FreezeOtherRows
 
 
 @register(
-    "mlm-prompt", paper="Lester et al., EMNLP 2021", summary="MLM that trains a soft prompt behind each text only"
+    "mlm-prompt", paper="Lester et al., EMNLP 2021", summary="MLM that trains only a soft prompt appended to each text"
 )
 @dataclass
 class MLMPrompt(Method):
-    """Minimise the masked-LM loss over the vectors of a prompt, the model frozen; in the end task both learn.
+    """Masked language modelling that trains the vectors of a soft prompt; fine-tuning on a task trains all weights.
 
-    The prompt stands at the end, as in the DGA paper; ContinualLM has it in front, and the code of DGA sends it
-    through the embedding layer twice. Here its vectors are entries of the vocabulary that the tokenizer appends, so
-    that the result is an ordinary model folder.
+    The prompt follows the text, as in the DGA paper. (ContinualLM prepends it, and the code of DGA passes it through
+    the embedding layer twice.) Its vectors are vocabulary entries that the tokenizer appends to every text, so the
+    result is an ordinary model folder.
 
     Attributes:
-        length: Vectors of the prompt.
-        start: Where they start: at ``"vocabulary"`` vectors drawn at random, or ``"uniform"`` in -0.5 to 0.5 (code).
+        length: Number of prompt vectors.
+        start: Initialisation: ``"vocabulary"`` copies embeddings of random tokens, ``"uniform"`` (released code) draws
+            from -0.5 to 0.5.
     """
 
     learning_rate: ClassVar[float] = 0.3
@@ -32,27 +33,27 @@ class MLMPrompt(Method):
     start: Literal["vocabulary", "uniform"] = "vocabulary"
 
     def __post_init__(self) -> None:
-        """Check the length, and start without a rule: :meth:`prepare` makes it."""
+        """Validate the length."""
         check_positive(length=self.length)
-        self._rule: FreezeOtherRows | None = None
+        self._rule: FreezeOtherRows | None = None  # set by `prepare`
 
     @property
     def virtual_tokens(self) -> int:
-        """The prompt."""
+        """Number of prompt vectors."""
         return self.length
 
     @property
     def virtual_start(self) -> Literal["vocabulary", "uniform"]:
-        """See ``start``."""
+        """Initialisation of the prompt vectors."""
         return self.start
 
     def prepare(self, run: AdaptContext) -> None:
-        """Freeze everything but the rows of the prompt in the embedding table."""
+        """Freeze everything except the prompt's rows of the embedding table."""
         run.model.requires_grad_(False)
         table = run.model.get_input_embeddings().weight
         table.requires_grad_(True)
         self._rule = FreezeOtherRows(table, virtual_ids(run.tokenizer))  # type: ignore[arg-type]
 
     def update_rule(self) -> FreezeOtherRows | None:
-        """Return the rule that keeps the rest of the table."""
+        """Return the rule that freezes the other rows of the embedding table."""
         return self._rule

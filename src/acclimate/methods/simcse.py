@@ -1,30 +1,32 @@
-"""MLM+SimCSE: two dropout draws of a text against all other texts (baseline of Ke et al., EMNLP 2022)."""
+"""MLM+SimCSE: contrast between two dropout masks of the same text (baseline of Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
-from acclimate.objectives import BatchObjective, MaskedLM, Objective, TextContrast
+from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TextContrast
 
 
 @register(
     "mlm-simcse",
     paper="Gao et al., EMNLP 2021; Ke et al., EMNLP 2022",
-    summary="MLM, with two dropout draws of each text contrasted with all other texts",
+    summary="MLM plus a contrast between two dropout masks of a text, with all other texts as negatives",
 )
 @dataclass
 class MLMWithSimCSE(Method):
-    """L = L_MLM + weight x mean over i of -log( e^(cos(z_i, z_i') / t) / sum_j e^(cos(z_i, z_j') / t) ).
+    """L = L_MLM + weight x mean over texts i of -log( e^(cos(z_i, z_i') / t) / sum_j e^(cos(z_i, z_j') / t) ).
 
-    z and z' are mean-pooled readings of a text under two dropout draws; negatives are the other texts of the step.
+    z_i and z_i' are mean-pooled representations of text i under two dropout masks. The negatives are the other texts
+    in the step.
 
     Attributes:
-        weight: Of the contrast (released code of DGA: 1).
+        weight: Weight of the contrastive loss (released code of DGA: 1).
         temperature: t (Gao et al.: 0.05).
-        tokens: ``"original"`` reads the clean text twice beside the MLM loss; ``"masked"`` contrasts readings of the
-            corrupted text, one of which the MLM loss reads anyway: two readings instead of three. That is DGA without
-            its soft mask and its general negatives, whose default is ``"masked"``, too.
+        tokens: ``"original"`` encodes the original text twice, in addition to the MLM forward pass. ``"masked"``
+            contrasts representations of the masked text, one of which the MLM loss needs anyway: two forward passes
+            instead of three. With ``"masked"``, the method is DGA (by its defaults) without the soft mask and without
+            the negatives from general knowledge.
     """
 
     weight: float = 1.0
@@ -32,10 +34,10 @@ class MLMWithSimCSE(Method):
     tokens: Literal["original", "masked"] = "original"
 
     def __post_init__(self) -> None:
-        """Check the temperature."""
+        """Validate the weight and the temperature."""
         check_not_negative(weight=self.weight)
         check_positive(temperature=self.temperature)
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the MLM loss and the contrast."""
-        return [MaskedLM(), TextContrast(self.weight, self.temperature, self.tokens)]
+        """Return the MLM loss and the contrastive loss."""
+        return [LanguageModelling(), TextContrast(self.weight, self.temperature, self.tokens)]

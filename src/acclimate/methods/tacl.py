@@ -1,30 +1,30 @@
-"""MLM+TaCL: masked tokens find their place in the frozen original (baseline of Ke et al., EMNLP 2022)."""
+"""MLM+TaCL: token-level contrast between the model and the frozen base model (baseline of Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
-from acclimate.objectives import BatchObjective, MaskedLM, Objective, TokenAwareContrast
+from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TokenAwareContrast
 
 
 @register(
     "mlm-tacl",
     paper="Su et al., NAACL 2022; Ke et al., EMNLP 2022",
-    summary="MLM, with each masked token contrasted with the tokens of its text in the frozen original",
+    summary="MLM plus a contrast between each masked token and the frozen base model's tokens of the same text",
 )
 @dataclass
 class MLMWithTaCL(Method):
-    """L = L_MLM + weight x mean over masked i of -log( e^(s(h_i, r_i) / t) / sum_j e^(s(h_i, r_j) / t) ).
+    """L = L_MLM + weight x mean over masked tokens i of -log( e^(s(h_i, r_i) / t) / sum_j e^(s(h_i, r_j) / t) ).
 
-    h is the model's reading of the corrupted text, r the frozen original's reading of the clean one; j runs over the
-    tokens of the same text.
+    h_i is the model's hidden state for token i of the masked text, r_i the frozen base model's hidden state for token
+    i of the original text. j runs over the tokens of that text.
 
     Attributes:
-        weight: Of the contrast (released code of DGA: 1).
+        weight: Weight of the contrastive loss (released code of DGA: 1).
         temperature: t (TaCL: 0.01).
-        similarity: s, ``"cosine"`` (default of TaCL), or ``"dot"`` (released code of DGA; take temperature 1).
-        positions: The mean goes over the ``"masked"`` tokens (TaCL), or over the ``"unmasked"`` (released code).
+        similarity: s, ``"cosine"`` (TaCL) or ``"dot"`` (released code of DGA; use temperature 1).
+        positions: Tokens that the mean runs over: ``"masked"`` (TaCL) or ``"unmasked"`` (released code of DGA).
     """
 
     weight: float = 1.0
@@ -33,10 +33,13 @@ class MLMWithTaCL(Method):
     positions: Literal["masked", "unmasked"] = "masked"
 
     def __post_init__(self) -> None:
-        """Check the temperature."""
+        """Validate the weight and the temperature."""
         check_not_negative(weight=self.weight)
         check_positive(temperature=self.temperature)
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the MLM loss and the contrast."""
-        return [MaskedLM(), TokenAwareContrast(self.weight, self.temperature, self.similarity, self.positions)]
+        """Return the MLM loss and the contrastive loss."""
+        return [
+            LanguageModelling(),
+            TokenAwareContrast(self.weight, self.temperature, self.similarity, self.positions),
+        ]

@@ -1,33 +1,34 @@
-"""MLM+TACO: neighbours share their context (baseline of Ke et al., EMNLP 2022)."""
+"""MLM+TACO: contrast between the contextual parts of neighbouring tokens (baseline of Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
-from acclimate.objectives import BatchObjective, ContextContrast, MaskedLM, Objective
+from acclimate.objectives import BatchObjective, ContextContrast, LanguageModelling, Objective
 
 
 @register(
     "mlm-taco",
     paper="Fu et al., ACL 2022; Ke et al., EMNLP 2022",
-    summary="MLM, with the context part of each token contrasted with a neighbour's and those of other texts",
+    summary="MLM plus a contrast between the context vectors of neighbouring tokens, with other texts as negatives",
 )
 @dataclass
 class MLMWithTACO(Method):
-    """L = L_MLM + weight x mean over t of -log( e(g_t, g_p) / (e(g_t, g_p) + sum_n e(g_t, g_n)) ).
+    """L = L_MLM + weight x mean over tokens t of -log( e(g_t, g_p) / (e(g_t, g_p) + sum_n e(g_t, g_n)) ).
 
-    g = h - e is what the context added to a token: last hidden state less the output of the embedding layer.
-    e(a, b) = exp(cos(a, b) / temperature); p is a random neighbour, n runs over random tokens of other texts. The
-    gradient goes through g_t only.
+    g = h - e is the contextual part of a token: its last hidden state minus the output of the embedding layer.
+    e(a, b) = exp(cos(a, b) / temperature). The positive p is a random neighbour of t, and n runs over random tokens of
+    other texts. The gradient flows through g_t only.
 
     Attributes:
-        weight: Of the contrast (TACO: 1).
-        temperature: Of the cosines (TACO: 0.07).
-        window: A neighbour is at most half of it away (TACO: 5, so two tokens to either side).
-        negatives: Tokens of other texts (TACO: 50).
-        tokens: ``"masked"`` (TACO) is the reading of the MLM loss; ``"original"`` (released code of DGA) reads the
-            clean text once more.
+        weight: Weight of the contrastive loss (TACO: 1).
+        temperature: Temperature of the cosines (TACO: 0.07).
+        window: Width of the window that neighbours are drawn from, an odd number of tokens centred on the token
+            (TACO: 5, so up to two tokens to either side).
+        negatives: Number of negative tokens, drawn from other texts (TACO: 50).
+        tokens: ``"masked"`` (TACO) uses the MLM forward pass; ``"original"`` (released code of DGA) adds a forward
+            pass over the original text.
     """
 
     weight: float = 1.0
@@ -37,15 +38,17 @@ class MLMWithTACO(Method):
     tokens: Literal["masked", "original"] = "masked"
 
     def __post_init__(self) -> None:
-        """Check the window and what must be positive."""
+        """Validate the window and the numbers."""
         check_not_negative(weight=self.weight)
         check_positive(temperature=self.temperature, negatives=self.negatives)
         if self.window < 3 or self.window % 2 == 0:
-            raise UserError(f"window must be odd and at least 3, not {self.window}: its middle is the token itself.")
+            raise UserError(
+                f"window must be an odd number of at least 3, since it is centred on a token: {self.window}."
+            )
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the MLM loss and the contrast."""
+        """Return the MLM loss and the contrastive loss."""
         return [
-            MaskedLM(),
+            LanguageModelling(),
             ContextContrast(self.weight, self.temperature, self.window, self.negatives, self.tokens),
         ]

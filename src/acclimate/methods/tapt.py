@@ -1,4 +1,4 @@
-"""Task-adaptive pre-training, alone and after that on the domain (Gururangan et al., ACL 2020)."""
+"""Task-adaptive pre-training, alone or after domain-adaptive pre-training (Gururangan et al., ACL 2020)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -12,17 +12,17 @@ from acclimate.training.method import Stage
 @register(
     "tapt",
     paper="Gururangan et al., ACL 2020",
-    summary="MLM on the texts of the end task's train split, or on a text like them",
+    summary="MLM on the training texts of the end task, or on similar text",
 )
 @dataclass
 class TAPT(Method):
-    """Masked language modelling on the text of a task, never on its dev or test text.
+    """Masked language modelling on the training texts of a task, never on its dev or test texts.
 
-    The paper trains 100 epochs with batches of 256 texts and a learning rate of 1e-4. The first and the last are the
-    defaults here, too; the batch is 64 as for every method (``batch_size``).
+    The paper trains for 100 epochs with a batch size of 256 and a learning rate of 1e-4. Epochs and learning rate are
+    the defaults here too; the batch size is 64, as for all methods (``batch_size``).
 
-    Without a task it reads the corpus that it is given: more unlabelled text of the same kind, say (the "curated" TAPT
-    of the paper).
+    Without a task it reads the given corpus, for example more unlabelled text of the same kind (the paper's "curated
+    TAPT").
     """
 
     learning_rate: ClassVar[float] = 1e-4
@@ -32,21 +32,21 @@ class TAPT(Method):
 @register(
     "dapt+tapt",
     paper="Gururangan et al., ACL 2020",
-    summary="MLM on the text of the domain, then on that of the end task's train split",
+    summary="MLM on the domain text, then on the training texts of the end task",
 )
 @dataclass
 class DAPTThenTAPT(Method):
-    """First ``mlm`` on the corpus, then ``tapt`` on the text of the task, from where the first stage ended.
+    """First ``mlm`` on the corpus, then ``tapt`` on the task's texts, starting from the result of the first stage.
 
-    Budget and learning rate of the run (``steps``, ``tokens``, ...) are those of the first stage. Each stage has an
-    optimiser and a warm-up of its own, as two runs one after the other would have.
+    The budget and learning rate of the run (``steps``, ``tokens``, ...) apply to the first stage. Each stage has its
+    own optimizer and warm-up, as in two separate runs.
 
     Attributes:
-        task_epochs: Passes over the text of the task; the paper's 100 unless another limit is set.
-        task_steps: Or optimiser steps.
-        task_tokens: Or tokens.
-        task_minutes: Or minutes.
-        task_learning_rate: Of the second stage; by default what the first has.
+        task_epochs: Epochs of the second stage; the paper's 100 unless another limit is set.
+        task_steps: Maximum optimizer steps of the second stage.
+        task_tokens: Maximum tokens of the second stage.
+        task_minutes: Maximum minutes of the second stage.
+        task_learning_rate: Learning rate of the second stage; defaults to that of the first.
     """
 
     needs_task: ClassVar[bool] = True
@@ -58,11 +58,11 @@ class DAPTThenTAPT(Method):
     task_learning_rate: float | None = None
 
     def __post_init__(self) -> None:
-        """Check the second stage now instead of when the first is done."""
+        """Validate the second stage before the first one runs."""
         given = {name: value for name, value in self.settings().items() if value is not None}
         check_positive(**given)
         if len(given.keys() - {"task_learning_rate"}) > 1:
-            raise UserError("Give one of task_epochs, task_steps, task_tokens and task_minutes.")
+            raise UserError("Give only one of task_epochs, task_steps, task_tokens and task_minutes.")
 
     def stages(self) -> list[Stage]:
         """Return the two adaptations."""

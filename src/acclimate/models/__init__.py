@@ -1,30 +1,40 @@
-"""The only room that knows what a Hugging Face model looks like inside."""
+"""Hugging Face models from the inside: families, loading, attention, gates, batching and saving."""
 
 from acclimate.models.attention import HeadLayer, Projection, attach, head_rows
 from acclimate.models.checkpoints import save_model
-from acclimate.models.encoding import encode, longest_text
+from acclimate.models.encoding import encode
 from acclimate.models.extensions import adapter_size, add_adapters, keep_original
+from acclimate.models.families import kernels_of, language_head, longest_text, use_kernels
 from acclimate.models.gates import PARTS, Part, UnitGroup, gate_units
-from acclimate.models.loading import LoadedModel, head_parameters, language_head, load_masked_lm, load_tokenizer
+from acclimate.models.loading import (
+    LanguageModel,
+    dropout_rates,
+    head_parameters,
+    load_language_model,
+    load_tokenizer,
+)
 
 __all__ = [
     "PARTS",
     "HeadLayer",
-    "LoadedModel",
+    "LanguageModel",
     "Part",
     "Projection",
     "UnitGroup",
     "adapter_size",
     "add_adapters",
     "attach",
+    "dropout_rates",
     "encode",
     "gate_units",
     "head_parameters",
     "head_rows",
     "keep_original",
+    "kernels_of",
     "language_head",
-    "load_masked_lm",
+    "load_language_model",
     "load_tokenizer",
     "longest_text",
     "save_model",
+    "use_kernels",
 ]

@@ -1,14 +1,14 @@
-"""The attention function that every model runs while `acclimate` works on it: gates on heads, packed rows.
+"""The attention function that models run under acclimate: gates on heads, packed rows, unpadded rows.
 
-It is registered with ``transformers`` under the name ``acclimate``; models pick it by name and pass unknown keyword
-arguments of their ``forward`` through to it, so no model needs a change.
-
-Where the attention heads of a model are, and which weights belong to each.
+It is registered with ``transformers`` as ``acclimate``, and as ``acclimate_eager`` for the variant that computes
+attention operation by operation. Models pass unknown keyword arguments of their ``forward`` on to it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,19 +16,18 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from acclimate.device import uses_eager_attention
 from acclimate.errors import UserError
-from acclimate.kernels import optimize
-from acclimate.kernels.attention import eager_attention
-from acclimate.kernels.unpadding import Unpadded
+from acclimate.kernels import Kernels, Unpadded, eager_attention
+from acclimate.models.families import FAMILIES, use_kernels
 
-ATTENTION_NAME = "acclimate"
+ATTENTION_NAME, EAGER_ATTENTION_NAME = "acclimate", "acclimate_eager"
 BIAS_CACHE, MASK_CACHE = "acclimate_bias", "acclimate_joined"
 LAYER_INDEX = "acclimate_layer"
-"""Attribute of an attention module: the number of its row in ``head_gates``."""
+"""Attribute of an attention module: its index in ``head_gates``."""
 
 
-def gated_attention(
+def _gated_attention(
+    context_vectors: Callable[..., Tensor],
     module: nn.Module,
     query: Tensor,
     key: Tensor,
@@ -44,21 +43,24 @@ def gated_attention(
 ) -> tuple[Tensor, None]:
     """Multi-head attention whose context vectors are multiplied by gates (DGA, Eq. 5).
 
+    With ``unpadded``, the query, key, value and result have one row of all kept tokens; shapes below are padded ones.
+
     Args:
-        module: The attention module that calls; ``attach`` gave it its number ``acclimate_layer``.
-        query: (rows, heads, tokens, head width); what is said of rows and tokens holds with padding put back.
-        key: (rows, key heads, tokens, head width); fewer heads than queries for grouped-query attention.
-        value: As ``key``.
-        attention_mask: Boolean (rows or 1, 1, tokens, tokens), true where a query may look; or None.
-        dropout: Probability with which an attention weight is dropped.
-        scaling: Factor on the scores; by default 1 / sqrt(head width).
-        head_gates: (layers, rows, heads); 1 leaves a head as it is, 0 silences it.
+        context_vectors: The function that computes attention from query, key, value, mask, scaling and dropout.
+        module: The attention module that calls; :func:`attach` has set its index.
+        query: (rows, heads, tokens, head width).
+        key: (rows, key heads, tokens, head width); fewer heads than ``query`` in grouped-query attention.
+        value: Same shape as ``key``.
+        attention_mask: Boolean (rows or 1, 1, tokens, tokens), true where a query may attend; or None.
+        dropout: Probability that an attention weight is dropped.
+        scaling: Factor on the scores; 1 / sqrt(head width) by default.
+        head_gates: (layers, rows, heads); 1 leaves a head unchanged, 0 silences it.
         block_mask: Boolean (rows, 1, tokens, tokens), true where two tokens belong to the same text.
-        unpadded: How to put padding back into a query, key and value of a single row, for as long as they attend.
+        unpadded: Maps between padded and unpadded rows, if the model runs without padding.
         attention_probe: If given, ``(module, heads, head width)`` of each call is appended to it.
 
     Returns:
-        The context vectors (rows, tokens, heads, head width), and None for the weights, which are not kept.
+        The context vectors (rows, tokens, heads, head width), and None in place of the attention weights.
     """
     if attention_probe is not None:
         attention_probe.append((module, query.shape[1], query.shape[3]))
@@ -66,7 +68,7 @@ def gated_attention(
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
     if unpadded is not None:
-        query, key, value = (_padded(part, unpadded) for part in (query, key, value))
+        query, key, value = (_pad(part, unpadded) for part in (query, key, value))
     mask = attention_mask
     if mask is None and getattr(module, "is_causal", False):  # transformers leaves a plain causal mask to the kernel
         tokens = query.shape[2]
@@ -74,9 +76,9 @@ def gated_attention(
     if block_mask is not None:
         mask = block_mask if mask is None else _combined_mask(mask, block_mask)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    context = _context(query, key, value, mask, scaling, dropout).transpose(1, 2)
+    context = context_vectors(query, key, value, mask, scaling, dropout).transpose(1, 2)
     if unpadded is not None:
-        context = unpadded.close(context.flatten(2)).unflatten(2, context.shape[2:])
+        context = unpadded.remove_padding(context.flatten(2)).unflatten(2, context.shape[2:])
     if head_gates is not None:
         gates = head_gates[getattr(module, LAYER_INDEX)].to(context.dtype)  # (rows, heads)
         gates = gates[:, None] if unpadded is None else gates.index_select(0, unpadded.rows)[None]
@@ -84,47 +86,65 @@ def gated_attention(
     return context.contiguous(), None
 
 
-def _context(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, dropout: float) -> Tensor:
-    """Return the context vectors (rows, heads, tokens, head width), written out or by the fused kernel."""
-    if not uses_eager_attention(query.device):
-        return nn.functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
-        )
-    if torch.is_autocast_enabled("cpu"):  # which knows nothing of a function with its own backward
+def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, dropout: float) -> Tensor:
+    return nn.functional.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
+    )
+
+
+def _eager(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, dropout: float) -> Tensor:
+    if torch.is_autocast_enabled("cpu"):  # autocast does not cast the arguments of a custom autograd function
         query, key, value = (part.to(torch.get_autocast_dtype("cpu")) for part in (query, key, value))
     bias = None if mask is None else _bias(mask, query.dtype)
     return eager_attention(query, key, value, bias, scaling, dropout)
 
 
-def _padded(part: Tensor, unpadded: Unpadded) -> Tensor:
+def _pad(part: Tensor, unpadded: Unpadded) -> Tensor:
     """Return (rows, heads, tokens, head width) from (1, heads, kept, head width)."""
-    return unpadded.open(part.transpose(1, 2).flatten(2)).unflatten(2, (part.shape[1], -1)).transpose(1, 2)
+    return unpadded.add_padding(part.transpose(1, 2).flatten(2)).unflatten(2, (part.shape[1], -1)).transpose(1, 2)
 
 
 def _combined_mask(mask: Tensor, other: Tensor) -> Tensor:
-    """Return where two masks allow it, made once for all layers of a forward: they get the same two."""
-    with_what, made = getattr(mask, MASK_CACHE, (None, None))
-    if made is None or with_what is not other:
-        made = mask & other
-        setattr(mask, MASK_CACHE, (other, made))
-    return made
+    """Return the conjunction of two masks, cached on the first: all layers of a forward pass get the same two."""
+    cached_for, combined = getattr(mask, MASK_CACHE, (None, None))
+    if combined is None or cached_for is not other:
+        combined = mask & other
+        setattr(mask, MASK_CACHE, (other, combined))
+    return combined
 
 
 def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return zero where a query may look and a finite floor elsewhere, made once for all layers of a forward.
+    """Return 0 where a query may attend and the lowest finite number elsewhere, cached on the mask.
 
-    Adding it in place is faster than filling by a mask. A row of padding that sees nothing must give numbers, not NaN,
-    so the floor is finite.
+    The number is finite because a padding row that attends to nothing must not become NaN.
     """
-    made = getattr(mask, BIAS_CACHE, None)
-    if made is None or made.dtype != dtype:
-        made = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
-        setattr(mask, BIAS_CACHE, made)
-    return made
+    bias = getattr(mask, BIAS_CACHE, None)
+    if bias is None or bias.dtype != dtype:
+        bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
+        setattr(mask, BIAS_CACHE, bias)
+    return bias
 
 
+gated_attention = partial(_gated_attention, _sdpa)
 AttentionInterface.register(ATTENTION_NAME, gated_attention)
+AttentionInterface.register(EAGER_ATTENTION_NAME, partial(_gated_attention, _eager))
 AttentionMaskInterface.register(ATTENTION_NAME, sdpa_mask)
+AttentionMaskInterface.register(EAGER_ATTENTION_NAME, sdpa_mask)
+
+
+def use_attention(model: PreTrainedModel, kernels: Kernels) -> None:
+    """Let a model run the gated attention function, in the variant that its kernels ask for.
+
+    Raises:
+        ValueError: If its architecture does not call the attention function of ``transformers``.
+        AttributeError: If its architecture does not know the choice of an attention function.
+    """
+    model.set_attn_implementation(EAGER_ATTENTION_NAME if kernels.eager_attention else ATTENTION_NAME)
+
+
+def uses_gated_attention(model: PreTrainedModel) -> bool:
+    """Return whether a model runs the gated attention function."""
+    return model.config._attn_implementation in (ATTENTION_NAME, EAGER_ATTENTION_NAME)
 
 
 QUERY, KEY, VALUE = ("query", "q_lin", "q_proj"), ("key", "k_lin", "k_proj"), ("value", "v_lin", "v_proj")
@@ -134,7 +154,7 @@ OUTPUT = ("out_lin", "o_proj", "Wo", "dense")
 
 @dataclass(frozen=True)
 class Projection:
-    """A linear layer, or the part of a fused one, whose output rows are split among heads."""
+    """A linear layer, or a part of a fused one, whose output rows are split among heads."""
 
     linear: nn.Linear
     first_row: int
@@ -145,7 +165,7 @@ class Projection:
 class HeadLayer:
     """One attention module: its number of heads, their width, and its four projections.
 
-    ALBERT calls the same module in every layer; it is then one ``HeadLayer``, since its heads share their weights.
+    ALBERT calls the same module in every layer, so it has one ``HeadLayer``: its heads share their weights.
     """
 
     name: str
@@ -156,20 +176,20 @@ class HeadLayer:
 
     @property
     def units(self) -> int:
-        """The heads are the units that gates and soft masks speak of."""
+        """Number of units: the heads."""
         return self.heads
 
     def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Spread one value a head over the weights that the head owns.
+        """Spread one value per head over the weights of that head.
 
-        A head owns the rows of W_q, W_k and W_v (and of their biases) that compute its part, and the columns of W_o
-        that read it. The bias of W_o belongs to no head.
+        A head has its rows of W_q, W_k and W_v (and of their biases) and its columns of W_o. The bias of W_o belongs
+        to no head.
 
         Args:
             values: (heads,).
 
         Returns:
-            Parameters, each with values that broadcast over it; zero where a weight belongs to no head.
+            Parameters, each with values that broadcast over it; zero for weights that belong to no head.
         """
         rows: dict[int, tuple[nn.Linear, Tensor]] = {}
         for projection in self.inputs:  # the three parts of a fused layer share one parameter
@@ -184,30 +204,33 @@ class HeadLayer:
 
 
 def attach(model: PreTrainedModel) -> list[HeadLayer]:
-    """Make ``model`` run the gated attention function and return its attention layers in the order of their calls.
+    """Let ``model`` run the gated attention function on the kernels of its device.
 
-    A probe of four tokens finds the modules that really call the function, so that nothing relies on names there.
+    Call it again after moving the model to another device. A forward pass over four tokens finds the modules that call
+    the function.
+
+    Returns:
+        The attention layers in the order of their calls.
 
     Raises:
-        UserError: If the model does not call the attention function, or does not pass keyword arguments on to it,
-            so that gates would silently do nothing; or if its projections cannot be found.
+        UserError: If the model does not call the attention function, or does not pass keyword arguments on to it, so
+            that gates would silently do nothing; or if its projections cannot be found.
     """
-    kind = type(model).__name__
     refusal = UserError(
-        f"The attention of {kind} cannot be gated: it does not run the attention function of transformers. "
-        "Use an encoder such as bert, roberta, xlm-roberta, camembert, electra, distilbert, albert or modernbert."
+        f"The attention of {type(model).__name__} cannot be gated: it does not run the attention function of "
+        f"transformers. Use an encoder such as {', '.join(FAMILIES)}."
     )
+    kernels = use_kernels(model, model.device)
     try:
-        model.set_attn_implementation(ATTENTION_NAME)
+        use_attention(model, kernels)
     except (ValueError, AttributeError) as error:
         raise refusal from error
     calls: list[tuple[nn.Module, int, int]] = []
     training = model.training
     model.eval()
-    device = next(model.parameters()).device
     with torch.no_grad():
         try:
-            model.base_model(input_ids=torch.full((1, 4), 5, device=device), attention_probe=calls)
+            model.base_model(input_ids=torch.full((1, 4), 5, device=model.device), attention_probe=calls)
         except TypeError as error:
             raise refusal from error
         finally:
@@ -222,7 +245,6 @@ def attach(model: PreTrainedModel) -> list[HeadLayer]:
             layers.append(_layer(model, module, names[id(module)], heads, width))
     if not layers:
         raise refusal
-    optimize(model)
     return layers
 
 
@@ -238,21 +260,21 @@ def _layer(model: PreTrainedModel, module: nn.Module, name: str, heads: int, wid
         linears = [_first_linear(module, names) for names in (QUERY, KEY, VALUE)]
         inputs = [Projection(linear, 0, linear.out_features // width) for linear in linears if linear is not None]
     output = _first_linear(module, OUTPUT)
-    if output is None:  # BERT and its kin keep the output projection beside the attention, not in it
+    if output is None:  # in BERT and similar models it is next to the attention module, not inside
         parent = model.get_submodule(name.rpartition(".")[0])
         output = _first_linear(getattr(parent, "output", nn.Module()), OUTPUT)
     if len(inputs) != 3 or output is None or output.in_features != heads * width:
-        raise UserError(f"The projections of {type(model).__name__}.{name} cannot be told apart by head.")
+        raise UserError(f"The projections of {type(model).__name__}.{name} cannot be split by head.")
     return HeadLayer(name, heads, width, (inputs[0], inputs[1], inputs[2]), output)
 
 
 def head_rows(values: Tensor, projection: Projection, width: int) -> Tensor:
-    """Spread one value a head over the rows of a projection; rows of other parts of a fused layer get zero.
+    """Spread one value per head over the rows of a projection; rows of other parts of a fused layer get zero.
 
     Args:
         values: (heads,).
-        projection: The projection; with fewer heads than values (grouped queries) the largest of a group counts.
-        width: Rows a head.
+        projection: The projection. If it has fewer heads than values (grouped queries), each gets its group's maximum.
+        width: Rows per head.
 
     Returns:
         (rows of the linear layer,).

@@ -102,8 +102,8 @@ The weights in `{weights}` are those of a {kind} with {parts}. They are no part 
 or give it to `acclimate finetune --model` as it is.
 """
 LOADERS = {
-    "ForMaskedLM": """    from acclimate.models import load_masked_lm
-    model = load_masked_lm("{folder}").model""",
+    "ForMaskedLM": """    from acclimate.models import load_language_model
+    model = load_language_model("{folder}").model""",
     "": """    import torch
     import transformers
     from acclimate.tasks.loading import load_with_head

@@ -1,14 +1,10 @@
-"""Loading a model and its tokenizer, with one clear line where that fails, and no silently random weights.
-
-The head that turns hidden states into vocabulary logits: finding it, and making one where it is absent.
-"""
+"""Load a language model and its tokenizer, and initialise a language-model head that the checkpoint lacks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +19,6 @@ from transformers import (
 
 from acclimate.device import enable_fast_fp32_matmul
 from acclimate.errors import UserError
-from acclimate.kernels.dropout import dropout_names
 from acclimate.models.batching import chosen_positions
 from acclimate.models.checkpoints import (
     UNREADABLE,
@@ -34,35 +29,14 @@ from acclimate.models.checkpoints import (
     silence_transformers,
     trusts_remote_code,
 )
+from acclimate.models.families import language_head
 
-
-def language_head(model: Any) -> Callable[[Tensor], Tensor]:
-    """Return the function from hidden states (..., width) to logits (..., vocabulary) of a masked language model.
-
-    Projecting only the masked positions is exact and saves most of the cost of a small model.
-
-    Raises:
-        UserError: If the model has no masked-language-model head that is known here.
-    """
-    if hasattr(model, "cls"):  # bert
-        return model.cls
-    if hasattr(model, "generator_lm_head"):  # electra
-        return lambda hidden: model.generator_lm_head(model.generator_predictions(hidden))
-    if hasattr(model, "vocab_projector"):  # distilbert
-        return lambda hidden: model.vocab_projector(
-            model.vocab_layer_norm(model.activation(model.vocab_transform(hidden)))
-        )
-    if hasattr(model, "predictions"):  # albert
-        return model.predictions
-    if hasattr(model, "head") and hasattr(model, "decoder"):  # modernbert
-        return lambda hidden: model.decoder(model.head(hidden))
-    if hasattr(model, "lm_head"):  # roberta, xlm-roberta, camembert
-        return model.lm_head
-    raise UserError(f"{type(model).__name__} has no masked-language-model head that acclimate knows.")
+TASK_HEAD_PREFIXES = ("classifier", "qa", "seq_classif", "summary")
+"""Prefixes of the configuration entries that hold dropout probabilities of end-task heads."""
 
 
 def logits_at(head: Callable[[Tensor], Tensor], hidden: Tensor, chosen: Tensor) -> Tensor:
-    """Return the logits (chosen, vocabulary) of a head at the chosen positions only, in row order.
+    """Return the logits (chosen, vocabulary) at the chosen positions only, in row order.
 
     Args:
         head: From :func:`language_head`.
@@ -73,18 +47,19 @@ def logits_at(head: Callable[[Tensor], Tensor], hidden: Tensor, chosen: Tensor) 
 
 
 def head_parameters(model: PreTrainedModel) -> dict[str, nn.Parameter]:
-    """Return the parameters outside the encoder: the head, without the decoder weight if that is tied."""
+    """Return the parameters of the head by name, without the decoder weight if it is tied to the embeddings."""
     inside = {id(parameter) for parameter in model.base_model.parameters()}
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in inside}
 
 
 def initialize_head(model: PreTrainedModel, missing: set[str]) -> None:
-    """Initialise an absent head: square layers near the identity, biases zero, the decoder tied to the embeddings.
+    """Initialise a missing head: square layers near the identity, biases zero, the decoder tied to the embeddings.
 
-    From the identity the warm-up has little to learn: the hidden states already point at their own word.
+    Near the identity the warm-up has little to learn, since hidden states already resemble the embedding of their
+    word.
 
     Args:
-        model: The model, whose parameters named in ``missing`` hold random values.
+        model: The model.
         missing: Names of the parameters that the checkpoint did not have.
     """
     model.config.tie_word_embeddings = True
@@ -102,7 +77,7 @@ def initialize_head(model: PreTrainedModel, missing: set[str]) -> None:
 
 
 @dataclass
-class LoadedModel:
+class LanguageModel:
     """A masked language model with what is known about how it was loaded."""
 
     model: PreTrainedModel
@@ -115,7 +90,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model.
 
     Raises:
-        UserError: If there is none.
+        UserError: If there is no tokenizer, or it has no vocabulary.
     """
     folder = local_folder(path)
     if folder and not folder.exists():
@@ -124,12 +99,12 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trusts_remote_code())
     except UNREADABLE as error:
         raise UserError(f"No tokenizer could be loaded from '{path}': {load_error(error, path)}") from error
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up, since its files are missing
-        raise UserError(f"The tokenizer in '{path}' knows no word; add the files of its vocabulary to the folder.")
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # transformers makes one up if its files are missing
+        raise UserError(f"The tokenizer in '{path}' has no vocabulary; add the vocabulary files to the folder.")
     return tokenizer
 
 
-def load_masked_lm(path: str | Path, dropout: float | None = None) -> LoadedModel:
+def load_language_model(path: str | Path, dropout: float | None = None) -> LanguageModel:
     """Load a masked language model in fp32, whatever the file holds, and its tokenizer.
 
     Args:
@@ -172,7 +147,7 @@ def load_masked_lm(path: str | Path, dropout: float | None = None) -> LoadedMode
     if absent:
         initialize_head(model, missing)
     model.eval()
-    return LoadedModel(model, tokenizer, absent)
+    return LanguageModel(model, tokenizer, absent)
 
 
 def _with_dropout(path: str | Path, config: PretrainedConfig, dropout: float | None) -> dict[str, float]:
@@ -188,3 +163,24 @@ def _with_dropout(path: str | Path, config: PretrainedConfig, dropout: float | N
     for name in names:
         setattr(config, name, float(dropout))
     return before
+
+
+def dropout_names(config: PretrainedConfig) -> list[str]:
+    """Return the entries of a configuration that hold a dropout probability of the encoder."""
+    return [
+        name
+        for name, value in config.to_dict().items()
+        if "dropout" in name and not name.startswith(TASK_HEAD_PREFIXES) and isinstance(value, float | int)
+    ]
+
+
+def dropout_rates(model: nn.Module) -> list[float]:
+    """Return the distinct dropout probabilities in a model, in ascending order."""
+    rates: set[float] = set()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            rates.add(float(module.p))
+        attention = getattr(module, "attention_dropout", None)  # ModernBERT passes a number to the attention function
+        if isinstance(attention, float | int):
+            rates.add(float(attention))
+    return sorted(rates)

@@ -5,7 +5,7 @@ from acclimate.objectives.contrast import GeneralKnowledgeContrast, TextContrast
 from acclimate.objectives.distillation import Distillation, TokenDistillation
 from acclimate.objectives.embedding import EmbeddingRegulariser
 from acclimate.objectives.infoword import SpanContrast
-from acclimate.objectives.mlm import MaskedLM
+from acclimate.objectives.language_modelling import LanguageModelling
 from acclimate.objectives.tacl import TokenAwareContrast
 from acclimate.objectives.taco import ContextContrast
 
@@ -17,7 +17,7 @@ __all__ = [
     "EmbeddingRegulariser",
     "Gates",
     "GeneralKnowledgeContrast",
-    "MaskedLM",
+    "LanguageModelling",
     "Objective",
     "Outputs",
     "SpanContrast",

@@ -1,4 +1,4 @@
-"""`acclimate advise`: what can be measured before an adaptation, and what a pilot of it promises."""
+"""`acclimate advise`: measurements before an adaptation, and a pilot run with a projection."""
 
 from __future__ import annotations
 
@@ -17,14 +17,13 @@ from acclimate.corpus import Corpus, tokenize
 from acclimate.corpus.documents import subsample_documents
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.errors import UserError, check_positive
-from acclimate.evaluation import masked_lm_loss
+from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.files import write_json
-from acclimate.inspect.projection import project
-from acclimate.inspect.vocabulary import count_words, fragmentation, overlap
 from acclimate.methods import get, lookup
-from acclimate.models import load_masked_lm
-from acclimate.planning.advice_text import in_words
+from acclimate.models import load_language_model
+from acclimate.planning.advice_text import advice_text
+from acclimate.planning.vocabulary import count_words, fragmentation, overlap
 from acclimate.progress import Progress
 from acclimate.tasks.kinds import LabelledTask, load_task
 from acclimate.tasks.text import task_text
@@ -33,26 +32,28 @@ from acclimate.training.inputs import TextInput, as_corpus
 from acclimate.training.options import check_seed
 from acclimate.version import __version__
 
-ASIDE = 0.1
-"""Share of the documents of the domain that the pilot does not read."""
-COUNTED = 5000
-"""Documents of each text at most on which words are counted, drawn from all of it."""
-POINTS = 10
+HELD_OUT = 0.1
+"""Fraction of the domain documents held out from the pilot."""
+MAX_COUNTED = 5000
+"""Maximum documents per text for word counts, sampled from the whole text."""
+MEASUREMENTS = 10
 """Measurements of the held-out loss during the pilot."""
 RESAMPLES = 2000
-PLACES = {"domain": "held-out text of the domain", "general": "general text", "task": "text of the task"}
+MIN_POINTS = 4
+"""Minimum points for fitting a learning curve."""
+TEXT_NAMES = {"domain": "held-out domain text", "general": "general text", "task": "text of the task"}
 Loss = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Pilot:
-    """How the pilot trains.
+    """Settings of the pilot run.
 
     Attributes:
-        steps: Optimiser steps; 0 leaves it out.
-        batch_size: Texts a step.
-        learning_rate: Peak; None is the method's own.
-        method: Of adaptation.
+        steps: Optimizer steps; 0 skips the pilot.
+        batch_size: Texts per optimizer step.
+        learning_rate: Peak learning rate; None uses the default of the method.
+        method: Adaptation method.
     """
 
     steps: int = 200
@@ -76,27 +77,27 @@ def advise(
     seed: int = 0,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Measure what can be known before a model is adapted, and say it in words.
+    """Measure what can be known before an adaptation, and explain it.
 
     Args:
-        model: A model folder or a name on the hub. A model without a masked-LM head is given one first, on half of
-            the general text, of which nothing is measured then.
-        corpus: Text of the domain.
+        model: Model folder or hub name. For a model without a masked-LM head, a head is first trained on half of the
+            general text, which is then excluded from the measurements.
+        corpus: Domain text.
         general: General text.
-        task: A labelled task or its folder; of it the train texts are looked at.
+        task: A labelled task or its folder, for measurements on its train texts.
         out: JSON file to write; None writes nothing.
-        pilot: How the pilot trains; its model is thrown away.
-        documents: Documents of each text on which losses are measured.
-        max_length: Tokens of a text at most.
-        stop_words: ``english``, ``none``, a file with one a line, or another language, as ``german``.
-        text_column: Where the text is in tables and JSON lines.
-        seed: Of the pilot.
-        progress: Show bars.
+        pilot: Settings of the pilot run, whose model is discarded.
+        documents: Number of documents per text for the losses.
+        max_length: Maximum tokens per text.
+        stop_words: ``english``, ``none``, a file with one word per line, or another language, such as ``german``.
+        text_column: Column that holds the text in tables and JSON lines.
+        seed: Random seed of the pilot.
+        progress: Show progress bars.
 
     Returns:
-        ``vocabulary`` and ``fragmentation``, see :mod:`acclimate.inspect.vocabulary`; ``loss`` of the model on each
-        text, with how far domain and task are above general text; ``pilot``, its gain, its projection and what it
-        forgot; and ``words``, the same in words: for each figure ``about``, ``says`` and ``does_not_say``.
+        ``vocabulary`` and ``fragmentation`` (:mod:`acclimate.planning.vocabulary`); ``loss`` of the base model on each
+        text, with the difference to general text; ``pilot``: its gain, projection and forgetting; and ``words``, the
+        explanation: for each measurement ``about``, ``says`` and ``does_not_say``.
 
     Raises:
         UserError: If a text or the model cannot be read, or there is too little text.
@@ -109,68 +110,69 @@ def advise(
     labelled = load_task(task) if isinstance(task, str | Path) else task
     if pilot.steps:
         _check_method(pilot.method, labelled)
-    train, aside = as_corpus(corpus, text_column).split(ASIDE, 0)
+    train, held_out = as_corpus(corpus, text_column).split(HELD_OUT, 0)
     stops = read_stop_words(stop_words)
     report: dict[str, Any] = {"acclimate": __version__, "model": str(model), "documents": documents, "seed": seed}
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-advise-")))
-        source, judged = str(model), as_corpus(general, text_column)
-        tokenizer = (loaded := load_masked_lm(source)).tokenizer
+        source, general_text = str(model), as_corpus(general, text_column)
+        tokenizer = (loaded := load_language_model(source)).tokenizer
         if loaded.absent_head:
-            warm, judged = judged.split(0.5, 0)
-            adapt(source, warm, "none", work / "head", max_length=max_length, seed=seed, progress=progress)
+            head_text, general_text = general_text.split(0.5, 0)
+            adapt(source, head_text, "none", work / "head", max_length=max_length, seed=seed, progress=progress)
             source = str(work / "head")
         samples = {
-            "domain": _sample("domain text", train, max(COUNTED, pilot.steps * pilot.batch_size), progress),
-            "general": _sample("general text", judged, COUNTED, progress),
+            "domain": _sample("domain text", train, max(MAX_COUNTED, pilot.steps * pilot.batch_size), progress),
+            "general": _sample("general text", general_text, MAX_COUNTED, progress),
         }
         texts = {
-            "domain": _sample("held-out domain text", aside, documents, progress),
+            "domain": _sample("held-out domain text", held_out, documents, progress),
             "general": subsample_documents(samples["general"], documents),
         }
         if labelled is not None:
             samples["task"] = task_text(labelled)
             texts["task"] = subsample_documents(samples["task"], documents)
-        report |= _of_words({name: some[:COUNTED] for name, some in samples.items()}, tokenizer, stops)
+        report |= _word_statistics({name: some[:MAX_COUNTED] for name, some in samples.items()}, tokenizer, stops)
         losses = _losses(source, texts, max_length)
-        report["loss"] = _specificity(losses)
+        report["loss"] = _compare_losses(losses)
         if pilot.steps:
-            report["pilot"] = _pilot(
+            report["pilot"] = _run_pilot(
                 source, samples["domain"], texts, losses, pilot, work, labelled, max_length, seed, progress
             )
-            pieces = tokenize(Corpus.of(samples["domain"][:500]), tokenizer, max_length, progress=False)
-            an_epoch = train.report.documents * len(pieces) / len(samples["domain"][:500]) / pilot.batch_size
-            report["pilot"]["projection"] = _projection(report["pilot"]["curve"], math.ceil(an_epoch))
-    report["words"] = in_words(report)
+            sample = samples["domain"][:500]
+            rows = tokenize(Corpus.of(sample), tokenizer, max_length, progress=False)
+            epoch_steps = train.report.documents * len(rows) / len(sample) / pilot.batch_size
+            report["pilot"]["projection"] = _project_change(report["pilot"]["curve"], math.ceil(epoch_steps))
+    report["words"] = advice_text(report)
     if out is not None:
         write_json(out, report)
     return report
 
 
 def _check_method(name: str, task: LabelledTask | None) -> None:
-    """Raise UserError for a method that a pilot cannot show, before anything is measured."""
+    """Raise UserError for a method that a pilot cannot run, before anything is measured."""
     method = lookup(name)
     if not method.trains or get(name).stages():
-        what = "several stages, of which a pilot can show none" if method.trains else "no training, so no pilot"
-        raise UserError(f"The method '{name}' has {what}: give another, or leave the pilot out with --pilot-steps 0.")
+        what = "several stages, which a pilot cannot run" if method.trains else "no training to run a pilot of"
+        raise UserError(f"The method '{name}' has {what}: choose another, or skip the pilot with --pilot-steps 0.")
     if method.needs_task and task is None:
         raise UserError(f"A pilot of '{name}' needs a labelled task: give its folder with --task, or another method.")
 
 
 def _sample(name: str, corpus: Corpus, count: int, progress: bool) -> list[str]:
-    """Draw documents from all of a text, reading it once."""
+    """Sample documents from the whole corpus in one pass."""
     with Progress(name, None, unit="documents", enabled=progress) as bar:
 
         def counted() -> Any:
             for number, text in enumerate(corpus):
-                bar.at(number)
+                bar.update(number)
                 yield text
 
         return subsample_documents(counted(), count)
 
 
-def _of_words(samples: dict[str, list[str]], tokenizer: Any, stops: frozenset[str]) -> dict[str, Any]:
-    """Measure overlap on as many words of each text, and fragmentation on all that were drawn."""
+def _word_statistics(samples: dict[str, list[str]], tokenizer: Any, stops: frozenset[str]) -> dict[str, Any]:
+    """Measure overlap on equal numbers of words, and fragmentation on all samples."""
     counts = {name: count_words(texts) for name, texts in samples.items()}
     most = min(counts["domain"].words, counts["general"].words)
     domain, general = (count_words(samples[name], most) for name in ("domain", "general"))
@@ -186,38 +188,37 @@ def _of_words(samples: dict[str, list[str]], tokenizer: Any, stops: frozenset[st
 
 
 def _losses(model: str, texts: dict[str, list[str]], max_length: int) -> dict[str, Loss]:
-    losses = {name: masked_lm_loss(model, some, max_length=max_length) for name, some in texts.items()}
+    losses = {name: language_model_loss(model, some, max_length=max_length) for name, some in texts.items()}
     for name, loss in losses.items():
         if sum(count > 0 for count in loss["per_text_masked"]) < 2:
             raise UserError(
-                f"There is one document to measure the loss on {PLACES[name]}, and one says nothing of others; give "
-                "more text."
+                f"The loss on {TEXT_NAMES[name]} needs at least two documents to estimate its error; give more text."
             )
     return losses
 
 
-def _specificity(losses: dict[str, Loss]) -> dict[str, Any]:
-    """Return the loss on each text, and how far it is above that on general text, with a bootstrap over documents."""
-    kept = ("nats", "bits_per_byte", "texts", "masked")
-    found: dict[str, Any] = {name: {key: loss[key] for key in kept} for name, loss in losses.items()}
+def _compare_losses(losses: dict[str, Loss]) -> dict[str, Any]:
+    """Return the loss on each text, and its difference to general text with a bootstrap interval over documents."""
+    keys = ("nats", "bits_per_byte", "texts", "masked")
+    found: dict[str, Any] = {name: {key: loss[key] for key in keys} for name, loss in losses.items()}
     for name in found.keys() - {"general"}:
-        drawn = [_resampled(losses[text], seed) for seed, text in enumerate((name, "general"))]
+        drawn = [_bootstrap(losses[text], seed) for seed, text in enumerate((name, "general"))]
         low, high = np.percentile(drawn[0] - drawn[1], [2.5, 97.5]).tolist()
         difference = losses[name]["nats"] - losses["general"]["nats"]
         found[name]["above_general"] = {"difference": difference, "low": low, "high": high}
     return found
 
 
-def _resampled(loss: Loss, seed: int) -> np.ndarray:
-    """Return the mean loss of resamples of the documents, (resamples,)."""
+def _bootstrap(loss: Loss, seed: int) -> np.ndarray:
+    """Return the mean loss of bootstrap resamples of the documents, (resamples,)."""
     sums, counts = np.array(loss["per_text"]), np.array(loss["per_text_masked"], dtype=float)
     drawn = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), RESAMPLES)
     return (drawn @ sums) / np.maximum(drawn @ counts, 1)
 
 
-def _pilot(
+def _run_pilot(
     source: str,
-    read: Sequence[str],
+    train_texts: Sequence[str],
     texts: dict[str, list[str]],
     before: dict[str, Loss],
     pilot: Pilot,
@@ -227,10 +228,10 @@ def _pilot(
     seed: int,
     progress: bool,
 ) -> dict[str, Any]:
-    """Adapt for a few steps and measure again."""
+    """Adapt for a few steps and measure the losses again."""
     result = adapt(
         source,
-        Corpus.of(read),
+        Corpus.of(train_texts),
         pilot.method,
         work / "pilot",
         task=task if lookup(pilot.method).needs_task else None,
@@ -239,7 +240,7 @@ def _pilot(
         learning_rate=pilot.learning_rate,
         max_length=max_length,
         heldout=Corpus.of(texts["domain"]),
-        heldout_every=max(1, pilot.steps // POINTS),
+        heldout_every=max(1, pilot.steps // MEASUREMENTS),
         seed=seed,
         progress=progress,
     )
@@ -249,34 +250,34 @@ def _pilot(
         **asdict(pilot),
         "tokens": result.tokens,
         "seconds": result.seconds,
-        "curve": [[line["step"], _common(line["heldout"])] for line in lines if "heldout" in line],
+        "curve": [[line["step"], _lm_loss(line["heldout"])] for line in lines if "heldout" in line],
         "change": {
             name: {
                 "before": before[name]["nats"],
                 "after": after[name]["nats"],
                 "bits_per_byte": after[name]["bits_per_byte"],
-                **_changed(before[name], after[name]),
+                **_paired_change(before[name], after[name]),
             }
             for name in texts
         },
     }
 
 
-def _common(measured: dict[str, Any]) -> float:
-    """Return the masked-LM loss, or the whole loss of a method without one."""
+def _lm_loss(measured: dict[str, Any]) -> float:
+    """Return the masked-LM term of a held-out loss, or the total for methods without that term."""
     return float(measured["terms"].get("mlm", measured["loss"]))
 
 
-def _changed(before: Loss, after: Loss) -> dict[str, float]:
+def _paired_change(before: Loss, after: Loss) -> dict[str, float]:
     counts = np.array(before["per_text_masked"], dtype=float)
-    asked = counts > 0
-    was, now = (np.array(loss["per_text"])[asked] / counts[asked] for loss in (before, after))
-    found = paired_difference(now, was, counts[asked]).as_dict()
+    used = counts > 0
+    old, new = (np.array(loss["per_text"])[used] / counts[used] for loss in (before, after))
+    found = paired_difference(new, old, counts[used]).as_dict()
     return {name: found[name] for name in ("difference", "low", "high")}
 
 
-def _projection(curve: list[list[float]], target: int) -> dict[str, Any]:
-    """Project the change of the held-out loss to one pass over the corpus; empty if the pilot came that far."""
+def _project_change(curve: list[list[float]], target: int) -> dict[str, Any]:
+    """Project the change of the held-out loss to one pass over the corpus; empty if the pilot went that far."""
     found = project([step for step, _ in curve], [loss for _, loss in curve], target)
     start = curve[0][1]
     changes = {
@@ -284,3 +285,56 @@ def _projection(curve: list[list[float]], target: int) -> dict[str, Any]:
         for name, value in found.items()
     }
     return {"steps": target, **changes} if changes else {}
+
+
+def project(steps: Sequence[float], losses: Sequence[float], target: float, level: float = 0.95) -> dict[str, Any]:
+    """Extrapolate a learning curve to a later step.
+
+    Two curves are fitted by least squares to the points after step zero: ``log-linear``, L = a - b ln t, and
+    ``power law``, L = a t^-b, which is a line between ln L and ln t (Hestness et al., 2017, among others, report power
+    laws over orders of magnitude of data). Each has the prediction interval of its linear regression,
+
+        y(x) +- t(level, n - 2) s sqrt(1 + 1/n + (x - mean)^2 / Sxx),    x = ln t.
+
+    The interval covers the scatter of the points around the fitted curve, not a wrong form of the curve. Far beyond
+    the observed steps, the spread between the two curves is the better indication of the uncertainty.
+
+    Args:
+        steps: Steps of the measurements; step zero is ignored.
+        losses: Losses at these steps.
+        target: Step to extrapolate to.
+        level: Coverage of the intervals.
+
+    Returns:
+        For each curve ``value``, ``low`` and ``high`` of the loss at the target; and ``beyond``, the target divided by
+        the last step. Empty if there are fewer than four points or the target is not beyond the last step.
+
+    Raises:
+        ValueError: If the lengths differ.
+    """
+    points = [(step, loss) for step, loss in zip(steps, losses, strict=True) if step > 0]
+    if len(points) < MIN_POINTS or target <= points[-1][0]:
+        return {}
+    t, y = np.array(points, dtype=float).T
+    found: dict[str, Any] = {
+        "beyond": target / t[-1],
+        "log-linear": _predict(np.log(t), y, math.log(target), level),
+    }
+    if y.min() > 0:
+        line = _predict(np.log(t), np.log(y), math.log(target), level)
+        found["power law"] = {name: math.exp(value) for name, value in line.items()}
+    return found
+
+
+def _predict(x: np.ndarray, y: np.ndarray, target: float, level: float) -> dict[str, float]:
+    """Fit a line to points (n,) and return its value at the target with the prediction interval."""
+    from scipy import stats
+
+    mean, sxx = x.mean(), ((x - x.mean()) ** 2).sum()
+    slope = ((x - mean) * (y - y.mean())).sum() / sxx
+    value = float(y.mean() + slope * (target - mean))
+    residuals = y - y.mean() - slope * (x - mean)
+    sd = math.sqrt((residuals**2).sum() / (len(x) - 2))
+    width = stats.t.ppf((1 + level) / 2, len(x) - 2) * sd
+    width *= math.sqrt(1 + 1 / len(x) + (target - mean) ** 2 / sxx)
+    return {"value": value, "low": value - float(width), "high": value + float(width)}

@@ -1,34 +1,33 @@
-"""The figures of `acclimate advise` in words: what they say, and what they cannot say."""
+"""Text of `acclimate advise`: what each measurement says, and what it does not say."""
 
 from __future__ import annotations
 
 from typing import Any
 
-LAST = (
-    "Whether an end task gains. A lower loss on the text of the domain did not always help tasks, and helped most "
-    "where there are few labels. Only a comparison on the task with several seeds shows it: acclimate compare."
+NOT_ABOUT_TASKS = (
+    "Whether an end task improves. A lower loss on domain text does not always help, and helps most with few labels. "
+    "Only a comparison on the task with several seeds shows it: acclimate compare."
 )
+NEGLIGIBLE = 0.00005
+"""Shares below this round to zero and are not mentioned."""
+MAX_EXTRAPOLATION = 10
+"""Multiple of the pilot beyond which a projection is called unreliable."""
 
-SHOWN = 0.00005
-"""Shares below it round to nothing."""
-FAR = 10
-"""Times the pilot beyond which a projection is called a guess."""
 
-
-def in_words(report: dict[str, Any]) -> list[dict[str, str]]:
-    """Return, for each figure, what it is ``about``, what it ``says`` and what it ``does_not_say``."""
-    said = [_vocabulary(report["vocabulary"]), _fragmentation(report["fragmentation"]), _loss(report["loss"])]
+def advice_text(report: dict[str, Any]) -> list[dict[str, str]]:
+    """Return for each measurement its title ``about``, and what it ``says`` and ``does_not_say``."""
+    parts = [_vocabulary(report["vocabulary"]), _fragmentation(report["fragmentation"]), _loss(report["loss"])]
     if "pilot" in report:
-        said += [_pilot(report["pilot"]), _forgetting(report["pilot"])]
+        parts += [_pilot(report["pilot"]), _forgetting(report["pilot"])]
     else:
-        said.append(
+        parts.append(
             {
                 "about": "pilot",
-                "says": "There was none, so nothing is known of how fast this model learns this text, or forgets.",
-                "does_not_say": LAST,
+                "says": "No pilot was run, so it is unknown how fast this model learns this text, or forgets.",
+                "does_not_say": NOT_ABOUT_TASKS,
             }
         )
-    return said
+    return parts
 
 
 def _vocabulary(found: dict[str, Any]) -> dict[str, str]:
@@ -37,32 +36,33 @@ def _vocabulary(found: dict[str, Any]) -> dict[str, str]:
         if pair in found:
             one = found[pair]
             lines.append(
-                f"{names}: {one['top']:.1%} of the {one['top_words']:,} most frequent words are shared; Jaccard of "
-                f"the words in three documents or more {one['jaccard']:.1%}; on {one['words']:,} words of each."
+                f"{names}: {one['top']:.1%} of the {one['top_words']:,} most frequent words are shared; the Jaccard "
+                f"similarity of words in at least three documents is {one['jaccard']:.1%}; on {one['words']:,} words "
+                "of each."
             )
     return {
         "about": "vocabulary overlap",
         "says": " ".join(lines),
-        "does_not_say": "What the words mean there, and whether the model knows them already. Both shares grow with "
-        "the amount of text: compare them only with others of as many words. Gururangan et al. (2020) saw larger "
-        "gains in domains with less overlap, on four domains and one model; that is no law.",
+        "does_not_say": "What the words mean in this domain, or whether the model already knows them. Both shares "
+        "grow with the amount of text: compare them only for equal amounts. Gururangan et al. (2020) found larger "
+        "gains in domains with less overlap, on four domains and one model; this does not hold in general.",
     }
 
 
 def _fragmentation(found: dict[str, Any]) -> dict[str, str]:
     domain, general = found["domain"], found["general"]
     ratio = domain["pieces"] / general["pieces"] if general["pieces"] else 1.0
-    examples = f" Cut most often: {', '.join(domain['examples'])}." if domain["examples"] else ""
+    examples = f" Most frequent fragmented words: {', '.join(domain['examples'])}." if domain["examples"] else ""
     unknown = ""
-    if domain["unknown"] >= SHOWN:
-        unknown = f" {domain['unknown']:.2%} hold a part that it does not know at all."
+    if domain["unknown"] >= NEGLIGIBLE:
+        unknown = f" {domain['unknown']:.2%} contain an unknown token."
     return {
         "about": "fragmentation",
-        "says": f"The tokenizer cuts a word of the domain into {domain['pieces']:.2f} pieces, of general text into "
-        f"{general['pieces']:.2f} ({ratio:.2f} times as many); {domain['split']:.1%} of the words of the domain are "
-        f"cut, {general['split']:.1%} of general text.{examples}{unknown}",
+        "says": f"The tokenizer needs {domain['pieces']:.2f} tokens per word in the domain and "
+        f"{general['pieces']:.2f} in general text (ratio {ratio:.2f}); it splits {domain['split']:.1%} of the words "
+        f"in the domain and {general['split']:.1%} in general text.{examples}{unknown}",
         "does_not_say": "That the model cannot learn those words: adaptation teaches it their pieces in context. The "
-        "vocabulary itself stays as it is.",
+        "vocabulary itself does not change.",
     }
 
 
@@ -71,81 +71,84 @@ def _loss(found: dict[str, Any]) -> dict[str, str]:
     for name in ("domain", "task"):
         if name in found:
             above = found[name]["above_general"]
-            span = f"{_signed(above['difference'])} nats against general text, 95 % {_span(above)}"
-            word = _by_side(
+            difference = f"{_signed(above['difference'])} nats against general text, 95 % interval {_interval(above)}"
+            verdict = _by_sign(
                 above,
-                "reads it worse than general text",
-                "reads it better than general text already",
-                "reads it about as well as general text, as far as these documents can show",
+                "worse than on general text",
+                "already better than on general text",
+                "not measurably different from general text with these documents",
             )
-            text = "Held-out text of the domain" if name == "domain" else "Train text of the task"
+            text = "Held-out domain text" if name == "domain" else "Train text of the task"
             loss = f"{found[name]['nats']:.3f} nats, {found[name]['bits_per_byte']:.3f} bits per byte"
-            lines.append(f"{text}: {loss} ({span}): the model {word}.")
+            lines.append(f"{text}: {loss} ({difference}): {verdict}.")
     general = found["general"]
     lines.append(f"General text: {general['nats']:.3f} nats, {general['bits_per_byte']:.3f} bits per byte.")
     return {
-        "about": "masked-LM loss of the model as it is",
+        "about": "masked-LM loss of the base model",
         "says": " ".join(lines),
-        "does_not_say": "How much of the gap adaptation can close: some text is harder for every model. Nats count by "
-        "token and so fall where words are cut into more pieces; bits per byte do not.",
+        "does_not_say": "How much of the gap adaptation can close: some text is harder for every model. Nats are per "
+        "token and therefore lower where words are split into more tokens; bits per byte are not.",
     }
 
 
 def _pilot(pilot: dict[str, Any]) -> dict[str, str]:
     change = pilot["change"]["domain"]
     minutes = pilot["seconds"] / 60
-    said = (
+    says = (
         f"{pilot['steps']:,} steps of {pilot['batch_size']} texts ({pilot['tokens']:,} tokens, {minutes:.1f} minutes) "
-        f"changed the loss on held-out text of the domain by {_signed(change['difference'])} nats, 95 % "
-        f"{_span(change)}, from {change['before']:.3f} to {change['after']:.3f}."
+        f"changed the loss on held-out domain text by {_signed(change['difference'])} nats, 95 % interval "
+        f"{_interval(change)}, from {change['before']:.3f} to {change['after']:.3f}."
     )
     if change["low"] <= 0 <= change["high"]:
-        said += " These documents cannot tell that from no change."
+        says += " The interval includes no change."
     elif change["low"] > 0:
-        said += " It got worse: lower the learning rate before you do more."
+        says += " The loss increased: lower the learning rate before you train longer."
     projection = pilot.get("projection")
-    unsaid = ""
+    limits = ""
     if projection:
-        unsaid = (
-            "That the curve goes on: the intervals know the scatter of ten points around a curve and nothing of a "
-            "bend. "
+        limits = (
+            "That the learning curve continues as it began: the intervals cover the scatter of ten points around a "
+            "curve, not a change in its shape. "
         )
         fits = [name for name in ("log-linear", "power law") if name in projection]
         ranges = "; ".join(
-            f"{name} {_signed(projection[name]['value'])} nats, 95 % {_span(projection[name])}" for name in fits
+            f"{name} {_signed(projection[name]['value'])} nats, 95 % interval {_interval(projection[name])}"
+            for name in fits
         )
         low, high = (pick(projection[name][end] for name in fits) for pick, end in ((min, "low"), (max, "high")))
-        said += (
-            f" If the curve goes on, one pass over the corpus ({projection['steps']:,} such steps, "
-            f"{projection['beyond']:.0f} times the pilot) changes it from the start by: {ranges}. Taken together: "
-            f"{_span({'low': low, 'high': high})}."
+        says += (
+            f" If the learning curve continues, one pass over the corpus ({projection['steps']:,} steps, "
+            f"{projection['beyond']:.0f} times the pilot) changes the loss in total by: {ranges}; both combined: "
+            f"{_interval({'low': low, 'high': high})}."
         )
-        if projection["beyond"] > FAR:
-            said += f" More than {FAR} times the pilot is far: take it for a guess, or make the pilot longer."
+        if projection["beyond"] > MAX_EXTRAPOLATION:
+            says += (
+                f" Extrapolating beyond {MAX_EXTRAPOLATION} times the pilot is unreliable; run a longer pilot for a "
+                "better estimate."
+            )
     return {
         "about": "pilot",
-        "says": said,
-        "does_not_say": unsaid
-        + "The learning rate of the pilot falls to zero at its end, which flatters its last points. "
-        + LAST,
+        "says": says,
+        "does_not_say": limits
+        + "The learning rate of the pilot decays to zero, which makes its last points look better. "
+        + NOT_ABOUT_TASKS,
     }
 
 
 def _forgetting(pilot: dict[str, Any]) -> dict[str, str]:
     change = pilot["change"]["general"]
-    better, neither = "It got better at general text, too", "No change that these documents can show"
-    word = _by_side(change, "It forgot", better, neither)
+    verdict = _by_sign(change, "Forgetting", "Improvement on general text as well", "No measurable change")
     return {
         "about": "forgetting after the pilot",
-        "says": f"{word}: the loss on general text changed by {_signed(change['difference'])} nats, 95 % "
-        f"{_span(change)}, from {change['before']:.3f} to {change['after']:.3f}.",
-        "does_not_say": "What a whole run forgets, which is mostly more, and what tasks of other domains lose: "
+        "says": f"{verdict}: the loss on general text changed by {_signed(change['difference'])} nats, 95 % interval "
+        f"{_interval(change)}, from {change['before']:.3f} to {change['after']:.3f}.",
+        "does_not_say": "How much a full run forgets, which is usually more, or how much tasks of other domains lose: "
         "'other_tasks' in a study measures that.",
     }
 
 
-def _by_side(entry: dict[str, float], above: str, below: str, neither: str) -> str:
-    """Choose words by where an interval lies: above zero, below it, or on both sides."""
+def _by_sign(entry: dict[str, float], above: str, below: str, neither: str) -> str:
+    """Choose a text by whether an interval lies above zero, below it, or includes it."""
     return above if entry["low"] > 0 else below if entry["high"] < 0 else neither
 
 
@@ -153,5 +156,5 @@ def _signed(value: float) -> str:
     return f"{value:+.3f}".replace("-", "−")
 
 
-def _span(entry: dict[str, float]) -> str:
+def _interval(entry: dict[str, float]) -> str:
     return f"{_signed(entry['low'])} to {_signed(entry['high'])}"

@@ -1,4 +1,4 @@
-"""`acclimate inspect cost`: the minutes of task-guided pre-training against those that an early stop saved."""
+"""`acclimate inspect cost`: minutes of task-guided pre-training compared with the minutes saved by stopping early."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def inspect_cost(
     step: int | None = None,
     finetuned: Mapping[str, Sequence[str | Path]] | None = None,
 ) -> dict[str, Cost]:
-    """Read what every stage took, from what the runs wrote; nothing is computed again.
+    """Read the duration of every stage from the folders of finished runs.
 
     Args:
-        adapted: For each column its folder of ``acclimate adapt --method selective``.
+        adapted: Folder of ``acclimate adapt --method selective`` for each column.
         out: JSON file to write; None writes nothing.
-        pretrained: Folder of ``acclimate pretrain`` with kept steps, from one of which each adaptation started.
-        step: Which one; by default what each adaptation says.
-        finetuned: For each column folders of ``acclimate finetune``; a column may be left out.
+        pretrained: Folder of ``acclimate pretrain`` with intermediate checkpoints that the adaptations started from.
+        step: Step of the checkpoint; by default the one recorded by each adaptation.
+        finetuned: Folders of ``acclimate finetune`` for each column; columns may be omitted.
 
     Returns:
         The cost of each column, for :func:`acclimate.methods.selective.cost.cost_table`.
 
     Raises:
-        UserError: If a folder is not what it should be, or a column of ``finetuned`` does not exist.
+        UserError: If a folder was not written by the expected command, or ``finetuned`` names an unknown column.
     """
     tuned = dict(finetuned or {})
     if not adapted:
-        raise UserError("There is nothing to count; give the folder of an adaptation with --adapted.")
+        raise UserError("There are no runs to read; give the folder of an adaptation with --adapted.")
     for name in tuned:
         if name not in adapted:
             raise unknown_name_error("column", name, adapted)
@@ -46,13 +46,13 @@ def inspect_cost(
         for name, folder in adapted.items()
     }
     if out is not None:
-        columns = {name: _told(cost, adapted[name], tuned.get(name, ())) for name, cost in costs.items()}
+        columns = {name: _to_json(cost, adapted[name], tuned.get(name, ())) for name, cost in costs.items()}
         general = None if pretrained is None else str(pretrained)
         write_json(out, {"acclimate": __version__, "pretrained": general, "columns": columns})
     return costs
 
 
-def _told(cost: Cost, adapted: str | Path, finetuned: Sequence[str | Path]) -> dict[str, Any]:
+def _to_json(cost: Cost, adapted: str | Path, finetuned: Sequence[str | Path]) -> dict[str, Any]:
     return {
         "adapted": str(adapted),
         "finetuned": list(map(str, finetuned)),

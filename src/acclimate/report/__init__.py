@@ -1,8 +1,7 @@
-"""What a reader sees: the report as one HTML file, tables for the terminal, and the answer in words."""
+"""The report of a study: an HTML page, Markdown, tables for the terminal, and a summary in words."""
 
-from acclimate.report.answer import answer
 from acclimate.report.html import render, write_report
-from acclimate.report.markdown import markdown, write_markdown
-from acclimate.report.terminal import results_table
+from acclimate.report.summary import summarize
+from acclimate.report.text import markdown, results_table, write_markdown
 
-__all__ = ["answer", "markdown", "render", "results_table", "write_markdown", "write_report"]
+__all__ = ["markdown", "render", "results_table", "summarize", "write_markdown", "write_report"]

@@ -1,4 +1,4 @@
-"""What all figures share: colours of the page, settings, legends, and the way into the page as inline SVG."""
+"""Shared parts of all figures: colours, settings, legends, panels, and conversion to inline SVG."""
 
 from __future__ import annotations
 
@@ -8,59 +8,60 @@ from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Any
 
+from acclimate.results import StudyResults
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Matplotlib writes colours as numbers. These stand for colours of the page, and are replaced in the finished SVG.
+# Placeholders for colours of the page: matplotlib writes hexadecimal colours, which are replaced in the finished SVG.
 INK, MUTED, GRID, CARD, WARM, COOL = (f"#00000{number}" for number in range(1, 7))
 _PAGE = {
     **{INK: "currentColor", MUTED: "var(--muted)", GRID: "var(--line)", CARD: "var(--card)"},
     **{WARM: "var(--warm)", COOL: "var(--cool)"},
 }
 SERIES = 24
-"""Colours of the page: eight, and two more shades of each."""
+"""Colours for methods: eight, and two more shades of each."""
 COLUMNS = 2
-"""Of panels beside each other."""
+"""Maximum number of panels side by side."""
 MARKERS = "osD^vPX*"
-"""They tell lines apart where colours cannot be told."""
+"""Markers that distinguish lines without colour vision."""
 LEGEND_LINE = 0.22  # inches
-WIDTH = 6.0  # inches: 432 units, so that text is still readable when a phone shows the figure 360 wide
+WIDTH = 6.0  # inches, which is 432 units: text stays readable when a phone scales the figure to 360 pixels
 
 
-def colour_index(results: dict[str, Any]) -> dict[str, int]:
-    """Give each method its colour; the baseline and methods beyond the palette share by turns."""
-    labels = [method["label"] for method in results["methods"]]
-    return {label: number % SERIES for number, label in enumerate(labels)}
+def colour_index(results: StudyResults) -> dict[str, int]:
+    """Return the colour number of each method; colours repeat after :data:`SERIES` methods."""
+    return {method.label: number % SERIES for number, method in enumerate(results.methods)}
 
 
-def styled(draw: Callable[[dict[str, Any]], str]) -> Callable[[dict[str, Any]], str]:
-    """Draw with our settings, whatever the caller has set for plots of its own."""
+def styled(draw: Callable[[StudyResults], str]) -> Callable[[StudyResults], str]:
+    """Decorate a drawing function to use our settings and leave those of the caller unchanged."""
 
     @wraps(draw)
-    def drawn(results: dict[str, Any]) -> str:
+    def drawn(results: StudyResults) -> str:
         import matplotlib
 
         with matplotlib.rc_context():
             matplotlib.rcdefaults()
             matplotlib.rcParams.update(_settings())
-            return draw(results)
+            return draw(StudyResults.from_dict(results))
 
     return drawn
 
 
 def series(index: int) -> str:
-    """Return what stands for the colour of a method, by its number of :func:`colour_index`."""
+    """Return the placeholder for a colour number of :func:`colour_index`."""
     return f"#0000{16 + index:02x}"
 
 
 def short(text: str, width: int) -> str:
-    """Cut a text to a number of letters."""
+    """Truncate a text to ``width`` characters."""
     return text if len(text) <= width else text[: width - 1] + "…"
 
 
 def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
-    """Put a legend of markers above the axes; the figure grows where it needs more than two lines."""
+    """Add a legend of (marker, colour, name) above the axes; the figure grows for more than two lines."""
     from matplotlib.lines import Line2D
 
     handles = [
@@ -75,26 +76,29 @@ def legend(figure: Figure, entries: Sequence[tuple[str, str, str]]) -> None:
 
 
 def marker(index: int) -> str:
-    """Return the marker of a number of line; they come again after the last."""
+    """Return the marker of the line with this index; markers repeat after the last."""
     return MARKERS[index % len(MARKERS)]
 
 
 def method_legend(figure: Figure, methods: Sequence[str], colours: dict[str, int]) -> None:
-    """Put a legend above the axes with the marker and the colour of each method."""
+    """Add a legend above the axes with the marker and the colour of each method."""
     legend(figure, [(marker(number), series(colours[method]), method) for number, method in enumerate(methods)])
 
 
 def panel_grid(
     names: Sequence[str], heights: tuple[float, float], xlabel: str, ylabel: str, **options: Any
 ) -> tuple[Figure, list[Axes]]:
-    """Make a figure with axes for each name, two beside each other, labels where figure and axes end.
+    """Create a figure with one panel per name, two side by side.
 
     Args:
-        names: Titles; one alone is not shown.
-        heights: Of a line of one panel and of one of two, in inches.
-        xlabel: Below the lowest.
-        ylabel: Beside the first of a line.
-        **options: For ``subplots``.
+        names: Panel titles; a single title is not shown.
+        heights: Height of a row in inches, with one and with two panels per row.
+        xlabel: Label of the x axis, below the lowest panels.
+        ylabel: Label of the y axis, left of each row.
+        **options: Arguments of ``subplots``.
+
+    Returns:
+        The figure and its axes, in the order of the names.
     """
     columns = min(COLUMNS, len(names))
     lines = -(-len(names) // columns)
@@ -114,9 +118,9 @@ def panel_grid(
 
 def _settings() -> Any:
     return {
-        "svg.fonttype": "none",  # text stays text: it can be read aloud, searched and scaled
+        "svg.fonttype": "none",  # keep text as text for screen readers and search
         "svg.hashsalt": "acclimate",
-        "text.parse_math": False,  # a dollar in a name is a dollar
+        "text.parse_math": False,  # dollar signs in names are not formulas
         "font.size": 10.5,
         "axes.labelsize": 10.5,
         "axes.titlesize": 11,
@@ -138,21 +142,27 @@ def _settings() -> Any:
 
 
 def new_figure(height: float) -> Figure:
-    """Make a figure of the width of the page and a height in inches."""
+    """Create a figure as wide as the page, with a height in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(WIDTH, height), layout="constrained")
 
 
 def svg(figure: Figure, name: str, title: str) -> str:
-    """Return the figure as an SVG element that takes its colours and font from the page."""
+    """Return the figure as an SVG element that inherits colours and font from the page.
+
+    Args:
+        figure: The figure.
+        name: Prefix of its element ids, unique on the page.
+        title: Description for screen readers.
+    """
     buffer = io.StringIO()
-    nothing: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
-    figure.savefig(buffer, format="svg", transparent=True, metadata=nothing)
+    no_metadata: dict[str, Any] = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(buffer, format="svg", transparent=True, metadata=no_metadata)
     text = buffer.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    text = re.sub(r"<[^>]*>", lambda tag: _tag(tag.group(), name), text)  # what stands between tags is as it is
+    text = re.sub(r"<[^>]*>", lambda tag: _tag(tag.group(), name), text)  # tags only: labels keep their text
     head = re.match(r"<svg[^>]*>", text)
     assert head is not None
     box = re.search(r'viewBox="[^"]*"', head.group())
@@ -164,7 +174,7 @@ def svg(figure: Figure, name: str, title: str) -> str:
 
 
 def _tag(text: str, name: str) -> str:
-    """Let a tag take colours and font from the page, and give it ids that no other figure of the page has."""
+    """Replace the colours and font of a tag by those of the page, and make its ids unique on the page."""
     for number, colour in {**_PAGE, **{series(i): f"var(--c{i})" for i in range(SERIES)}}.items():
         text = text.replace(number, colour)
     text = re.sub(r"font: (?:(bold|\d{3}) )?([\d.]+)px [^;\"]*", _font, text)

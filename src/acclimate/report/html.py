@@ -1,4 +1,4 @@
-"""The report: one HTML file that needs nothing else, neither network nor library."""
+"""The report as one self-contained HTML file."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from acclimate.files import write_text
-from acclimate.report.agreement import agreement, agreement_numbers
-from acclimate.report.answer import answer
-from acclimate.report.cells import Table
-from acclimate.report.curves import curve_numbers, curves
 from acclimate.report.figures import colour_index
-from acclimate.report.forest import forest
-from acclimate.report.heat_map import heat_map, heat_numbers
-from acclimate.report.masked import masked_samples
-from acclimate.report.moved import layer_numbers, layers
-from acclimate.report.pages import fill
-from acclimate.report.reliability import reliability, reliability_numbers
-from acclimate.report.table import tables
-from acclimate.report.tradeoff import tradeoff
-from acclimate.report.words import VERDICTS
+from acclimate.report.formatting import VERDICTS, Table
+from acclimate.report.masked_text import masked_samples
+from acclimate.report.score_figures import forest_plot, reliability_diagram, reliability_table, tradeoff_plot
+from acclimate.report.summary import summarize
+from acclimate.report.tables import tables
+from acclimate.report.training_figures import (
+    importance_heat_map,
+    importance_table,
+    layer_drift,
+    layer_drift_table,
+    learning_curve_table,
+    learning_curves,
+    teacher_agreement,
+    teacher_agreement_table,
+)
+from acclimate.results import StudyResults
 
 
 @dataclass(frozen=True)
@@ -32,117 +36,136 @@ class Figure:
     """A figure of the report.
 
     Attributes:
-        name: Its place on the page.
-        title: Above it.
-        note: What it shows, and how to read it.
-        draw: From results to SVG; empty if there is nothing to show.
-        tabulate: From results to its numbers, where no other table has them.
+        name: Element id.
+        title: Heading.
+        note: Caption.
+        draw: Draws the results as SVG, or returns an empty string.
+        tabulate: Returns the plotted numbers as a table, for figures whose numbers are in no other table.
     """
 
     name: str
     title: str
     note: str
-    draw: Callable[[dict[str, Any]], str]
-    tabulate: Callable[[dict[str, Any]], Table | None] | None = None
+    draw: Callable[[StudyResults], str]
+    tabulate: Callable[[StudyResults], Table | None] | None = None
 
 
 FIGURES = (
     Figure(
         "differences",
-        "Differences",
-        "Each line is a 95 % interval; the dot is hollow where the interval includes zero.",
-        forest,
+        "Differences to the baseline",
+        "Lines are 95 % intervals; the dot is hollow if the interval includes zero.",
+        forest_plot,
     ),
     Figure(
         "tradeoff",
         "Gain against forgetting",
-        "Up is a gain on the domain, right is general knowledge lost; thin lines are 95 % intervals.",
-        tradeoff,
+        "Vertical: gain on the domain. Horizontal: increase of the loss on general text. Thin lines are 95 % "
+        "intervals.",
+        tradeoff_plot,
     ),
     Figure(
-        "movement",
-        "How far each layer moved",
-        "Linear CKA of the hidden states of the same general text, adapted against as it came: 1 where one is a "
-        "rotation of the other, lower the further the layer moved. Layer 0 is what enters the first.",
-        layers,
-        layer_numbers,
+        "drift",
+        "Drift by layer",
+        "Linear CKA between the hidden states of the base model and of the adapted model on the same general text: 1 "
+        "for a rotation, lower for larger changes. Layer 0 is the input of the first layer.",
+        layer_drift,
+        layer_drift_table,
     ),
     Figure(
         "curves",
         "Learning curves",
-        "Training loss as logged (thin) and smoothed (thick): first the term that all methods have, then each other "
-        "term. Where it was asked for, the loss on held-out text, without dropout, is dashed.",
-        curves,
-        curve_numbers,
+        "Training loss as logged (thin) and smoothed (thick): first the term that all methods share, then each other "
+        "term. Dashed: loss on held-out text without dropout, if it was measured.",
+        learning_curves,
+        learning_curve_table,
     ),
     Figure(
         "agreement",
         "Agreement with the teacher",
-        "How many units of the representation are active in only one of teacher and student (Eq. 4 of DoKTra), on "
-        "train examples without dropout, a mean over seeds: before distillation, then after each epoch. Hollow: "
-        "epochs of refinement, without the teacher.",
-        agreement,
-        agreement_numbers,
+        "Share of units of the representation that are active in only one of teacher and student (Eq. 4 of DoKTra), "
+        "on train examples without dropout, mean over seeds: before distillation, then after each epoch. Hollow "
+        "markers: refinement epochs without the teacher.",
+        teacher_agreement,
+        teacher_agreement_table,
     ),
     Figure(
         "calibration",
         "Calibration",
-        "The share of right answers among predictions of about the same confidence, over all seeds; the larger the "
-        "dot, the more of them. On the dashed line a model is right as often as it believes; below it, it is too "
-        "sure.",
-        reliability,
-        reliability_numbers,
+        "Accuracy of predictions by confidence, over all seeds; larger dots stand for more predictions. On the dashed "
+        "line a model is perfectly calibrated, below it overconfident.",
+        reliability_diagram,
+        reliability_table,
     ),
     Figure(
         "importance",
         "Importance",
-        "How strongly each unit is protected while the model adapts, from 0 to 1. The colour says whether its "
-        "importance is above or below the mean of its layer: Eq. 10 of DGA protects what is unusual on either side.",
-        heat_map,
-        heat_numbers,
+        "Protection of each unit during adaptation, from 0 to 1. The colour says whether its importance is above or "
+        "below the mean of its layer: Eq. 10 of DGA protects unusual units on either side.",
+        importance_heat_map,
+        importance_table,
     ),
 )
 
 
-def write_report(results: dict[str, Any], path: str | Path) -> Path:
+def write_report(results: StudyResults, path: str | Path) -> Path:
     """Write the report of a study as one HTML file; return its path.
 
-    Everything that comes from the user (names, notes, samples, messages) is escaped. The page loads nothing from
-    elsewhere, follows the light or dark scheme of the reader, and can be read without JavaScript.
+    All text from users and data is escaped. The page loads nothing from elsewhere, follows the light or dark scheme
+    of the reader, and works without JavaScript.
 
     Args:
-        results: As ``acclimate.compare`` returns and stores in ``results.json``.
-        path: The file to write.
+        results: As returned by ``acclimate.compare`` and stored in ``results.json``.
+        path: Output file.
     """
     return write_text(path, render(results))
 
 
-def render(results: dict[str, Any]) -> str:
+def render(results: StudyResults) -> str:
     """Return the report as HTML."""
+    results = StudyResults.from_dict(results)
     figures = [
         {
             "name": figure.name,
             "title": figure.title,
             "note": figure.note,
             "svg": Markup(drawn),
-            "numbers": figure.tabulate(results) if figure.tabulate else None,
+            "table": figure.tabulate(results) if figure.tabulate else None,
         }
         for figure in FIGURES
         if (drawn := figure.draw(results))
     ]
-    return fill(
+    return render_template(
         "acclimate.report",
         "template.html.j2",
         results=results,
-        answer=answer(results),
+        summary=summarize(results),
         verdicts=VERDICTS,
         colours=colour_index(results),
         figures=figures,
         tables=tables(results),
         masked=masked_samples(results),
-        settings=yaml.safe_dump(results["config"], sort_keys=False, allow_unicode=True, width=100),
+        settings=yaml.safe_dump(results.config, sort_keys=False, allow_unicode=True, width=100),
         parameters={
-            method["label"]: ", ".join(f"{key} = {value}" for key, value in method["parameters"].items())
-            for method in results["methods"]
+            method.label: ", ".join(f"{key} = {value}" for key, value in method.parameters.items())
+            for method in results.methods
         },
     )
+
+
+def render_template(package: str, name: str, **values: Any) -> str:
+    """Render a Jinja template of a package; it can include templates of this package, such as ``style.css.j2``.
+
+    Args:
+        package: Package that contains the template.
+        name: File name of the template.
+        **values: Variables of the template. All but ``Markup`` is escaped.
+    """
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("acclimate.report", ".")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(name).render(**values)

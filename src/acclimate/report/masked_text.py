@@ -1,12 +1,14 @@
-"""A masked text for people, on a page and in a terminal."""
+"""Masked text as HTML and as terminal output."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from markupsafe import Markup, escape
+
+from acclimate.results import StudyResults
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -14,22 +16,22 @@ if TYPE_CHECKING:
     from acclimate.masking.preview import Fate, PreviewToken
 
 FATES: dict[Fate, str] = {
-    "mask": "hidden behind the mask token",
+    "mask": "replaced by the mask token",
     "random": "replaced by a random token",
-    "kept": "left as it is, but predicted",
+    "kept": "unchanged but predicted",
 }
-IMPORTANT = "important to the end task, as its token classifier says"
+IMPORTANT = "important to the end task, according to the token classifier"
 
 
-def _runs(pieces: Sequence[PreviewToken]) -> Iterable[tuple[Fate, bool, str, bool, str]]:
-    """Give each stretch of one look: fate, importance, characters, space before it or not, what replaced it."""
+def _spans(pieces: Sequence[Any]) -> Iterable[tuple[Fate, bool, str, bool, str]]:
+    """Yield spans of equal appearance: fate, importance, text, whether a space precedes it, and the replacement."""
 
-    # Tokens that were replaced are shown one by one, each with what replaced it.
-    def look(item: tuple[int, PreviewToken]) -> tuple[str, bool, int]:
-        place, piece = item
-        return piece["fate"], piece.get("important", False), place if piece["fate"] == "random" else -1
+    def appearance(item: tuple[int, PreviewToken]) -> tuple[str, bool, int]:
+        position, piece = item
+        # Each token replaced at random is a span, shown with its replacement.
+        return piece["fate"], piece.get("important", False), position if piece["fate"] == "random" else -1
 
-    for _, group in groupby(enumerate(pieces), key=look):
+    for _, group in groupby(enumerate(pieces), key=appearance):
         members = [piece for _, piece in group]
         text = "".join(
             (" " if piece["space"] and index else "") + piece["text"] for index, piece in enumerate(members)
@@ -38,13 +40,10 @@ def _runs(pieces: Sequence[PreviewToken]) -> Iterable[tuple[Fate, bool, str, boo
         yield first["fate"], first.get("important", False), text, first["space"], first["became"]
 
 
-def as_html(pieces: Sequence[PreviewToken]) -> Markup:
-    """Return a masked text as inline HTML, to be put into an element of the class ``masked``; all text is escaped.
-
-    Its style is in ``style.css.j2``.
-    """
+def as_html(pieces: Sequence[PreviewToken] | list[dict[str, Any]]) -> Markup:
+    """Return a masked text as inline HTML for an element of the class ``masked`` (see ``style.css.j2``), escaped."""
     result = Markup()
-    for fate, important, text, space, became in _runs(pieces):
+    for fate, important, text, space, became in _spans(pieces):
         if space:
             result += " "
         if fate or important:
@@ -58,15 +57,38 @@ def as_html(pieces: Sequence[PreviewToken]) -> Markup:
 
 
 def as_rich(pieces: Sequence[PreviewToken]) -> Text:
-    """Return a masked text for a terminal: ``[hidden]``, ``[replaced→other]``, ``[kept=]``, ``*important*``."""
-    from rich.text import Text as Made
+    """Return a masked text for a terminal: ``[masked]``, ``[replaced→other]``, ``[kept=]``, ``*important*``."""
+    from rich.text import Text as RichText
 
     styles: dict[Fate, str] = {"": "", "mask": "reverse", "random": "underline magenta", "kept": "bold underline"}
-    result = Made()
-    for fate, important, text, space, became in _runs(pieces):
+    result = RichText()
+    for fate, important, text, space, became in _spans(pieces):
         result.append(" " if space else "")
-        # Brackets too: a terminal without colours, or a file, shows no highlight.
+        # Brackets keep the output readable without colours.
         inner = f"{text}→{became}" if fate == "random" else f"{text}=" if fate == "kept" else text
         inner = f"*{inner}*" if important else inner
         result.append(f"[{inner}]" if fate else inner, style=f"{styles[fate]} italic" if important else styles[fate])
     return result
+
+
+def masked_samples(results: StudyResults) -> dict[str, Any] | None:
+    """Return the samples of masked text of a study for the template.
+
+    Returns:
+        ``texts``: for each text its ``name`` and ``maskings``, pairs of label and HTML; ``legend``: pairs of CSS class
+        and meaning, for the classes that occur. None if the study stored no samples.
+    """
+    samples = results.masked
+    pieces = [piece for sample in samples for masked in sample.maskings.values() for piece in masked]
+    if not pieces:
+        return None
+    occurring = {piece["fate"] for piece in pieces}
+    legend: list[tuple[str, str]] = [(fate, note) for fate, note in FATES.items() if fate in occurring]
+    if any(piece.get("important") for piece in pieces):
+        legend.append(("important", IMPORTANT))
+    several = len({sample.place for sample in samples}) > 1
+    texts: list[dict[str, Any]] = []
+    for number, sample in enumerate(samples, 1):
+        maskings: list[tuple[str, Markup]] = [(label, as_html(masked)) for label, masked in sample.maskings.items()]
+        texts.append({"name": f"Text {number}" + (f", {sample.place}" if several else ""), "maskings": maskings})
+    return {"texts": texts, "legend": legend}

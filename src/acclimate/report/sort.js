@@ -9,11 +9,11 @@ for (const button of document.querySelectorAll("th button")) {
     const empty = cell => cell.textContent.trim() === "–";
     const order = (a, b) => {
       const x = a.cells[place], y = b.cells[place];
-      if (empty(x) || empty(y)) return empty(x) - empty(y);  // what has no value stays last
-      const way = "value" in x.dataset && "value" in y.dataset
+      if (empty(x) || empty(y)) return empty(x) - empty(y);  // empty cells stay last
+      const difference = "value" in x.dataset && "value" in y.dataset
         ? Number(x.dataset.value) - Number(y.dataset.value)
         : x.textContent.localeCompare(y.textContent, undefined, { numeric: true });
-      return up ? way : -way;
+      return up ? difference : -difference;
     };
     body.append(...[...body.rows].sort(order));
   });

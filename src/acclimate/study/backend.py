@@ -26,22 +26,22 @@ def _distill(*args: Any, **options: Any) -> Any:
 
 
 def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
-    from acclimate.evaluation import masked_lm_loss
+    from acclimate.evaluation import language_model_loss
 
-    return masked_lm_loss(model, texts, max_length=max_length)
+    return language_model_loss(model, texts, max_length=max_length)
 
 
 def _drift(base: str, adapted: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
-    from acclimate.inspect.representations import measure_moved
+    from acclimate.inspect.drift import measure_drift
 
-    return measure_moved(base, adapted, texts, max_length=max_length)
+    return measure_drift(base, adapted, texts, max_length=max_length)
 
 
 def _has_head(model: str, max_length: int) -> bool:
-    from acclimate.models import load_masked_lm
+    from acclimate.models import load_language_model
     from acclimate.training.options import check_length
 
-    loaded = load_masked_lm(model)
+    loaded = load_language_model(model)
     check_length(loaded, max_length)
     return not loaded.absent_head
 
@@ -54,8 +54,8 @@ class Backend:
         adapt: As :func:`acclimate.adapt`.
         finetune: As :func:`acclimate.finetune`.
         distill: As :func:`acclimate.distill`.
-        lm_loss: As :func:`acclimate.evaluation.masked_lm_loss`.
-        drift: As :func:`acclimate.inspect.representations.measure_moved`.
+        lm_loss: As :func:`acclimate.evaluation.language_model_loss`.
+        drift: As :func:`acclimate.inspect.drift.measure_drift`.
         has_head: From a model and the number of tokens that it has to read at once to whether it has a language-model
             head. Raises UserError if it cannot read that many.
     """

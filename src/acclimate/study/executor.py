@@ -11,8 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from acclimate.device import trim_memory
 from acclimate.errors import UserError
-from acclimate.kernels.allocator import trim_memory
 from acclimate.locks import Claim
 from acclimate.study.graph import Shard, with_needs
 from acclimate.study.jobs.base import Job, JobGraph, Outcome, RunContext

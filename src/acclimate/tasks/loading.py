@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,11 +13,10 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.device import enable_fast_fp32_matmul, uses_eager_attention
+from acclimate.device import enable_fast_fp32_matmul
 from acclimate.errors import UserError
-from acclimate.kernels import optimize
-from acclimate.models import longest_text
-from acclimate.models.attention import ATTENTION_NAME as ATTENTION
+from acclimate.models import longest_text, use_kernels
+from acclimate.models.attention import use_attention, uses_gated_attention
 from acclimate.models.checkpoints import (
     UNREADABLE,
     check_folder,
@@ -73,9 +72,10 @@ def load_with_head(
             )
     except UNREADABLE as error:
         raise UserError(f"No {what} could be made of '{path}': {load_error(error, path)}") from error
-    optimize(model)
-    if uses_eager_attention(device):
-        _use_eager_attention(model)
+    kernels = use_kernels(model, device)
+    if kernels.eager_attention or uses_gated_attention(model):
+        with suppress(ValueError, AttributeError):  # an architecture with its own attention keeps it
+            use_attention(model, kernels)
     fresh = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
     lost = sorted(name for name in fresh if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)
     if lost:
@@ -147,13 +147,6 @@ def _initialize_pooler(model: PreTrainedModel, fresh: list[str]) -> None:
             weight = parameters.get(name)
             if ".pooler." in name and weight is not None and weight.dim() == 2 and weight.shape[0] == weight.shape[1]:
                 weight.add_(torch.eye(len(weight)))
-
-
-def _use_eager_attention(model: PreTrainedModel) -> None:
-    try:
-        model.set_attn_implementation(ATTENTION)
-    except (ValueError, AttributeError):  # an architecture of its own kind keeps its own attention
-        return
 
 
 @contextmanager

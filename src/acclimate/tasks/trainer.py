@@ -26,8 +26,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from acclimate.device import Precision, default_device, use_single_device
 from acclimate.errors import UserError
-from acclimate.kernels.allocator import MallocTrimCallback
-from acclimate.kernels.mixed_precision import step_weights
+from acclimate.models import kernels_of
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.objectives.distillation import confidence_penalty
 from acclimate.tasks.batching import LengthGroupedBatches
@@ -156,11 +155,15 @@ def train(
             args=arguments,
             data_collator=collate,
             train_dataset=rows,
-            callbacks=[MallocTrimCallback(), *(course.callbacks if course else ()), *([best] if best else ())],
+            callbacks=[
+                *kernels_of(model).callbacks(),
+                *(course.callbacks if course else ()),
+                *([best] if best else ()),
+            ],
         )
         trainer.course, trainer.penalty = course, options.confidence_penalty
         trainer.error_tokenizer, trainer.pending_losses, trainer.lines = tokenizer, [], []
-        trainer.lowered = step_weights(model, precision, device)
+        trainer.lowered = kernels_of(model).step_context(model, precision)
         trainer.remove_callback(PrinterCallback)
         if options.progress:
             trainer.remove_callback(ProgressCallback)

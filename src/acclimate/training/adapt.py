@@ -1,29 +1,28 @@
-"""Adapting a model: from a model, text and a method to a model folder.
-
-A model that surely has a masked-LM head.
-"""
+"""Adaptation: from a model, text and a method to a model folder."""
 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, tokenize
 from acclimate.device import choose_precision, default_device, to_device
-from acclimate.errors import UserError, check_positive
+from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_writable, safe_join, write_json
 from acclimate.locks import with_output_lock
-from acclimate.masking import MASK_RATE, Strategy, identify, resolve
-from acclimate.models import LoadedModel, attach, load_masked_lm, save_model
+from acclimate.masking import MASK_RATE, identify, resolve
+from acclimate.models import LanguageModel, attach, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.encoding import check_packable
-from acclimate.training.batches import Collator, Layout, StepDataset
+from acclimate.options import AdaptOptions, recorded, values, verb
+from acclimate.options.training import HEAD_TOKENS, MethodLike, PrecisionName
+from acclimate.progress import print_message
+from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
     KEPT_FOLDER,
     KeepStepsCallback,
@@ -37,9 +36,8 @@ from acclimate.training.engine import Engine, check_dropout, make_reference
 from acclimate.training.heldout import HeldOutText
 from acclimate.training.inputs import TASK_EPOCHS, TextInput, open_task, resolve_texts
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
-from acclimate.training.mlm_head import HEAD_TOKENS, warm_up_head
-from acclimate.training.options import Budget, add_method_virtual_tokens, check_hyperparameters, check_length
-from acclimate.training.progress import TrainingBar
+from acclimate.training.mlm_head import warm_up_head
+from acclimate.training.options import Budget, add_method_virtual_tokens, check_length
 from acclimate.training.result import (
     LOG_FILE,
     MANIFEST_FILE,
@@ -59,161 +57,77 @@ from acclimate.version import __version__
 
 
 @with_output_lock
-def adapt(
-    model: str | Path | Callable[[], Path],
-    corpus: TextInput | None = None,
-    method: str | Method = "mlm",
-    out: str | Path = "adapted",
-    *,
-    task: Any = None,
-    steps: int | None = None,
-    epochs: float | None = None,
-    tokens: int | None = None,
-    max_minutes: float | None = None,
-    seed: int = 0,
-    max_length: int = 128,
-    batch_size: int = 64,
-    learning_rate: float | None = None,
-    mask_rate: float = MASK_RATE,
-    masking: str | Strategy | None = None,
-    masking_settings: dict[str, Any] | None = None,
-    weight_decay: float = 0.0,
-    warmup: float = 0.1,
-    dropout: float | None = None,
-    precision: str = "auto",
-    layout: Layout = "padded",
-    settings: dict[str, Any] | None = None,
-    text_column: str = "text",
-    head_tokens: int = HEAD_TOKENS,
-    heldout: TextInput | None = None,
-    heldout_every: int | None = None,
-    save_every: int | None = None,
-    keep_steps: Collection[int] = (),
-    overwrite: bool = False,
-    progress: bool = True,
-    report_to: str | Sequence[str] | None = None,
-) -> AdaptResult:
+def _adapt(options: AdaptOptions) -> AdaptResult:
     """Adapt a masked language model to domain text.
 
-    The folder ``out`` appears whole at the end: an ordinary Hugging Face model with its tokenizer, beside the resolved
-    configuration (``acclimate.json``) and the losses of every stretch (``log.jsonl``). If the run is killed, the same
-    call goes on from its last checkpoint; if it had finished, the same call returns at once.
+    The folder ``out`` appears at once when the training is finished: an ordinary Hugging Face model with its
+    tokenizer, the resolved configuration (``acclimate.json``) and the losses during training (``log.jsonl``). An
+    interrupted run resumes from its last checkpoint when it is started again; a finished one returns its result.
 
-    Started by ``torchrun`` or ``accelerate launch``, its processes share each step: the same batch as one process
-    would read, with the same loss (see :mod:`acclimate.training.distributed`).
+    Started by ``torchrun`` or ``accelerate launch``, the processes share each step: together they read the same batch
+    as a single process and optimize the same loss (see :mod:`acclimate.training.distributed`).
 
-    The defaults suit one machine and some million tokens. The DGA paper takes 2,500 steps of 256 texts of 164 tokens
-    at 1e-4, and its contrast sees as many negatives as a step has texts: with the means for it, set ``batch_size`` and
-    ``max_length`` so (``examples/dga/paper.yaml``).
+    The defaults suit one machine and a few million tokens. The DGA paper takes 2,500 steps of 256 texts of 164 tokens
+    at 1e-4, and contrasts each text with the others of its step; to reproduce it, set ``batch_size`` and
+    ``max_length`` accordingly (``examples/dga/paper.yaml``).
 
-    Args:
-        model: A model folder or a name on the hub, or what makes the folder as soon as all else has been checked. An
-            absent masked-LM head is warmed up first.
-        corpus: Text files, folders or globs, or a :class:`acclimate.corpus.Corpus`; None for the text of the task.
-        method: Name of a method, or a method with its parameters.
-        out: Folder to make.
-        task: A labelled task or its folder, for methods that look at one; of its text only the train split is read.
-        steps: Optimiser steps to train. One of ``steps``, ``epochs``, ``tokens`` and ``max_minutes``; by default
-            1 epoch, or 100 over the text of a task.
-        epochs: Passes over the corpus.
-        tokens: Tokens of text to read.
-        max_minutes: Minutes of training; the learning rate decays with the time. Not repeatable to the bit.
-        seed: From it comes every random choice: the same seed gives the same weights on the same machine, on a CPU to
-            the bit, on an accelerator up to the rounding of sums whose order is open there.
-        max_length: Tokens of a text at most, without those that a method appends; a longer document becomes several.
-        batch_size: Texts a step, however many micro-batches they make.
-        learning_rate: Peak, reached after the warm-up, then linear to zero; by default what the method says, mostly
-            1e-4.
-        mask_rate: Share of tokens that are chosen for prediction.
-        masking: How they are chosen: a name, as ``whole-word`` (see ``docs/masking.md``), or a strategy with its
-            parameters and its own rate; by default at random.
-        masking_settings: Parameters of the masking, where it is given by name.
-        weight_decay: Of AdamW, on matrices only.
-        warmup: Share of the training in which the learning rate rises.
-        dropout: Probability of every dropout of the encoder during the adaptation, in place of those of its
-            configuration, which the adapted model keeps. ALBERT and ModernBERT come without dropout; methods that read
-            a text under two draws of it, such as ``dga`` and ``mlm-simcse``, need one (0.1 is usual).
-        precision: ``fp32``, ``bf16`` (autocast, weights stay fp32), or ``auto``: bf16 where the hardware has it.
-        layout: ``padded`` rows of one text, or ``packed`` rows of several that do not see each other.
-        settings: Parameters of the method, where it is given by name.
-        text_column: Where the text is in tables and JSON lines.
-        head_tokens: Budget of the warm-up of an absent head, in tokens.
-        heldout: Text on which every term is measured during training, without dropout, its masks always the same and
-            those of ``masking``, also where a method brings its own; it goes to ``log.jsonl``. Each time costs a
-            forward over all of it, about a third of training on as much.
-        heldout_every: Steps between two of these (50); the start and the end are measured, too.
-        save_every: Steps between checkpoints; by default one every five minutes.
-        keep_steps: Optimiser steps whose models are kept, as ``out/step-000100``; 0 is the start.
-        overwrite: Replace an ``out`` that another configuration made.
-        progress: Show bars.
-        report_to: Trackers of experiments that are told what ``log.jsonl`` is: names such as ``tensorboard`` or
-            ``wandb``, see :func:`acclimate.training.callbacks.check_trackers`.
+    Returns:
+        What was trained, and the losses.
 
     Raises:
-        UserError: If something is wrong with the input; nothing that was written before is lost.
+        UserError: If an option or the input is wrong. Existing results are not touched.
     """
-    asked = dict(locals())
-    trackers = check_trackers(report_to)
-    method = _resolve_method(method, settings)
+    trackers = check_trackers(options.report_to)
+    method = _resolve_method(options.method, options.settings)
     group = join_process_group()
-    progress = progress and group.first
-    task = open_task(task)
-    texts = resolve_texts(method, corpus, task, text_column)
+    progress = options.progress and group.first
+    task = open_task(options.task)
+    texts = resolve_texts(method, options.corpus, task, options.text_column)
     text = next(iter(texts.values()))
-    usual = TASK_EPOCHS if corpus is None or method.reads == "task" else 1
-    budget = Budget.of(steps, epochs, tokens, max_minutes, usual)
-    aside = HeldOutText.of(heldout, heldout_every, text_column)
-    learning_rate = method.learning_rate if learning_rate is None else learning_rate
-    check_positive(batch_size=batch_size, max_length=max_length, learning_rate=learning_rate, head_tokens=head_tokens)
-    check_hyperparameters(seed, warmup, weight_decay, layout, save_every)
-    hidden = resolve(masking, mask_rate, masking_settings)
-    if (masking or masking_settings) and type(method).masking is not Method.masking:
-        raise UserError(f"Method '{method.name}' says itself what is masked; leave the masking out.")
-    if method.sets_mask_rate and mask_rate != MASK_RATE:
-        raise UserError(f"Method '{method.name}' says itself how much is masked; leave mask-rate out.")
-    out = Path(out)
-    device = default_device()
-    chosen = choose_precision(precision, device)
-    config = {
-        "acclimate": __version__,
-        "model": method.starts_from or str(model),
-        "model_files": None if method.starts_from else model_fingerprint(str(model)),
-        "corpus": text.fingerprint,
-        "task": None if task is None else task.fingerprint(),
-        "method": method.name,
-        "settings": method.settings(),
-        "files": method.file_contents(),
-        "budget": asdict(budget),
-        "seed": seed,
-        "max_length": max_length,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "mask_rate": mask_rate,
-        "masking": identify(hidden, mask_rate),
-        "weight_decay": weight_decay,
-        "warmup": warmup,
-        "dropout": dropout,
-        "precision": chosen,
-        "layout": layout,
-        "head_tokens": head_tokens,
-        "heldout": None if aside is None else aside.identity(),
-    }
-    config.update(check_keep_steps(keep_steps, method, budget.steps))
+    default_epochs = TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1
+    budget = Budget.of(options, default_epochs)
+    heldout = HeldOutText.of(options.heldout, options.heldout_every, options.text_column)
+    seed, max_length, batch_size = options.seed, options.max_length, options.batch_size
+    learning_rate = method.learning_rate if options.learning_rate is None else options.learning_rate
+    hidden = resolve(options.masking, options.mask_rate, options.masking_settings)
+    if (options.masking or options.masking_settings) and type(method).masking is not Method.masking:
+        raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")
+    if method.sets_mask_rate and options.mask_rate != MASK_RATE:
+        raise UserError(f"Method '{method.name}' sets the mask rate itself; remove the option 'mask_rate'.")
+    out = Path(options.out)
+    precision = choose_precision(options.precision, default_device())
+    config = recorded(
+        options,
+        acclimate=__version__,
+        model=method.starts_from or str(options.model),
+        model_files=None if method.starts_from else model_fingerprint(str(options.model)),
+        corpus=text.fingerprint,
+        task=None if task is None else task.fingerprint(),
+        method=method.name,
+        settings=method.settings(),
+        files=method.file_contents(),
+        budget=asdict(budget),
+        learning_rate=learning_rate,
+        masking=identify(hidden, options.mask_rate),
+        precision=precision,
+        heldout=None if heldout is None else heldout.identity(),
+    )
+    config.update(check_keep_steps(options.keep_steps, method, budget.steps))
     work = out.parent / f".{out.name}.work"
-    if (done := load_finished(out, config, overwrite)) is not None:
+    if (done := load_finished(out, config, options.overwrite)) is not None:
         for left in (work, stages_folder(out)):
             _remove_work_folder(left, config, group)
         done.masked = load_masked_texts(config)
         return done
     check_writable(out)
-    model = model() if callable(model) else model
+    model = options.model() if callable(options.model) else options.model
     if method.stages():
         own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
-        options = {**{name: value for name, value in asked.items() if name not in own}, "progress": progress}
-        return adapt_in_stages(adapt, method, texts, model, out, config, options, group)
-    loaded = load_masked_lm(model, dropout=dropout)
-    layers = attach(loaded.model)
-    if layout == "packed":
+        shared = {name: value for name, value in values(options).items() if name not in own} | {"progress": progress}
+        return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
+    loaded = load_language_model(model, dropout=options.dropout)
+    layers = attach(to_device(loaded.model))
+    if options.layout == "packed":
         check_packable(loaded.model)
     appended = add_method_virtual_tokens(loaded, method, seed)
     check_length(loaded, max_length + appended)
@@ -221,16 +135,17 @@ def adapt(
         rows = tokenize(
             text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
         )
-    TrainingBar.say(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
+    print_message(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
     open_work_folder(work, config, group)
-    to_device(loaded.model)
     if loaded.absent_head:
-        warm_up_head(loaded, rows, work / "head", head_tokens, seed, chosen, progress, group, appended)
+        warm_up_head(loaded, rows, work / "head", options.head_tokens, seed, precision, progress, group, appended)
     about = {"paper": method.paper, "summary": method.summary}
     result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, about=about)
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
-        run = AdaptContext(loaded.model, layers, loaded.tokenizer, rows, hidden, seed, chosen, progress, group, task)
+        run = AdaptContext(
+            loaded.model, layers, loaded.tokenizer, rows, hidden, seed, precision, progress, group, task
+        )
         method.prepare(run)
         result.accounts = run.accounts
         objectives = method.objectives()
@@ -238,18 +153,18 @@ def adapt(
         reference = make_reference(objectives, loaded.model)
         length = max_length + appended
         kept = max_graph_tokens(loaded.model, length)
-        engine = Engine(loaded.model, objectives, chosen, reference=reference, graph_tokens=kept, group=group)
+        engine = Engine(loaded.model, objectives, precision, reference=reference, graph_tokens=kept, group=group)
         at_once = training_tokens(loaded.model, engine.student_views, length)
-        chosen_by = method.masking(mask_rate) or hidden
+        chosen_by = method.masking(options.mask_rate) or hidden
         collator = Collator.of(
-            loaded.tokenizer, chosen_by, at_once, layout, engine.rewritings, padding_policy(loaded.model)
+            loaded.tokenizer, chosen_by, at_once, options.layout, engine.rewritings, padding_policy(loaded.model)
         )
         result.masked = describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
         total = budget.resolve(rows, batch_size, appended)
-        check_keep_steps(keep_steps, method, total)
-        # Held-out text is masked alike for all methods: a method's own masking may know the text of the training only.
+        check_keep_steps(options.keep_steps, method, total)
+        # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
         alike = replace(collator, masking=hidden)
-        watch = [] if aside is None else [aside.make_callback(loaded.tokenizer, alike, length, batch_size, seed)]
+        watch = [] if heldout is None else [heldout.make_callback(loaded.tokenizer, alike, length, batch_size, seed)]
         data = StepDataset(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
         with tensorboard_folder(trackers, out):
             trainer = train(
@@ -259,16 +174,16 @@ def adapt(
                 rule=method.update_rule(),
                 seed=seed,
                 learning_rate=learning_rate,
-                weight_decay=weight_decay,
-                warmup=warmup,
-                minutes=max_minutes,
-                save_every=save_every,
+                weight_decay=options.weight_decay,
+                warmup=options.warmup,
+                minutes=options.max_minutes,
+                save_every=options.save_every,
                 appended=appended,
                 title=f"adapt {method.name}",
                 progress=progress,
                 report_to=trackers,
                 run_name=out.name,
-                callbacks=[partial(KeepStepsCallback, keep_steps, work / KEPT_FOLDER, keep), *watch],
+                callbacks=[partial(KeepStepsCallback, options.keep_steps, work / KEPT_FOLDER, keep), *watch],
             )
         method.finish(run)
         result.take(trainer)
@@ -280,22 +195,25 @@ def adapt(
     return result
 
 
+adapt = verb(AdaptOptions, _adapt)
+
+
 def _remove_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
-    """Remove the working folder of a run that is finished, if a kill came before that was done."""
+    """Remove the working folder that a finished run left behind because it was interrupted before its last step."""
     if group.first and read_manifest(work) in (None, roundtrip_json(config)):
         shutil.rmtree(work, ignore_errors=True)
 
 
-def _resolve_method(method: str | Method, settings: dict[str, Any] | None) -> Method:
+def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -> Method:
     if isinstance(method, str):
         return get(method, **(settings or {}))
     if settings:
         raise UserError("Give parameters in the method or in settings, not in both.")
-    return method
+    return cast(Method, method)
 
 
 def _write_result_folder(
-    out: Path, work: Path, loaded: LoadedModel, config: dict[str, Any], text: Corpus, result: AdaptResult
+    out: Path, work: Path, loaded: LanguageModel, config: dict[str, Any], text: Corpus, result: AdaptResult
 ) -> None:
     """Write the model folder, and remove the working folder."""
     with atomic_folder(out) as folder:
@@ -308,25 +226,25 @@ def _write_result_folder(
 
 def _write_step_model(
     out: Path,
-    loaded: LoadedModel,
+    loaded: LanguageModel,
     config: dict[str, Any],
     text: Corpus,
     result: AdaptResult,
     folder: Path,
     trainer: StepTrainer,
 ) -> None:
-    """Write the model of a step in the middle of the training."""
+    """Write the model after a step in the middle of the training."""
     result.take(trainer)
     _write_model_files(folder, out, loaded, config, text, result)
 
 
 def _write_model_files(
-    folder: Path, out: Path, loaded: LoadedModel, config: dict[str, Any], text: Corpus, result: AdaptResult
+    folder: Path, out: Path, loaded: LanguageModel, config: dict[str, Any], text: Corpus, result: AdaptResult
 ) -> None:
-    """Write model, tokenizer and card into a folder that exists."""
+    """Write model, tokenizer, manifest and card into an existing folder."""
     save_model(loaded.model, folder, out)
     loaded.tokenizer.save_pretrained(folder)
-    # A numeric summary of what was read goes with the model, so that it can be traced.
+    # The folder holds a numeric summary of the text, so that the model can be traced to it.
     account = {**text.report.as_dict(), "contents": text.contents()}
     write_json(folder / MANIFEST_FILE, {**config, "about": result.about, "text": account, "result": result.measured()})
     write_adapted_card(folder, out.name)
@@ -342,22 +260,22 @@ def ensure_head(
     tokens: int = HEAD_TOKENS,
     max_length: int = 128,
     seed: int = 0,
-    precision: str = "auto",
+    precision: PrecisionName = "auto",
     progress: bool = True,
 ) -> Path:
-    """Return a model folder with a usable masked-LM head: ``model`` itself if it has one, else ``out``.
+    """Return a folder of the model with a trained masked-LM head: ``model`` itself if it has one, else ``out``.
 
     Args:
-        model: A model folder or a name on the hub.
-        corpus: Text to warm an absent head up on; general text is best, so that no adaptation hides in it.
-        out: Folder to make if the head is absent.
-        tokens: Budget of the warm-up.
-        max_length: Tokens of a text at most.
-        seed: Of the warm-up.
+        model: A model folder or a name on the Hugging Face Hub.
+        corpus: Text to train a missing head on. Use general text: domain text would already adapt the model a little.
+        out: Output directory if the head is missing.
+        tokens: Number of tokens to train the head on.
+        max_length: Maximum tokens per text.
+        seed: Random seed.
         precision: As in :func:`adapt`.
-        progress: Show bars.
+        progress: Show progress bars.
     """
-    if not load_masked_lm(model).absent_head:
+    if not load_language_model(model).absent_head:
         return Path(model)
     return adapt(
         model,

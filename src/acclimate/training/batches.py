@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Literal
 
 import numpy as np
 import torch
@@ -24,6 +23,7 @@ from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, Masking, Rewriting, Vocabulary
 from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPolicy
 from acclimate.objectives import Batch, ViewInput
+from acclimate.options.training import Layout
 from acclimate.training.distributed import ProcessGroup
 
 
@@ -41,7 +41,7 @@ def split_micro_batches(lengths: Sequence[int], limit: int, grain: PaddingPolicy
         The rows of each micro-batch.
     """
     total = len(lengths)
-    widths = np.array([grain.wide(length) for length in lengths], dtype=np.int64)
+    widths = np.array([grain.padded_width(length) for length in lengths], dtype=np.int64)
     before = np.concatenate([[0], np.cumsum(lengths)])
     cheapest = np.full(total + 1, np.inf)
     cheapest[0] = 0
@@ -50,8 +50,8 @@ def split_micro_batches(lengths: Sequence[int], limit: int, grain: PaddingPolicy
         first = min(int(np.searchsorted(before, before[end] - limit)), end - 1)  # without padding it is too much
         width = np.maximum.accumulate(widths[first:end][::-1])  # of the pieces that begin one, two, ... rows before
         rows = np.arange(1, len(width) + 1)
-        read = grain.price(before[end] - before[end - rows], rows * width)
-        price = np.where((read <= limit) | (rows == 1), read + grain.piece + cheapest[end - rows], np.inf)
+        read = grain.cost(before[end] - before[end - rows], rows * width)
+        price = np.where((read <= limit) | (rows == 1), read + grain.batch_overhead + cheapest[end - rows], np.inf)
         best = int(price.argmin())
         cheapest[end], begin[end] = price[best], end - 1 - best
     cuts = []
@@ -69,9 +69,9 @@ def fewest_micro_batches(lengths: Sequence[int], limit: int, grain: PaddingPolic
     """
     pieces = rows = width = real = 0
     for length in lengths:
-        rows, width, real = rows + 1, max(width, grain.wide(length)), real + length
-        if rows == 1 or grain.price(real, rows * width) > limit:
-            pieces, rows, width, real = pieces + 1, 1, grain.wide(length), length
+        rows, width, real = rows + 1, max(width, grain.padded_width(length)), real + length
+        if rows == 1 or grain.cost(real, rows * width) > limit:
+            pieces, rows, width, real = pieces + 1, 1, grain.padded_width(length), length
     return pieces
 
 
@@ -119,9 +119,6 @@ class EpochSampler:
     def _shared_with_next_epoch(self, epoch: int) -> int:
         """Return how many texts of an epoch share a step with those of the next one."""
         return min(self.texts, (epoch + 1) * self.texts % self.batch_size)
-
-
-Layout = Literal["padded", "packed"]
 
 
 def make_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
@@ -207,7 +204,7 @@ class Collator:
                 high = middle
             else:
                 low = middle + 1
-        return replace(self, tokens=high, grain=self.grain._replace(piece=FEWEST_BATCHES))
+        return replace(self, tokens=high, grain=self.grain._replace(batch_overhead=FEWEST_BATCHES))
 
     def _rows(self, lengths: list[int]) -> list[list[int]]:
         """Put texts, by their places, longest first, into rows: one each, or first-fit into rows of the longest."""
@@ -257,7 +254,7 @@ class Collator:
         labels: np.ndarray,
         seeds: np.ndarray,
     ) -> Batch:
-        width = self.grain.wide(max(sum(len(texts[place]) for place in row) for row in rows))
+        width = self.grain.padded_width(max(sum(len(texts[place]) for place in row) for row in rows))
         ids, text = self._pad_rows(rows, texts, width)
         hidden, wanted = ids.copy(), np.full_like(ids, IGNORE_INDEX)
         here = []

@@ -93,7 +93,7 @@ def _is_finite_alone(engine: Engine, data: StepDataset, step: int, index: int) -
         )  # a position that only padding stands at is no fault of the text
         for batch in exact([np.asarray(data.rows[index])], rng):
             batch = batch.to(device)
-            with engine.lowered(), autocast(engine.precision, device):
+            with engine.step_context(), autocast(engine.precision, device):
                 outputs = engine.read(batch, engine.views, all_tokens=True)
                 values = [outputs.hidden(view)[batch.reading(view.tokens).text >= 0] for view in engine.views]
                 values += [term.total(outputs) for term in engine.plain]

@@ -14,12 +14,8 @@ from transformers import PreTrainedModel
 
 from acclimate.device import Precision, autocast
 from acclimate.errors import UserError
-from acclimate.kernels.dropout import dropout_rates
-from acclimate.kernels.last_layer import can_cut_last_layer
-from acclimate.kernels.mixed_precision import step_weights
-from acclimate.kernels.vocabulary import deferred_vocabulary_grads
 from acclimate.masking import Rewriting
-from acclimate.models import language_head
+from acclimate.models import dropout_rates, kernels_of, language_head
 from acclimate.models.batching import max_graph_tokens, padding_policy
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
@@ -58,14 +54,14 @@ class Engine:
             group: The processes that read the step together, each its own micro-batches; by default this one alone.
         """
         self.group = group or ProcessGroup()
-        device = next(model.parameters()).device
         self.graph_tokens = max_graph_tokens(model) if graph_tokens is None else graph_tokens
         self.grain = padding_policy(model)
         self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
         self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
         self.plain = [term for term in objectives if isinstance(term, Objective)]
         self.whole = [term for term in objectives if isinstance(term, BatchObjective)]
-        self.lowered = step_weights(model, precision, device, reuse_grad_buffer=not self.whole)
+        self.kernels = kernels_of(model)
+        self.step_context = self.kernels.step_context(model, precision, reuse_grad_buffer=not self.whole)
         self.precision = precision
         self.views = tuple(dict.fromkeys(view for term in objectives for view in term.views))
         self.embeddings = any(term.embeddings for term in objectives)
@@ -76,7 +72,7 @@ class Engine:
         self.chosen_only = {
             view
             for view in self.views
-            if view not in all_tokens and view.gates is None and can_cut_last_layer(self.readers[view.reader])
+            if view not in all_tokens and view.gates is None and kernels_of(self.readers[view.reader]).last_layer_cut
         }
 
     @property
@@ -132,7 +128,7 @@ class Engine:
         """
         counts = self._counts(batches)
         terms: Terms = {}
-        with self.lowered(), deferred_vocabulary_grads():
+        with self.step_context():
             self._run(batches, counts, terms, backward)
         if backward:
             self.group.sum_gradients(self.readers["student"].parameters())

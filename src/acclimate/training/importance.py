@@ -80,14 +80,14 @@ def measure_importance(
             sums = tensor_cache(partial(_measure_group, run, units, told, reads), number, size)
             groups.append((int(sums.pop(TEXT_COUNT)), sums))
             read += size
-            bar.at(read)
+            bar.update(read)
             found = estimate_sampling_error(groups)
             if error and found is not None:
                 if run.group.all(found <= error, run.device):
-                    bar.expect(read)
+                    bar.set_total(read)
                     break
                 # The error falls with the root of what is read.
-                bar.expect(min(most, round(read * (found / error) ** 2)))
+                bar.set_total(min(most, round(read * (found / error) ** 2)))
     return MeasuredImportance(mean_importance(groups), read, found)
 
 
@@ -107,7 +107,7 @@ def _with_progress(batches: Iterable[Batch], bar: Progress, before: int, process
     for batch in batches:
         yield batch
         before += batch.tokens * processes
-        bar.at(before)
+        bar.update(before)
 
 
 def summarise_importance(

@@ -24,15 +24,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.device import Precision, preserve_rng_state
 from acclimate.files import cache_folder, find_file, hash_file
-from acclimate.kernels.dropout import dropout_rates
 from acclimate.masking import Masking
-from acclimate.models import HeadLayer, UnitGroup, gate_units
+from acclimate.models import HeadLayer, UnitGroup, dropout_rates, gate_units, kernels_of
 from acclimate.models.batching import padding_policy, training_tokens
-from acclimate.objectives import Batch, BatchObjective, MaskedLM, Objective
+from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
+from acclimate.progress import print_message
 from acclimate.registry import Registry, build_dataclass, hash_user_code
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.progress import TrainingBar
 from acclimate.training.tensor_cache import TensorCache
 from acclimate.updates import UpdateRule
 from acclimate.version import __version__
@@ -146,7 +145,7 @@ class AdaptContext:
 
     def say(self, text: str) -> None:
         """Tell the user something, unless the run is quiet."""
-        TrainingBar.say(text, enabled=self.progress)
+        print_message(text, enabled=self.progress)
 
     def seeded(self, make: Callable[[], T]) -> T:
         """Return what ``make`` makes, chance inside it coming from the run's seed; the same in all processes."""
@@ -178,6 +177,7 @@ class AdaptContext:
             "device": self.device.type,
             # How texts are cut into micro-batches decides the draws of dropout.
             "tokens_at_once": training_tokens(self.model),
+            "kernels": dataclasses.asdict(kernels_of(self.model)),
             "software": [__version__, torch.__version__, transformers.__version__],
             "model": fingerprint_model(self.model),
             "text": text,
@@ -254,7 +254,7 @@ class Method:
 
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the loss terms; called after :meth:`prepare`."""
-        return [MaskedLM()]
+        return [LanguageModelling()]
 
     def update_rule(self) -> UpdateRule | None:
         """Return what happens around each optimiser step; called after :meth:`prepare`."""

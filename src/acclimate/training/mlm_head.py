@@ -7,21 +7,19 @@ from pathlib import Path
 from acclimate.corpus import TokenDataset
 from acclimate.device import choose_precision, default_device
 from acclimate.masking import RandomMasking
-from acclimate.models import LoadedModel, head_parameters
+from acclimate.models import LanguageModel, head_parameters
 from acclimate.models.batching import padding_policy, training_tokens
-from acclimate.objectives import MaskedLM
+from acclimate.objectives import LanguageModelling
+from acclimate.progress import print_message
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
 from acclimate.training.options import Budget
-from acclimate.training.progress import TrainingBar
 from acclimate.training.trainer import train
-
-HEAD_TOKENS = 300_000
 
 
 def warm_up_head(
-    loaded: LoadedModel,
+    loaded: LanguageModel,
     rows: TokenDataset,
     work: Path,
     tokens: int,
@@ -34,7 +32,7 @@ def warm_up_head(
     """Train an absent head with the encoder frozen on ``tokens`` tokens; ``appended`` of each row are no text."""
     model = loaded.model
     head = list(head_parameters(model).values())
-    TrainingBar.say(
+    print_message(
         f"{type(model).__name__}: the checkpoint has no masked-LM head. A new one, tied to the embeddings, is warmed "
         f"up on {tokens:,} tokens with the encoder frozen.",
         enabled=progress,
@@ -46,7 +44,7 @@ def warm_up_head(
     batch_size = 64
     collator = Collator.of(loaded.tokenizer, RandomMasking(), training_tokens(model), grain=padding_policy(model))
     steps = Budget(tokens=tokens).resolve(rows, batch_size, appended)
-    engine = Engine(model, [MaskedLM()], choose_precision(precision, device), group=group)
+    engine = Engine(model, [LanguageModelling()], choose_precision(precision, device), group=group)
     data = StepDataset(rows, collator, batch_size=batch_size, steps=steps, seed=seed, group=group)
     try:
         train(

@@ -1,60 +1,31 @@
-"""Checks of the numbers that shape the course of a training.
-
-How long to train.
-
-How many tokens a text may have.
-"""
+"""The training budget, and checks of options against a model."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from typing import get_args
+from dataclasses import dataclass
 
 from acclimate.corpus import TokenDataset
-from acclimate.errors import UserError, check_not_negative, check_positive, unknown_name_error
-from acclimate.models import LoadedModel, longest_text
+from acclimate.errors import UserError
+from acclimate.models import LanguageModel, longest_text
 from acclimate.modules import add_virtual_tokens, virtual_ids
-from acclimate.training.batches import Layout
+from acclimate.options.training import BUDGETS, MAX_SEED, TrainingOptions
 from acclimate.training.method import Method
 
 
-def check_hyperparameters(seed: int, warmup: float, weight_decay: float, layout: str, save_every: int | None) -> None:
-    """Check what a training would otherwise misunderstand without a word, or find out in its first step.
-
-    Args:
-        seed: Of the run.
-        warmup: Share of the training in which the learning rate rises.
-        weight_decay: Of AdamW.
-        layout: Of rows.
-        save_every: Steps between checkpoints, None if they come by time.
-
-    Raises:
-        UserError: If one has no sense.
-    """
-    check_seed(seed)
-    if not 0 <= warmup < 1:
-        raise UserError(f"warmup is a share of the training, from 0 to below 1, not {warmup:g}.")
-    check_not_negative(weight_decay=weight_decay)
-    if layout not in get_args(Layout):
-        raise unknown_name_error("layout", layout, get_args(Layout))
-    if save_every is not None:
-        check_positive(save_every=save_every)
-
-
 def check_seed(seed: int) -> None:
-    """Check that every generator takes a seed.
+    """Check that a seed is in the range that all random number generators accept.
 
     Raises:
-        UserError: If one would not.
+        UserError: If it is not.
     """
-    if not 0 <= seed < 2**32:
-        raise UserError(f"seed must be from 0 to {2**32 - 1:,}, not {seed:,}.")
+    if not 0 <= seed <= MAX_SEED:
+        raise UserError(f"seed must be from 0 to {MAX_SEED:,}, not {seed:,}.")
 
 
 @dataclass
 class Budget:
-    """How long to train: exactly one of steps, epochs, tokens and minutes."""
+    """How long to train: one of steps, epochs, tokens and minutes."""
 
     steps: int | None = None
     epochs: float | None = None
@@ -62,33 +33,18 @@ class Budget:
     max_minutes: float | None = None
 
     @classmethod
-    def of(
-        cls, steps: int | None, epochs: float | None, tokens: int | None, max_minutes: float | None, usual: float
-    ) -> Budget:
-        """Make a budget of what was given; of ``usual`` epochs where nothing was."""
-        nothing = (steps, epochs, tokens, max_minutes) == (None, None, None, None)
-        return cls(steps, usual if nothing else epochs, tokens, max_minutes)
-
-    def __post_init__(self) -> None:
-        """Check that at most one of the four is given, and positive.
-
-        Raises:
-            UserError: If several are given, or one is not a finite number of more than zero.
-        """
-        given = {name: value for name, value in asdict(self).items() if value is not None}
-        if not given:
-            self.epochs = 1
-        elif len(given) > 1:
-            raise UserError(f"Give one of steps, epochs, tokens and max-minutes, not {' and '.join(given)}.")
-        check_positive(**given)
+    def of(cls, options: TrainingOptions, default_epochs: float) -> Budget:
+        """Return the budget that the options set; ``default_epochs`` epochs if they set none."""
+        given = {name: getattr(options, name) for name in BUDGETS}
+        return cls(**given) if any(value is not None for value in given.values()) else cls(epochs=default_epochs)
 
     def resolve(self, rows: TokenDataset, batch_size: int, appended: int = 0) -> int:
-        """Return the number of optimiser steps; under a time budget a number that will not be reached.
+        """Return the number of optimizer steps; with a time budget, a number that will not be reached.
 
         Args:
-            rows: The text.
-            batch_size: Texts a step.
-            appended: Tokens of each row that are no text (see :mod:`acclimate.modules.virtual_tokens`).
+            rows: The training text.
+            batch_size: Texts per step.
+            appended: Virtual tokens per row (see :mod:`acclimate.modules.virtual_tokens`).
         """
         per_step = batch_size * (rows.tokens / len(rows) - appended)
         if self.steps is not None:
@@ -100,8 +56,8 @@ class Budget:
         return 10_000_000
 
 
-def add_method_virtual_tokens(loaded: LoadedModel, method: Method, seed: int) -> int:
-    """Give model and tokenizer the virtual tokens that the method wants; return by how much texts are longer."""
+def add_method_virtual_tokens(loaded: LanguageModel, method: Method, seed: int) -> int:
+    """Add the method's virtual tokens to model and tokenizer; return how many tokens they add to each text."""
     if method.virtual_tokens:
         loaded.tokenizer = add_virtual_tokens(
             loaded.model, loaded.tokenizer, method.virtual_tokens, start=method.virtual_start, seed=seed
@@ -109,11 +65,11 @@ def add_method_virtual_tokens(loaded: LoadedModel, method: Method, seed: int) ->
     return len(virtual_ids(loaded.tokenizer))
 
 
-def check_length(loaded: LoadedModel, max_length: int) -> None:
-    """See that the model can read texts of ``max_length`` tokens.
+def check_length(loaded: LanguageModel, max_length: int) -> None:
+    """Check that the model can read texts of ``max_length`` tokens.
 
     Raises:
-        UserError: If it cannot, or there is no sense in texts so short.
+        UserError: If it has fewer positions, or the texts would be shorter than 8 tokens.
     """
     if max_length < 8:
         raise UserError(f"max-length must be at least 8 tokens, not {max_length}.")

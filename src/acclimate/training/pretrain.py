@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Collection
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,20 +18,21 @@ from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, Pre
 from acclimate.corpus import Corpus
 from acclimate.corpus.tokenizing import fingerprint_tokenizer
 from acclimate.device import preserve_rng_state
-from acclimate.errors import UserError, check_positive, did_you_mean, first_line, unknown_name_error
+from acclimate.errors import UserError, did_you_mean, first_line, unknown_name_error
 from acclimate.files import atomic_folder, write_json
 from acclimate.locks import output_lock
 from acclimate.models import load_tokenizer, longest_text
 from acclimate.models.checkpoints import local_folder
+from acclimate.options import PretrainOptions, TrainingOptions, values, verb
+from acclimate.options.training import SAMPLE_CHARACTERS
+from acclimate.progress import print_message
 from acclimate.training.adapt import adapt
 from acclimate.training.callbacks import check_keep_steps
 from acclimate.training.distributed import join_process_group
-from acclimate.training.inputs import TextInput, as_corpus
+from acclimate.training.inputs import as_corpus
 from acclimate.training.method import Method
-from acclimate.training.options import Budget
-from acclimate.training.progress import TrainingBar
 from acclimate.training.result import MANIFEST_FILE, AdaptResult, read_manifest, roundtrip_json
-from acclimate.training.tokenizer import DEFAULT_SAMPLE_CHARACTERS, TOKENIZER_KINDS, sample_documents, train_tokenizer
+from acclimate.training.tokenizer import TOKENIZER_KINDS, sample_documents, train_tokenizer
 
 ARCHITECTURES = ("albert", "bert", "camembert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta")
 SIZES = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768)}
@@ -192,7 +192,7 @@ class FromScratch(Method):
     """A kind to train, or a folder or model."""
     vocab_size: int | None = None
     lowercase: bool | None = None
-    tokenizer_characters: int = DEFAULT_SAMPLE_CHARACTERS
+    tokenizer_characters: int = SAMPLE_CHARACTERS
 
     def file_contents(self) -> dict[str, str]:
         """Return a hash of the tokenizer, if it is not trained here: it may change under its name."""
@@ -203,111 +203,54 @@ class FromScratch(Method):
         )
 
 
-def pretrain(
-    corpus: TextInput,
-    out: str | Path = "pretrained",
-    *,
-    architecture: str | Path = "bert",
-    size: str | None = None,
-    changes: dict[str, Any] | None = None,
-    tokenizer: str | Path | None = None,
-    vocab_size: int | None = None,
-    lowercase: bool | None = None,
-    tokenizer_characters: int = DEFAULT_SAMPLE_CHARACTERS,
-    keep_steps: Collection[int] = (),
-    seed: int = 0,
-    max_length: int = 256,
-    batch_size: int = 256,
-    learning_rate: float = 1e-4,
-    weight_decay: float = 0.01,
-    warmup: float = 0.01,
-    text_column: str = "text",
-    overwrite: bool = False,
-    progress: bool = True,
-    **options: Any,
-) -> AdaptResult:
+def _pretrain(options: PretrainOptions) -> AdaptResult:
     """Train a masked language model from scratch on a general corpus.
 
-    The folder ``out`` appears whole at the end, as that of :func:`acclimate.adapt`, whose engine does the training:
-    the same call goes on after a kill and returns at once when all is done. The models of ``keep_steps`` are in it as
-    ``out/step-000100``, each an ordinary model folder to fine-tune or adapt; while the training runs they are found in
-    ``.OUT.work/kept``. Such a model is stopped early on a schedule that was made for the whole budget: its learning
-    rate has not come down to zero. So were those of Gu et al. (EMNLP 2020, "Train No Evil"), stopped at 100k, 200k and
-    300k of 1M steps.
+    The folder ``out`` appears at once when the training is finished, as that of :func:`acclimate.adapt`, which runs
+    the training: an interrupted run resumes when it is started again, and a finished one returns at once. The models
+    of ``keep_steps`` are ordinary model folders inside it, ``out/step-000100``; during the training they are in
+    ``.OUT.work/kept``. Such a model has been stopped early on a learning-rate schedule for the whole budget. So were
+    those of Gu et al. (EMNLP 2020, "Train No Evil"), stopped after 100k, 200k and 300k of 1M steps.
 
-    The defaults are those of that paper, which follow BERT's: batches of 256 texts of 256 tokens, learning rate 1e-4,
-    weight decay 0.01, warm-up over the first hundredth. They were made for 1M steps of a model of 110M parameters;
-    a small model on a small budget wants a higher rate (see ``docs/pretrain.md``).
+    The defaults are those of that paper, which follow BERT: batches of 256 texts of 256 tokens, learning rate 1e-4,
+    weight decay 0.01, warm-up over the first hundredth of the steps. They are meant for 1M steps of a model with 110M
+    parameters; a small model on a small budget needs a higher learning rate (see ``docs/pretrain.md``).
 
-    Args:
-        corpus: Text files, folders or globs, or a :class:`acclimate.corpus.Corpus`.
-        out: Folder to make.
-        architecture: A family (:data:`acclimate.training.pretrain.ARCHITECTURES`), or a folder, JSON file or model of
-            the hub whose configuration is taken.
-        size: ``"tiny"``, ``"mini"``, ``"small"``, ``"medium"`` (Turc et al., 2019) or ``"base"``; by default what the
-            configuration says.
-        changes: Single settings of the configuration, as ``{"num_hidden_layers": 6}``.
-        tokenizer: A folder or model; or ``"wordpiece"`` or ``"byte-bpe"`` to train one, by default what suits the
-            architecture.
-        vocab_size: Of a trained tokenizer; by default 30,000, or what the text gives if that is less.
-        lowercase: Whether a trained tokenizer ignores case; by default only for WordPiece.
-        tokenizer_characters: Size of the random sample of documents that a tokenizer is trained on, at most.
-        keep_steps: Optimiser steps after which the model is kept; 0 is the start.
-        seed: From it come the first weights and every later random choice.
-        max_length: Tokens of a text at most; longer documents become several rows.
-        batch_size: Texts a step, however many micro-batches they make.
-        learning_rate: Peak, reached after the warm-up, then linear to zero, over steps or, with ``max_minutes``, time.
-        weight_decay: Of AdamW, on matrices only.
-        warmup: Share of the training in which the learning rate rises.
-        text_column: Where the text is in tables and JSON lines.
-        overwrite: Replace an ``out`` that another configuration made.
-        progress: Show bars.
-        options: Others of :func:`acclimate.adapt`, with its defaults: the budget (``steps``, ``epochs``, ``tokens`` or
-            ``max_minutes``), what is masked, ``precision``, ``layout``, ``save_every``.
+    Returns:
+        What was trained, and the losses.
 
     Raises:
-        UserError: If something is wrong with the input; nothing that was written before is lost.
+        UserError: If an option or the input is wrong. Existing results are not touched.
     """
-    out = Path(out)
-    budget = Budget(**{name: options.get(name) for name in ("steps", "epochs", "tokens", "max_minutes")})
-    check_positive(tokenizer_characters=tokenizer_characters)
-    config = make_config(architecture, size, changes)
+    out, tokenizer, seed, progress = Path(options.out), options.tokenizer, options.seed, options.progress
+    config = make_config(options.architecture, options.size, options.changes)
     if tokenizer is None:
         tokenizer = "wordpiece" if config.model_type in WORDPIECE_ARCHITECTURES else "byte-bpe"
-    if str(tokenizer) not in TOKENIZER_KINDS and (vocab_size, lowercase) != (None, None):
-        raise UserError(f"The tokenizer '{tokenizer}' is not trained here: leave out vocab-size and lower-casing.")
-    text = as_corpus(corpus, text_column)
-    method = FromScratch(describe_config(config), str(tokenizer), vocab_size, lowercase, tokenizer_characters)
-    check_keep_steps(keep_steps, method, budget.steps)
+    if str(tokenizer) not in TOKENIZER_KINDS and (options.vocab_size, options.lowercase) != (None, None):
+        raise UserError(f"The tokenizer '{tokenizer}' is not trained here: remove 'vocab_size' and 'lowercase'.")
+    text = as_corpus(options.corpus, options.text_column)
+    method = FromScratch(
+        describe_config(config), str(tokenizer), options.vocab_size, options.lowercase, options.tokenizer_characters
+    )
+    check_keep_steps(options.keep_steps, method, options.steps)
     start = out.parent / f".{out.name}.start"
     group = join_process_group()
 
-    def made() -> Path:
+    def make_initial_model() -> Path:
         with group.main_process_first():
             if group.first:
                 with output_lock(start):
                     _write_initial_model(start, config, method, text, seed, progress)
         return start
 
-    result = adapt(
-        made,
-        text,
-        method,
-        out,
-        keep_steps=keep_steps,
-        seed=seed,
-        max_length=max_length,
-        batch_size=batch_size,
-        learning_rate=learning_rate,
-        weight_decay=weight_decay,
-        warmup=warmup,
-        overwrite=overwrite,
-        progress=progress,
-        **options,
-    )
+    shared = values(options, TrainingOptions) | {"learning_rate": options.learning_rate}
+    result = adapt(make_initial_model, text, method, out, **shared)
     if group.first:
         shutil.rmtree(start, ignore_errors=True)
     return result
+
+
+pretrain = verb(PretrainOptions, _pretrain)
 
 
 def _write_initial_model(
@@ -324,7 +267,7 @@ def _write_initial_model(
     room = longest_text(model)
     tokenizer.model_max_length = min(tokenizer.model_max_length, room or tokenizer.model_max_length)
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
-    TrainingBar.say(
+    print_message(
         f"{type(model).__name__} from scratch: {config.num_hidden_layers} layers, width {config.hidden_size}, "
         f"{len(tokenizer):,} tokens, {millions:.1f} M parameters, seed {seed}.",
         enabled=progress,
@@ -344,7 +287,7 @@ def _load_or_train_tokenizer(method: FromScratch, text: Corpus, progress: bool) 
         return tokenizer
     documents, total = sample_documents(text, method.tokenizer_characters, progress)
     read = sum(map(len, documents))
-    TrainingBar.say(
+    print_message(
         f"Training a tokenizer ({kind}) on {len(documents):,} documents: {read:,} of {total:,} characters.",
         enabled=progress,
     )

@@ -144,7 +144,7 @@ def sample_masked_texts(rows: Sequence[np.ndarray], collator: Collator) -> list[
         for number, index in enumerate(chosen):
             (batch,) = collator([np.asarray(rows[index])], np.random.default_rng([0, number]))
             original, masked, labels = (value[0].numpy() for value in (batch.original, batch.masked, batch.labels))
-            important = None if marks is None else marks.of(original) > 0
+            important = None if marks is None else marks.lookup(original) > 0
             shown.append(preview_tokens(original, masked, labels, special, collator.vocabulary, important))
     except UserError:  # this tokenizer marks words in a way of its own
         return []

@@ -11,9 +11,9 @@ from typing import Any
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus
 from acclimate.files import atomic_folder, write_json
+from acclimate.progress import print_message
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import Method
-from acclimate.training.progress import TrainingBar
 from acclimate.training.result import (
     LOG_FILE,
     MANIFEST_FILE,
@@ -64,9 +64,7 @@ def adapt_in_stages(
     results: list[AdaptResult] = []
     for number, stage in enumerate(stages, 1):
         place = work / f"{number}-{stage.reads}"
-        TrainingBar.say(
-            f"Stage {number} of {len(stages)}: the text of the {stage.reads}.", enabled=options["progress"]
-        )
+        print_message(f"Stage {number} of {len(stages)}: the text of the {stage.reads}.", enabled=options["progress"])
         start = places[-1] if places else model
         results.append(adapt(start, texts[stage.reads], stage.method, place, **{**options, **stage.options}))
         places.append(place)

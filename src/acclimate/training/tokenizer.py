@@ -18,12 +18,12 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 from transformers import BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from acclimate.errors import UserError
+from acclimate.options.training import SAMPLE_CHARACTERS
 from acclimate.progress import Progress
 
 TokenizerKind = Literal["wordpiece", "byte-bpe"]
 TOKENIZER_KINDS: tuple[TokenizerKind, ...] = ("wordpiece", "byte-bpe")
 DEFAULT_VOCAB_SIZE = 30_000
-DEFAULT_SAMPLE_CHARACTERS = 50_000_000
 MAX_ALPHABET = 1_000
 """Letters that a WordPiece vocabulary knows at most, the most frequent ones; words with others are unknown."""
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -32,7 +32,7 @@ ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 
 
 def sample_documents(
-    corpus: Iterable[str], characters: int = DEFAULT_SAMPLE_CHARACTERS, progress: bool = True
+    corpus: Iterable[str], characters: int = SAMPLE_CHARACTERS, progress: bool = True
 ) -> tuple[list[str], int]:
     """Read a corpus once and keep a random part of its documents, whatever their order; the same at every reading.
 
@@ -51,7 +51,7 @@ def sample_documents(
     with Progress("Reading text for the tokenizer", None, unit="characters", enabled=progress) as bar:
         for text in corpus:
             total += len(text)
-            bar.at(total)
+            bar.update(total)
             place = int.from_bytes(blake2b(text.encode("utf-8"), digest_size=8).digest(), "big")
             if place < limit:
                 kept.append((place, text[:longest]))
@@ -103,7 +103,7 @@ def _train_on_texts(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Sequ
     def told() -> Iterable[str]:
         with Progress("Training the tokenizer", len(texts), unit="documents", enabled=progress) as bar:
             for number, text in enumerate(texts):
-                bar.at(number)
+                bar.update(number)
                 yield text
 
     tokenizer.train_from_iterator(told(), trainer=trainer, length=len(texts))

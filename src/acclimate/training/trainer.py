@@ -23,14 +23,13 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError
 from acclimate.files import read_json, translate_disk_errors, write_json, write_text
-from acclimate.kernels.allocator import MallocTrimCallback
 from acclimate.objectives import Batch
+from acclimate.progress import Progress
 from acclimate.training.batches import StepDataset
 from acclimate.training.checkpoints import find_newest_checkpoint, mark_complete, remove_incomplete_checkpoints
 from acclimate.training.diagnosis import make_divergence_error
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
-from acclimate.training.progress import TrainingBar
 from acclimate.updates import UpdateRule
 
 SECONDS_BETWEEN_CHECKPOINTS = 300
@@ -78,7 +77,7 @@ class StepTrainer(Trainer):
         clock: Clock,
         log_file: Path,
         warmup: float,
-        progress: Any = None,
+        progress: Progress | None = None,
         save_every: int | None = None,
         appended: int = 0,
     ) -> None:
@@ -92,7 +91,7 @@ class StepTrainer(Trainer):
             clock: Counts the time.
             log_file: Gets a line for each stretch.
             warmup: Share of the training in which the learning rate rises.
-            progress: Is told of every step.
+            progress: Shows the share done, the loss and the speed.
             save_every: Steps between checkpoints; by default they come by time.
             appended: Tokens of each text that do not count as text.
         """
@@ -259,7 +258,7 @@ class StepTrainer(Trainer):
 class _StepCallback(TrainerCallback):
     """The update rule around the step; the clock; checkpoints by time."""
 
-    def __init__(self, trainer: StepTrainer, progress: Any, save_every: int | None) -> None:
+    def __init__(self, trainer: StepTrainer, progress: Progress | None, save_every: int | None) -> None:
         self.trainer, self.progress, self.save_every = trainer, progress, save_every
         self._saved = time.monotonic()
 
@@ -298,7 +297,9 @@ class _StepCallback(TrainerCallback):
             control.should_log = True
         if self.progress is not None:
             share = max(state.global_step / state.max_steps, trainer.clock.spent)
-            self.progress(min(1.0, share), trainer)
+            loss = f"loss {trainer.last_terms['loss']:.3f}, " if trainer.last_terms else ""
+            speed = trainer.tokens / max(1e-9, trainer.clock.seconds)
+            self.progress.update(min(1.0, share), f"{loss}{speed:,.0f} tokens/s")
         late = time.monotonic() - self._saved > SECONDS_BETWEEN_CHECKPOINTS
         due = bool(trainer.engine.group.broadcast_value(float(late), args.device))
         if due if self.save_every is None else state.global_step % self.save_every == 0:
@@ -384,7 +385,7 @@ def train(
             remove_unused_columns=False,
         )
     )
-    with TrainingBar(title, enabled=progress) as bar:
+    with Progress(title, 1.0, enabled=progress, delay=0, persistent=True) as bar:
         trainer = StepTrainer(
             engine,
             args,
@@ -397,9 +398,8 @@ def train(
             save_every=save_every,
             appended=appended,
         )
-        trainer.add_callback(MallocTrimCallback())
-        for callback in callbacks:
-            trainer.add_callback(callback(trainer))
+        for callback in (*engine.kernels.callbacks(), *(make(trainer) for make in callbacks)):
+            trainer.add_callback(callback)
         checkpoint = find_newest_checkpoint(work)
         if checkpoint is not None:
             restore_clock(checkpoint, trainer)

@@ -1,14 +1,12 @@
-"""What happens between the backward and the optimiser step, and the importances that steer it."""
+"""Update rules around the optimizer step, and the importance measurements that they use."""
 
-from acclimate.updates.base import UpdateRule
-from acclimate.updates.frozen_rows import FreezeOtherRows
 from acclimate.updates.importance import (
     estimate_sampling_error,
     mean_importance,
     normalise_importance,
     summed_importance,
 )
-from acclimate.updates.soft_mask import SoftMask
+from acclimate.updates.rules import FreezeOtherRows, SoftMask, UpdateRule
 
 __all__ = [
     "FreezeOtherRows",

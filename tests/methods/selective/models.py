@@ -1,4 +1,4 @@
-"""Tiny classifiers that care about what they read, and the rule written the slow, obvious way."""
+"""Tiny classifiers with input-dependent outputs, and a naive implementation of the importance rule."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CLS, SEP = 2, 3
 
 
 def sharp_classifier(folder, max_length: int = 40, seed: int = 0) -> Classifier:
-    """A random classifier whose answers differ from text to text: its last layer is made steep."""
+    """Return a random classifier with large weights, so that its probabilities differ between texts."""
     torch.manual_seed(seed)
     classifier = load_classifier(folder, LABELS, max_length, CPU)
     with torch.no_grad():
@@ -27,19 +27,19 @@ def sharp_classifier(folder, max_length: int = 40, seed: int = 0) -> Classifier:
 
 
 def examples(count: int = 24, pair: bool = False, seed: int = 0, longest: int = 14) -> list[Example]:
-    """Random texts over the tiny vocabulary, some with several sentences."""
-    chance = random.Random(seed)
+    """Return random texts over the tiny vocabulary, some with several sentences."""
+    rng = random.Random(seed)
     words = [word for word in WORDS if not word.startswith("##") and len(word) > 1]
     made = []
     for number in range(count):
-        text = " ".join(chance.choice([*words, ". the"]) for _ in range(chance.randint(1, longest)))
-        made.append(Example(text, chance.choice(words) if pair else None, number % 3))
+        text = " ".join(rng.choice([*words, ". the"]) for _ in range(rng.randint(1, longest)))
+        made.append(Example(text, rng.choice(words) if pair else None, number % 3))
     return made
 
 
 @torch.no_grad()
 def probability(classifier: Classifier, buffer: list[int], second: list[int] | None) -> torch.Tensor:
-    """One text alone in a batch, without padding."""
+    """Return the class probabilities of one text, without padding."""
     ids, kinds = [CLS, *buffer, SEP], [0] * (len(buffer) + 2)
     if second is not None:
         ids, kinds = [*ids, *second, SEP], [*kinds, *[1] * (len(second) + 1)]
@@ -50,7 +50,7 @@ def probability(classifier: Classifier, buffer: list[int], second: list[int] | N
 
 
 def reference(classifier, tokens, label, second=None, delta=0.05, marginal=None, misclassified="annotate", stop=()):
-    """Gu et al., section 2.2, one buffer and one token at a time.
+    """Apply the rule of Gu et al., section 2.2, to one buffer and one token at a time.
 
     Returns:
         Importance and scores of each token, or None if the text is dropped.
@@ -76,5 +76,5 @@ def reference(classifier, tokens, label, second=None, delta=0.05, marginal=None,
 
 
 def ids_of(*words: str) -> tuple[int, ...]:
-    """Token ids of words of the tiny vocabulary."""
+    """Return the token ids of words of the tiny vocabulary."""
     return tuple(VOCABULARY[word] for word in words)

@@ -1,4 +1,4 @@
-"""The rule itself, on classifiers whose probabilities are made by hand."""
+"""The importance rule on hand-made classifiers, and annotations of a task."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ from tests.tiny import tiny_tokenizer
 GOOD, FINE, BAD, THE = ids_of("good", "kind", "bad", "the")
 
 
-class ByHand:
-    """P(positive) = sigmoid(prior + sum of the weights of the words); every buffer that was asked for is kept."""
+class BagOfWords:
+    """P(positive) = sigmoid(prior + sum of the weights of the words); records the buffers that it scored."""
 
     def __init__(self, weights, prior=0.0):
         self.weights, self.prior, self.asked = weights, prior, []
@@ -47,23 +47,23 @@ class ByHand:
 
 def flags(tokens, weights, prior=0.0, label=1, **options):
     unit = Unit(tuple(tokens), label)
-    found = annotate_units([unit], ByHand(weights, prior), annotation_options(**options))
+    found = annotate_units([unit], BagOfWords(weights, prior), annotation_options(**options))
     return found[0].important.astype(int).tolist() if found else None
 
 
-def test_the_word_that_makes_the_text_what_it_is_is_important():
+def test_the_decisive_word_is_important():
     assert flags([THE, GOOD, THE], {GOOD: 3}) == [0, 1, 0]
 
 
-def test_an_important_token_leaves_the_buffer_so_that_the_next_one_is_judged_without_it():
+def test_an_important_token_is_not_added_to_the_buffer():
     assert flags([THE, GOOD, THE, FINE], {GOOD: 3, FINE: 3}) == [0, 1, 0, 1]
-    classifier = ByHand({GOOD: 3, FINE: 3})
+    classifier = BagOfWords({GOOD: 3, FINE: 3})
     annotate_units([Unit((THE, GOOD, THE, FINE), 1)], classifier, annotation_options())
     assert classifier.asked[1:] == [(THE,), (THE, GOOD), (THE, THE), (THE, THE, FINE)]
 
 
-def test_the_score_is_the_confidence_in_the_text_less_that_in_the_buffer():
-    classifier = ByHand({GOOD: 2, BAD: -1})
+def test_the_score_is_the_confidence_of_the_text_minus_that_of_the_buffer():
+    classifier = BagOfWords({GOOD: 2, BAD: -1})
     (found,) = annotate_units([Unit((BAD, GOOD), 1)], classifier, annotation_options(delta=-1))
 
     def positive(logit):
@@ -72,66 +72,68 @@ def test_the_score_is_the_confidence_in_the_text_less_that_in_the_buffer():
     np.testing.assert_allclose(found.scores, [positive(1) - positive(-1), 0], atol=1e-12)
 
 
-def test_exactly_the_threshold_is_not_important():
+def test_a_score_equal_to_the_threshold_is_not_important():
     found = flags([GOOD], {}, delta=0.0)
     assert found == [0], "S = 0 is not below 0"
 
 
-def test_saturation_marks_weak_words_behind_a_strong_one():
-    """A quirk of the paper's criterion, kept: the strong word stays in s', and whatever adds a little is important."""
+def test_the_papers_criterion_marks_weak_words_after_a_strong_one():
+    """The strong word stays in s', so every later word that adds a little is important."""
     tokens, weights = [GOOD, FINE, FINE, FINE], {GOOD: 2.0, FINE: 0.5}
     assert flags(tokens, weights) == [0, 1, 1, 1]
     assert flags(tokens, weights, criterion="marginal", epsilon=0.15) == [1, 0, 0, 0]
 
 
-def test_a_likely_class_marks_the_first_tokens_whatever_they_are():
+def test_the_papers_criterion_marks_the_first_tokens_if_the_class_is_likely():
     assert flags([THE, THE, GOOD], {GOOD: 0.1}, prior=3) == [1, 1, 1]
     assert flags([THE, THE, GOOD], {GOOD: 3}, prior=0, criterion="marginal") == [0, 0, 1]
 
 
-def test_the_marginal_criterion_compares_with_the_buffer_before():
+def test_the_marginal_criterion_compares_with_the_previous_buffer():
     assert flags([THE, GOOD, BAD, GOOD], {GOOD: 2, BAD: -2}, criterion="marginal") == [0, 1, 0, 1]
     assert flags([GOOD], {GOOD: 2}, criterion="marginal", epsilon=0.9) == [0]
 
 
 @each(("choice", "expected"), [("annotate", [0, 0, 1]), ("negative", [0, 0, 0]), ("drop", None)])
-def test_a_misclassified_text(choice, expected):
-    # P(positive | s) = sigmoid(-1), and the last word brings it about.
+def test_misclassified_texts(choice, expected):
+    # P(positive | s) = sigmoid(-1); only the last word raises it.
     assert flags([BAD, BAD, FINE], {BAD: -2, FINE: 3}, misclassified=choice) == expected
 
 
-def test_stop_words_stay_in_the_buffer_and_are_not_marked():
+def test_stop_words_follow_the_rule_but_are_not_marked():
     tokenizer = tiny_tokenizer()
     stop = make_stop_word_mask(tokenizer, "english")
     assert stop[:, THE].all()
     assert not stop[:, GOOD].any()
-    assert not stop[1, ids_of("##a")[0]], "a piece that goes on with a word is no stop word"
+    assert not stop[1, ids_of("##a")[0]], "a continuation piece is not a stop word"
     assert make_stop_word_mask(tokenizer, "none") is None
-    classifier = ByHand({THE: 3})
+    classifier = BagOfWords({THE: 3})
     (found,) = annotate_units([Unit((GOOD, THE, BAD), 1)], classifier, annotation_options(), stop_words=stop)
     assert found.important.tolist() == [False, False, False]
-    assert classifier.asked[1:] == [(GOOD,), (GOOD, THE), (GOOD, BAD)], "marked, it left the buffer"
+    assert classifier.asked[1:] == [(GOOD,), (GOOD, THE), (GOOD, BAD)], (
+        "by the rule it is important, so it is not in the buffer"
+    )
 
 
-def test_the_first_word_can_be_a_stop_word_although_no_space_marks_it():
+def test_the_first_word_can_be_a_stop_word_without_a_space_before_it():
     tokenizer = byte_level("roberta")
     stop = make_stop_word_mask(tokenizer, "english")
     (unit,) = make_units([Example("the soup and the wine", None, 1)], tokenizer, 30, annotation_options()).units
     bare, spaced = unit.tokens[0], tokenizer.convert_tokens_to_ids("Ġthe")
     assert spaced in unit.tokens[1:]
     assert tokenizer.convert_ids_to_tokens(bare) == "the"
-    (found,) = annotate_units([unit], ByHand({}), annotation_options(delta=1.0), stop_words=stop)
+    (found,) = annotate_units([unit], BagOfWords({}), annotation_options(delta=1.0), stop_words=stop)
     assert not found.important[[0, unit.tokens.index(spaced)]].any()
     assert found.important[1]
-    inside = Unit((spaced, bare), 1)  # as in "bathe": no word of its own
-    (found,) = annotate_units([inside], ByHand({}), annotation_options(delta=1.0), stop_words=stop)
+    inside = Unit((spaced, bare), 1)  # a continuation piece, as in "bathe"
+    (found,) = annotate_units([inside], BagOfWords({}), annotation_options(delta=1.0), stop_words=stop)
     assert found.important.tolist() == [False, True]
 
 
 def test_tokens_near_the_threshold_are_counted():
-    (found,) = annotate_units([Unit((GOOD, THE), 1)], ByHand({GOOD: 3}), annotation_options(delta=0.0005))
-    assert found.near(annotation_options(delta=0.0005)) == 1
-    assert found.near(annotation_options(delta=0.05)) == 0
+    (found,) = annotate_units([Unit((GOOD, THE), 1)], BagOfWords({GOOD: 3}), annotation_options(delta=0.0005))
+    assert found.near_threshold(annotation_options(delta=0.0005)) == 1
+    assert found.near_threshold(annotation_options(delta=0.05)) == 0
 
 
 @each(
@@ -146,11 +148,11 @@ def test_tokens_near_the_threshold_are_counted():
         ("「寒い。」と言った。Dr. Kを見た！？はい", ["「寒い。」", "と言った。", "Dr. Kを見た！？", "はい"]),
     ],
 )
-def test_sentences(text, parts):
+def test_split_sentences(text, parts):
     assert split_sentences(text) == parts
 
 
-def test_sentences_are_units_of_their_own_with_the_label_of_the_text():
+def test_each_sentence_is_a_unit_with_the_label_of_its_text():
     tokenizer = tiny_tokenizer()
     rows = [Example("the soup. the wine.", None, 1), Example("pizza", None, 0), Example(" \u200b ", None, 0)]
     made = make_units(rows, tokenizer, 20, annotation_options(unit="sentence"))
@@ -162,21 +164,21 @@ def test_sentences_are_units_of_their_own_with_the_label_of_the_text():
         make_units(rows[2:], tokenizer, 20, annotation_options())
 
 
-def test_the_text_of_a_pair_is_not_cut_into_sentences():
-    """Its label speaks of the second text, which may be in one of the sentences only."""
+def test_texts_of_pairs_are_not_split_into_sentences():
+    """The label is about the second text, which only one of the sentences may mention."""
     rows = [Example("the soup. the wine.", "wine", 1)]
     (unit,) = make_units(rows, tiny_tokenizer(), 20, annotation_options("released-code")).units
     assert (len(unit.tokens), unit.second) == (6, ids_of("wine"))
 
 
-def test_a_special_token_in_a_text_is_read_as_text():
+def test_special_tokens_in_a_text_are_tokenised_as_text():
     (unit,) = make_units([Example("good [SEP] food", None, 0)], tiny_tokenizer(), 20, annotation_options()).units
     assert not set(unit.tokens) & {0, 2, 3, 4}
 
 
-def test_the_aspects_of_a_sentence_make_one_text():
+def test_rows_that_differ_in_their_second_text_are_merged():
     first, second = Unit((THE, GOOD), 1, (BAD,), 0), Unit((THE, GOOD), 1, (FINE,), 1)
-    weights = ByHand({GOOD: 3})
+    weights = BagOfWords({GOOD: 3})
     found = annotate_units([first, second, Unit((THE,), 1, (BAD,), 2)], weights, annotation_options())
     one, two = (item.important.copy() for item in found[:2])
     one[:], two[:] = [True, False], [False, True]
@@ -185,10 +187,10 @@ def test_the_aspects_of_a_sentence_make_one_text():
     assert len(make_training_texts(found, annotation_options())) == 2
     assert len(make_training_texts(found, annotation_options(same_text="each"))) == 3
     alone = annotate_units([Unit((THE,), 1), Unit((THE,), 0)], weights, annotation_options())
-    assert len(make_training_texts(alone, annotation_options())) == 2, "equal single texts stay as they are"
+    assert len(make_training_texts(alone, annotation_options())) == 2, "equal single texts are not merged"
 
 
-def test_annotations_are_written_and_read(tmp_path, tiny_bert):
+def test_annotations_round_trip_through_a_file(tmp_path, tiny_bert):
     classifier = sharp_classifier(tiny_bert)
     labels = ["negative", "neutral", "positive"]
     options = annotation_options(misclassified="negative")
@@ -203,7 +205,7 @@ def test_annotations_are_written_and_read(tmp_path, tiny_bert):
 
 
 @pytest.mark.parametrize(("delta", "word"), [(-1.0, "few"), (1.0, "many")])
-def test_finding_nothing_or_everything_is_a_warning_with_figures(tiny_bert, caplog, delta, word):
+def test_marking_no_or_every_token_logs_a_warning(tiny_bert, caplog, delta, word):
     with caplog.at_level(logging.WARNING):
         result = annotate(sharp_classifier(tiny_bert), examples(), annotation_options(delta=delta))
     (record,) = caplog.records
@@ -212,19 +214,19 @@ def test_finding_nothing_or_everything_is_a_warning_with_figures(tiny_bert, capl
     assert word in record.getMessage()
 
 
-def test_no_warning_for_a_share_in_between(caplog):
+def test_a_moderate_share_logs_no_warning(caplog):
     account = {"share": 0.2, "options": {}}
     with caplog.at_level(logging.WARNING):
         warn_if_share_is_extreme(account)
     assert not caplog.records
 
 
-def test_no_rows_are_told(tiny_bert):
+def test_a_task_without_rows_is_an_error(tiny_bert):
     with pytest.raises(UserError, match="No row"):
         annotate(sharp_classifier(tiny_bert), [], annotation_options())
 
 
-def test_presets_and_bad_options():
+def test_presets_and_invalid_options():
     assert annotation_options("released-code").delta == 0.01
     assert annotation_options("released-code", delta="0.2").delta == 0.2
     for wrong, message in (

@@ -1,4 +1,4 @@
-"""The joint advance of all buffers gives, token for token, what one buffer at a time gives."""
+"""Annotating all units at once gives the same labels as one buffer at a time."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ OPTIONS = {
 
 
 @each("name", OPTIONS)
-def test_labels_are_those_of_the_naive_reference(classifier, name):
-    """What one of the two classifiers reads as single texts the other one reads as pairs."""
+def test_labels_equal_the_naive_reference(classifier, name):
+    """Each option set runs on single texts with one classifier and on pairs with the other."""
     options = annotation_options(**OPTIONS[name])
     pair = (list(OPTIONS).index(name) % 2 == 0) == (classifier.model.config.model_type == "bert")
     texts = examples(pair=pair)
@@ -48,11 +48,11 @@ def test_labels_are_those_of_the_naive_reference(classifier, name):
     found = annotate(classifier, texts, options).annotated
     expected = []
     for unit in units:
-        named = set() if stop is None else set(np.flatnonzero(stop[1]).tolist())
+        stop_ids = set() if stop is None else set(np.flatnonzero(stop[1]).tolist())
         marginal = options.epsilon if options.criterion == "marginal" else None
         second = None if unit.second is None else list(unit.second)
         made = reference(
-            classifier, unit.tokens, unit.label, second, options.delta, marginal, options.misclassified, named
+            classifier, unit.tokens, unit.label, second, options.delta, marginal, options.misclassified, stop_ids
         )
         if made is not None:
             expected.append((unit, *made))
@@ -61,11 +61,11 @@ def test_labels_are_those_of_the_naive_reference(classifier, name):
         assert item.important.tolist() == flags
         np.testing.assert_allclose(item.scores, scores, atol=1e-5)
     share = np.mean(np.concatenate([item.important for item in found]))
-    assert 0.02 < share < 0.98, "a test on labels that are all the same would show nothing"
+    assert 0.02 < share < 0.98, "the labels must not all be equal"
 
 
 @each("tokens", [1, 50, 5_000])
-def test_the_budget_of_a_batch_changes_no_label(classifier, tokens):
+def test_labels_do_not_depend_on_the_batch_size(classifier, tokens):
     options = annotation_options()
     units = make_units(examples(), classifier.tokenizer, classifier.max_length, options).units
     some = annotate_units(units, ClassifierConfidence(classifier, False, tokens), options)
@@ -73,8 +73,8 @@ def test_the_budget_of_a_batch_changes_no_label(classifier, tokens):
     assert [item.important.tolist() for item in some] == [item.important.tolist() for item in usual]
 
 
-def test_texts_longer_than_the_model_are_cut_and_counted(tmp_path):
-    """The released code goes on behind the cut, where it sees nothing new and repeats its last score."""
+def test_texts_beyond_the_maximum_length_are_truncated_and_counted(tmp_path):
+    """The released code annotates the rest too, by repeating its last score."""
     classifier = sharp_classifier(save_tiny("bert", tmp_path / "m"), max_length=500)
     assert classifier.max_length == 80
     long, short = examples(1, seed=3, longest=6)[0], examples(1, seed=4)[0]
@@ -86,16 +86,16 @@ def test_texts_longer_than_the_model_are_cut_and_counted(tmp_path):
     assert result.annotated[0].important.tolist() == flags
     pairs = [dataclasses.replace(long, text_pair="wine " * 200), dataclasses.replace(short, text_pair="wine")]
     units = make_units(pairs, classifier.tokenizer, classifier.max_length, annotation_options())
-    assert units.cut == 1
+    assert units.truncated == 1
     assert len(units.units[0].tokens) + len(units.units[0].second) == 77
     assert annotate(classifier, pairs, annotation_options()).account["units"] == 2
 
 
-def test_nothing_is_annotated_without_units(classifier):
+def test_no_units_give_no_annotations(classifier):
     assert annotate_units([], ClassifierConfidence(classifier, False), annotation_options()) == []
 
 
-def test_probabilities_come_in_the_order_of_the_requests(classifier):
+def test_probabilities_keep_the_order_of_the_requests(classifier):
     units = [Unit(ids_of("good", "food"), 0), Unit(ids_of("a"), 1), Unit(ids_of("the", "cold", "soup"), 2)]
     requests = [(unit, unit.tokens) for unit in units] + [(units[0], ())]
     found = ClassifierConfidence(classifier, False, 6)(requests)
@@ -104,14 +104,14 @@ def test_probabilities_come_in_the_order_of_the_requests(classifier):
 
 
 @each("pair", [False, True])
-def test_the_whole_text_is_what_the_classifier_was_trained_on(classifier, pair):
+def test_the_full_text_has_the_same_input_as_in_fine_tuning(classifier, pair):
     texts = [Example("good [MASK] food [SEP] bad wine", "[CLS] soup" if pair else None, 0), *examples(3, pair)]
     units = make_units(texts, classifier.tokenizer, classifier.max_length, annotation_options()).units
     found = ClassifierConfidence(classifier, pair)([(unit, unit.tokens) for unit in units])
     np.testing.assert_allclose(found, classifier.probabilities(texts, "fp32").numpy(), atol=1e-6)
 
 
-def test_the_frame_is_that_of_the_tokenizer(classifier):
+def test_the_frame_equals_what_the_tokenizer_adds(classifier):
     tokenizer = classifier.tokenizer
     single, pair = SpecialTokenFrame.of(tokenizer, False), SpecialTokenFrame.of(tokenizer, True)
     assert single.around(ids_of("good"), ())[0] == tokenizer("good")["input_ids"]
@@ -122,7 +122,7 @@ def test_the_frame_is_that_of_the_tokenizer(classifier):
     assert pair.specials == 3
 
 
-def test_the_classifier_is_read_in_full_precision(classifier, monkeypatch):
+def test_the_classifier_runs_in_fp32(classifier, monkeypatch):
     kinds = set()
     forward = classifier.model.forward
 

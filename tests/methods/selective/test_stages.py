@@ -1,4 +1,4 @@
-"""How stages are kept: under all that decides them, and made by one process at a time."""
+"""Caching of the stages: complete cache keys, and one computation per stage across processes."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ def run(model, tokenizer):
 
 def test_model_tokenizer_precision_and_software_are_in_the_key(monkeypatch):
     plain = run(tiny_model("bert"), tiny_tokenizer())
-    first = stages.identify_start_model(plain)
-    assert stages.identify_start_model(run(tiny_model("bert"), tiny_tokenizer())) == first
+    first = stages.fingerprint_base_model(plain)
+    assert stages.fingerprint_base_model(run(tiny_model("bert"), tiny_tokenizer())) == first
     cased = tiny_tokenizer()
     cased.backend_tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
     other = [run(tiny_model("bert", seed=1), tiny_tokenizer()), run(plain.model, cased)]
     other.append(replace(plain, precision="bf16"))
-    assert all(stages.identify_start_model(changed) != first for changed in other)
+    assert all(stages.fingerprint_base_model(changed) != first for changed in other)
     monkeypatch.setattr(training_cache, "__version__", "0")
-    assert stages.identify_start_model(plain) != first
+    assert stages.fingerprint_base_model(plain) != first
 
 
 @each("kind", sorted(ENCODERS))
-def test_of_the_masked_lm_head_only_what_classifiers_go_on_with_is_in_the_key(kind):
+def test_only_the_shared_tensors_of_the_masked_lm_head_are_in_the_key(kind):
     model, tokenizer = tiny_model(kind), tiny_tokenizer()
-    first, head = stages.identify_start_model(run(model, tokenizer)), stages.shared_head_tensors(model)
+    first, head = stages.fingerprint_base_model(run(model, tokenizer)), stages.shared_head_tensors(model)
     assert set(head) == ({"head.dense.weight", "head.norm.weight"} if kind == "modernbert" else set())
     words = len(VOCABULARY)
     biases = [value for name, value in model.named_parameters() if name.endswith("bias") and len(value) == words]
     assert len(biases) == 1
     with torch.no_grad():
         biases[0].add_(1)
-        assert stages.identify_start_model(run(model, tokenizer)) == first
+        assert stages.fingerprint_base_model(run(model, tokenizer)) == first
         for weight in head.values():
             before = weight.clone()
             weight.add_(1)
-            assert stages.identify_start_model(run(model, tokenizer)) != first
+            assert stages.fingerprint_base_model(run(model, tokenizer)) != first
             weight.copy_(before)
 
 
@@ -67,7 +67,7 @@ def make(folder, journal):
     assert stages.read_json(folder / stages.ACCOUNT_FILE)["value"] == 1
 
 
-def test_processes_that_need_the_same_stage_make_it_once(tmp_path):
+def test_concurrent_processes_compute_a_stage_once(tmp_path):
     context = multiprocessing.get_context("fork")
     left = tmp_path / "cache" / ".mark.new-of-a-killed-process"
     left.mkdir(parents=True)
@@ -79,4 +79,4 @@ def test_processes_that_need_the_same_stage_make_it_once(tmp_path):
         process.join()
     assert [process.exitcode for process in processes] == [0] * 3
     assert (tmp_path / "journal").read_text() == "made\n"
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["mark"], "nothing half done is left"
+    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["mark"], "no partial folder remains"

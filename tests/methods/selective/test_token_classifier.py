@@ -1,4 +1,4 @@
-"""The classifier of tokens: it learns what can be learnt, and its figures are right."""
+"""The token classifier: training, its quality figures, and predictions on a corpus."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ FAST = TokenTrainingOptions(epochs=6, learning_rate=5e-3, batch_size=8)
 
 
 def texts(count=60, seed=0):
-    """Random texts in which "good" and "bad" are important."""
-    chance = np.random.default_rng(seed)
+    """Return random texts in which "good" and "bad" are important."""
+    rng = np.random.default_rng(seed)
     words = [GOOD, BAD, THE, SOUP, *ids_of("food", "wine", "and", "was")]
-    made = [chance.choice(words, chance.integers(2, 12)).tolist() for _ in range(count)]
+    made = [rng.choice(words, rng.integers(2, 12)).tolist() for _ in range(count)]
     return [(ids, [token in IMPORTANT for token in ids]) for ids in made]
 
 
@@ -44,7 +44,7 @@ def trained(tiny_bert):
     return train_token_classifier(tiny_bert, texts(), FAST, seed=0, precision="fp32")
 
 
-def test_it_learns_and_reports_its_quality_on_held_out_texts(trained):
+def test_training_reports_the_quality_on_held_out_texts(trained):
     _, account = trained
     assert account["held_out_texts"] == 6
     assert account["train_texts"] == 54
@@ -59,21 +59,21 @@ def test_the_same_seed_gives_the_same_weights(trained, tiny_bert):
     assert all(torch.equal(a, b) for a, b in pairs)
 
 
-def test_predictions_do_not_depend_on_what_else_is_in_the_batch(trained):
+def test_predictions_do_not_depend_on_the_batch(trained):
     rows = [row["input_ids"] for row in make_rows(texts(20, 1), trained[0], 80, False)]
     together = trained[0].predict(rows, "fp32")
     for row, found in zip(rows, together, strict=True):
         np.testing.assert_allclose(trained[0].predict([row], "fp32")[0], found, atol=1e-5)
 
 
-def test_logits_keep_their_digits_under_autocast(trained):
-    """In bfloat16 the two logits of a token are often equal, and "other" would win all of these."""
+def test_the_last_layer_runs_in_fp32_under_autocast(trained):
+    """In bfloat16 the two logits of a token are often equal, and "other" would win every tie."""
     rows = [row["input_ids"] for row in make_rows(texts(20, 1), trained[0], 80, False)]
     logits = torch.from_numpy(np.concatenate(trained[0].predict(rows, "bf16")))
     assert (logits != logits.bfloat16().float()).float().mean() > 0.9
 
 
-def test_the_loss_is_the_weighted_mean_of_the_equation(trained):
+def test_the_loss_is_a_weighted_mean_over_tokens(trained):
     classifier = trained[0]
     classifier.model.eval()
     batch = classifier.collate(make_rows(texts(5, 2), classifier, 80, True))
@@ -98,7 +98,7 @@ def test_the_loss_is_the_weighted_mean_of_the_equation(trained):
 
 
 @pytest.mark.parametrize("special", [True, False])
-def test_special_tokens_count_in_the_loss_only_if_asked_for(trained, special):
+def test_special_tokens_count_in_the_loss_only_with_the_option(trained, special):
     (row,) = make_rows([([GOOD, THE], [True, False])], trained[0], 80, special)
     outside = 0 if special else IGNORE_INDEX
     assert row == {"input_ids": [2, GOOD, THE, 3], "labels": [outside, 1, 0, outside]}
@@ -111,15 +111,15 @@ def test_quality_counts_ordinary_tokens(trained, monkeypatch):
     logits = np.array([[0, 9], [0, 1], [1, 0], [0, 1], [1, 0], [0, 9]], dtype=np.float32)
     monkeypatch.setattr(trained[0], "predict", lambda *_: [logits])
     found = measure_quality(trained[0], rows, "fp32")
-    loss = np.mean([np.log1p(np.exp(gap)) for gap in (-1, 1, 1, -1)])  # of an ordinary token: how far it is wrong
+    loss = np.mean([np.log1p(np.exp(gap)) for gap in (-1, 1, 1, -1)])  # wrong minus right logit of each ordinary token
     assert found == pytest.approx(
         {"precision": 0.5, "recall": 0.5, "f1": 0.5, "share": 0.5, "predicted_share": 0.5, "f1_of_all": 2 / 3}
         | {"loss": loss}
     )
 
 
-def test_of_epochs_with_the_same_f1_that_of_the_lowest_loss_is_kept(tiny_bert, monkeypatch):
-    """F1 is 0 in every epoch in which no important token is hit; the first of these has learnt least."""
+def test_the_loss_breaks_ties_between_epochs_of_equal_f1(tiny_bert, monkeypatch):
+    """F1 is 0 until an important token is found, so the first epoch must not win by default."""
     losses = iter([3.0, 1.0, 2.0, 1.0])
     monkeypatch.setattr(token_classifier, "measure_quality", lambda *_: {"f1": 0.0, "loss": next(losses)})
     options = TokenTrainingOptions(epochs=3, batch_size=8)
@@ -127,9 +127,9 @@ def test_of_epochs_with_the_same_f1_that_of_the_lowest_loss_is_kept(tiny_bert, m
     assert account["epoch"] == 2
 
 
-def test_held_out_texts_without_an_important_token_choose_no_epoch(tiny_bert):
+def test_the_last_epoch_is_kept_if_no_held_out_token_is_important(tiny_bert):
     made = texts(20)
-    for place in np.random.default_rng([0, 5]).permutation(20)[:2]:  # those that are held out
+    for place in np.random.default_rng([0, 5]).permutation(20)[:2]:  # the held-out texts
         made[place] = [THE, SOUP, VOCABULARY["[UNK]"]], [False, False, True]
     options = TokenTrainingOptions(epochs=12, learning_rate=5e-3, batch_size=8)
     classifier, account = train_token_classifier(tiny_bert, made, options, seed=0, precision="fp32")
@@ -137,7 +137,7 @@ def test_held_out_texts_without_an_important_token_choose_no_epoch(tiny_bert):
     assert measure_quality(classifier, make_rows(made, classifier, 80, False), "fp32")["f1"] > 0.9
 
 
-def test_marking_a_corpus_gives_the_ranks_of_what_the_classifier_finds(trained, tmp_path, monkeypatch):
+def test_mark_rows_ranks_the_predicted_tokens(trained, tmp_path, monkeypatch):
     monkeypatch.setattr("acclimate.methods.selective.token_classifier.TOKENS_PER_CHUNK", 40)
     corpus = TokenDataset.of([[2, *ids, 3] for ids, _ in texts(30, 3)] + [[2, THE, VOCABULARY["[UNK]"], 3]])
     account = mark_rows(trained[0], corpus, tmp_path, precision="fp32")
@@ -146,7 +146,7 @@ def test_marking_a_corpus_gives_the_ranks_of_what_the_classifier_finds(trained, 
     for row in corpus:
         (logits,) = trained[0].predict([row.tolist()], "fp32")
         expected = [score[1] > score[0] and token > 4 for token, score in zip(row, logits, strict=True)]
-        ranks = marks.of(row)
+        ranks = marks.lookup(row)
         assert (ranks > 0).tolist() == expected
         best = np.flatnonzero(ranks == 1)
         assert not any(expected) or logits[best[0], 1] == max(logits[expected, 1])
@@ -155,7 +155,7 @@ def test_marking_a_corpus_gives_the_ranks_of_what_the_classifier_finds(trained, 
     assert account["tokens"] == sum(len(ids) for ids, _ in texts(30, 3)) + 1
 
 
-def test_a_saved_classifier_is_found_again(trained, tmp_path):
+def test_a_saved_classifier_loads_with_the_same_predictions(trained, tmp_path):
     trained[0].save(tmp_path)
     again, _ = load_token_classifier(tmp_path)
     row = [2, GOOD, THE, 3]
@@ -172,32 +172,32 @@ def test_a_saved_classifier_is_found_again(trained, tmp_path):
         (9, {"max_length": 3}, "Token classifier: max_length=3"),
     ],
 )
-def test_bad_input(tiny_bert, count, options, message):
+def test_invalid_options_and_too_few_texts_are_errors(tiny_bert, count, options, message):
     with pytest.raises(UserError, match=message):
         train_token_classifier(tiny_bert, texts(count), TokenTrainingOptions(**options), seed=0, precision="fp32")
 
 
 @each("kind", sorted(ENCODERS))
-def test_every_architecture_is_trained(encoders, kind):
+def test_every_architecture_trains(encoders, kind):
     fast = TokenTrainingOptions(epochs=1, batch_size=8)
     _, account = train_token_classifier(encoders[kind], texts(16), fast, seed=0, precision="fp32")
     assert 0 <= account["f1"] <= 1
     assert tiny_tokenizer().pad_token_id == 0
 
 
-def test_a_token_classifier_that_finds_next_to_nothing_is_a_warning(caplog):
+def test_marking_hardly_any_token_logs_a_warning(caplog):
     account = {"texts": 50, "tokens": 1000, "important": 1, "share": 0.001, "texts_without": 49}
     with caplog.at_level(logging.WARNING):
         token_classifier.warn_if_marked_share_is_extreme(account)
         token_classifier.warn_if_marked_share_is_extreme(
             {**account, "important": 0, "share": 0.0}
-        )  # an error says that
+        )  # the caller raises an error
         token_classifier.warn_if_marked_share_is_extreme({**account, "important": 200, "share": 0.2})
     (message,) = caplog.messages
     assert "1 of the 1000 tokens" in message and "49 of 50 texts" in message
 
 
-def test_a_token_classifier_that_learnt_nothing_is_a_warning(caplog):
+def test_a_token_classifier_no_better_than_marking_everything_logs_a_warning(caplog):
     account = {
         "f1": 0.3, "f1_of_all": 0.4, "held_out_texts": 9, "precision": 0.2,
         "recall": 0.6, "share": 0.25, "predicted_share": 0.7,

@@ -1,4 +1,4 @@
-"""``acclimate annotate``: the folder that it makes, and what it prints."""
+"""``acclimate annotate``: its output directory and what it prints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_the_command_writes_a_line_for_each_text_and_an_account(tiny_bert, folder, tmp_path, monkeypatch, capsys):
+def test_the_command_writes_one_line_per_text_and_an_account(tiny_bert, folder, tmp_path, monkeypatch, capsys):
     code, out, err = call(
         monkeypatch, capsys, "annotate", "--model", tiny_bert, "--task", folder, "--out", tmp_path / "out",
         "--set", "delta=0.1", "--epochs", 6, "--learning-rate", "3e-3", "--batch-size", 16, "--samples", 2,
@@ -47,7 +47,7 @@ def test_the_command_writes_a_line_for_each_text_and_an_account(tiny_bert, folde
     assert len([line for line in out.splitlines() if line.startswith("  ")]) == 2
 
 
-def test_a_classifier_of_the_task_is_used_as_it_is(tiny_bert, folder, tmp_path, monkeypatch):
+def test_a_classifier_of_the_task_is_not_fine_tuned_again(tiny_bert, folder, tmp_path, monkeypatch):
     options = annotation_options(delta=0.1)
     first = annotate_task(tiny_bert, folder, tmp_path / "a", options, QUICK, precision="fp32", progress=False)
     assert "minutes" in first.account["finetune"]
@@ -76,13 +76,13 @@ def test_a_classifier_of_another_task_is_fine_tuned(tiny_bert, folder, tmp_path)
     assert "minutes" in made.account["finetune"]
 
 
-def test_a_folder_with_something_else_is_left_alone(tiny_bert, folder, tmp_path):
+def test_an_output_directory_with_other_files_is_an_error(tiny_bert, folder, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="holds something other"):
         annotate_task(tiny_bert, folder, tmp_path, annotation_options(), progress=False)
 
 
-def test_a_model_that_cannot_be_read_is_told(folder, tmp_path):
+def test_an_unreadable_model_is_an_error(folder, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model_type": "bert", "hidden_size": "many"}')
     with pytest.raises(UserError, match="No model could be read"):
@@ -90,6 +90,6 @@ def test_a_model_that_cannot_be_read_is_told(folder, tmp_path):
 
 
 @each(("option", "message"), [({"seed": -1}, "seed must be"), ({"samples": -1}, "samples must be")])
-def test_bad_numbers_are_told_before_the_work(folder, tmp_path, option, message):
+def test_invalid_numbers_fail_before_any_work(folder, tmp_path, option, message):
     with pytest.raises(UserError, match=message):
         annotate_task("no-such/model/folder", folder, tmp_path / "out", annotation_options(), progress=False, **option)

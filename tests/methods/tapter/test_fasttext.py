@@ -1,4 +1,4 @@
-"""fastText: training, going on, and the vectors of pieces."""
+"""fastText: training, continued training, subword vectors, and target vectors of a vocabulary."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def model():
 
 
 def average(model, grams):
-    """The definition: the mean of the rows of n-grams, found by the hash of fastText, written out."""
+    """Return the mean of the n-gram rows by definition, with a naive implementation of fastText's hash."""
 
     def fnv(gram):
         value = 2166136261
@@ -59,14 +59,14 @@ def grams(word, shortest=3, longest=6):
     ]
 
 
-def test_a_piece_is_the_mean_of_its_n_grams(model):
+def test_the_vector_of_a_subword_is_the_mean_of_its_n_grams(model):
     for text in ("ition", "süpp", "aq"):
         np.testing.assert_allclose(
             lookup_vector(model, text, True), average(model, grams(f"<{text}>")), rtol=1e-4, atol=1e-7
         )
 
 
-def test_aware_of_boundaries_a_piece_has_only_those_it_has(model):
+def test_boundary_aware_vectors_drop_n_grams_with_false_boundaries(model):
     inside = [gram for gram in grams("<ition>") if "<" not in gram and ">" not in gram]
     np.testing.assert_allclose(
         lookup_vector(model, "ition", False, "aware"), average(model, inside), rtol=1e-4, atol=1e-7
@@ -89,7 +89,7 @@ def test_the_same_seed_gives_the_same_vectors():
     assert not np.array_equal(one, other)
 
 
-def test_going_on_learns_new_words_and_moves_old_ones(tmp_path):
+def test_continued_training_adds_new_words_and_changes_old_ones(tmp_path):
     from gensim.models.fasttext import save_facebook_model
 
     save_facebook_model(
@@ -98,13 +98,13 @@ def test_going_on_learns_new_words_and_moves_old_ones(tmp_path):
     start = load_fasttext(tmp_path / "v.bin")
     before = start.wv["the"].copy()
     assert "erlotinib" not in start.wv.key_to_index
-    going = train_fasttext(NEW, start=start, min_count=2, epochs=100)  # frequent words are mostly skipped
-    assert "erlotinib" in going.wv.key_to_index
-    assert "soup" in going.wv.key_to_index
-    assert not np.allclose(before, going.wv["the"])
+    after = train_fasttext(NEW, start=start, min_count=2, epochs=100)  # subsampling skips most frequent words
+    assert "erlotinib" in after.wv.key_to_index
+    assert "soup" in after.wv.key_to_index
+    assert not np.allclose(before, after.wv["the"])
 
 
-def test_going_on_depends_on_the_seed(model, tmp_path):
+def test_continued_training_depends_on_the_seed(model, tmp_path):
     save_fasttext(model, tmp_path / "v.bin")
     one, two, other = (
         train_fasttext(NEW, start=load_fasttext(tmp_path / "v.bin"), min_count=2, epochs=2, seed=seed).wv
@@ -115,8 +115,8 @@ def test_going_on_depends_on_the_seed(model, tmp_path):
     assert not np.array_equal(one["the"], other["the"])
 
 
-class Read:
-    """Texts that are made at every reading, of which one may fail."""
+class ReiterableTexts:
+    """Texts that are generated at every iteration; the iteration number ``failing`` raises an error."""
 
     def __init__(self, make, failing=0):
         self.make, self.failing, self.times = make, failing, 0
@@ -129,9 +129,9 @@ class Read:
             yield text
 
 
-def test_texts_are_split_when_they_are_read():
+def test_texts_are_iterated_once_per_epoch():
     options = {"dimension": 8, "buckets": 5_000, "min_count": 2, "epochs": 3}
-    read = Read(lambda: iter(TEXTS))
+    read = ReiterableTexts(lambda: iter(TEXTS))
     listed, passed, made = (train_fasttext(texts, **options) for texts in (TEXTS, iter(TEXTS), read))
     assert read.times == 1 + 3
     for other in (passed, made):
@@ -139,28 +139,33 @@ def test_texts_are_split_when_they_are_read():
         assert np.array_equal(listed.wv.vectors_vocab, other.wv.vectors_vocab)
 
 
-def test_memory_does_not_grow_with_the_text():
-    read = Read(lambda: (" ".join(f"word{number % 500}" for number in range(1_000)) for _ in range(300)))
+def test_memory_does_not_grow_with_the_text_size():
+    read = ReiterableTexts(lambda: (" ".join(f"word{number % 500}" for number in range(1_000)) for _ in range(300)))
     tracemalloc.start()
     try:
         train_fasttext(read, dimension=4, buckets=1_000, min_count=1, epochs=1)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 8e6, "300,000 words as a list of strings are 18 MB"
+    assert peak < 8e6, "a list of 300,000 words takes 18 MB"
 
 
 @each("failing", [1, 2, 3])
-def test_an_error_while_texts_are_read_is_not_lost(failing):
-    """gensim reads them in a thread, and would wait for it for ever."""
-    told = []
+def test_an_error_while_reading_texts_is_raised(failing):
+    """gensim iterates in a thread and would wait forever for it."""
+    shares = []
     with pytest.raises(RuntimeError, match="the disk is gone"):
         train_fasttext(
-            Read(lambda: iter(TEXTS), failing), dimension=4, buckets=100, min_count=1, epochs=2, tell=told.append
+            ReiterableTexts(lambda: iter(TEXTS), failing),
+            dimension=4,
+            buckets=100,
+            min_count=1,
+            epochs=2,
+            report=shares.append,
         )
 
 
-def test_vectors_that_were_made_as_cbow_go_on_as_skip_gram(tmp_path, caplog):
+def test_training_of_cbow_vectors_continues_as_skip_gram(tmp_path, caplog):
     from gensim.models import FastText
     from gensim.models.fasttext import save_facebook_model
 
@@ -168,26 +173,26 @@ def test_vectors_that_were_made_as_cbow_go_on_as_skip_gram(tmp_path, caplog):
     save_facebook_model(made, str(tmp_path / "cbow.bin"))
     start = load_fasttext(tmp_path / "cbow.bin")
     assert start.sg == 0
-    going = train_fasttext(NEW, start=train_fasttext(TEXTS, start=start, min_count=2, epochs=1), min_count=2, epochs=1)
-    assert (going.sg, going.ns_exponent) == (1, 0.5)
-    assert not caplog.records  # gensim warns of a rate that rises again, which is what going on means
+    after = train_fasttext(NEW, start=train_fasttext(TEXTS, start=start, min_count=2, epochs=1), min_count=2, epochs=1)
+    assert (after.sg, after.ns_exponent) == (1, 0.5)
+    assert not caplog.records  # gensim warns about a rising learning rate unless prevented
 
 
-def test_long_texts_are_read_to_their_end():
-    """gensim alone drops what is beyond 10,000 words, and so never moves the words of the end."""
+def test_long_texts_are_read_completely():
+    """By itself, gensim silently drops the words of a text beyond the first 10,000."""
     filler = [f"w{number % 5000}" for number in range(10_000)]
     long = " ".join([*filler, *["late", "later"] * 300])
-    told = []
+    shares = []
     once, often = (
-        train_fasttext([long], dimension=4, buckets=1_000, min_count=1, epochs=epochs, tell=told.append)
+        train_fasttext([long], dimension=4, buckets=1_000, min_count=1, epochs=epochs, report=shares.append)
         for epochs in (1, 2)
     )
     rows = [model.wv.vectors_vocab[model.wv.key_to_index["late"]] for model in (once, often)]
-    assert not np.array_equal(*rows), "the row of a word moves where the word is read"
-    assert told[-1] == 1 and told == sorted(told[:2]) + sorted(told[2:]) and len(told) == 2 + 4
+    assert not np.array_equal(*rows), "the vector of a word changes only if the word is read"
+    assert shares[-1] == 1 and shares == sorted(shares[:2]) + sorted(shares[2:]) and len(shares) == 2 + 4
 
 
-def test_a_matrix_is_taken_as_it_is(tmp_path):
+def test_read_targets_from_a_matrix(tmp_path):
     pieces = [
         SurfaceForm("", False),
         SurfaceForm("the", True),
@@ -205,7 +210,11 @@ def test_a_matrix_is_taken_as_it_is(tmp_path):
     np.testing.assert_allclose(scaled.vectors[1:4].norm(dim=1).numpy(), 3**0.5, rtol=1e-6)
     with pytest.raises(UserError, match="5 rows and the vocabulary 4 tokens"):
         read_targets(tmp_path / "f.npy", pieces[:4])
-    for broken, message in ((matrix[0], "a matrix"), (matrix * np.nan, "no numbers"), (np.zeros((5, 3)), "No token")):
+    for broken, message in (
+        (matrix[0], "a matrix"),
+        (matrix * np.nan, "NaN or infinite"),
+        (np.zeros((5, 3)), "No token"),
+    ):
         np.save(tmp_path / "broken.npy", broken)
         with pytest.raises(UserError, match=message):
             read_targets(tmp_path / "broken.npy", pieces)
@@ -214,44 +223,44 @@ def test_a_matrix_is_taken_as_it_is(tmp_path):
         read_targets(tmp_path / "text.npy", pieces)
 
 
-def test_bad_input_is_one_line(tmp_path):
+def test_invalid_input_is_an_error(tmp_path):
     with pytest.raises(UserError, match="lower min_count"):
         train_fasttext(["one two three"], min_count=5, dimension=8, buckets=5_000)
-    with pytest.raises(UserError, match="no fastText vectors"):
+    with pytest.raises(UserError, match="does not exist"):
         load_fasttext(tmp_path / "absent.bin")
     (tmp_path / "v.vec").write_text("2 3\nsoup 1 2 3\ncold 3 2 1\n")
-    with pytest.raises(UserError, match=r"\.vec file will not do"):
+    with pytest.raises(UserError, match=r"\.vec file lacks the n-grams"):
         load_fasttext(tmp_path / "v.vec")
     with pytest.raises(UserError, match="stop_words"):
         read_stop_words("klingon")
 
 
 @each("share", [0.0, 0.3, 0.6, 0.9])
-def test_a_model_that_is_cut_off_in_its_dictionary_is_one_line(model, tmp_path, share):
-    """gensim reads on for ever there."""
+def test_a_truncated_model_is_an_error(model, tmp_path, share):
+    """gensim would wait forever for the rest."""
     save_fasttext(model, tmp_path / "v.bin")
     data = (tmp_path / "v.bin").read_bytes()
     last = list(model.wv.key_to_index)[-1].encode() + b"\0"
     (tmp_path / "v.bin").write_bytes(
         data[: BIN_HEADER.size + 16 + int(share * (data.index(last) - BIN_HEADER.size - 16))]
     )
-    with pytest.raises(UserError, match=r"v\.bin' is cut off: its .* words"):
+    with pytest.raises(UserError, match=r"v\.bin' is truncated: .* words"):
         load_fasttext(tmp_path / "v.bin")
 
 
 @each("size", [2**40, 2**62, 2**63 - 1, -1])
-def test_a_damaged_size_is_one_line(model, tmp_path, size):
+def test_a_damaged_size_is_an_error(model, tmp_path, size):
     save_fasttext(model, tmp_path / "v.bin")
     data = (tmp_path / "v.bin").read_bytes()
     rows, dimension = len(model.wv) + model.wv.bucket, model.wv.vector_size
     place = data.index(struct.pack("@2q", rows, dimension))
     (tmp_path / "v.bin").write_bytes(data[:place] + struct.pack("@q", size) + data[place + 8 :])
-    with pytest.raises(UserError, match=r"v\.bin' is no fastText model") as error:
+    with pytest.raises(UserError, match=r"v\.bin' is not a fastText model") as error:
         load_fasttext(tmp_path / "v.bin")
     assert "\n" not in str(error.value)
 
 
-def test_who_takes_part(model):
+def test_which_tokens_have_targets(model):
     pieces = [
         SurfaceForm("", False),
         SurfaceForm("the", True),
@@ -271,8 +280,8 @@ def test_who_takes_part(model):
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bytes"])
-def test_who_takes_part_of_a_vocabulary(model, kind):
-    """R(X) token by token, from the tokens as the vocabulary writes them."""
+def test_which_tokens_of_a_vocabulary_have_targets(model, kind):
+    """R(X), derived token by token from the vocabulary's strings."""
     tokenizer = tiny_tokenizer() if kind == "wordpiece" else trained("bytes")
     tokenizer.add_tokens(["erlotinib", "café"])
     tokenizer.add_tokens(["[DOMAIN]"], special_tokens=True)
@@ -280,11 +289,11 @@ def test_who_takes_part_of_a_vocabulary(model, kind):
     seen = set()
     for token, index in tokenizer.get_vocab().items():
         if token in ("erlotinib", "café"):
-            text, starts = token, True  # as it was added: not bytes
+            text, starts = token, True  # added tokens are stored as text, not as bytes
         elif kind == "wordpiece":
             text, starts = token.removeprefix("##"), not token.startswith("##")
         else:
-            text = decoders.ByteLevel().decode([token]).strip()  # what is no text becomes U+FFFD
+            text = decoders.ByteLevel().decode([token]).strip()  # incomplete characters become U+FFFD
             starts = token.startswith("Ġ")
         special = token in (*tokenizer.all_special_tokens, "</s>", "[DOMAIN]")
         stop = starts and text.lower() in ENGLISH_STOP_WORDS
@@ -297,5 +306,5 @@ def test_who_takes_part_of_a_vocabulary(model, kind):
     assert seen == {(True, False), (False, False), (False, True)}
 
 
-def test_words_and_marks():
+def test_split_words():
     assert split_words("It's 3.5 µg/ml, naïve!") == ["It", "'", "s", "3", ".", "5", "µg", "/", "ml", ",", "naïve", "!"]

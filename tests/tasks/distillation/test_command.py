@@ -57,8 +57,8 @@ def test_a_teacher_for_all_seeds(tiny_bert, student, folder, monkeypatch, capsys
     ("arguments", "message"),
     [
         (["--seeds", 0], "seeds must be at least 1"),
-        (["--seeds", 2, "--few-shot", 4], "one teacher serves all seeds"),
-        (["--distill-share", 2], "distill_share=2.0"),
+        (["--seeds", 2, "--few-shot", 4], "all seeds share one teacher"),
+        (["--distill-share", 2], "--distill-share must be at most 1"),
         (["--teacher", "./nowhere"], "nowhere"),
     ],
 )

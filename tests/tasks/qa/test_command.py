@@ -30,4 +30,4 @@ def test_finetune_prints_the_scores_of_questions(tiny_bert, tmp_path, monkeypatc
     assert "re-partitioned" in err
     code, _, err = call(monkeypatch, capsys, *common, "--task", tmp_path / "food", "--first-epochs", 2)
     assert code == 2
-    assert "no first task" in err
+    assert "needs a first task" in err

@@ -1,9 +1,4 @@
-"""The rows of a task become units: token ids that are annotated as one.
-
-The stage "Downstream Mask": from a fine-tuned classifier and a labelled task to annotated texts and an account.
-
-A model and a task become a folder of annotations: what ``acclimate annotate`` does.
-"""
+"""Annotation of the important tokens of a labelled task (stage "Downstream Mask"), and ``acclimate annotate``."""
 
 from __future__ import annotations
 
@@ -43,29 +38,29 @@ from acclimate.tasks.classification.data import Example
 from acclimate.tasks.loading import is_classifier_of
 from acclimate.training.options import check_seed
 
-# Where there are spaces one stands behind a sentence; Chinese and Japanese have none, and marks of their own.
+# A sentence ends with a punctuation mark and a space; in Chinese and Japanese, the mark alone ends it.
 _SENTENCE_END = re.compile(r"""(?:[.!?…]+["'”’)\]]*\s+|[。！？｡][.!?…。！？｡]*["'”’)\]」』）】》]*\s*)+|\n\s*""")
 _ABBREVIATION = re.compile(r"""(?:^|[\s("'“‘\[])(?:mrs?|ms|dr|prof|sr|jr|st|vs|e\.g|i\.e)\.\s+$""", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class TaskUnits:
-    """What is annotated of a task.
+    """Units of a task.
 
     Attributes:
-        units: In the order of the rows; those without a token are left out.
-        cut: How many were longer than the model reads. What is cut off is not annotated; the released code goes on
-            to the end and gives every token there the score of the last one that was read.
-        empty: How many had no token.
+        units: Units in the order of the rows, without empty ones.
+        truncated: Number of units that were longer than the model's maximum length. Tokens beyond it are not annotated
+            (the released code gives all of them the score of the last token that fits).
+        empty: Number of units without a token.
     """
 
     units: list[Unit]
-    cut: int
+    truncated: int
     empty: int
 
 
 def split_sentences(text: str) -> list[str]:
-    """Split a text behind full stops, question and exclamation marks and at ends of lines, by rule."""
+    """Split a text after full stops, question marks and exclamation marks, and at line ends."""
     parts, start = [], 0
     for found in _SENTENCE_END.finditer(text):
         if _ABBREVIATION.search(text[start : found.end()]):
@@ -78,43 +73,45 @@ def split_sentences(text: str) -> list[str]:
 def make_units(
     examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, max_length: int, options: AnnotationOptions
 ) -> TaskUnits:
-    """Tokenise what is to be annotated.
+    """Tokenise the texts of a task into units.
 
     Args:
-        examples: Rows of the task. Of a pair the first text is annotated; the second stays whole beside every buffer,
-            as the aspect does in the paper. A pair is never cut into sentences, whatever ``unit`` says (nor does the
-            released code): the second text, and with it the label, may belong to one of them only.
-        tokenizer: Of the classifier.
-        max_length: Tokens that it reads, special ones included; of a pair the longer text is cut first.
-        options: Of them, ``unit``.
+        examples: Rows of the task. For pairs, the first text is annotated and the second accompanies every buffer
+            unchanged, like the aspect in the paper. Pairs are never split into sentences (nor does the released code
+            split them), since the second text and the label may refer to only one of the sentences.
+        tokenizer: Tokenizer of the classifier.
+        max_length: Maximum tokens of the classifier, special tokens included; the longer text of a pair is truncated
+            first.
+        options: Options of the rule, of which ``unit`` is used.
 
     Raises:
         UserError: If no row has a token.
     """
     pair = bool(examples) and examples[0].text_pair is not None
     room = max_length - SpecialTokenFrame.of(tokenizer, pair).specials
-    cutting = options.unit == "sentence" and not pair
+    split = options.unit == "sentence" and not pair
     rows = [
         (number, part, example)
         for number, example in enumerate(examples)
-        for part in (split_sentences(example.text) if cutting else [example.text])
+        for part in (split_sentences(example.text) if split else [example.text])
     ]
     firsts = encode(tokenizer, [part for _, part, _ in rows]) if rows else []
     seconds = encode(tokenizer, [example.text_pair or "" for _, _, example in rows]) if pair else [[]] * len(rows)
-    units, cut = [], 0
+    units, truncated = [], 0
     for (number, _, example), first, second in zip(rows, firsts, seconds, strict=True):
-        kept, beside = _truncated_lengths(first, second, room)
-        cut += (kept, beside) != (len(first), len(second))
-        assert isinstance(example.label, int), "important tokens belong to one label"
-        if kept:
-            units.append(Unit(tuple(first[:kept]), example.label, tuple(second[:beside]) if pair else None, number))
+        length, second_length = _truncated_lengths(first, second, room)
+        truncated += (length, second_length) != (len(first), len(second))
+        assert isinstance(example.label, int), "the task has a single label per text"
+        if length:
+            second_ids = tuple(second[:second_length]) if pair else None
+            units.append(Unit(tuple(first[:length]), example.label, second_ids, number))
     if not units:
-        raise UserError("No row of the task has a token that could be important.")
-    return TaskUnits(units, cut, len(rows) - len(units))
+        raise UserError("No row of the task has any tokens; check its texts.")
+    return TaskUnits(units, truncated, len(rows) - len(units))
 
 
 def _truncated_lengths(first: Sequence[int], second: Sequence[int], room: int) -> tuple[int, int]:
-    """Return how many tokens of each text are kept: the longer one is cut first."""
+    """Return how many tokens of each text are kept; the longer text is truncated first."""
     one, two = len(first), len(second)
     if one + two <= room:
         return one, two
@@ -123,31 +120,31 @@ def _truncated_lengths(first: Sequence[int], second: Sequence[int], room: int) -
 
 
 def make_stop_word_mask(tokenizer: PreTrainedTokenizerBase, source: str) -> np.ndarray | None:
-    """Return for each id whether it is a stop word, as first token of a unit and behind it; None for no stop words.
+    """Return whether each vocabulary id is a stop word, as the first token of a unit and as a later one.
 
-    A token is one if it begins a word and spells a stop word in whatever case, as in the released code; what follows
-    it does not count. The first token begins a word, although byte-level BPE marks only what stands behind a space.
+    As in the released code, a token is a stop word if it begins a word and spells a stop word in any case, whatever
+    token follows it. The first token of a unit always begins a word; byte-level BPE marks only words after a space.
 
     Returns:
-        (2, vocabulary).
+        (2, vocabulary), or None if ``source`` names no stop words.
     """
     words = read_stop_words(source, tokenizer)
     if not words:
         return None
     pieces = read_surface_forms(tokenizer)
-    named = np.array([piece.text.lower() in words for piece in pieces])
-    return np.stack([named, named & np.array([piece.starts for piece in pieces])])
+    spells_stop_word = np.array([piece.text.lower() in words for piece in pieces])
+    return np.stack([spells_stop_word, spells_stop_word & np.array([piece.starts for piece in pieces])])
 
 
 log = logging.getLogger(__name__)
 ANNOTATIONS_FILE = "annotated.jsonl"
 MIN_IMPORTANT_SHARE, MAX_IMPORTANT_SHARE = 0.002, 0.9
-"""Shares of important tokens beyond which an annotation says next to nothing."""
+"""A share of important tokens outside this range triggers a warning."""
 
 
 @dataclass(frozen=True)
 class Annotations:
-    """Annotated units and what is to be said about them (plain values, for JSON)."""
+    """Annotated units, and a summary of them as JSON values."""
 
     annotated: list[AnnotatedUnit]
     account: dict[str, Any]
@@ -159,15 +156,15 @@ def annotate(
     """Find the important tokens of the rows of a task.
 
     Args:
-        classifier: Fine-tuned on the task, on its device. It is read in fp32.
-        examples: The rows.
-        options: The rule.
-        progress: Show a bar.
+        classifier: A classifier that was fine-tuned on the task; it runs in fp32 on its device.
+        examples: Rows of the task.
+        options: Options of the rule.
+        progress: Show a progress bar.
 
     Raises:
-        UserError: If no row has a token, or the classifier gives something that is not a number.
+        UserError: If no row has a token, or the classifier returns NaN.
     """
-    begin = time.perf_counter()
+    start = time.perf_counter()
     confidence = ClassifierConfidence(classifier, pair=bool(examples) and examples[0].text_pair is not None)
     made = make_units(examples, classifier.tokenizer, classifier.max_length, options)
     stop_words = make_stop_word_mask(classifier.tokenizer, options.stop_words)
@@ -176,22 +173,22 @@ def annotate(
         "options": asdict(options),
         "rows": len(examples),
         "units": len(made.units),
-        "cut": made.cut,
+        "cut": made.truncated,
         "empty": made.empty,
         **summarize_annotations(annotated, options),
         "dropped": len(made.units) - len(annotated),
         "tokens_read": confidence.read,
-        "minutes": (time.perf_counter() - begin) / 60,
+        "minutes": (time.perf_counter() - start) / 60,
     }
     warn_if_share_is_extreme(account)
     return Annotations(annotated, account)
 
 
 def summarize_annotations(annotated: Sequence[AnnotatedUnit], options: AnnotationOptions) -> dict[str, Any]:
-    """Count what was found.
+    """Count the important tokens.
 
-    The shares of the first and second halves of the texts tell how strongly the place of a token decides: the paper's
-    criterion marks what comes before the classifier is sure, or everything after.
+    The shares in the first and second halves of the texts show how much the position of a token matters: the paper's
+    criterion tends to mark the tokens before the classifier becomes confident, or all tokens after that.
     """
     halves = [np.array_split(item.important, 2) for item in annotated]
 
@@ -206,19 +203,19 @@ def summarize_annotations(annotated: Sequence[AnnotatedUnit], options: Annotatio
         "share_second_half": share([half[1] for half in halves]),
         "units_without": sum(not item.important.any() for item in annotated),
         "misclassified": sum(not item.correct for item in annotated),
-        "near_threshold": sum(item.near(options) for item in annotated),
+        "near_threshold": sum(item.near_threshold(options) for item in annotated),
     }
 
 
 def warn_if_share_is_extreme(account: dict[str, Any]) -> None:
-    """Say so if the annotation found next to nothing, or nearly everything."""
+    """Log a warning if hardly any or nearly all tokens are important."""
     if MIN_IMPORTANT_SHARE <= account["share"] <= MAX_IMPORTANT_SHARE:
         return
     options = account["options"]
     threshold = options["delta"] if options["criterion"] == "paper" else options["epsilon"]
     log.warning(
-        "The annotator found %d of %d tokens important (%.2f %%) at the threshold %s: too %s to learn from. %d of %d "
-        "units are misclassified. See whether the classifier is any good, or change the threshold.",
+        "The annotator found %d of %d tokens important (%.2f %%) at threshold %s: too %s to learn from. %d of %d "
+        "units are misclassified. Check the accuracy of the classifier, or change the threshold.",
         account["important"],
         account["tokens"],
         100 * account["share"],
@@ -232,11 +229,11 @@ def warn_if_share_is_extreme(account: dict[str, Any]) -> None:
 def make_training_texts(
     annotated: Sequence[AnnotatedUnit], options: AnnotationOptions
 ) -> list[tuple[list[int], list[bool]]]:
-    """Return what the token classifier learns from: token ids and importance of each text, without second texts."""
+    """Return the training data of the token classifier: token ids and importance of each text, no second texts."""
     texts: dict[Any, tuple[list[int], np.ndarray]] = {}
     for number, item in enumerate(annotated):
-        together = item.unit.second is not None and options.same_text == "union"
-        key = item.unit.tokens if together else number
+        merge = item.unit.second is not None and options.same_text == "union"
+        key = item.unit.tokens if merge else number
         tokens, important = texts.get(key, (list(item.unit.tokens), np.zeros(len(item.important), dtype=bool)))
         texts[key] = tokens, important | item.important
     return [(tokens, important.tolist()) for tokens, important in texts.values()]
@@ -245,7 +242,7 @@ def make_training_texts(
 def write_annotations(
     path: Path, annotated: Sequence[AnnotatedUnit], tokenizer: PreTrainedTokenizerBase, labels: Sequence[str]
 ) -> None:
-    """Write a line of JSON for each unit: tokens with importance and score."""
+    """Write one JSON line per unit: its tokens with their importance and score."""
     lines = []
     for item in annotated:
         line: dict[str, Any] = {"row": item.unit.row, "label": labels[item.unit.label]}
@@ -265,7 +262,7 @@ def write_annotations(
 
 
 def read_annotations(path: Path, labels: Sequence[str]) -> list[AnnotatedUnit]:
-    """Read what :func:`write_annotations` wrote."""
+    """Read a file written by :func:`write_annotations`."""
     annotated = []
     with path.open(encoding="utf-8") as file:
         for line in map(json.loads, file):
@@ -283,7 +280,7 @@ def read_annotations(path: Path, labels: Sequence[str]) -> list[AnnotatedUnit]:
 
 
 def format_annotated_unit(item: AnnotatedUnit, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a unit in one line, its important tokens in brackets."""
+    """Return the tokens of a unit as one line, with the important ones in brackets."""
     tokens = tokenizer.convert_ids_to_tokens(list(item.unit.tokens))
     marks = zip(tokens, item.important, strict=True)
     return " ".join(f"[{token}]" if important else token for token, important in marks)
@@ -294,10 +291,10 @@ ACCOUNT_FILE = "account.json"
 
 @dataclass(frozen=True)
 class AnnotatedTask:
-    """What was found.
+    """Result of :func:`annotate_task`.
 
     Attributes:
-        account: Of fine-tuning (or of the classifier that was given) and of the annotation, plain values.
+        account: Summary of the fine-tuning (or of the given classifier) and of the annotation, as JSON values.
         samples: Some texts with their important tokens in brackets.
     """
 
@@ -320,18 +317,19 @@ def annotate_task(
     """Find the important tokens of the train split of a task, and write them to a folder.
 
     Args:
-        model: A classifier of the task, used as it is; anything else is fine-tuned first, and kept in the folder.
+        model: A classifier of the task, which is used unchanged; any other model is fine-tuned first, and the
+            classifier is saved in ``out``.
         task: The task or its folder.
-        out: Folder to make: ``annotated.jsonl`` with a line for each text, ``account.json``.
-        options: The rule.
-        tuning: How to fine-tune.
-        seed: Of fine-tuning and of the samples.
-        samples: How many texts to return.
-        precision: Of fine-tuning; the annotation is always in fp32.
-        progress: Show bars.
+        out: Output directory: ``annotated.jsonl`` with one line per text, and ``account.json``.
+        options: Options of the rule.
+        tuning: Options of the fine-tuning.
+        seed: Random seed of the fine-tuning and of the choice of samples.
+        samples: Number of sample texts to return.
+        precision: Precision of the fine-tuning; the annotation always runs in fp32.
+        progress: Show progress bars.
 
     Raises:
-        UserError: If the model or the task cannot be used, a number has no sense, or the folder holds something else.
+        UserError: If the model or the task cannot be used, a number is out of range, or ``out`` holds other files.
     """
     check_seed(seed)
     check_not_negative(samples=samples)
@@ -341,13 +339,13 @@ def annotate_task(
     chosen = choose_precision(precision, default_device())
     with atomic_folder(out) as folder:
         account: dict[str, Any] = {"model": str(model), "task": data.name, "fingerprint": data.fingerprint()}
-        place: str | Path = model
+        classifier_path: str | Path = model
         if not is_classifier_of(model, data):
-            place = folder / "classifier"
+            classifier_path = folder / "classifier"
             account["finetune"] = fine_tune_annotator(
-                model, data, Path(place), tuning, seed=seed, precision=chosen, progress=progress
+                model, data, Path(classifier_path), tuning, seed=seed, precision=chosen, progress=progress
             )
-        classifier = load_annotator(place, data, tuning.max_length)
+        classifier = load_annotator(classifier_path, data, tuning.max_length)
         if "finetune" not in account:
             split, items = ("dev", data.dev) if data.dev else ("test", data.test)
             gold = np.array([example.label for example in items])
@@ -358,7 +356,8 @@ def annotate_task(
         account["annotate"] = found.account
         write_annotations(folder / ANNOTATIONS_FILE, found.annotated, classifier.tokenizer, data.labels)
         write_json(folder / ACCOUNT_FILE, account)
-    drawn = np.random.default_rng(seed).permutation(len(found.annotated))[:samples]
-    names = [data.labels[int(found.annotated[place].unit.label)] for place in drawn]
-    texts = [format_annotated_unit(found.annotated[place], classifier.tokenizer) for place in drawn]
-    return AnnotatedTask(account, [f"{name}: {text}" for name, text in zip(names, texts, strict=True)])
+    drawn = [
+        found.annotated[index] for index in np.random.default_rng(seed).permutation(len(found.annotated))[:samples]
+    ]
+    lines = [f"{data.labels[item.unit.label]}: {format_annotated_unit(item, classifier.tokenizer)}" for item in drawn]
+    return AnnotatedTask(account, lines)

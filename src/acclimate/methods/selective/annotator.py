@@ -1,6 +1,6 @@
-"""What a fine-tuned classifier thinks of buffers: token ids in, probabilities out, always in fp32.
+"""The fine-tuned classifier whose confidence decides which tokens are important (stage "Finetune BERT").
 
-The stage "Finetune BERT": the classifier whose confidence decides, and whether it is any good.
+It is compared with chance after fine-tuning, and scores token buffers in fp32.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from acclimate.tasks.classification.classifier import Classifier, divergence_err
 
 @dataclass(frozen=True)
 class SpecialTokenFrame:
-    """The special tokens that a tokenizer puts around a text, or around and between two.
+    """The special tokens that a tokenizer puts around a text or around and between the texts of a pair.
 
     Attributes:
         before: Ids before the (first) text.
-        between: Ids between two texts; none for a single text.
+        between: Ids between two texts; empty for a single text.
         after: Ids after the last text.
-        segments: Segment numbers of the five stretches before, first text, between, second text, after.
+        segments: Segment ids (token types) of the five parts: before, first text, between, second text, after.
     """
 
     before: tuple[int, ...]
@@ -48,10 +48,10 @@ class SpecialTokenFrame:
 
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase, pair: bool) -> SpecialTokenFrame:
-        """Find the frame by what encoding with special tokens adds to two probes.
+        """Derive the frame from what the tokenizer adds to two probe texts.
 
         Raises:
-            UserError: If the tokenizer does something else with a text.
+            UserError: If the tokenizer does not keep the tokens of the texts together.
         """
         for first, second in (("a", "b"), ("1", "2"), ("the", "of")):
             one, two = encode(tokenizer, [first, second])
@@ -59,65 +59,71 @@ class SpecialTokenFrame:
             full = copy.deepcopy(tokenizer)(*texts, truncation=False, padding=False, return_token_type_ids=True)
             ids, kinds = list(full["input_ids"]), list(full.get("token_type_ids") or [0] * len(full["input_ids"]))
             start = _find_subsequence(ids, one, 0)
-            behind = -1 if start < 0 else start + len(one)
-            later = _find_subsequence(ids, two, behind) if pair and start >= 0 else behind
-            if not one or later < 0:
+            end = -1 if start < 0 else start + len(one)
+            second_start = _find_subsequence(ids, two, end) if pair and start >= 0 else end
+            if not one or second_start < 0:
                 continue
-            end = later + (len(two) if pair else 0)
-            cuts = [(0, start), (start, behind), (behind, later), (later, end), (end, len(ids))]
-            numbers = [tuple(kinds[a:b]) for a, b in cuts]
-            parts = [tuple(ids[a:b]) for a, b in cuts]
-            middle = (numbers[0], numbers[1][0], numbers[2], (numbers[3] or (0,))[0], numbers[4])
-            return cls(parts[0], parts[2], parts[4], middle)
+            second_end = second_start + (len(two) if pair else 0)
+            bounds = [
+                (0, start),
+                (start, end),
+                (end, second_start),
+                (second_start, second_end),
+                (second_end, len(ids)),
+            ]
+            types = [tuple(kinds[a:b]) for a, b in bounds]
+            parts = [tuple(ids[a:b]) for a, b in bounds]
+            segments = (types[0], types[1][0], types[2], (types[3] or (0,))[0], types[4])
+            return cls(parts[0], parts[2], parts[4], segments)
         raise UserError(
-            f"The tokenizer {type(tokenizer).__name__} does not put its special tokens around the text: "
-            "important tokens cannot be found with it."
+            f"The tokenizer {type(tokenizer).__name__} does not put its special tokens around the text, so important "
+            "tokens cannot be found with it; use a model with another tokenizer."
         )
 
     @property
     def specials(self) -> int:
-        """How many tokens the frame adds."""
+        """Number of special tokens that the frame adds."""
         return len(self.before) + len(self.between) + len(self.after)
 
     def around(self, first: Sequence[int], second: Sequence[int]) -> tuple[list[int], list[int]]:
-        """Return ids and segment numbers of a row."""
+        """Return the token ids and segment ids of a row."""
         head, one, middle, two, tail = self.segments
         ids = [*self.before, *first, *self.between, *second, *self.after]
         return ids, [*head, *[one] * len(first), *middle, *[two] * len(second), *tail]
 
 
 class ClassifierConfidence:
-    """The probabilities of a fine-tuned classifier, in fp32: a token must not be decided by a rounding."""
+    """Class probabilities of a fine-tuned classifier, in fp32 so that rounding does not decide a token."""
 
     def __init__(self, classifier: Classifier, pair: bool, tokens: int | None = None) -> None:
-        """Prepare.
+        """Set up the classifier.
 
         Args:
-            classifier: On its device.
+            classifier: The classifier, on its device.
             pair: Whether its rows have a second text.
-            tokens: Tokens that one forward reads, padding included; by default what suits the device.
+            tokens: Maximum tokens per forward pass, padding included; by default chosen for the device.
         """
         self.classifier, self.frame = classifier, SpecialTokenFrame.of(classifier.tokenizer, pair)
         self.tokens = tokens or micro_batch_tokens(classifier.model)
         self._segments = getattr(classifier.model.config, "type_vocab_size", 0) > 1
         self.read = 0
-        """Real tokens that were read so far."""
+        """Number of real tokens processed so far."""
 
     @torch.inference_mode()
     def __call__(self, requests: Sequence[tuple[Unit, Sequence[int]]]) -> np.ndarray:
-        """Return the softmax over the classes (requests, classes)."""
+        """Return the class probabilities (requests, classes)."""
         rows = [self.frame.around(buffer, unit.second or ()) for unit, buffer in requests]
         batches = token_budget_batches([ids for ids, _ in rows], self.tokens)
         self.classifier.model.eval()
-        # One transfer for all batches: an accelerator is not waited for in between.
-        found = torch.cat([self._read([rows[place] for place in batch]) for batch in batches]).cpu().numpy()
+        # A single transfer to the CPU, so that an accelerator need not synchronise after every batch.
+        found = torch.cat([self._predict([rows[index] for index in batch]) for batch in batches]).cpu().numpy()
         if not np.isfinite(found).all():
             raise divergence_error()
         result = np.empty_like(found)
         result[np.concatenate([np.array(batch) for batch in batches])] = found
         return result
 
-    def _read(self, rows: Sequence[tuple[list[int], list[int]]]) -> Tensor:
+    def _predict(self, rows: Sequence[tuple[list[int], list[int]]]) -> Tensor:
         width = max(len(ids) for ids, _ in rows)
         pad = int(self.classifier.tokenizer.pad_token_id or 0)
         ids = torch.tensor([[*row, *[pad] * (width - len(row))] for row, _ in rows])
@@ -135,14 +141,14 @@ class ClassifierConfidence:
 
 
 def _find_subsequence(ids: Sequence[int], part: Sequence[int], start: int) -> int:
-    """Return where ``part`` begins in ``ids``, from ``start`` on; -1 if nowhere."""
-    places = range(start, len(ids) - len(part) + 1)
-    return next((place for place in places if list(ids[place : place + len(part)]) == list(part)), -1)
+    """Return the first index from ``start`` on at which ``part`` occurs in ``ids``, or -1."""
+    indices = range(start, len(ids) - len(part) + 1)
+    return next((index for index in indices if list(ids[index : index + len(part)]) == list(part)), -1)
 
 
 log = logging.getLogger(__name__)
 CHANCE_ALPHA = 0.05
-"""A classifier is no better than chance if the majority class alone would be as often right with this probability."""
+"""Significance level of the test whether a classifier is better than always predicting the majority class."""
 
 
 @dataclass(frozen=True)
@@ -150,10 +156,10 @@ class FineTuningOptions:
     """How the classifier is fine-tuned (appendix B.2). The defaults are the paper's.
 
     Attributes:
-        epochs: Passes; the weights of the best accuracy on dev are kept, those of the last pass without a dev split.
-        learning_rate: The peak.
-        batch_size: Texts a step.
-        max_length: Tokens of a text, special ones included.
+        epochs: Epochs. The weights with the best accuracy on dev are kept, or the last ones if there is no dev split.
+        learning_rate: Peak learning rate.
+        batch_size: Texts per optimizer step.
+        max_length: Maximum tokens per text, special tokens included.
     """
 
     epochs: int = 10
@@ -163,13 +169,13 @@ class FineTuningOptions:
 
 
 def check_task(task: Any) -> Task:
-    """Return the task if its important tokens can be found.
+    """Return the task if it has one label per text or pair of texts.
 
     Raises:
-        UserError: If it is none of one label for each text or pair of texts.
+        UserError: If it is another kind of task.
     """
     if not isinstance(task, Task) or getattr(task, "kind", "single_label") != "single_label":
-        raise UserError("Important tokens are found for tasks with one label for each text; give such a task.")
+        raise UserError("Selective masking needs a task with one label per text; give such a task.")
     return task
 
 
@@ -183,11 +189,11 @@ def fine_tune_annotator(
     precision: str,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Fine-tune a classifier, save it to ``out``, and return what is to be said of it (plain values).
+    """Fine-tune a classifier, save it to ``out``, and return a summary as JSON values.
 
-    A warning says so if it is no better than chance.
+    Logs a warning if the classifier is no better than chance.
     """
-    begin = time.perf_counter()
+    start = time.perf_counter()
     result = finetune(
         model,
         task,
@@ -206,41 +212,45 @@ def fine_tune_annotator(
         "seed": seed,
         "epoch": result.epoch,
         **compare_with_chance(split, [example.label for example in getattr(task, split)], metrics["accuracy"]),
-        "minutes": (time.perf_counter() - begin) / 60,
+        "minutes": (time.perf_counter() - start) / 60,
     }
     warn_if_at_chance(account)
     return account
 
 
 def compare_with_chance(split: str, gold: Any, accuracy: float) -> dict[str, Any]:
-    """Compare an accuracy with that of always giving the most frequent label (one-sided binomial test).
+    """Compare an accuracy with that of always predicting the most frequent label (one-sided binomial test).
 
     Args:
-        split: Which split was measured.
-        gold: Its labels.
-        accuracy: The share that was right.
+        split: Name of the evaluated split.
+        gold: Labels of the split.
+        accuracy: Share of correct predictions.
+
+    Returns:
+        JSON values; ``doubt`` is the p-value.
     """
-    (_, most), *_ = Counter(gold).most_common(1)
+    (_, most_frequent), *_ = Counter(gold).most_common(1)
     items = len(gold)
-    chance = most / items
-    doubt = binomtest(round(accuracy * items), items, chance, alternative="greater").pvalue if chance < 1 else 1.0
+    majority = most_frequent / items
+    correct = round(accuracy * items)
+    p_value = binomtest(correct, items, majority, alternative="greater").pvalue if majority < 1 else 1.0
     return {
         "split": split,
         "items": items,
         "accuracy": accuracy,
-        "majority": chance,
-        "doubt": float(doubt),
-        "better_than_chance": bool(doubt < CHANCE_ALPHA),
+        "majority": majority,
+        "doubt": float(p_value),
+        "better_than_chance": bool(p_value < CHANCE_ALPHA),
     }
 
 
 def warn_if_at_chance(account: dict[str, Any]) -> None:
-    """Say so if a classifier is no better than chance: what it holds important is then noise."""
+    """Log a warning if a classifier is no better than chance, since its important tokens are then noise."""
     if not account["better_than_chance"]:
         log.warning(
             "The classifier that finds important tokens is no better than chance: accuracy %.3f on the %d items of "
-            "%s, where always giving the most frequent label has %.3f (p = %.2f). The tokens that it holds important "
-            "mean little; train it longer or on more texts.",
+            "%s, against %.3f for always predicting the most frequent label (p = %.2f). Its important tokens are not "
+            "meaningful; train it longer or on more texts.",
             account["accuracy"],
             account["items"],
             account["split"],

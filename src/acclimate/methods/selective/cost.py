@@ -1,6 +1,6 @@
-"""What selective masking cost and what an early stop of general pre-training saved, from what the runs wrote.
+"""Time cost of selective masking against the time saved by stopping general pre-training early.
 
-Gu et al., EMNLP 2020, appendix A: their Table 3 sets the four stages of selective masking against the saved time.
+As in Gu et al., EMNLP 2020, appendix A, Table 3. The minutes are read from the folders of finished runs.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ ROW_TITLES = {
     "saved": "**Saved by the early stop**",
     "left": "**Saved, less selective masking and task-guided pre-training**",
 }
-"""What :meth:`Cost.minutes` has, and what a table calls it."""
+"""Row titles of the table, by the names that :meth:`Cost.minutes` returns."""
 _STEP_FOLDER = re.compile(r"step-(\d+)")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What one model of task-guided pre-training took, in minutes; None where it is not known.
+    """Minutes of one task-guided pre-training; None where unknown.
 
     Attributes:
-        stages: Of :data:`acclimate.methods.selective.stages.STAGES`, each as it took when it was done.
-        task_guided: Of the adaptation itself.
-        fine_tuning: Of the end task, a mean over seeds.
-        step: Of general pre-training, where it stopped.
-        steps: Of general pre-training, to its end.
-        general_to_stop: Until ``step``.
-        general_to_end: Until ``steps``.
+        stages: Minutes of each stage in :data:`acclimate.methods.selective.stages.STAGES` when it was computed.
+        task_guided: Minutes of the adaptation itself.
+        fine_tuning: Minutes of fine-tuning on the end task, averaged over seeds.
+        step: Step at which general pre-training was stopped early.
+        steps: Steps of the complete general pre-training.
+        general_to_stop: Minutes of general pre-training until ``step``.
+        general_to_end: Minutes of general pre-training until ``steps``.
     """
 
     stages: Mapping[str, float]
@@ -58,7 +58,7 @@ class Cost:
     general_to_end: float | None = None
 
     def minutes(self) -> dict[str, float | None]:
-        """Return every row of the table by its name, see :data:`ROWS`."""
+        """Return the minutes of every row of the table, by the names in :data:`ROW_TITLES`."""
         selection = sum(self.stages.values())
         known = self.general_to_end is not None and self.general_to_stop is not None
         saved = self.general_to_end - self.general_to_stop if known else None  # type: ignore[operator]
@@ -82,36 +82,36 @@ def read_cost(
     step: int | None = None,
     finetuned: Sequence[str | Path] = (),
 ) -> Cost:
-    """Read what the stages of one model took from the folders that the runs made.
+    """Read the cost of one model from the folders of its runs.
 
     Args:
-        adapted: Folder of ``acclimate adapt --method selective``.
-        pretrained: Folder of ``acclimate pretrain`` whose kept step the adaptation started from.
-        step: Which one; by default what the adaptation says that it started from.
-        finetuned: Folders of ``acclimate finetune``: of one seed, or with a folder for each.
+        adapted: Output directory of ``acclimate adapt --method selective``.
+        pretrained: Output directory of the ``acclimate pretrain`` run whose kept step the adaptation started from.
+        step: That step; by default the one that the adaptation recorded.
+        finetuned: Output directories of ``acclimate finetune``, with one or several seeds.
 
     Raises:
-        UserError: If a folder is not what it should be, or the adaptation started from something else.
+        UserError: If a folder was not made by the expected command, or the adaptation started from another model.
     """
-    card = _read_run_card(adapted, "acclimate adapt")
-    stages = _stage_minutes(Path(adapted), card)
-    cost = Cost(stages, _training_seconds(card, adapted) / 60, _fine_tuning_minutes(finetuned))
+    manifest = _read_manifest(adapted, "acclimate adapt")
+    stages = _stage_minutes(Path(adapted), manifest)
+    cost = Cost(stages, _training_seconds(manifest, adapted) / 60, _fine_tuning_minutes(finetuned))
     if pretrained is None:
         if step is not None:
-            raise UserError(f"Step {step:,} of what? Give the folder of the general pre-training, too (--pretrained).")
+            raise UserError("A step needs the folder of the general pre-training; add --pretrained.")
         return cost
-    general = _read_run_card(pretrained, "acclimate pretrain")
+    general = _read_manifest(pretrained, "acclimate pretrain")
     steps = int(general["result"].get("steps", 0))
-    step = _find_early_stop(Path(pretrained), steps, step, str(card.get("model")), adapted)
+    step = _find_early_stop(Path(pretrained), steps, step, str(manifest.get("model")), adapted)
     to_end = _training_seconds(general, pretrained) / 60
     to_stop = to_end if step == steps else _minutes_until_step(Path(pretrained), step)
     return Cost(cost.stages, cost.task_guided, cost.fine_tuning, step, steps, to_stop, to_end)
 
 
 def cost_table(costs: Mapping[str, Cost]) -> str:
-    """Render costs in Markdown, as Table 3 of the paper: a column for each, a row for each stage, in minutes.
+    """Render costs as a Markdown table like the paper's Table 3: one column per model, one row per stage, in minutes.
 
-    A row of which nothing is known is left out.
+    Rows without any known value are omitted.
     """
     minutes = {name: cost.minutes() for name, cost in costs.items()}
     lines = [["Minutes", *minutes]]
@@ -131,12 +131,12 @@ def _format_minutes(value: float | None) -> str:
     return f"{value:.0f}" if abs(value) >= 10 else f"{value:.2g}"
 
 
-def _read_run_card(folder: str | Path, verb: str) -> dict[str, Any]:
-    """Return the card of a folder that a finished training made."""
-    card = _read_json_if_valid(Path(folder) / MANIFEST_FILE)
-    if not isinstance(card, dict) or not isinstance(card.get("result"), dict):
-        raise UserError(f"'{folder}' is no folder that {verb} made: it has no {MANIFEST_FILE} with a result.")
-    return card
+def _read_manifest(folder: str | Path, verb: str) -> dict[str, Any]:
+    """Return the manifest of the folder of a finished training."""
+    manifest = _read_json_if_valid(Path(folder) / MANIFEST_FILE)
+    if not isinstance(manifest, dict) or not isinstance(manifest.get("result"), dict):
+        raise UserError(f"'{folder}' was not made by {verb}: it has no {MANIFEST_FILE} with a result.")
+    return manifest
 
 
 def _read_json_if_valid(path: Path) -> Any:
@@ -146,28 +146,28 @@ def _read_json_if_valid(path: Path) -> Any:
         return None
 
 
-def _training_seconds(card: Mapping[str, Any], folder: str | Path) -> float:
-    seconds = card["result"].get("seconds")
+def _training_seconds(manifest: Mapping[str, Any], folder: str | Path) -> float:
+    seconds = manifest["result"].get("seconds")
     if not isinstance(seconds, int | float):
-        raise UserError(f"The {MANIFEST_FILE} of '{folder}' does not say how many seconds its training took.")
+        raise UserError(f"The {MANIFEST_FILE} of '{folder}' has no training time ('seconds').")
     return float(seconds)
 
 
-def _stage_minutes(adapted: Path, card: Mapping[str, Any]) -> dict[str, float]:
+def _stage_minutes(adapted: Path, manifest: Mapping[str, Any]) -> dict[str, float]:
     account = _read_json_if_valid(adapted / ACCOUNT_FILE)
     if not isinstance(account, dict):
         raise UserError(
-            f"'{adapted}' was adapted by '{card.get('method')}' and has no {ACCOUNT_FILE}; give a folder of "
+            f"'{adapted}' was adapted by '{manifest.get('method')}' and has no {ACCOUNT_FILE}; give a folder of "
             "acclimate adapt --method selective."
         )
     minutes = {stage: (account.get(stage) or {}).get("minutes") for stage in STAGES}
     if missing := [stage for stage, value in minutes.items() if not isinstance(value, int | float)]:
-        raise UserError(f"The {ACCOUNT_FILE} of '{adapted}' has no minutes of: {', '.join(missing)}.")
+        raise UserError(f"The {ACCOUNT_FILE} of '{adapted}' has no minutes for: {', '.join(missing)}.")
     return {stage: float(value) for stage, value in minutes.items()}  # type: ignore[arg-type]
 
 
 def _fine_tuning_minutes(folders: Sequence[str | Path]) -> float | None:
-    """Return the mean minutes of all seeds; None without any."""
+    """Return the mean minutes over all seeds; None without folders."""
     seconds: list[float] = []
     for folder in map(Path, folders):
         files = (
@@ -175,9 +175,7 @@ def _fine_tuning_minutes(folders: Sequence[str | Path]) -> float | None:
         )
         found = [_read_json_if_valid(file) for file in files]
         if not found or not all(isinstance(one, dict) and "seconds" in one for one in found):
-            raise UserError(
-                f"'{folder}' is no folder that acclimate finetune made: it has no metrics.json with seconds."
-            )
+            raise UserError(f"'{folder}' was not made by acclimate finetune: it has no metrics.json with seconds.")
         seconds += [float(one["seconds"]) for one in found]
     return mean(seconds) / 60 if seconds else None
 
@@ -186,32 +184,30 @@ def _find_early_stop(pretrained: Path, steps: int, given: int | None, model: str
     """Return the step of general pre-training that an adaptation started from.
 
     Args:
-        pretrained: The folder of general pre-training.
-        steps: How many it had.
-        given: What the user says.
-        model: What the adaptation started from, as its card has it.
-        adapted: Its folder, for messages.
+        pretrained: Folder of the general pre-training.
+        steps: Number of steps of the general pre-training.
+        given: Step given by the user.
+        model: Base model recorded by the adaptation.
+        adapted: Folder of the adaptation, for messages.
     """
     start, whole = Path(model).resolve(), pretrained.resolve()
     kept = _STEP_FOLDER.fullmatch(start.name)
-    said = steps if start == whole else int(kept.group(1)) if kept else None
-    if given is None and (said is None or whole not in (start, start.parent)):
+    recorded = steps if start == whole else int(kept.group(1)) if kept else None
+    if given is None and (recorded is None or whole not in (start, start.parent)):
         raise UserError(
-            f"'{adapted}' started from '{model}', which is no step of '{pretrained}'; if it is one that was moved, "
-            "say which step (--step)."
+            f"'{adapted}' started from '{model}', which is not a step of '{pretrained}'; if that folder was moved, "
+            "give the step (--step)."
         )
-    if given is not None and said is not None and given != said:
-        raise UserError(
-            f"'{adapted}' started from '{model}', which is step {said:,}, not {given:,}; leave out --step."
-        )
-    return said if given is None else given  # type: ignore[return-value]
+    if given is not None and recorded is not None and given != recorded:
+        raise UserError(f"'{adapted}' started from '{model}', which is step {recorded:,}, not {given:,}; omit --step.")
+    return recorded if given is None else given  # type: ignore[return-value]
 
 
 def _minutes_until_step(pretrained: Path, step: int) -> float:
-    """Return the minutes of general pre-training until a step that was kept."""
+    """Return the minutes of general pre-training until a kept step."""
     folder = pretrained / f"step-{step:06d}"
     if not (folder / MANIFEST_FILE).is_file():
         kept = sorted(int(path.name[5:]) for path in pretrained.glob("step-*") if _STEP_FOLDER.fullmatch(path.name))
-        steps = ", ".join(f"{one:,}" for one in kept) or "none"
+        steps = ", ".join(f"{step:,}" for step in kept) or "none"
         raise UserError(f"'{pretrained}' has no model of step {step:,}; kept steps: {steps} (pretrain --keep-steps).")
-    return _training_seconds(_read_run_card(folder, "acclimate pretrain"), folder) / 60
+    return _training_seconds(_read_manifest(folder, "acclimate pretrain"), folder) / 60

@@ -1,12 +1,14 @@
-"""Where the paper and its released code part: every such choice is an option, and each side a preset."""
+"""Options of selective masking, with presets for the paper and for its released code where the two differ."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.registry import build_dataclass
+from acclimate.tasks.loading import MIN_LENGTH
 
 Criterion = Literal["paper", "marginal"]
 UnitKind = Literal["text", "sentence"]
@@ -17,25 +19,30 @@ Misclassified = Literal["annotate", "negative", "drop"]
 class AnnotationOptions:
     """How important tokens are found (Gu et al., EMNLP 2020, section 2.2). The defaults are the paper's.
 
+    Notation: s is the text, s' the buffer, w the next token, y the label.
+
     Attributes:
-        delta: A token is important if S = P(y|s) - P(y|s'w) is below it (Eq. 1). Paper: 0.05 in all circumstances;
-            the released configurations say 0.01. In probability, so between -1 and 1.
-        criterion: ``"paper"`` is Eq. 1. It does not ask what a token adds: where s' is nearly as confident as the
-            text, every further token that adds a little is important, and where the class is likely without any
-            text, the first tokens are, whatever they say. ``"marginal"`` is ours, not the paper's: a token is
-            important if it raises the confidence, P(y|s'w) - P(y|s') > epsilon.
+        delta: A token is important if S = P(y|s) - P(y|s'w) is below this value (Eq. 1). The paper always uses 0.05,
+            the released configurations 0.01. A difference of probabilities, so between -1 and 1.
+        criterion: ``"paper"`` is Eq. 1. It does not measure what a token adds: once s' is nearly as confident as the
+            text, every further token that adds a little is important; and if the class is likely without any text, the
+            first tokens are important whatever they are. ``"marginal"`` is not in the paper: a token is important if
+            it raises the confidence, P(y|s'w) - P(y|s') > epsilon.
         epsilon: Threshold of the marginal criterion.
         unit: What s is: the whole ``"text"`` (paper), or each ``"sentence"`` of it, scored against the label of the
-            text (code). Texts of pairs are never cut.
-        stop_words: Words that are never important, though they stand in s' as any other: ``"none"`` (paper),
-            ``"english"`` (code; the lists of the two libraries differ a little), a file with a word a line, or another
-            language, as ``"german"``.
-        misclassified: What becomes of a unit whose most likely class is not its label. ``"annotate"``: as any other,
-            P is that of the label all the same (paper, which says nothing of them); ``"negative"``: kept, with no
-            token important (code); ``"drop"``: left out.
-        same_text: Rows that differ only in their second text, such as the aspects of a sentence: ``"union"`` makes
-            one annotated text, a token of which is important if it is for any row (code; the token classifier sees no
-            aspect, so the others would contradict each other); ``"each"`` leaves them apart.
+            text (code). Texts of a pair are never split.
+        stop_words: Words that are never important but still enter the buffer: ``"none"`` (paper), ``"english"`` (code;
+            its list differs slightly), a file with one word per line, or another language such as ``"german"``.
+        misclassified: What to do with units that the classifier misclassifies: ``"annotate"`` them with P of the
+            correct label (the paper does not mention them), keep them as ``"negative"`` examples without important
+            tokens (code), or ``"drop"`` them.
+        same_text: Rows that differ only in their second text, such as several aspects of a sentence: ``"union"``
+            merges them into one annotated text, in which a token is important if it is important in any of the rows
+            (code; the token classifier does not see the aspect, so separate rows would contradict each other).
+            ``"each"`` keeps the rows separate.
+
+    Raises:
+        UserError: If a threshold is not between -1 and 1.
     """
 
     delta: float = 0.05
@@ -46,20 +53,31 @@ class AnnotationOptions:
     misclassified: Misclassified = "annotate"
     same_text: Literal["union", "each"] = "union"
 
+    def __post_init__(self) -> None:
+        """Validate the thresholds."""
+        for name in ("delta", "epsilon"):
+            if not -1 <= getattr(self, name) <= 1:
+                raise UserError(
+                    f"{name} is a difference of probabilities, so between -1 and 1, not {getattr(self, name)}."
+                )
+
 
 @dataclass(frozen=True)
 class TokenTrainingOptions:
     """How the token classifier is trained (appendix B.2, "Train NN"). The defaults are the paper's.
 
     Attributes:
-        epochs: Passes; the weights of the best F1 on the held-out texts are kept (code; the paper does not say), of
-            equals those of the lowest loss.
-        learning_rate: The peak, after a warm-up over a tenth of the steps; linear to zero.
-        batch_size: Texts a step. Paper 64, code 32.
-        max_length: Tokens of a text, special ones included; the rest is not trained on.
+        epochs: Epochs. The weights with the best F1 on the held-out texts are kept (code; the paper does not say), and
+            among equal F1 those with the lowest loss.
+        learning_rate: Peak learning rate, after a warm-up over a tenth of the steps; it then decays linearly to zero.
+        batch_size: Texts per optimizer step. Paper 64, code 32.
+        max_length: Maximum tokens per text, special tokens included; the rest is ignored.
         class_weight: Weight of the important tokens in the loss. Paper 1.5, code 3.
         special_tokens: Whether special tokens count in the loss, as unimportant (code).
-        held_out: Share of the annotated texts that only measure.
+        held_out: Share of the annotated texts that is held out for evaluation.
+
+    Raises:
+        UserError: If a value is out of range.
     """
 
     epochs: int = 10
@@ -69,6 +87,20 @@ class TokenTrainingOptions:
     class_weight: float = 1.5
     special_tokens: bool = False
     held_out: float = 0.1
+
+    def __post_init__(self) -> None:
+        """Validate the numbers."""
+        for name in ("epochs", "batch_size", "learning_rate", "class_weight"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise UserError(f"Token classifier: {name} must be positive and finite, not {getattr(self, name)}.")
+        if self.max_length < MIN_LENGTH:
+            raise UserError(
+                f"Token classifier: max_length={self.max_length} leaves no room for text; give at least {MIN_LENGTH}."
+            )
+        if not 0 < self.held_out < 1:
+            raise UserError(
+                f"Token classifier: held_out is a share of the texts, so between 0 and 1, not {self.held_out}."
+            )
 
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -93,10 +125,10 @@ PRESETS: dict[str, dict[str, Any]] = {
         "special_tokens": True,
     },
 }
-"""What the paper and the code at thunlp/SelectiveMasking do where they differ.
+"""Values of the paper and of the code at thunlp/SelectiveMasking where the two differ.
 
-``cap`` is the largest share of a text that is masked: the best by the score of the token classifier, at least one of
-those that it finds. The code caps each sentence, here it is each row of the corpus.
+``cap`` is the largest share of a text that is masked: the tokens with the highest scores, at least one if any is
+important. The code applies it to each sentence, this implementation to each row of the corpus.
 """
 
 
@@ -104,7 +136,7 @@ def get_preset(name: str) -> dict[str, Any]:
     """Return the values of a preset.
 
     Raises:
-        UserError: If there is none of that name.
+        UserError: If there is no such preset.
     """
     if name not in PRESETS:
         raise unknown_name_error("preset", name, PRESETS)
@@ -112,15 +144,11 @@ def get_preset(name: str) -> dict[str, Any]:
 
 
 def annotation_options(preset_name: str = "paper", **given: Any) -> AnnotationOptions:
-    """Make options from a preset and what departs from it; strings are converted.
+    """Return the options of a preset with the ``given`` changes; strings are converted.
 
     Raises:
-        UserError: If a name is unknown or a value does not fit.
+        UserError: If a name is unknown or a value is invalid.
     """
     names = {field.name for field in fields(AnnotationOptions)}
     values = {name: value for name, value in get_preset(preset_name).items() if name in names}
-    options = build_dataclass(AnnotationOptions, "annotation", preset_name, {**values, **given})
-    for name in ("delta", "epsilon"):
-        if not -1 <= getattr(options, name) <= 1:
-            raise UserError(f"{name}={getattr(options, name)} is a difference of probabilities: between -1 and 1.")
-    return options
+    return build_dataclass(AnnotationOptions, "annotation", preset_name, {**values, **given})

@@ -1,16 +1,13 @@
-"""What the stages start from: all of a run, besides the task and the recipe, that decides their outcome.
-
-The four stages of the paper's appendix A one after the other, each kept in the cache by what determines it.
-"""
+"""The four stages of selective masking (appendix A of the paper), each cached under a hash of all its inputs."""
 
 from __future__ import annotations
 
 import logging
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,25 +23,18 @@ from acclimate.files import atomic_folder, read_json, write_json
 from acclimate.masking.token_importance_store import TokenImportanceStore
 from acclimate.methods.selective import annotation, annotator, token_classifier
 from acclimate.methods.selective.annotator import FineTuningOptions
-from acclimate.methods.selective.options import AnnotationOptions, TokenTrainingOptions, annotation_options
-from acclimate.methods.selective.token_classifier import (
-    check_token_training,
-    load_token_classifier,
-    mark_rows,
-    train_token_classifier,
-)
+from acclimate.methods.selective.options import AnnotationOptions, TokenTrainingOptions
+from acclimate.methods.selective.token_classifier import load_token_classifier, mark_rows, train_token_classifier
 from acclimate.models import save_model
 from acclimate.tasks.training_cache import cache_lock, computation_key
 from acclimate.training.method import AdaptContext, cache_folder, cache_key, fingerprint_tensors
 
 
-def identify_start_model(run: AdaptContext) -> dict[str, Any]:
-    """Return what decides the numbers of models that are trained from that of a run, as plain values.
+def fingerprint_base_model(run: AdaptContext) -> dict[str, Any]:
+    """Return the part of the cache key that identifies the base model of a run and the numerics, as JSON values.
 
-    Of the masked-LM head only what classifiers go on with counts: one that was absent is made anew by each run.
-
-    Raises:
-        UserError: If the tokenizer does not put its special tokens around a text.
+    Only the tensors of the masked-LM head that classifiers reuse are included: a missing head is initialised randomly
+    by each run.
     """
     encoder: Any = run.model.base_model
     return {
@@ -55,7 +45,7 @@ def identify_start_model(run: AdaptContext) -> dict[str, Any]:
 
 
 def shared_head_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
-    """Return the tensors of a masked-LM head that classifiers of texts or tokens have too (ModernBERT), by name."""
+    """Return the tensors of a masked-LM head that text or token classifiers share (ModernBERT has some), by name."""
     shapes: dict[str, set[torch.Size]] = {}
     for auto in (AutoModelForSequenceClassification, AutoModelForTokenClassification):
         with torch.device("meta"):
@@ -73,64 +63,43 @@ def shared_head_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
 log = logging.getLogger(__name__)
 ACCOUNT_FILE = "account.json"
 STAGES = ("finetune", "annotate", "train", "mark")
-"""Finetune BERT, Downstream Mask, Train NN, In-domain Mask."""
+"""The paper's "Finetune BERT", "Downstream Mask", "Train NN" and "In-domain Mask"."""
 
 
 @dataclass(frozen=True)
 class SelectionOptions:
-    """Everything that decides which tokens of a text are important to a task."""
+    """Options and random seed of all stages."""
 
     fine_tuning: FineTuningOptions
     annotation: AnnotationOptions
     token_training: TokenTrainingOptions
     seed: int
 
-    @classmethod
-    def of(cls, settings: Mapping[str, Any], seed: int) -> SelectionOptions:
-        """Make a recipe from the parameters of :class:`acclimate.methods.selective.method.Selective`.
-
-        Raises:
-            UserError: If a value does not fit.
-        """
-        sizes = ("epochs", "learning_rate", "batch_size", "length")
-        made = cls(
-            FineTuningOptions(*(settings[f"finetune_{name}"] for name in sizes)),
-            annotation_options(**{field.name: settings[field.name] for field in fields(AnnotationOptions)}),
-            TokenTrainingOptions(
-                **{"max_length" if name == "length" else name: settings[f"token_{name}"] for name in sizes},
-                class_weight=settings["class_weight"],
-                special_tokens=settings["special_tokens"],
-            ),
-            seed,
-        )
-        check_token_training(made.token_training)  # before the stages that come first, not after them
-        return made
-
 
 def find_important_tokens(run: AdaptContext, options: SelectionOptions) -> tuple[TokenImportanceStore, dict[str, Any]]:
-    """Find the important tokens of the text of a run, or take them from the cache.
+    """Find the important tokens of the text of a run, or read them from the cache.
 
-    A run that was killed goes on with the stage that it was in; one that finds another at the same stage waits for it,
-    as do seeds of a study that share their stages. Fine-tuning and the token classifier are trained in one process; a
-    run of several takes them from the cache.
+    An interrupted run resumes with the stage in which it stopped. A run that needs a stage which another run is
+    computing, such as another seed of a study, waits for it. The stages run in a single process, so distributed runs
+    need them in the cache.
 
     Args:
         run: An adaptation with a task.
-        options: How.
+        options: Options of the stages.
 
     Returns:
-        The marks, and the account of every stage by its name, minutes included.
+        The important tokens, and the summary of every stage by name, with its minutes.
 
     Raises:
-        UserError: If the task is of another kind, nothing in the text is important, or the run has several processes
-            and the cache lacks a stage.
+        UserError: If the task is of another kind, no token of the text is important, or the run is distributed and a
+            stage is missing from the cache.
     """
     with ExitStack() as stack:
         return _StageRunner(run, options, stack).run()
 
 
 class _StageRunner:
-    """The stages of one run; the model to start from is written to disk only if a stage needs it."""
+    """The stages of one run; the base model is written to disk only if a stage needs it."""
 
     def __init__(self, run: AdaptContext, options: SelectionOptions, stack: ExitStack) -> None:
         self._run, self._options, self._stack = run, options, stack
@@ -140,7 +109,7 @@ class _StageRunner:
     def run(self) -> tuple[TokenImportanceStore, dict[str, Any]]:
         run, options, task = self._run, self._options, self._task
         stop_words = sorted(read_stop_words(options.annotation.stop_words))
-        start = {**identify_start_model(run), "seed": options.seed}
+        start = {**fingerprint_base_model(run), "seed": options.seed}
         tuned_by = {**start, "task": task.fingerprint(), "finetune": asdict(options.fine_tuning)}
         annotated_by = {**tuned_by, "annotation": asdict(options.annotation), "stop_words": stop_words}
         trained_by = {**annotated_by, "train": asdict(options.token_training)}
@@ -164,38 +133,37 @@ class _StageRunner:
         )
         if not fourth["important"]:
             raise UserError(
-                f"The token classifier finds nothing important in the {fourth['tokens']:,} tokens of the text, so "
-                f"there is nothing to mask: {second['share']:.1%} of the tokens of the task are annotated as "
-                f"important, and its F1 on held-out texts is {third['f1']:.2f}. Train it longer or faster "
-                "(token_epochs, token_learning_rate), or change delta."
+                f"The token classifier finds no important token among the {fourth['tokens']:,} tokens of the text, so "
+                f"there is nothing to mask: {second['share']:.1%} of the task's tokens are annotated as important, "
+                f"and the F1 of the token classifier on held-out texts is {third['f1']:.2f}. Increase token_epochs or "
+                "token_learning_rate, or change delta."
             )
         return TokenImportanceStore.load(marked), dict(zip(STAGES, (first, second, third, fourth), strict=True))
 
     def _stage(
         self,
         name: str,
-        identity: dict[str, Any],
+        key: dict[str, Any],
         make: Callable[[Path], dict[str, Any]],
         warnings: Sequence[Callable[[dict[str, Any]], None]],
     ) -> tuple[Path, dict[str, Any]]:
-        """Return the folder and the account of a stage; make them if they are not there."""
-        folder = cache_folder() / "selective" / f"{name}-{cache_key(identity)}"
-        there = (folder / ACCOUNT_FILE).is_file()
-        if not there and self._run.group.size > 1:
+        """Return the folder and the summary of a stage; compute them if they are not cached."""
+        folder = cache_folder() / "selective" / f"{name}-{cache_key(key)}"
+        is_cached = (folder / ACCOUNT_FILE).is_file()
+        if not is_cached and self._run.group.size > 1:
             raise UserError(
-                "Selective masking finds the important tokens in one process, and keeps them in the cache for runs of "
-                "several. Start the same command once without torchrun or accelerate, with --steps 1 and another "
-                "--out; then this one again."
+                "Selective masking finds the important tokens in a single process and caches them. Run the same "
+                "command once without torchrun or accelerate, with --steps 1 and another --out, then run this again."
             )
-        there = there or not _make_once(folder, make)
+        is_cached = is_cached or not _make_once(folder, make)
         account = read_json(folder / ACCOUNT_FILE)
-        for warn in warnings if there else ():  # what is found again is said again
+        for warn in warnings if is_cached else ():  # computing the stage has logged them already
             warn(account)
         return folder, account
 
     @property
     def _base(self) -> Path:
-        """The model as it is before the adaptation, on disk."""
+        """Folder of the base model."""
         if self._start is None:
             self._start = Path(self._stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-")))
             save_model(self._run.model, self._start)
@@ -217,7 +185,7 @@ class _StageRunner:
 
     def _annotate(self, tuned: Path, folder: Path) -> dict[str, Any]:
         run, options, task = self._run, self._options, self._task
-        run.say(f"Selective masking, 2 of 4: finding the important tokens of '{task.name}'.")
+        run.say(f"Selective masking, 2 of 4: annotating the important tokens of '{task.name}'.")
         classifier = annotator.load_annotator(tuned / "classifier", task, options.fine_tuning.max_length)
         found = annotation.annotate(classifier, task.train, options.annotation, progress=run.progress)
         path = folder / annotation.ANNOTATIONS_FILE
@@ -241,32 +209,32 @@ class _StageRunner:
 
     def _mark(self, trained: Path, folder: Path) -> dict[str, Any]:
         run = self._run
-        run.say("Selective masking, 4 of 4: finding the important tokens of the text.")
+        run.say("Selective masking, 4 of 4: predicting the important tokens of the text.")
         classifier, _ = load_token_classifier(trained)
         return mark_rows(classifier, run.rows, folder, precision=run.precision, progress=run.progress)
 
 
 def _make_once(folder: Path, make: Callable[[Path], dict[str, Any]]) -> bool:
-    """Make the folder of a stage, unless another process that needs it makes it first; say whether it was made here.
+    """Compute a stage unless another process has done so; return whether it was computed here.
 
-    A folder that is there is never replaced, since others may be reading it.
+    An existing folder is never replaced, since other processes may be reading it.
     """
     with cache_lock(folder):
         if (folder / ACCOUNT_FILE).is_file():
             return False
-        begin = time.perf_counter()
+        start = time.perf_counter()
         with atomic_folder(folder) as temporary:
             account = make(temporary)
-            write_json(temporary / ACCOUNT_FILE, {**account, "minutes": (time.perf_counter() - begin) / 60})
+            write_json(temporary / ACCOUNT_FILE, {**account, "minutes": (time.perf_counter() - start) / 60})
     return True
 
 
 def _warn_if_useless(account: dict[str, Any]) -> None:
-    """Say so if the token classifier is no better than marking every token."""
+    """Log a warning if the token classifier is no better than marking every token."""
     if account["f1"] <= account["f1_of_all"]:
         log.warning(
             "The token classifier is no better than marking every token: F1 %.3f on %d held-out texts, against %.3f "
-            "(precision %.3f, recall %.3f; %.1f %% of their tokens are important, it marks %.1f %%).",
+            "(precision %.3f, recall %.3f; %.1f %% of the tokens are important, %.1f %% are predicted to be).",
             account["f1"],
             account["held_out_texts"],
             account["f1_of_all"],

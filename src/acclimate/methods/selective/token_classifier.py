@@ -1,12 +1,11 @@
-"""A classifier of tokens, important or not: trained on annotated texts ("Train NN"), and what it is worth.
+"""Token classifier that predicts important tokens.
 
-The stage "In-domain Mask": the token classifier reads the text of the domain once.
+It is trained on the annotated texts of a task (stage "Train NN") and applied to the domain text ("In-domain Mask").
 """
 
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,14 +26,14 @@ from acclimate.methods.selective.options import TokenTrainingOptions
 from acclimate.models.batching import micro_batch_tokens, padding_policy
 from acclimate.progress import Progress
 from acclimate.tasks.batching import token_budget_batches
-from acclimate.tasks.loading import MIN_LENGTH, fp32_last_layer, load_with_head
+from acclimate.tasks.loading import fp32_last_layer, load_with_head
 from acclimate.tasks.options import FinetuneOptions
 from acclimate.tasks.trainer import TrainingHooks, train
 
 LabelledTokens = tuple[list[int], list[bool]]
-"""Token ids of a text without special ones, and whether each is important."""
+"""Token ids of a text without special tokens, and whether each is important."""
 Row = dict[str, list[int]]
-"""``input_ids`` with special tokens, and ``labels``: 1, 0, or ``IGNORE_INDEX`` where the loss does not look."""
+"""``input_ids`` with special tokens, and ``labels``: 1, 0, or ``IGNORE_INDEX`` for tokens that the loss ignores."""
 
 
 @dataclass
@@ -46,12 +45,12 @@ class TokenClassifier:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """Device of the model."""
         return next(self.model.parameters()).device
 
     def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """Pad rows to the longest of them, or a little more; tensors (rows, tokens) on the CPU."""
-        width = padding_policy(self.model).wide(max(len(row["input_ids"]) for row in rows))
+        """Pad rows to a common length; tensors (rows, tokens) on the CPU."""
+        width = padding_policy(self.model).padded_width(max(len(row["input_ids"]) for row in rows))
         empty = {"input_ids": int(self.tokenizer.pad_token_id or 0), "labels": IGNORE_INDEX}
         made = {
             name: torch.tensor([[*row[name], *[empty[name]] * (width - len(row[name]))] for row in rows])
@@ -62,16 +61,19 @@ class TokenClassifier:
 
     @torch.inference_mode()
     def predict(self, rows: Sequence[Sequence[int]], precision: Precision) -> list[np.ndarray]:
-        """Return the logits (tokens, 2) of each row, in the order of the rows; float32.
+        """Return the float32 logits (tokens, 2) of each row, in order.
 
         Args:
             rows: Token ids with special tokens.
-            precision: Of the forward, but for the last layer, which is fp32: equal logits would decide nothing.
+            precision: Precision of the forward pass. The last layer always runs in fp32, since rounded logits would
+                often be equal.
         """
         self.model.eval()
         result: list[np.ndarray] = [np.zeros((0, 2), np.float32)] * len(rows)
         with fp32_last_layer(self.model):
-            for batch in token_budget_batches(rows, micro_batch_tokens(self.model), padding_policy(self.model).width):
+            for batch in token_budget_batches(
+                rows, micro_batch_tokens(self.model), padding_policy(self.model).multiple
+            ):
                 inputs = self.collate([{"input_ids": list(rows[place])} for place in batch])
                 with autocast(precision, self.device):
                     found = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits
@@ -80,20 +82,20 @@ class TokenClassifier:
         return result
 
     def save(self, folder: Path) -> None:
-        """Write model and tokenizer, in the layout of Hugging Face."""
+        """Save model and tokenizer in the Hugging Face format."""
         self.model.save_pretrained(folder)
         self.tokenizer.save_pretrained(folder)
 
 
 def load_token_classifier(path: str | Path, max_length: int = 128) -> tuple[TokenClassifier, int]:
-    """Load a checkpoint as a token classifier on the default device; what it lacks comes from torch's generator.
+    """Load a checkpoint as a token classifier on the default device; missing weights are initialised randomly.
 
     Args:
         path: A model folder.
-        max_length: Tokens of a text, at most.
+        max_length: Maximum tokens per text.
 
     Returns:
-        The classifier, and how many tokens of a text it reads.
+        The classifier, and its maximum tokens per text.
 
     Raises:
         UserError: As :func:`acclimate.tasks.loading.load_with_head`.
@@ -115,35 +117,34 @@ def train_token_classifier(
     precision: Precision,
     progress: bool = False,
 ) -> tuple[TokenClassifier, dict[str, Any]]:
-    """Train on annotated texts; keep the weights of the epoch that is best on the held-out ones.
+    """Train a token classifier on annotated texts; keep the weights of the best epoch on the held-out texts.
 
-    Cross-entropy with a weight on the important tokens, in the loop of fine-tuning. The best epoch is that of the
-    highest F1, of equals that of the lowest loss: as long as no important token is hit, F1 is 0 in every epoch. Where
-    the held-out texts have no important token, they cannot tell, and the last epoch is kept.
+    The loss is a cross-entropy with a higher weight for important tokens. The best epoch has the highest F1 and, among
+    equal F1, the lowest loss, since F1 is 0 until an important token is found. If the held-out texts have no important
+    token, the last epoch is kept.
 
     Args:
-        model: Where to start: the model that is going to be adapted (paper).
+        model: The model to start from; in the paper, the model that will be adapted.
         texts: Annotated texts.
-        options: Of the training.
-        seed: Decides the new layer, which texts are held out, the order and dropout.
-        precision: Of the forward.
-        progress: Show a bar.
+        options: Options of the training.
+        seed: Random seed of the new layer, the held-out texts, the order and dropout.
+        precision: Precision of the forward pass.
+        progress: Show a progress bar.
 
     Returns:
-        The classifier, and what is to be said of it (plain values): sizes, epoch, and the quality on held-out texts.
+        The classifier, and a summary as JSON values: numbers of texts, epoch, and the quality on the held-out texts.
 
     Raises:
-        UserError: If there are fewer than two texts, or the loss is not a number.
+        UserError: If there are fewer than two texts, or the loss becomes NaN.
     """
-    check_token_training(options)
     if len(texts) < 2:
-        raise UserError(f"{len(texts)} annotated text(s) are too few to train a token classifier on; give at least 2.")
+        raise UserError(f"A token classifier needs at least 2 annotated texts for training; there are {len(texts)}.")
     set_seed(seed)
     classifier, longest = load_token_classifier(model, options.max_length)
     rows = make_rows(texts, classifier, longest, options.special_tokens)
     order = np.random.default_rng([seed, 5]).permutation(len(rows))
-    kept_out = max(1, round(options.held_out * len(rows)))
-    held, trained = ([rows[place] for place in sorted(part)] for part in (order[:kept_out], order[kept_out:]))
+    held_out = max(1, round(options.held_out * len(rows)))
+    held, trained = ([rows[index] for index in sorted(part)] for part in (order[:held_out], order[held_out:]))
 
     def score() -> tuple[float, float]:
         found = measure_quality(classifier, held, precision)
@@ -177,7 +178,7 @@ def train_token_classifier(
 
 
 def make_weighted_loss(class_weight: float) -> Callable[..., Tensor]:
-    """Return the loss of a batch: cross-entropy, a weighted mean with ``class_weight`` on important tokens."""
+    """Return a loss function: cross-entropy, with weight ``class_weight`` for important tokens and 1 for others."""
 
     def loss(_plain: Any, model: Any, inputs: dict[str, Any], _step: int) -> Tensor:
         wanted = inputs.pop("labels")
@@ -191,7 +192,7 @@ def make_weighted_loss(class_weight: float) -> Callable[..., Tensor]:
 def make_rows(
     texts: Sequence[LabelledTokens], classifier: TokenClassifier, longest: int, special_tokens: bool
 ) -> list[Row]:
-    """Put special tokens around texts, which count in the loss (as unimportant) or not; cut what is too long."""
+    """Truncate texts and add special tokens; with ``special_tokens`` these count in the loss, as unimportant."""
     frame = SpecialTokenFrame.of(classifier.tokenizer, pair=False)
     room = longest - frame.specials
     outside = 0 if special_tokens else IGNORE_INDEX
@@ -203,18 +204,18 @@ def make_rows(
 
 
 def measure_quality(classifier: TokenClassifier, rows: Sequence[Row], precision: Precision) -> dict[str, float]:
-    """Return precision, recall and F1 of "important" over the ordinary tokens of rows, beside what knows nothing.
+    """Return precision, recall and F1 of "important" over the ordinary (not special) tokens of rows, with baselines.
 
-    ``share`` is the share of important tokens, so the precision of marking at random; ``f1_of_all`` is the F1 of
-    marking every token; ``predicted_share`` is the share that the classifier marks; ``loss`` is the cross-entropy, a
-    plain mean in nats.
+    ``share`` is the share of important tokens, which is also the precision of marking tokens at random; ``f1_of_all``
+    is the F1 of marking every token; ``predicted_share`` is the share of tokens predicted as important; ``loss`` is
+    the unweighted mean cross-entropy in nats.
     """
     logits = np.concatenate(classifier.predict([row["input_ids"] for row in rows], precision))
     counted, true = _ordinary_tokens(classifier, rows)
     predicted = logits.argmax(1)[counted] == 1
     hits, total = int((predicted & true).sum()), max(1, int(true.size))
     marked, important = int(predicted.sum()), int(true.sum())
-    doubt = np.logaddexp(0, (logits[:, 1] - logits[:, 0])[counted] * np.where(true, -1, 1))
+    losses = np.logaddexp(0, (logits[:, 1] - logits[:, 0])[counted] * np.where(true, -1, 1))
     return {
         "precision": hits / marked if marked else 0.0,
         "recall": hits / important if important else 0.0,
@@ -222,37 +223,20 @@ def measure_quality(classifier: TokenClassifier, rows: Sequence[Row], precision:
         "share": important / total,
         "predicted_share": marked / total,
         "f1_of_all": 2 * important / (total + important) if important else 0.0,
-        "loss": float(doubt.sum()) / total,
+        "loss": float(losses.sum()) / total,
     }
 
 
 def _ordinary_tokens(classifier: TokenClassifier, rows: Sequence[Row]) -> tuple[np.ndarray, np.ndarray]:
-    """Return which tokens of all rows are ordinary, (tokens,), and of these which are important, (ordinary,)."""
+    """Return which tokens of all rows are not special (tokens,), and which of these are important (ordinary,)."""
     ids, marks = (np.array([entry for row in rows for entry in row[name]]) for name in ("input_ids", "labels"))
     ordinary = ~np.isin(ids, classifier.tokenizer.all_special_ids)
     return ordinary, marks[ordinary] == 1
 
 
-def check_token_training(options: TokenTrainingOptions) -> None:
-    """Check options.
-
-    Raises:
-        UserError: If one is out of range.
-    """
-    for name in ("epochs", "batch_size", "learning_rate", "class_weight"):
-        if not 0 < getattr(options, name) < math.inf:
-            raise UserError(f"Token classifier: {name} must be a number above zero, not {getattr(options, name)}.")
-    if options.max_length < MIN_LENGTH:
-        raise UserError(
-            f"Token classifier: max_length={options.max_length} leaves no room for text; give at least {MIN_LENGTH}."
-        )
-    if not 0 < options.held_out < 1:
-        raise UserError(f"Token classifier: held_out={options.held_out} is a share of the texts, between 0 and 1.")
-
-
 log = logging.getLogger(__name__)
 TOKENS_PER_CHUNK = 200_000
-"""Tokens that are sorted by length together: enough for rows of like length to meet, little to keep."""
+"""Rows are sorted by length within chunks of about this many tokens, which bounds memory."""
 
 
 def mark_rows(
@@ -263,20 +247,20 @@ def mark_rows(
     precision: Precision,
     progress: bool = False,
 ) -> dict[str, Any]:
-    """Write which tokens of each row are important, in one pass with flat memory.
+    """Predict the important tokens of each row and write them to a folder, with constant memory.
 
-    A token is important if its class is 1 (paper); among those of a row the score of class 1, a logit, decides the
-    rank, which a cap goes by (code). Special tokens never are.
+    A token is important if class 1 has the higher logit (paper). The important tokens of a row are ranked by that
+    logit, for masking with a cap (code). Special tokens are never important.
 
     Args:
-        classifier: Of tokens.
+        classifier: The token classifier.
         rows: Token ids with special tokens.
-        folder: An existing folder, for :class:`acclimate.masking.token_importance_store.TokenImportanceStore`.
-        precision: Of the forward.
-        progress: Show a bar.
+        folder: An existing folder for a :class:`acclimate.masking.token_importance_store.TokenImportanceStore`.
+        precision: Precision of the forward pass.
+        progress: Show a progress bar.
 
     Returns:
-        What is to be said (plain values).
+        Counts as JSON values.
     """
     special = np.array(sorted(classifier.tokenizer.all_special_ids))
     counts = np.zeros(3, dtype=np.int64)
@@ -294,7 +278,7 @@ def mark_rows(
                     counts[:] += (allowed.sum(), (ranks > 0).sum(), not ranks.any())
                     yield ids, ranks, int(allowed.sum())
                     read += len(ids)
-                bar.at(read)
+                bar.update(read)
 
     TokenImportanceStore.write(folder, marked())
     tokens, important, without = map(int, counts)
@@ -308,7 +292,7 @@ def mark_rows(
 
 
 def warn_if_marked_share_is_extreme(account: dict[str, Any]) -> None:
-    """Say so if the token classifier finds next to nothing, or nearly everything; finding nothing is an error."""
+    """Log a warning if hardly any or nearly all tokens are important; the caller raises an error if none is."""
     if not account["important"] or MIN_IMPORTANT_SHARE <= account["share"] <= MAX_IMPORTANT_SHARE:
         return
     few = account["share"] < MIN_IMPORTANT_SHARE
@@ -318,7 +302,7 @@ def warn_if_marked_share_is_extreme(account: dict[str, Any]) -> None:
         account["important"],
         account["tokens"],
         100 * account["share"],
-        "there is hardly anything to learn from" if few else "masked, they leave hardly anything to predict them from",
+        "too few to learn from" if few else "masking them leaves too few tokens to predict them from",
         account["texts_without"],
         account["texts"],
     )

@@ -1,13 +1,12 @@
-"""fastText by ``gensim``: training, going on from vectors that are there, and vectors of parts of words.
+"""fastText through ``gensim``: training, continued training, and vectors of subwords.
 
-The ``fasttext`` library itself cannot go on with training: from ``.vec`` files it takes the words only, and the
-vectors of n-grams, which most tokens of a language model need, start at random. ``gensim`` reads the whole ``.bin``.
+The ``fasttext`` library cannot continue training with n-grams: it reads ``.vec`` files, which hold words only, and
+initialises the n-gram vectors, which most subwords need, at random. ``gensim`` reads the complete ``.bin``.
 """
 
 from __future__ import annotations
 
 import logging
-import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
@@ -15,25 +14,25 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import regex
 
 from acclimate.errors import UserError
 from acclimate.files import find_file
-from acclimate.unicode import COMBINING_MARKS
 
 Boundary = Literal["paper", "aware"]
-WORD_PATTERN = re.compile(rf"\w[\w{COMBINING_MARKS}]*|[^\w\s]")
+WORD_PATTERN = regex.compile(r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_]*|[^\p{L}\p{N}_\s]")
 FIRST_LEARNING_RATE, LAST_LEARNING_RATE = 0.05, 1e-4
-"""First and last learning rate: the default of the fastText library; that of gensim is half of it."""
+"""Initial and final learning rate; the defaults of the fastText library, twice those of gensim."""
 NEGATIVE_SAMPLING_EXPONENT = 0.5
-"""Negatives are drawn by this power of their counts, as the fastText library does; gensim has the 0.75 of word2vec."""
+"""Negatives are sampled in proportion to this power of their counts, as in the fastText library (gensim: 0.75)."""
 BIN_HEADER, BIN_MAGIC = struct.Struct("<2i12id3i"), 793_712_314
-"""How a ``.bin`` begins: a number that all have, its version, the arguments, and the counts of the dictionary."""
+"""Header of a ``.bin`` file (magic number, version, arguments, dictionary sizes), and the magic number."""
 MAX_SENTENCE_WORDS = 10_000
-"""Words of a text that gensim reads; what is beyond them it drops without a word, so longer texts are cut."""
+"""gensim silently drops the words of a sentence beyond this number, so longer texts are split."""
 
 
 def split_words(text: str) -> list[str]:
-    """Split a text into words and marks."""
+    """Split a text into words and punctuation marks."""
     return WORD_PATTERN.findall(text)
 
 
@@ -46,30 +45,30 @@ def train_fasttext(
     epochs: int = 5,
     buckets: int = 2_000_000,
     seed: int = 0,
-    tell: Callable[[float], None] | None = None,
+    report: Callable[[float], None] | None = None,
 ) -> Any:
-    """Train skip-gram vectors with subwords (Bojanowski et al., 2017), or go on with trained ones.
+    """Train skip-gram vectors with subwords (Bojanowski et al., 2017), or continue the training of existing ones.
 
-    Window 5, 5 negatives, n-grams of 3 to 6 characters, sampling 1e-4: the defaults of the fastText library. One
-    thread, so that the same seed gives the same vectors. Trained vectors go on as skip-gram also where they were made
-    as CBOW, as those of fasttext.cc for 157 languages were; their window and number of negatives stay.
+    Window 5, 5 negatives, n-grams of 3 to 6 characters and subsampling 1e-4, the defaults of the fastText library. A
+    single thread makes training deterministic. Continued training is always skip-gram, even for CBOW vectors such as
+    those of fasttext.cc for 157 languages; it keeps their window and number of negatives.
 
     Args:
-        texts: Are split into words here, anew at every reading: once, and once for each epoch. Memory does not grow
-            with them, unless they are an iterator, which can be read only once.
-        start: A model of gensim to go on with; its dimension and n-grams stay. It is changed.
-        dimension: Of new vectors.
-        min_count: Rarer words get no vector of their own, but one of their n-grams.
-        epochs: Passes over the texts.
-        buckets: Rows that n-grams share by their hash; their memory is this times the dimension times 4 bytes.
-        seed: Of new vectors, and of what is drawn in training.
-        tell: Is called with the share of the work that is done, 0 to 1.
+        texts: Texts, which are split into words here. They are iterated once to count words and once per epoch, with
+            constant memory; an iterator is first read into memory.
+        start: A gensim model to continue with, which is modified; its dimension and n-grams are kept.
+        dimension: Dimension of new vectors.
+        min_count: Minimum count of a word; rarer words have only the vectors of their n-grams.
+        epochs: Epochs over the texts.
+        buckets: Rows of the hashed n-gram table, whose size is ``buckets * dimension * 4`` bytes.
+        seed: Random seed of the initialisation and the sampling.
+        report: Callback that receives the finished share of the work, from 0 to 1.
 
     Returns:
         A ``gensim.models.FastText``.
 
     Raises:
-        UserError: If no word is frequent enough.
+        UserError: If no word occurs often enough.
     """
     gensim = _import_gensim()
     sentences = _Sentences(list(texts) if isinstance(texts, Iterator) else texts)
@@ -88,22 +87,24 @@ def train_fasttext(
             workers=1,
         )
     model.min_count, model.workers, model.sg, model.ns_exponent = min_count, 1, 1, NEGATIVE_SAMPLING_EXPONENT
-    model.seed, model.random = seed, np.random.RandomState(seed)  # a loaded model has those of gensim
-    model.min_alpha_yet_reached = FIRST_LEARNING_RATE  # it may rise again when another text is learnt
+    model.seed, model.random = seed, np.random.RandomState(seed)  # a loaded model has gensim's defaults
+    model.min_alpha_yet_reached = FIRST_LEARNING_RATE  # gensim warns about a rising learning rate otherwise
     try:
         model.build_vocab(sentences, update=start is not None)
         if not len(model.wv):
             raise RuntimeError
         count = model.corpus_count
-        read = sentences if tell is None else _SentencesWithProgress(sentences, epochs * count, tell)
         model.train(
-            read, total_examples=count, epochs=epochs, start_alpha=FIRST_LEARNING_RATE, end_alpha=LAST_LEARNING_RATE
+            sentences if report is None else _SentencesWithProgress(sentences, epochs * count, report),
+            total_examples=count,
+            epochs=epochs,
+            start_alpha=FIRST_LEARNING_RATE,
+            end_alpha=LAST_LEARNING_RATE,
         )
     except RuntimeError as error:
         if sentences.error is None:
             raise UserError(
-                f"No word of the text occurs {min_count} times, so no word vectors can be trained on it; "
-                "lower min_count."
+                f"No word of the text occurs {min_count} times, so no word vectors can be trained; lower min_count."
             ) from error
     if sentences.error is not None:
         raise sentences.error
@@ -111,18 +112,18 @@ def train_fasttext(
 
 
 def _split_long_sentence(found: list[str]) -> Iterator[list[str]]:
-    """Cut what is longer than gensim reads."""
+    """Split a list of words into pieces that gensim reads completely."""
     for start in range(0, len(found), MAX_SENTENCE_WORDS):
         yield found[start : start + MAX_SENTENCE_WORDS]
 
 
 class _Sentences:
-    """Texts in words, split anew at every reading, so that memory holds one text at a time.
+    """Texts as lists of words, which are split on the fly at every iteration.
 
-    gensim reads in a thread of its own, for which it would wait for ever after an error there.
+    gensim iterates in a worker thread and would wait forever if that thread raised an error, so errors are stored.
 
     Attributes:
-        error: What went wrong; nothing is given from there on.
+        error: The error that ended the iteration, or None.
     """
 
     def __init__(self, texts: Iterable[str]) -> None:
@@ -140,68 +141,70 @@ class _Sentences:
 
 
 class _SentencesWithProgress:
-    """Sentences that tell how much of all readings is done."""
+    """Sentences that report the finished share of all iterations."""
 
-    def __init__(self, sentences: Iterable[list[str]], total: int, tell: Callable[[float], None]) -> None:
-        self._sentences, self._total, self._tell, self._read = sentences, total, tell, 0
+    def __init__(self, sentences: Iterable[list[str]], total: int, report: Callable[[float], None]) -> None:
+        self._sentences, self._total, self._report, self._done = sentences, total, report, 0
 
     def __iter__(self) -> Iterator[list[str]]:
         for sentence in self._sentences:
             yield sentence
-            self._read += 1
-            self._tell(self._read / self._total)
+            self._done += 1
+            self._report(self._done / self._total)
 
 
 def load_fasttext(path: str | Path) -> Any:
-    """Load a ``.bin`` of the fastText library with all that training needs.
+    """Load a ``.bin`` file of the fastText library, ready for continued training.
 
     Raises:
-        UserError: If there is none, or the file is another one, such as a ``.vec``, or damaged.
+        UserError: If the file is missing, damaged or of another type, such as ``.vec``.
     """
     file = find_file(path)
     if file is None:
         raise UserError(
-            f"There are no fastText vectors '{path}'. Public ones are at fasttext.cc (.bin, not .vec); without "
-            "'vectors' they are learnt from the text, after a 'general' one if you name it."
+            f"The fastText file '{path}' does not exist. Download a .bin (not .vec) from fasttext.cc, or omit "
+            "'vectors' to train on the text, after a 'general' text if you give one."
         )
     _check_not_truncated(file)
     try:
         return _import_gensim().models.fasttext.load_facebook_model(str(file))
-    except (MemoryError, OverflowError) as error:  # the sizes in the file say how much is read
+    except (MemoryError, OverflowError) as error:  # sizes in the header determine how much is allocated
         raise UserError(
-            f"'{path}' is no fastText model with subwords (.bin) that fits into memory; a size in it may be damaged."
+            f"'{path}' is not a fastText model with subwords (.bin) that fits into memory; it may be damaged."
         ) from error
     except (ValueError, NotImplementedError, EOFError, OSError, KeyError, AssertionError, struct.error) as error:
-        raise UserError(f"'{path}' is no fastText model with subwords (.bin); a .vec file will not do.") from error
+        raise UserError(
+            f"'{path}' is not a fastText model with subwords; give a .bin file (a .vec file lacks the n-grams)."
+        ) from error
 
 
 def _check_not_truncated(file: Path) -> None:
-    """Raise UserError for a model that is cut off in its dictionary: gensim would look for the rest for ever."""
+    """Raise UserError for a file that is too short for its word vectors: gensim would wait forever for the rest."""
     with file.open("rb") as stream:
-        head = stream.read(BIN_HEADER.size)
-    if len(head) < BIN_HEADER.size:
-        return  # gensim says so
-    magic, _, dimension, *_, words, _ = BIN_HEADER.unpack(head)
-    vectors = 2 * 4 * dimension * words  # of the words alone, behind the dictionary
-    if magic == BIN_MAGIC and 0 <= file.stat().st_size < vectors:
-        raise UserError(f"'{file}' is cut off: its {words:,} words have more vectors than that. Download it again.")
+        header = stream.read(BIN_HEADER.size)
+    if len(header) < BIN_HEADER.size:
+        return  # gensim raises an error
+    magic, _, dimension, *_, words, _ = BIN_HEADER.unpack(header)
+    min_bytes = 2 * 4 * dimension * words  # two float32 matrices, not counting the n-grams
+    if magic == BIN_MAGIC and 0 <= file.stat().st_size < min_bytes:
+        raise UserError(f"'{file}' is truncated: it is too short for its {words:,} words. Download it again.")
 
 
 def save_fasttext(model: Any, path: str | Path) -> None:
-    """Write a model as a ``.bin`` of the fastText library, which :func:`load_fasttext` reads."""
+    """Save a model as a ``.bin`` file of the fastText library, which :func:`load_fasttext` reads."""
     _import_gensim().models.fasttext.save_facebook_model(model, str(path))
 
 
 def lookup_vector(model: Any, text: str, starts: bool, boundary: Boundary = "paper") -> np.ndarray:
-    """Return the vector of a piece of a word: (dimension,), zero where nothing is known.
+    """Return the vector of a subword: (dimension,), zeros if it is unknown.
 
     Args:
         model: A ``gensim.models.FastText``.
-        text: What the piece spells.
-        starts: Whether it begins a word.
-        boundary: fastText puts ``<`` and ``>`` around a word before it takes n-grams. With ``"paper"`` a piece is
-            looked up as if it were a word. With ``"aware"`` a piece inside of a word has no n-gram with ``<``, and no
-            piece but a whole word one with ``>``: ours, since nothing says that the piece ends the word.
+        text: The characters of the subword.
+        starts: Whether the subword begins a word.
+        boundary: fastText adds ``<`` and ``>`` around a word before it extracts n-grams. ``"paper"`` looks a subword
+            up as if it were a word. ``"aware"`` (not in the paper) drops the n-grams with ``<`` if the subword does
+            not begin a word, and those with ``>`` unless it is a known word, since the subword need not end the word.
     """
     known = model.wv
     zero = np.zeros(known.vector_size, dtype=np.float32)

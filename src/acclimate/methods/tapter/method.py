@@ -1,4 +1,4 @@
-"""TAPTER: adaptation that draws word embeddings to fastText vectors of the text (Nishida et al., EMNLP 2021)."""
+"""TAPTER: MLM that pulls word embeddings towards fastText vectors of the same text (Nishida et al., EMNLP 2021)."""
 
 from contextlib import suppress
 from dataclasses import dataclass
@@ -10,43 +10,45 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.methods.tapter.target_vectors import make_fasttext_targets
-from acclimate.objectives import BatchObjective, EmbeddingRegulariser, MaskedLM, Objective
+from acclimate.objectives import BatchObjective, EmbeddingRegulariser, LanguageModelling, Objective
 from acclimate.objectives.embedding import EmbeddingProjection
 from acclimate.training.method import AdaptContext
 
 PROJECTION_NAME = "acclimate_projection"
-"""Name under which f is part of the model while it trains, so that checkpoints hold it."""
+"""Name of the projection's submodule of the model during training, so that checkpoints include it."""
 
 
 @register(
     "tapter",
     paper="Nishida et al., Findings of EMNLP 2021",
-    summary="MLM, with the embeddings of words drawn to fastText vectors of the same text",
+    summary="MLM that also pulls word embeddings towards fastText vectors of the same text",
 )
 @dataclass
 class TAPTER(Method):
-    """L = L_MLM + weight x mean over R(X) of || LN(W E[x] + b) - F[x] ||^2; W, b and LN are thrown away.
+    """L = L_MLM + weight x mean over R(X) of || LN(W E[x] + b) - F[x] ||^2.
 
-    First fastText (skip-gram) is trained on the text; F holds its vector of what each token spells. R(X) leaves out
-    special tokens, stop words, pieces shorter than the shortest n-gram, and what has no vector.
+    E is the embedding table of the model, and F[x] the fastText vector of token x, from a skip-gram model trained on
+    the text. The projection (W, b and LN) is discarded after the training. R(X) are the tokens of a step without
+    special tokens, stop words, subwords shorter than the shortest n-gram, and tokens without a vector.
 
     Attributes:
-        weight: The paper has none, which is 1. The norm of F weighs, too: ``fasttext.json`` beside the model
-            has its mean.
-        vectors: A fastText ``.bin`` to go on from, as in the paper; empty to train on the text alone. A ``.npy`` is
-            F itself, with a row for each token of the vocabulary, zeros where it has none; nothing is trained then.
-        general: Text on which fastText is trained first where there are no ``vectors``; empty for none. The result
-            is kept in the cache for every run and every seed.
-        general_epochs: Of fastText on that text (5 is the default of its library).
-        dimension: Of vectors that are trained from nothing.
-        min_count: Words of the text that are rarer have no vector of their own (paper: 5 for SQuAD, 2 for BioASQ).
-        epochs: Of fastText (paper: 5 and 10).
-        buckets: Rows for n-grams; fewer save memory (2 million of 300 numbers are 2.4 GB).
-        stop_words: ``english``, ``none``, a file with one a line, or another language, as ``german``. The paper does
-            not say which.
-        boundary: ``"paper"`` looks every piece up as a word; ``"aware"`` leaves out n-grams with a boundary that a
-            piece does not have.
-        normalise: Give all vectors the norm of a layer-normalised one. The paper does not, and it is off.
+        weight: Weight of the embedding loss (paper: 1). The norm of F acts as another weight; ``fasttext.json`` in the
+            model folder holds its mean.
+        vectors: A fastText ``.bin`` file whose training continues on the text, as in the paper; empty to train on the
+            text from scratch. A ``.npy`` file is F itself, with a row per vocabulary token (zeros for tokens without a
+            vector); fastText is then not trained.
+        general: General text that fastText is trained on first if there are no ``vectors``; empty for none. The result
+            is cached and shared by all runs and seeds.
+        general_epochs: Epochs of fastText on the general text (5 is the library's default).
+        dimension: Dimension of vectors that are trained from scratch.
+        min_count: Minimum count of a word; rarer words have only n-gram vectors (paper: 5 for SQuAD, 2 for BioASQ).
+        epochs: Epochs of fastText on the text (paper: 5 for SQuAD, 10 for BioASQ).
+        buckets: Rows of the n-gram table; fewer save memory (2 million rows of 300 numbers take 2.4 GB).
+        stop_words: Words without an embedding loss: ``english``, ``none``, a file with one word per line, or another
+            language such as ``german``. The paper does not name its list.
+        boundary: ``"paper"`` looks every subword up as a word; ``"aware"`` drops n-grams with a word boundary that the
+            subword does not have.
+        normalise: Scale all vectors to the norm of a layer-normalised vector (not in the paper).
     """
 
     learning_rate: ClassVar[float] = 5e-5
@@ -65,24 +67,19 @@ class TAPTER(Method):
     normalise: bool = False
 
     def __post_init__(self) -> None:
-        """Check the values, and start without a regulariser: :meth:`prepare` makes it.
-
-        Raises:
-            UserError: If a number makes no sense, or there is text to train fastText on, and vectors that take its
-                place.
-        """
+        """Validate the numbers and their combination."""
         check_not_negative(weight=self.weight)
         numbers = ("general_epochs", "dimension", "min_count", "epochs", "buckets")
         check_positive(**{name: getattr(self, name) for name in numbers})
         if self.vectors and self.general:
-            raise UserError("Give vectors to go on from, or a general text to learn them from, not both.")
-        self._regulariser: EmbeddingRegulariser | None = None
+            raise UserError("Give either vectors to continue from or a general text to train them on, not both.")
+        self._regulariser: EmbeddingRegulariser | None = None  # set by `prepare`
 
     def prepare(self, run: AdaptContext) -> None:
-        """Train fastText, or take it from the cache, and make f."""
+        """Train fastText, or read its vectors from the cache, and create the projection."""
         targets = make_fasttext_targets(run, self.settings())
         count, dimension = int(targets.regularised.sum()), targets.vectors.shape[1]
-        run.say(f"TAPTER: {count:,} tokens take part; mean norm of F {targets.mean_norm:.2f}.")
+        run.say(f"TAPTER: {count:,} vocabulary tokens are regularised; mean norm of F {targets.mean_norm:.2f}.")
         run.accounts["fasttext.json"] = {"tokens": count, "dimension": dimension, "mean_norm": targets.mean_norm}
         table: Tensor = run.model.get_input_embeddings().weight  # type: ignore[assignment]
         projection = run.seeded(lambda: EmbeddingProjection(table.shape[1], dimension))
@@ -92,16 +89,16 @@ class TAPTER(Method):
     def objectives(self) -> list[Objective | BatchObjective]:
         """Return the MLM loss and the regulariser."""
         assert self._regulariser is not None, "prepare first"
-        return [MaskedLM(), self._regulariser]
+        return [LanguageModelling(), self._regulariser]
 
     def finish(self, run: AdaptContext) -> None:
-        """Throw f away."""
+        """Remove the projection from the model."""
         delattr(run.model, PROJECTION_NAME)
 
     def file_contents(self) -> dict[str, str]:
-        """Return a hash of what the files hold, and of the general text also where it is a folder or a pattern."""
+        """Return the content hashes of the files, and of the general text even if it is a folder or a pattern."""
         found = super().file_contents()
         if self.general and "general" not in found:
-            with suppress(UserError):  # what is not there is told when it is read
+            with suppress(UserError):  # a missing text raises an error when it is read
                 found["general"] = Corpus([self.general]).fingerprint
         return found

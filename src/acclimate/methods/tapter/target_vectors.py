@@ -1,7 +1,4 @@
-"""For every token of a vocabulary: where its embedding should be drawn to, and whether (TAPTER, R(X)).
-
-The fastText stage of an adaptation: from the token rows of a run to targets for its vocabulary, cached.
-"""
+"""Target vectors for the embeddings of a vocabulary (TAPTER): trains fastText on the text of a run, with a cache."""
 
 from __future__ import annotations
 
@@ -34,11 +31,11 @@ from acclimate.training.method import AdaptContext, cache_folder, cache_key
 
 @dataclass(frozen=True)
 class Targets:
-    """Vectors by token.
+    """Target vectors of a vocabulary.
 
     Attributes:
         vectors: (vocabulary, dimension), float32.
-        regularised: Whether a token takes part (vocabulary,).
+        regularised: Whether a token has a target (vocabulary,); tokens of R(X) in the paper.
     """
 
     vectors: Tensor
@@ -46,7 +43,7 @@ class Targets:
 
     @property
     def mean_norm(self) -> float:
-        """Mean norm of the vectors that take part, each token once: with targets as they are, a hidden weight."""
+        """Mean norm of the target vectors over the vocabulary. It acts like a weight of the loss."""
         return float(self.vectors[self.regularised].norm(dim=1).mean())
 
 
@@ -58,21 +55,21 @@ def make_targets(
     boundary: Boundary = "paper",
     normalise: bool = False,
 ) -> Targets:
-    """Look up every token in fastText.
+    """Look up every token of a vocabulary in fastText.
 
-    A token takes part unless it is special, a stop word, shorter than the shortest n-gram of the vectors, or has a
-    vector of zeros (nothing is known of it). A piece that goes on with a word is none, whatever it spells.
+    A token has a target unless it is special, a stop word, shorter than the shortest n-gram, or unknown (a vector of
+    zeros). Continuation pieces are never stop words.
 
     Args:
         model: A ``gensim.models.FastText``.
-        pieces: What the tokens spell.
-        stop_words: In lower case.
+        pieces: Surface form of every token.
+        stop_words: Stop words in lower case.
         boundary: See :func:`acclimate.methods.tapter.fasttext.lookup_vector`.
-        normalise: Scale every vector to the norm sqrt(dimension), which is that of a layer-normalised vector. As they
-            are (the paper), short vectors pull less than long ones.
+        normalise: Scale every vector to the norm sqrt(dimension) of a layer-normalised vector. Without it (paper),
+            short vectors have a weaker pull than long ones.
 
     Raises:
-        UserError: If no token takes part.
+        UserError: If no token has a target.
     """
     vectors = np.stack([lookup_vector(model, piece.text, piece.starts, boundary) for piece in pieces])
     return _make_targets(vectors, pieces, model.wv.min_n, stop_words, normalise)
@@ -81,25 +78,25 @@ def make_targets(
 def read_targets(
     path: str | Path, pieces: Sequence[SurfaceForm], *, stop_words: Collection[str] = (), normalise: bool = False
 ) -> Targets:
-    """Read F as it is given: a ``.npy`` with a row for each token of the vocabulary, (tokens, dimension).
+    """Read target vectors from a ``.npy`` file with a row per vocabulary token, (tokens, dimension).
 
-    A token takes part unless it is special, a stop word, or has a row of zeros.
+    A token has a target unless it is special, a stop word, or its row is zero.
 
     Raises:
-        UserError: If the file is missing or holds something else, or no token takes part.
+        UserError: If the file is missing or has another content, or no token has a target.
     """
     try:
         vectors = np.load(path)
     except (OSError, ValueError, EOFError) as error:
         raise UserError(f"The vectors '{path}' cannot be read as .npy: {first_line(error)}.") from error
     if not isinstance(vectors, np.ndarray) or vectors.ndim != 2 or vectors.dtype.kind not in "fiu":
-        raise UserError(f"'{path}' must hold a matrix of numbers, (tokens, dimension).")
+        raise UserError(f"'{path}' must hold a matrix of numbers of shape (tokens, dimension).")
     if len(vectors) != len(pieces):
         raise UserError(
-            f"'{path}' has {len(vectors):,} rows and the vocabulary {len(pieces):,} tokens; give each one."
+            f"'{path}' has {len(vectors):,} rows and the vocabulary {len(pieces):,} tokens; give one row per token."
         )
     if not np.isfinite(vectors).all():
-        raise UserError(f"'{path}' holds values that are no numbers (NaN or infinite); give zeros for unknown tokens.")
+        raise UserError(f"'{path}' holds NaN or infinite values; give zeros for unknown tokens.")
     return _make_targets(vectors.astype(np.float32), pieces, 1, stop_words, normalise)
 
 
@@ -107,37 +104,33 @@ def _make_targets(
     vectors: np.ndarray, pieces: Sequence[SurfaceForm], shortest: int, stop_words: Collection[str], normalise: bool
 ) -> Targets:
     norms = np.linalg.norm(vectors, axis=1)
-    wanted = [
+    eligible = [
         len(piece.text) >= max(1, shortest) and not (piece.starts and piece.text.lower() in stop_words)
         for piece in pieces
     ]
-    regularised = np.array(wanted) & (norms > 0)
+    regularised = np.array(eligible) & (norms > 0)
     if not regularised.any():
-        raise UserError("No token of the vocabulary has a word vector; is it the language of these vectors?")
+        raise UserError("No token of the vocabulary has a word vector; check that the vectors match its language.")
     if normalise:
         vectors = vectors * (vectors.shape[1] ** 0.5 / np.maximum(norms, 1e-12))[:, None]
     return Targets(torch.from_numpy(vectors.astype(np.float32)), torch.from_numpy(regularised))
 
 
 CACHE_VERSION = 3
-"""Raise when the same text comes to give other vectors."""
+"""To be increased when the same text starts to give other vectors."""
 GENERAL_SEED = 0
-"""Of what is learnt of a general text: gigabytes and hours that all runs share."""
+"""Random seed of the vectors of a general text, which all runs share since they take hours and gigabytes."""
 
 
 def make_fasttext_targets(run: AdaptContext, settings: Mapping[str, Any]) -> Targets:
-    """Train fastText on the text of a run and look its vocabulary up; both come from the cache if they are there.
+    """Train fastText on the text of a run and look up its vocabulary, or read the result from the cache.
 
-    Where ``vectors`` is a ``.npy`` it is F itself, and nothing is trained. Otherwise the text is what the model reads,
-    decoded from its rows, and a general text is read as the tokenizer writes it: words then have the case that the
-    vocabulary has.
+    If ``vectors`` is a ``.npy`` file, it is read instead. The text of the run is decoded from its rows, and a general
+    text is normalised as the tokenizer does, so that words have the same case as in the vocabulary.
 
     Args:
         run: The adaptation.
-        settings: ``vectors``, ``general``, ``general_epochs``, ``dimension``, ``min_count``, ``epochs``,
-            ``buckets``, ``stop_words``, ``boundary`` and ``normalise``, as
-            :class:`acclimate.methods.tapter.method.TAPTER`
-            has them.
+        settings: The parameters of :class:`acclimate.methods.tapter.method.TAPTER`.
     """
     stop_words = read_stop_words(settings["stop_words"], run.tokenizer)
     if settings["vectors"].endswith(".npy"):
@@ -182,18 +175,20 @@ def make_fasttext_targets(run: AdaptContext, settings: Mapping[str, Any]) -> Tar
 
 
 def _general_vectors_file(run: AdaptContext, text: Corpus, options: Mapping[str, Any]) -> Path:
-    """Return a ``.bin`` of the cache: what was learnt of a general text serves every run, whatever its seed.
+    """Return the cached ``.bin`` file of the vectors of a general text, which are trained first if necessary.
 
-    Models whose tokenizers write text in the same way share it: cased ones, or uncased ones.
+    All seeds share it, and all models whose tokenizers normalise text in the same way.
     """
-    spelling = TextNormalizer(run.tokenizer)
-    decides = {**options, "text": text.fingerprint, "spelling": spelling.rule}
-    decides |= {"negatives": NEGATIVE_SAMPLING_EXPONENT, "version": CACHE_VERSION}
-    file = cache_folder() / "fasttext-general" / cache_key(decides) / "general.bin"
+    normalizer = TextNormalizer(run.tokenizer)
+    key = {**options, "text": text.fingerprint, "spelling": normalizer.rule}
+    key |= {"negatives": NEGATIVE_SAMPLING_EXPONENT, "version": CACHE_VERSION}
+    file = cache_folder() / "fasttext-general" / cache_key(key) / "general.bin"
     if not file.is_file():
-        made = _train_vectors(run, "general text", _SpelledTexts(text, spelling), None, options, GENERAL_SEED)
+        model = _train_vectors(
+            run, "the general text", _NormalizedTexts(text, normalizer), None, options, GENERAL_SEED
+        )
         with atomic_folder(file.parent) as folder:
-            save_fasttext(made, folder / file.name)
+            save_fasttext(model, folder / file.name)
     return file
 
 
@@ -202,23 +197,25 @@ def _train_vectors(
 ) -> Any:
     run.say(f"Training fastText on {what}.")
     with Progress("fastText", 100, unit="%", enabled=run.progress) as bar:
-        return train_fasttext(texts, start=start, seed=seed, tell=lambda share: bar.at(int(100 * share)), **options)
+        return train_fasttext(
+            texts, start=start, seed=seed, report=lambda share: bar.update(int(100 * share)), **options
+        )
 
 
-class _SpelledTexts:
-    """Texts as a tokenizer writes them, anew at every reading."""
+class _NormalizedTexts:
+    """Texts that are normalised on the fly at every iteration."""
 
-    def __init__(self, texts: Iterable[str], spelling: Callable[[str], str]) -> None:
-        self._texts, self._spelling = texts, spelling
+    def __init__(self, texts: Iterable[str], normalize: Callable[[str], str]) -> None:
+        self._texts, self._normalize = texts, normalize
 
     def __iter__(self) -> Iterator[str]:
-        return map(self._spelling, self._texts)
+        return map(self._normalize, self._texts)
 
 
 class _DecodedDocuments:
-    """The documents of a run as texts, decoded at every reading.
+    """The documents of a run, decoded on the fly at every iteration.
 
-    Their rows are put together first: a long document is cut anywhere, also within words.
+    The rows of a document are joined before decoding, since long documents may be split within a word.
     """
 
     def __init__(self, run: AdaptContext) -> None:
@@ -227,6 +224,6 @@ class _DecodedDocuments:
     def __iter__(self) -> Iterator[str]:
         rows = self._run.rows
         documents = getattr(rows, "document", range(len(rows)))
-        for _, of_one in groupby(range(len(rows)), key=documents.__getitem__):
-            ids = np.concatenate([rows[index] for index in of_one]).tolist()
+        for _, indices in groupby(range(len(rows)), key=documents.__getitem__):
+            ids = np.concatenate([rows[index] for index in indices]).tolist()
             yield self._run.tokenizer.decode(ids, skip_special_tokens=True)  # type: ignore[misc]

@@ -16,6 +16,7 @@ from acclimate.corpus import Corpus
 from acclimate.files import read_json
 from acclimate.masking import MASK_RATE, identify
 from acclimate.records import Record, optional
+from acclimate.report.timing import preparation_minutes
 from acclimate.results import MethodRow
 from acclimate.rows import AdaptationRow, CurvePoint, MaskedSample, UnreadRecords
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec
@@ -70,7 +71,7 @@ class Adaptation(Record):
     @property
     def total_seconds(self) -> float:
         """Duration of training and of all stages before it."""
-        return self.seconds + 60 * sum(minutes for _, minutes in stage_minutes(self.accounts or {}))
+        return self.seconds + 60 * sum(minutes for _, minutes in preparation_minutes(self.accounts or {}))
 
 
 @register("adapt", summary="adapt a model to the text of a domain or a task")
@@ -226,14 +227,6 @@ def _read_problems(folder: Path) -> UnreadRecords | None:
         return None
     broken, documents = (sum(text[name] for text in texts) for name in ("broken", "documents"))
     return UnreadRecords(records=broken, documents=documents, first=texts[0]["problems"][0])
-
-
-def stage_minutes(accounts: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    """Yield each stage before training whose minutes an adaptation noted, with the minutes."""
-    for account in accounts.values():
-        for name, stage in account.items() if isinstance(account, Mapping) else ():
-            if isinstance(stage, Mapping) and isinstance(stage.get("minutes"), int | float):
-                yield name, float(stage["minutes"])
 
 
 def adaptation_seconds(model: Model, view: StudyView) -> float | None:

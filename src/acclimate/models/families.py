@@ -1,0 +1,164 @@
+"""What acclimate knows about each architecture beyond its configuration, in one table.
+
+An architecture without a row takes the general path: its parts are looked for, and no work on padding is skipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformers import PretrainedConfig, PreTrainedModel
+
+from acclimate.errors import UserError
+from acclimate.kernels import Kernels, choose
+
+KERNELS_ATTRIBUTE = "acclimate_kernels"
+
+
+@dataclass(frozen=True)
+class LMHead:
+    """How a model turns hidden states (..., width) into logits (..., vocabulary).
+
+    Attributes:
+        attributes: Submodules of the model that it takes.
+        logits: The function of the model and the hidden states.
+    """
+
+    attributes: tuple[str, ...]
+    logits: Callable[[Any, Tensor], Tensor]
+
+
+def _distilbert_logits(model: Any, hidden: Tensor) -> Tensor:
+    return model.vocab_projector(model.vocab_layer_norm(model.activation(model.vocab_transform(hidden))))
+
+
+BERT_HEAD = LMHead(("cls",), lambda model, hidden: model.cls(hidden))
+ELECTRA_HEAD = LMHead(
+    ("generator_lm_head", "generator_predictions"),
+    lambda model, hidden: model.generator_lm_head(model.generator_predictions(hidden)),
+)
+DISTILBERT_HEAD = LMHead(("vocab_projector", "vocab_layer_norm", "vocab_transform"), _distilbert_logits)
+ALBERT_HEAD = LMHead(("predictions",), lambda model, hidden: model.predictions(hidden))
+MODERNBERT_HEAD = LMHead(("head", "decoder"), lambda model, hidden: model.decoder(model.head(hidden)))
+ROBERTA_HEAD = LMHead(("lm_head",), lambda model, hidden: model.lm_head(hidden))
+HEADS = (BERT_HEAD, ELECTRA_HEAD, DISTILBERT_HEAD, ALBERT_HEAD, MODERNBERT_HEAD, ROBERTA_HEAD)
+"""Looked for in this order in an architecture without a row."""
+
+
+@dataclass(frozen=True)
+class Family:
+    """One row of the table.
+
+    Attributes:
+        head: The language-model head; None if it has to be looked for.
+        tokenwise: Whether all but attention processes each token by itself and the encoder takes ``position_ids``, so
+            that it can run without padding.
+        last_layer_end: Where the last layer can be cut: the end of the name of the list of layers, and the module of
+            a layer that combines context vectors and residual stream; None if nowhere.
+        positions_after_padding: Whether positions are numbered from the padding id plus one; None if the embedding
+            has to be asked.
+        tokenizer: The kind of tokenizer that a model from scratch gets; None if it cannot be trained from scratch by
+            the name of its architecture.
+    """
+
+    head: LMHead | None = None
+    tokenwise: bool = False
+    last_layer_end: tuple[str, str] | None = None
+    positions_after_padding: bool | None = None
+    tokenizer: Literal["wordpiece", "bpe"] | None = None
+
+
+_BERT = Family(BERT_HEAD, True, ("encoder.layer", "attention.output"), False, "wordpiece")
+_ROBERTA = Family(ROBERTA_HEAD, True, ("encoder.layer", "attention.output"), True, "bpe")
+FAMILIES: dict[str, Family] = {
+    "albert": Family(ALBERT_HEAD, True, None, False, "wordpiece"),
+    "bert": _BERT,
+    "camembert": _ROBERTA,
+    "distilbert": Family(DISTILBERT_HEAD, True, None, False, "wordpiece"),
+    "electra": Family(ELECTRA_HEAD, True, ("encoder.layer", "attention.output"), False, "wordpiece"),
+    "modernbert": Family(MODERNBERT_HEAD, True, None, False, "bpe"),
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+}
+"""By ``model_type`` of the configuration."""
+UNKNOWN = Family()
+
+
+def family_of(config: PretrainedConfig) -> Family:
+    """Return the row of an architecture, or an empty one if it is not in the table."""
+    return FAMILIES.get(config.model_type, UNKNOWN)
+
+
+def language_head(model: PreTrainedModel) -> Callable[[Tensor], Tensor]:
+    """Return the function from hidden states (..., width) to logits (..., vocabulary) of a language model.
+
+    Projecting only the positions that a loss reads is exact, and saves most of the cost of a small model.
+
+    Raises:
+        UserError: If no head is found.
+    """
+    head = family_of(model.config).head
+    for candidate in HEADS if head is None else (head,):
+        if all(hasattr(model, name) for name in candidate.attributes):
+            return partial(candidate.logits, model)
+    raise UserError(f"{type(model).__name__} has no language-model head that acclimate knows.")
+
+
+def first_position(model: PreTrainedModel) -> int:
+    """Return the number of the first position: 0, or the padding id plus one in models such as RoBERTa."""
+    after_padding = family_of(model.config).positions_after_padding
+    if after_padding is False:
+        return 0
+    embeddings = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)
+    padding = getattr(embeddings, "padding_idx", None)
+    return 0 if padding is None else padding + 1
+
+
+def longest_text(model: PreTrainedModel) -> int | None:
+    """Return the number of tokens that the positions of a model reach; None if its configuration does not say."""
+    positions = getattr(model.config, "max_position_embeddings", None)
+    return None if positions is None else positions - first_position(model)
+
+
+def last_layer_ends(model: PreTrainedModel) -> list[nn.Module]:
+    """Return the modules at which the last layer can be cut: none, one, or two in an ensemble."""
+    place = family_of(model.config).last_layer_end
+    if place is None or model.config.chunk_size_feed_forward:
+        return []
+    layers, end = place
+    found: list[Any] = [module for name, module in model.named_modules() if name.endswith(layers)]
+    return [module[-1].get_submodule(end) for module in found]
+
+
+def kernels_of(model: PreTrainedModel) -> Kernels:
+    """Return the kernels of a model: chosen at the first call, and anew after it has moved to another device."""
+    kernels: Kernels | None = getattr(model, KERNELS_ATTRIBUTE, None)
+    if kernels is None or kernels.device != model.device.type:
+        kernels = _choose(model, model.device)
+        setattr(model, KERNELS_ATTRIBUTE, kernels)
+    return kernels
+
+
+def use_kernels(model: PreTrainedModel, device: torch.device) -> Kernels:
+    """Choose the kernels of a model for the device that it is going to run on, and replace its layers by theirs.
+
+    Raises:
+        UserError: If ``ACCLIMATE_KERNELS`` is neither ``auto`` nor ``torch``.
+    """
+    kernels = _choose(model, device)
+    kernels.replace_layers(model)
+    setattr(model, KERNELS_ATTRIBUTE, kernels)
+    return kernels
+
+
+def _choose(model: PreTrainedModel, device: torch.device) -> Kernels:
+    config = model.config
+    # A decoder caches keys by row, and a chunked feed-forward splits rows: both need padded rows.
+    by_row = getattr(config, "is_decoder", False) or getattr(config, "chunk_size_feed_forward", 0)
+    tokenwise = family_of(config).tokenwise and not by_row
+    return choose(model, device, tokenwise=tokenwise, cuttable=bool(last_layer_ends(model)))

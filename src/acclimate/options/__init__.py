@@ -1,0 +1,37 @@
+"""The options of each verb, declared once; importing them loads neither torch nor transformers."""
+
+from acclimate.options.declaration import (
+    Option,
+    OptionField,
+    Section,
+    build,
+    explain,
+    option_fields,
+    options,
+    recorded,
+    section,
+    values,
+    verb,
+)
+from acclimate.options.tasks import DistillOptions, FinetuneOptions, SupervisedOptions
+from acclimate.options.training import AdaptOptions, PretrainOptions, TrainingOptions
+
+__all__ = [
+    "AdaptOptions",
+    "DistillOptions",
+    "FinetuneOptions",
+    "Option",
+    "OptionField",
+    "PretrainOptions",
+    "Section",
+    "SupervisedOptions",
+    "TrainingOptions",
+    "build",
+    "explain",
+    "option_fields",
+    "options",
+    "recorded",
+    "section",
+    "values",
+    "verb",
+]

@@ -1,0 +1,291 @@
+"""Options that are declared once: as fields of a class, from which every interface is derived.
+
+A class decorated with :func:`options` has one field per option, annotated with an :class:`Option`. From it follow the
+Python function (:func:`verb`), the command line (:mod:`acclimate.cli.options`), a section of the study file
+(:func:`section`), and what is written beside the model (:func:`recorded`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import inspect
+import textwrap
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, dataclass
+from typing import Any, ClassVar, ParamSpec, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
+
+import pydantic
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+
+from acclimate.errors import UserError, did_you_mean
+
+P = ParamSpec("P")
+OptionsT = TypeVar("OptionsT")
+R = TypeVar("R")
+C = TypeVar("C", bound=type[Any])
+
+DATA, MODEL, TRAINING, METHOD, OUTPUT = "Data", "Model", "Training", "Method", "Output"
+PANELS = (DATA, MODEL, TRAINING, METHOD, OUTPUT)
+"""Panels of ``--help``, in their order."""
+CONFIG = ConfigDict(extra="forbid", arbitrary_types_allowed=True, coerce_numbers_to_str=True)
+TYPE_WORDS = {
+    "int": "a whole number",
+    "float": "a number",
+    "finite": "a finite number",
+    "bool": "true or false",
+    "dict": "names with values, such as {temperature: 0.1}",
+    "string": "text",
+    "path": "a path",
+}
+"""What a value should have been, by the first word of the type of pydantic's error."""
+BOUNDS = {
+    "greater_than": ("more than", "gt"),
+    "greater_than_equal": ("at least", "ge"),
+    "less_than": ("less than", "lt"),
+    "less_than_equal": ("at most", "le"),
+}
+"""The words for a bound, and its name in the context, by the type of pydantic's error."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """What an option is, and where it is available.
+
+    Attributes:
+        help: One sentence, shown by ``--help``.
+        panel: Panel of ``--help``.
+        more: Further sentences for the Python documentation.
+        unit: Unit of the value, shown with the default.
+        default: Words for a default that depends on other options.
+        flag: Name on the command line, where it differs from the field's.
+        negated: Flag that switches a boolean option off.
+        many: Whether the flag may be repeated.
+        cli: Whether the command line has the option.
+        study: Whether a study file may set the option; the study itself sets the others.
+        recorded: Whether the value decides the result, and is part of the identity of a run under the field's name.
+    """
+
+    help: str
+    panel: str = TRAINING
+    more: str = ""
+    unit: str = ""
+    default: str = ""
+    flag: str = ""
+    negated: str = ""
+    many: bool = False
+    cli: bool = True
+    study: bool = True
+    recorded: bool = True
+
+
+@dataclass(frozen=True)
+class OptionField:
+    """One option of a class: its name, type, default (``MISSING`` if it is required) and description."""
+
+    name: str
+    annotation: Any
+    type: Any
+    default: Any
+    option: Option
+    keyword_only: bool
+
+    @property
+    def flag(self) -> str:
+        """The name on the command line."""
+        return self.option.flag or "--" + self.name.replace("_", "-")
+
+    @property
+    def shown_default(self) -> str:
+        """The default in words, with its unit; empty if there is nothing to say."""
+        unset = self.default is MISSING or self.default is None or self.default is False or self.default == ()
+        if self.option.default or unset:
+            return self.option.default
+        number = f"{self.default:,}" if isinstance(self.default, int) else str(self.default)
+        return f"{number} {self.option.unit}".rstrip()
+
+
+@dataclass_transform(frozen_default=True)
+def options(cls: C) -> C:
+    """Make a class of options: a frozen pydantic dataclass that checks its fields when it is constructed."""
+    return pydantic.dataclasses.dataclass(frozen=True, config=CONFIG)(cls)  # type: ignore[return-value]
+
+
+@functools.cache
+def option_fields(cls: Any) -> dict[str, OptionField]:
+    """Return the options of a class by name, in the order of its signature.
+
+    Raises:
+        TypeError: If a field has no :class:`Option`.
+    """
+    annotated, plain = get_type_hints(cls, include_extras=True), get_type_hints(cls)
+    found = {}
+    for field in dataclasses.fields(cls):
+        marks = [mark for mark in getattr(annotated[field.name], "__metadata__", ()) if isinstance(mark, Option)]
+        if not marks:
+            raise TypeError(f"{cls.__name__}.{field.name} has no Option among its annotations")
+        default = field.default
+        if isinstance(default, pydantic.fields.FieldInfo):
+            default = MISSING if default.is_required() else default.default
+        found[field.name] = OptionField(
+            field.name, annotated[field.name], plain[field.name], default, marks[-1], bool(field.kw_only)
+        )
+    return dict(sorted(found.items(), key=lambda item: item[1].keyword_only))
+
+
+def build(cls: Callable[P, OptionsT], *args: P.args, **kwargs: P.kwargs) -> OptionsT:
+    """Construct a class of options.
+
+    Raises:
+        UserError: If a value is wrong, an option is unknown or a required one is missing.
+    """
+    try:
+        return cls(*args, **kwargs)
+    except ValidationError as error:
+        raise UserError(explain(error, cls)) from error
+
+
+def explain(error: ValidationError, cls: Any, label: Callable[[str], str] | None = None) -> str:
+    """Return one line on the first mistake in the options of a class.
+
+    Args:
+        error: What its construction raised.
+        cls: The class of options.
+        label: From the name of a field to what the user knows it as; by default ``'name'``.
+    """
+    label = label or "'{}'".format
+    # An unknown name explains a missing one, not the other way round.
+    errors = error.errors(include_url=False)
+    first = next((one for one in errors if one["type"] == "unexpected_keyword_argument"), errors[0])
+    if not first["loc"]:
+        return explain_value(first) + "."
+    name = str(first["loc"][0])
+    if first["type"] == "unexpected_keyword_argument":
+        known = sorted(option_fields(cls))
+        return f"Unknown option {label(name)}.{did_you_mean(name, known)} Available: {', '.join(known)}."
+    if first["type"] in ("missing", "missing_argument"):
+        return f"{label(name)} is required: {option_fields(cls)[name].option.help}"
+    if first["type"] == "unexpected_positional_argument":
+        return f"Too many positional arguments: give options by name, such as {', '.join(option_fields(cls))}."
+    return f"{label(name)} {explain_value(first)}."
+
+
+def explain_value(error: Mapping[str, Any]) -> str:
+    """Return what is wrong with a value that pydantic refused, as the rest of a sentence whose subject is its name."""
+    kind, given, limits = error["type"], error["input"], error.get("ctx", {})
+    if kind in BOUNDS:
+        words, bound = BOUNDS[kind]
+        return f"must be {words} {limits[bound]:g}, not {given}"
+    if kind == "literal_error":
+        return f"must be {limits['expected']}, not {given!r}"
+    if kind == "value_error":
+        return str(error["msg"]).removeprefix("Value error, ")
+    if (expected := TYPE_WORDS.get(kind.split("_")[0])) is not None:
+        return f"must be {expected}, not {given!r}"
+    return f"is wrong: {error['msg']} (got {given!r})"
+
+
+def verb(options: Callable[P, OptionsT], run: Callable[[OptionsT], R]) -> Callable[P, R]:
+    """Make the public function of a verb: it takes the options as arguments and runs with an instance of the class.
+
+    Args:
+        options: The class of options.
+        run: What the verb does; its docstring becomes that of the function, with a section on the arguments.
+
+    Returns:
+        A function whose signature, documentation and checks are those of the class.
+    """
+
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return run(build(options, *args, **kwargs))
+
+    call.__name__ = call.__qualname__ = run.__name__.lstrip("_")
+    call.__module__ = run.__module__
+    call.__doc__ = _document(inspect.getdoc(run) or "", options)
+    call.__signature__ = _signature(options)  # type: ignore[attr-defined]
+    return call
+
+
+def _document(text: str, cls: Any) -> str:
+    """Put a section on the arguments before the section on errors of a docstring."""
+    lines = ["Args:"]
+    for field in option_fields(cls).values():
+        default = f" (default: {field.shown_default})" if field.shown_default else ""
+        words = f"{field.name}: {field.option.help.removesuffix('.')}{default}. {field.option.more}".rstrip()
+        lines += textwrap.wrap(words, 115, initial_indent="    ", subsequent_indent="        ")
+    before, errors, after = text.partition("Raises:")
+    return f"{before.rstrip()}\n\n" + "\n".join(lines) + (f"\n\n{errors}{after}" if errors else "\n")
+
+
+def _signature(cls: Any) -> inspect.Signature:
+    parameters = [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY if field.keyword_only else inspect.Parameter.POSITIONAL_OR_KEYWORD,
+            default=inspect.Parameter.empty if field.default is MISSING else field.default,
+            annotation=field.type,
+        )
+        for field in option_fields(cls).values()
+    ]
+    return inspect.Signature(parameters)
+
+
+def values(given: Any, names: type[Any] | None = None) -> dict[str, Any]:
+    """Return options by name as keyword arguments: all of an instance, or those that another class declares."""
+    return {name: getattr(given, name) for name in option_fields(cast(Any, names or type(given)))}
+
+
+def recorded(given: Any, **resolved: Any) -> dict[str, Any]:
+    """Return what decides the result of a run: the options that are marked so, and what was made of others.
+
+    Args:
+        given: An instance of a class of options.
+        resolved: What replaces options, or is added to them, such as the hash of a file in place of its name.
+    """
+    fields = option_fields(cast(Any, type(given)))
+    return {name: getattr(given, name) for name, field in fields.items() if field.option.recorded} | resolved
+
+
+class Section(BaseModel):
+    """A section of the study file that sets some of the options of a class; the other options have their defaults."""
+
+    model_config = ConfigDict(**{**CONFIG, "protected_namespaces": ()})
+    option_names: ClassVar[tuple[str, ...]] = ()
+    """The options that the section may set."""
+
+    def given(self) -> dict[str, Any]:
+        """Return the options that the section sets, by name."""
+        return {name: getattr(self, name) for name in self.option_names if getattr(self, name) is not None}
+
+
+def section(cls: Any, *, without: Collection[str] = ()) -> Any:
+    """Make the section of the study file that takes the options of a class, checked as the class checks them.
+
+    Args:
+        cls: The class of options.
+        without: Options that the section does not take, beside those that a study sets itself.
+
+    Returns:
+        A subclass of :class:`Section`. Each option is None where the file says nothing.
+    """
+    fields = {name: field for name, field in option_fields(cls).items() if field.option.study and name not in without}
+
+    def check(self: Section) -> Section:
+        placeholders = {name: name for name, field in option_fields(cls).items() if field.default is MISSING}
+        try:
+            cls(**placeholders, **self.given())
+        except ValidationError as error:
+            raise ValueError(explain(error, cls).removesuffix(".")) from error
+        return self
+
+    definitions: dict[str, Any] = {name: (field.annotation | None, None) for name, field in fields.items()}
+    validators: dict[str, Any] = {"check_options": model_validator(mode="after")(check)}
+    title = f"{cls.__name__.removesuffix('Options')}Section"
+    model = pydantic.create_model(title, __base__=Section, __validators__=validators, **definitions)
+    model.option_names = tuple(fields)
+    return model
+
+
+def accepts(kind: Any, wanted: Any) -> bool:
+    """Say whether a type is, or is a union with, ``wanted``: a class, or what ``get_origin`` gives."""
+    return kind is wanted or get_origin(kind) is wanted or any(accepts(inner, wanted) for inner in get_args(kind))

@@ -1,0 +1,325 @@
+"""Options of ``finetune`` and ``distill``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.options.training import Count, NonNegative, Number, Positive, Precision, Progress, ReportTo, Seed
+from acclimate.registry import parse_number
+
+if TYPE_CHECKING:
+
+    class TaskLike(Protocol):
+        """A labelled task (see :class:`acclimate.tasks.LabelledTask`)."""
+
+        @property
+        def name(self) -> str:
+            """The name."""
+
+        def fingerprint(self) -> str:
+            """Return a content hash."""
+
+else:
+    TaskLike = Any
+
+
+def read_labels(value: Any) -> Any:
+    """Read labels: one, several or none; truth values are written as labels are."""
+    if value is None:
+        return None
+    items = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+    return tuple(str(item).lower() if isinstance(item, bool) else item for item in items) or None
+
+
+Share = Annotated[Number, Field(ge=0, le=1)]
+
+
+@options
+class SupervisedOptions:
+    """Options that every training on a labelled task has."""
+
+    _: KW_ONLY
+    seed: Annotated[
+        Seed,
+        Option(
+            "Random seed of new weights, the order of examples, dropout and few-shot sampling.",
+            study=False,
+        ),
+    ] = 0
+    epochs: Annotated[Count, Option("Passes over the train split.")] = 5
+    learning_rate: Annotated[
+        Positive,
+        Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero."),
+    ] = 3e-5
+    batch_size: Annotated[Count, Option("Examples per optimizer step.")] = 16
+    max_length: Annotated[
+        Count | None,
+        Option(
+            "Maximum tokens per example, or per window of a passage.",
+            DATA,
+            default="128; 384 for question answering",
+            more="Of a pair, the longer text is truncated first; a passage is read whole, in overlapping windows. The "
+            "model's own limit applies, too.",
+        ),
+    ] = None
+    few_shot: Annotated[
+        Count | None,
+        Option("Train on this many examples per class (or questions), drawn at random.", DATA, default="all"),
+    ] = None
+    select: Annotated[
+        Literal["last", "dev"],
+        Option("Weights to keep: those of the last epoch, or of the epoch that is best on the dev split."),
+    ] = "last"
+    metric: Annotated[
+        str | None,
+        Option(
+            "Metric that selects the best epoch on the dev split.",
+            default="the first of the task, such as macro_f1",
+            more="See :mod:`acclimate.evaluation.scoring`.",
+            study=False,
+        ),
+    ] = None
+    warmup: Annotated[Share, Option("Share of the steps over which the learning rate rises.")] = 0.06
+    weight_decay: Annotated[NonNegative, Option("AdamW weight decay of all weights except biases and norms.")] = 0.01
+    precision: Precision = "auto"
+    negative: Annotated[
+        str | Sequence[str] | None,
+        BeforeValidator(read_labels),
+        Option(
+            "Label that means 'none of these', such as DDI-false; the others get a micro-F1 of their own.",
+            DATA,
+            many=True,
+            study=False,
+        ),
+    ] = None
+    confidence_penalty: Annotated[
+        NonNegative,
+        Option(
+            "Weight of the entropy of the predictions, which is subtracted from the loss.",
+            METHOD,
+            more="Pereyra et al., 2017; usually 0.3. Classification only.",
+        ),
+    ] = 0.0
+    progress: Progress = True
+
+
+@options
+class FinetuneOptions(SupervisedOptions):
+    """Options of :func:`acclimate.finetune`."""
+
+    model: Annotated[
+        str | Path,
+        Option("Model folder or name on the Hugging Face Hub.", MODEL, study=False, recorded=False),
+    ]
+    task: Annotated[
+        TaskLike | str | Path,
+        Option(
+            "Folder of a labelled task with train, test and perhaps dev files.",
+            DATA,
+            more="Or a task (see :func:`acclimate.tasks.load_task`).",
+            study=False,
+            recorded=False,
+        ),
+    ]
+    _: KW_ONLY
+    out: Annotated[
+        str | Path | None,
+        Option(
+            "Output directory.",
+            OUTPUT,
+            default="nothing is saved",
+            more="It gets the model, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it holds the "
+            "result of the same call already, that is returned.",
+            study=False,
+            recorded=False,
+        ),
+    ] = None
+    first: Annotated[
+        TaskLike | str | Path | None,
+        Option(
+            "Folder of a task of the same kind, with the same labels, to fine-tune on before this one.",
+            DATA,
+            more="The model is trained on its train split, head included, with the same options. The result is "
+            "cached for later runs with the same model, seed and options.",
+            study=False,
+            recorded=False,
+        ),
+    ] = None
+    first_epochs: Annotated[
+        Count | None,
+        Option(
+            "Passes over the train split of the first task.",
+            default="as many as on the task",
+            study=False,
+            recorded=False,
+        ),
+    ] = None
+    first_learning_rate: Annotated[
+        Positive | None,
+        Option(
+            "Peak learning rate on the first task.", default="the same as on the task", study=False, recorded=False
+        ),
+    ] = None
+    report_to: ReportTo = None
+
+    @model_validator(mode="after")
+    def check_first_stage(self) -> Any:
+        """Check that options of the first task are given only together with that task."""
+        for name in ("first_epochs", "first_learning_rate"):
+            if self.first is None and getattr(self, name) is not None:
+                raise ValueError(f"'{name}' needs a first task: give it as 'first', or remove '{name}'")
+        return self
+
+
+@options
+class DistillOptions(SupervisedOptions):
+    """Options of :func:`acclimate.distill`."""
+
+    teacher: Annotated[
+        str | Path,
+        Option(
+            "Teacher: a classifier of the task, or any other model of the domain.", MODEL, study=False, recorded=False
+        ),
+    ]
+    student: Annotated[
+        str | Path,
+        Option(
+            "Student: a classifier of the task, or any other model, of any architecture.",
+            MODEL,
+            study=False,
+            recorded=False,
+        ),
+    ]
+    task: Annotated[
+        TaskLike | str | Path,
+        Option(
+            "Folder of a classification task with train, test and perhaps dev files.",
+            DATA,
+            study=False,
+            recorded=False,
+        ),
+    ]
+    _: KW_ONLY
+    seed: Annotated[Seed, Option("Random seed of the student's training and of a random connector.", study=False)] = 0
+    out: Annotated[
+        str | Path | None,
+        Option(
+            "Output directory of the student.",
+            OUTPUT,
+            default="nothing is saved",
+            more="It gets the model, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it holds the "
+            "result of the same call already, that is returned.",
+            study=False,
+            recorded=False,
+        ),
+    ] = None
+    teacher_out: Annotated[
+        str | Path | None,
+        Option("Output directory of a teacher that is fine-tuned.", OUTPUT, cli=False, study=False, recorded=False),
+    ] = None
+    objective: Annotated[
+        Literal["boundary", "kl"],
+        Option(
+            "What the student learns: which units are active (boundary), or softened predictions (kl).",
+            METHOD,
+            more="``kl`` is the paper's ablation (Table 6).",
+        ),
+    ] = "boundary"
+    epochs: Annotated[Count, Option("Passes over the train split, distillation and refinement together.")] = 10
+    distill_share: Annotated[
+        Share,
+        Option(
+            "Share of the epochs that distill, rounded down to whole epochs; the others refine on the labels.",
+            METHOD,
+            more="The paper's gamma. With 0 nothing is distilled.",
+        ),
+    ] = 0.9
+    learning_rate: Annotated[Positive, Option("Peak learning rate of both phases.")] = 1e-5
+    confidence_penalty: Annotated[
+        NonNegative,
+        Option("Weight of the entropy of the predictions during refinement.", METHOD, more="The paper's beta_2."),
+    ] = 0.5
+    margin: Annotated[NonNegative, Option("Margin of the activation boundary.", METHOD, more="The paper's mu.")] = 1.0
+    scale: Annotated[
+        Positive,
+        Option(
+            "Factor of the boundary loss.",
+            METHOD,
+            more="See :func:`acclimate.objectives.distillation.activation_boundary_loss`.",
+        ),
+    ] = 1e-3
+    temperature: Annotated[
+        Positive,
+        Option("Temperature of the predictions, for the objective kl.", METHOD, more="The released code has none."),
+    ] = 1.0
+    connector: Annotated[
+        Literal["auto", "none", "teacher", "student"],
+        Option(
+            "Which representation is projected, where the models differ in width.",
+            METHOD,
+            more="See :class:`acclimate.modules.connectors.Connectors`.",
+        ),
+    ] = "auto"
+    connector_learning_rate: Annotated[
+        Positive,
+        Option(
+            "Learning rate of the student's connector.",
+            METHOD,
+            more="The connector is new and small, and is not saved: at an encoder's learning rate it would remain a "
+            "random projection.",
+        ),
+    ] = 1e-3
+    schedule: Annotated[
+        Literal["shared", "each"],
+        Option(
+            "One learning-rate schedule for both phases, or one for each.",
+            more="``shared`` is that of the released code: the rate falls linearly over both phases.",
+        ),
+    ] = "shared"
+    teacher_epochs: Annotated[Count, Option("Passes over the train split in the teacher's fine-tuning.")] = 5
+    teacher_learning_rate: Annotated[Positive, Option("Peak learning rate of the teacher's fine-tuning.")] = 2e-5
+    teacher_penalty: Annotated[
+        NonNegative,
+        Option(
+            "Weight of the entropy of the predictions in the teacher's fine-tuning.",
+            METHOD,
+            more="The paper's beta_1; 0 is the ablation without calibration.",
+        ),
+    ] = 0.3
+    teacher_seed: Annotated[
+        int | None,
+        BeforeValidator(parse_number),
+        Field(ge=0, le=2**32 - 1),
+        Option("Random seed of the teacher's fine-tuning.", default="that of the student", cli=False, study=False),
+    ] = None
+    student_epochs: Annotated[Count, Option("Passes over the train split in the student's fine-tuning.")] = 5
+    student_learning_rate: Annotated[Positive, Option("Peak learning rate of the student's fine-tuning.")] = 1e-5
+    max_length: Annotated[
+        Count, Option("Maximum tokens per example, in all stages; each model counts its own tokens.", DATA)
+    ] = 128
+    warmup: Annotated[Share, Option("Share of the steps of each stage over which the learning rate rises.")] = 0.0
+    weight_decay: Annotated[NonNegative, Option("AdamW weight decay, in all stages.")] = 0.0
+    report_to: ReportTo = None
+
+    @property
+    def distilled_epochs(self) -> int:
+        """The epochs of the first phase: ``floor(distill_share * epochs)``, whatever floating point makes of it."""
+        return int(self.distill_share * self.epochs + 1e-9)
+
+    @model_validator(mode="after")
+    def check_distillation(self) -> Any:
+        """Check that something is distilled, and that the connector learns."""
+        if self.objective == "kl" and self.connector == "student":
+            raise ValueError("'connector' cannot be 'student' with the objective 'kl', which does not train it")
+        if self.distill_share and not self.distilled_epochs:
+            raise ValueError(
+                f"'distill_share' {self.distill_share:g} of {self.epochs} epochs is less than one epoch, so nothing "
+                "would be distilled; give more epochs, a larger share, or 0 to distill nothing"
+            )
+        return self

@@ -1,0 +1,361 @@
+"""Options of ``adapt`` and ``pretrain``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.registry import parse_number
+
+if TYPE_CHECKING:
+    from acclimate.corpus import Corpus
+    from acclimate.masking import Strategy
+
+    TextInput = str | Path | Iterable[str | Path] | Corpus
+    Steps = Collection[int]
+else:  # the command line imports neither torch nor transformers to show its help
+    TextInput = Strategy = Any
+    Steps = tuple[int, ...]
+
+MASK_RATE = 0.15
+"""Share of tokens to predict (Devlin et al., 2019)."""
+HEAD_TOKENS = 300_000
+"""Budget for training a missing masked-LM head, in tokens."""
+SAMPLE_CHARACTERS = 50_000_000
+"""Size of the sample that a tokenizer is trained on, in characters."""
+MAX_SEED = 2**32 - 1
+BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
+"""Options that limit the training; at most one of them is given."""
+
+Layout = Literal["padded", "packed"]
+PrecisionName = Literal["fp32", "bf16", "auto"]
+
+
+@runtime_checkable
+class MethodLike(Protocol):
+    """A method with its parameters (see :class:`acclimate.training.Method`)."""
+
+    def settings(self) -> dict[str, Any]:
+        """Return the parameters by name."""
+
+
+def read_steps(value: Any) -> Any:
+    """Read step numbers: a collection, or text such as ``"1000,2000"``."""
+    items = [value] if isinstance(value, str | int) else value
+    try:
+        return tuple(int(number) for item in items for number in str(item).replace("_", "").split(","))
+    except (TypeError, ValueError) as error:
+        shown = ",".join(map(str, items)) if isinstance(items, Iterable) else items
+        raise ValueError(f"expects step numbers such as 1000,2000, not '{shown}'") from error
+
+
+Count = Annotated[int, BeforeValidator(parse_number), Field(ge=1)]
+"""A whole number of at least 1."""
+Number = Annotated[float, BeforeValidator(parse_number), Field(allow_inf_nan=False)]
+"""A finite number, also in the notation ``1e-4``, which YAML reads as text."""
+Positive = Annotated[Number, Field(gt=0)]
+NonNegative = Annotated[Number, Field(ge=0)]
+Share = Annotated[Number, Field(ge=0, lt=1)]
+
+Seed = Annotated[
+    int,
+    BeforeValidator(parse_number),
+    Field(ge=0, le=MAX_SEED),
+    Option(
+        "Random seed.",
+        more="The same seed gives the same weights on the same machine: bit by bit on a CPU, up to the rounding of "
+        "sums on an accelerator.",
+    ),
+]
+MaxLength = Annotated[
+    int,
+    BeforeValidator(parse_number),
+    Field(ge=8),
+    Option(
+        "Maximum tokens per text.",
+        DATA,
+        more="Longer documents are split. Virtual tokens that a method adds are not counted.",
+    ),
+]
+BatchSize = Annotated[Count, Option("Texts per optimizer step.", more="A step accumulates micro-batches as needed.")]
+WeightDecay = Annotated[NonNegative, Option("AdamW weight decay, applied to matrices only.")]
+Warmup = Annotated[Share, Option("Share of the training over which the learning rate rises.")]
+Out = Annotated[str | Path, Option("Output directory.", OUTPUT, study=False, recorded=False)]
+KeepSteps = Annotated[
+    Steps,
+    BeforeValidator(read_steps),
+    Option(
+        "Optimizer steps after which a copy of the model is kept, such as 1000,2000; 0 is the start.",
+        OUTPUT,
+        more="The copies are written to ``out/step-000100`` and so on.",
+        many=True,
+        study=False,
+        recorded=False,
+    ),
+]
+Overwrite = Annotated[
+    bool,
+    Option("Replace the result of a different configuration in the output directory.", OUTPUT, recorded=False),
+]
+ReportTo = Annotated[
+    str | Sequence[str] | None,
+    Option(
+        "Experiment tracker, such as tensorboard or wandb.",
+        OUTPUT,
+        more="It receives what is written to ``log.jsonl``; see :func:`acclimate.training.callbacks.check_trackers`.",
+        many=True,
+        recorded=False,
+    ),
+]
+Progress = Annotated[bool, Option("Show progress bars.", OUTPUT, cli=False, study=False, recorded=False)]
+Precision = Annotated[
+    PrecisionName,
+    Option(
+        "Number format of the forward pass; auto is bf16 where the hardware supports it, else fp32.",
+        more="Weights stay in fp32.",
+    ),
+]
+
+
+@options
+class TrainingOptions:
+    """Options that every training on text has."""
+
+    _: KW_ONLY
+    steps: Annotated[
+        Count | None,
+        Option(
+            "Optimizer steps to train for.",
+            more="Give at most one of ``steps``, ``epochs``, ``tokens`` and ``max_minutes``.",
+            recorded=False,
+        ),
+    ] = None
+    epochs: Annotated[
+        Positive | None,
+        Option("Passes over the corpus.", default="1; 100 over the text of a task", recorded=False),
+    ] = None
+    tokens: Annotated[Count | None, Option("Tokens to train on.", recorded=False)] = None
+    max_minutes: Annotated[
+        Positive | None,
+        Option(
+            "Minutes to train for.",
+            more="The learning rate decays with time. Such a run is not exactly repeatable.",
+            recorded=False,
+        ),
+    ] = None
+    seed: Seed = 0
+    max_length: MaxLength = 128
+    batch_size: BatchSize = 64
+    mask_rate: Annotated[Number, Field(gt=0, lt=1), Option("Share of tokens to predict.", METHOD)] = MASK_RATE
+    masking: Annotated[
+        str | Strategy | None,
+        Option(
+            "Masking strategy, such as whole-word; see docs/masking.md.",
+            METHOD,
+            default="random",
+            more="A name, or a strategy with its parameters and its own rate.",
+        ),
+    ] = None
+    masking_settings: Annotated[
+        dict[str, Any] | None,
+        Option(
+            "Parameter of the masking strategy, such as lexicon=words.txt.",
+            METHOD,
+            more="For a strategy that is given by name.",
+            flag="--masking-set",
+            recorded=False,
+        ),
+    ] = None
+    weight_decay: WeightDecay = 0.0
+    warmup: Warmup = 0.1
+    dropout: Annotated[
+        Share | None,
+        Option(
+            "Dropout probability during training.",
+            MODEL,
+            default="that of the model's configuration",
+            more="The saved model keeps its own configuration. ALBERT and ModernBERT have no dropout by default; "
+            "methods that compare two dropout masks of a text, such as ``dga`` and ``mlm-simcse``, need it (usually "
+            "0.1).",
+        ),
+    ] = None
+    precision: Precision = "auto"
+    layout: Annotated[
+        Layout,
+        Option(
+            "One text per row, or several that do not attend to each other.",
+        ),
+    ] = "padded"
+    text_column: Annotated[
+        str, Option("Column or key that holds the text in tables and JSON lines.", DATA, recorded=False)
+    ] = "text"
+    heldout: Annotated[
+        TextInput | None,
+        Option(
+            "Text to measure the loss on during training: file, folder, glob or hf:NAME.",
+            DATA,
+            more="Every loss term is measured without dropout, always under the same masks, which come from "
+            "``masking`` for all methods. The values are written to ``log.jsonl``. Each measurement costs about a "
+            "third of the time that training on this text would take.",
+            many=True,
+            study=False,
+        ),
+    ] = None
+    heldout_every: Annotated[
+        Count | None,
+        Option(
+            "Optimizer steps between measurements of the held-out loss.",
+            default="50",
+            more="It is also measured at the start and at the end.",
+            recorded=False,
+        ),
+    ] = None
+    save_every: Annotated[
+        Count | None,
+        Option("Optimizer steps between checkpoints.", OUTPUT, default="every 5 minutes", recorded=False),
+    ] = None
+    keep_steps: KeepSteps = ()
+    overwrite: Overwrite = False
+    progress: Progress = True
+    report_to: ReportTo = None
+
+    @model_validator(mode="after")
+    def check_budget(self) -> Any:
+        """Check that at most one budget is given."""
+        given = [name for name in BUDGETS if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"Give one of {', '.join(BUDGETS[:-1])} and {BUDGETS[-1]}, not {' and '.join(given)}")
+        return self
+
+
+@options
+class AdaptOptions(TrainingOptions):
+    """Options of :func:`acclimate.adapt`."""
+
+    model: Annotated[
+        str | Path | Callable[[], Path],
+        Option(
+            "Model folder or name on the Hugging Face Hub.",
+            MODEL,
+            more="A function that makes the folder is called after all other checks. A missing masked-LM head is "
+            "trained first.",
+            study=False,
+        ),
+    ]
+    corpus: Annotated[
+        TextInput | None,
+        Option(
+            "Domain text: file, folder, glob or hf:NAME.",
+            DATA,
+            default="the train split of the task",
+            more="Or a :class:`acclimate.corpus.Corpus`.",
+            many=True,
+            study=False,
+        ),
+    ] = None
+    method: Annotated[
+        str | MethodLike,
+        Option("Method of adaptation; `acclimate methods` lists them.", METHOD, study=False),
+    ] = "mlm"
+    out: Out = "adapted"
+    _: KW_ONLY
+    task: Annotated[
+        Any,
+        Option(
+            "Folder of a labelled task, for methods that use one; only its train split is read.", DATA, study=False
+        ),
+    ] = None
+    learning_rate: Annotated[
+        Positive | None,
+        Option(
+            "Peak learning rate.",
+            default="the method's, usually 1e-4",
+            more="It is reached after the warm-up and then falls linearly to zero.",
+        ),
+    ] = None
+    settings: Annotated[
+        dict[str, Any] | None,
+        Option(
+            "Parameter of the method, such as contrast_weight=0.5.",
+            METHOD,
+            more="For a method that is given by name.",
+            flag="--set",
+            study=False,
+        ),
+    ] = None
+    head_tokens: Annotated[Count, Option("Tokens for training a missing masked-LM head.", MODEL)] = HEAD_TOKENS
+
+
+@options
+class PretrainOptions(TrainingOptions):
+    """Options of :func:`acclimate.pretrain`."""
+
+    corpus: Annotated[
+        TextInput,
+        Option(
+            "Training text: file, folder, glob or hf:NAME.",
+            DATA,
+            more="Or a :class:`acclimate.corpus.Corpus`.",
+            many=True,
+        ),
+    ]
+    out: Out = "pretrained"
+    _: KW_ONLY
+    architecture: Annotated[
+        str | Path,
+        Option(
+            "Architecture, such as bert or roberta, or a Hugging Face configuration: folder, JSON file or name.",
+            MODEL,
+            more="See :data:`acclimate.training.pretrain.ARCHITECTURES`.",
+        ),
+    ] = "bert"
+    size: Annotated[
+        str | None,
+        Option(
+            "Model size: tiny, mini, small, medium (Turc et al., 2019) or base.",
+            MODEL,
+            default="that of the configuration",
+        ),
+    ] = None
+    changes: Annotated[
+        dict[str, Any] | None,
+        Option("Setting of the model configuration, such as num_hidden_layers=6.", MODEL, flag="--set"),
+    ] = None
+    tokenizer: Annotated[
+        str | Path | None,
+        Option(
+            "Tokenizer: a folder or model, or the kind to train: wordpiece or byte-bpe.",
+            MODEL,
+            default="the kind that the architecture usually has",
+        ),
+    ] = None
+    vocab_size: Annotated[
+        int | None,
+        BeforeValidator(parse_number),
+        Option(
+            "Vocabulary size of a trained tokenizer.",
+            MODEL,
+            default="at most 30,000",
+        ),
+    ] = None
+    lowercase: Annotated[
+        bool | None,
+        Option("Whether a trained tokenizer ignores case.", MODEL, default="only for WordPiece", negated="--cased"),
+    ] = None
+    tokenizer_characters: Annotated[
+        Count, Option("Maximum characters of the sample that a tokenizer is trained on.", MODEL)
+    ] = SAMPLE_CHARACTERS
+    epochs: Annotated[Positive | None, Option("Passes over the corpus.", default="1", recorded=False)] = None
+    max_length: MaxLength = 256
+    batch_size: BatchSize = 256
+    learning_rate: Annotated[
+        Positive,
+        Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero."),
+    ] = 1e-4
+    weight_decay: WeightDecay = 0.01
+    warmup: Warmup = 0.01

@@ -1,0 +1,1 @@
+"""Planning an adaptation: advice from measurements, and the cost of task-guided pre-training."""

@@ -1,0 +1,155 @@
+"""Formatting of names and numbers, and the cells of tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from acclimate.results import StudyResults
+from acclimate.rows import AdaptationRow, DistillationRow, DriftRow, Interval, LossRow, MetricSummary, TaskScores
+
+METRIC_NAMES = {
+    "macro_f1": "macro-F1",
+    "micro_f1": "micro-F1",
+    "positive_micro_f1": "micro-F1 of the positive classes",
+    "document_f1": "document F1",
+    "f1": "F1",
+    "mrr": "MRR",
+}
+VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
+LOSS_VERDICTS = {"win": "loss", "loss": "win", "tie": "tie"}
+"""Verdict on a model from the verdict on its loss, where an increase is a regression."""
+LOSS_NAME = "masked-LM loss"
+LOSS_UNIT = "nats per masked token"
+Row = TaskScores | LossRow | DriftRow | AdaptationRow | DistillationRow
+
+
+def metric_name(metric: str) -> str:
+    """Return the display name of a metric."""
+    return METRIC_NAMES.get(metric, metric.replace("_", " "))
+
+
+def signed(value: float, digits: int = 1) -> str:
+    """Format with an explicit sign and a Unicode minus; zero after rounding has no sign."""
+    text = f"{value:+.{digits}f}".replace("-", "−")
+    return text[1:] if not text.strip("+−0.") else text
+
+
+def plain(value: float, digits: int = 1) -> str:
+    """Format with a Unicode minus; zero after rounding has no sign."""
+    text = f"{value:.{digits}f}".replace("-", "−")
+    return text.lstrip("−") if not text.strip("−0.") else text
+
+
+def p_text(p: float) -> str:
+    """Format a p-value as ``p = 0.03`` or ``p < 0.001``."""
+    return "p < 0.001" if p < 0.001 else f"p = {p:.3f}" if p < 0.1 else f"p = {p:.2f}"
+
+
+def interval_text(interval: Interval, scale: float = 1.0, digits: int = 1) -> str:
+    """Format the ends of an interval."""
+    return f"{signed(scale * interval.low, digits)} to {signed(scale * interval.high, digits)}"
+
+
+def bracket_text(interval: Interval, scale: float = 1.0, digits: int = 1) -> str:
+    """Format a difference with its interval in brackets."""
+    low, high = (signed(scale * end, digits) for end in (interval.low, interval.high))
+    return f"{signed(scale * interval.difference, digits)} [{low}, {high}]"
+
+
+def joined(parts: Sequence[str], last: str = "and") -> str:
+    """Join with commas, and with a conjunction before the last part."""
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}" if parts else ""
+
+
+def place_name(results: StudyResults, model: str | None, domain: str | None, task: str | None = None) -> str:
+    """Name a model, domain and task, omitting those that are the same in the whole study."""
+    parts = []
+    if len(results.models) > 1:
+        parts.append(model or "")
+    if len(results.domains) > 1 or not task:
+        parts.append(domain or "")
+    if task and task != domain:
+        parts.append(task)
+    return " · ".join(parts) or domain or ""
+
+
+def row_place(results: StudyResults, row: Row) -> str:
+    """Name the model, domain and task of a row: see :func:`place_name`."""
+    return place_name(results, row.model, row.domain, row.task)
+
+
+def method_name(row: Row) -> str:
+    """Name the method of an adaptation, with the task if it was adapted for that task alone."""
+    return f"{row.method}, {row.task}" if row.task else row.method
+
+
+@dataclass
+class Entry:
+    """A table cell.
+
+    Attributes:
+        text: Displayed text.
+        value: Sort key; None sorts by the text.
+        mark: ``"win"``, ``"loss"``, ``"tie"`` or empty.
+    """
+
+    text: str
+    value: float | None = None
+    mark: str = ""
+
+
+@dataclass
+class Table:
+    """A table.
+
+    Attributes:
+        title: Heading.
+        note: Explanation below the heading.
+        columns: Column names.
+        numeric: For each column, whether it holds numbers.
+        rows: Cells.
+    """
+
+    title: str
+    note: str
+    columns: list[str]
+    numeric: list[bool]
+    rows: list[list[Entry]] = field(default_factory=list)
+
+
+DASH = Entry("–")
+"""The cell of a missing value."""
+
+
+def number_entry(value: float | None, digits: int = 1, scale: float = 1.0) -> Entry:
+    """Format a number times ``scale``; the cell sorts by the number itself."""
+    return DASH if value is None else Entry(plain(scale * value, digits), value)
+
+
+def signed_entry(value: float | None, digits: int = 1, scale: float = 1.0) -> Entry:
+    """Format a number times ``scale`` with its sign; the cell sorts by the number itself."""
+    return DASH if value is None else Entry(signed(scale * value, digits), value)
+
+
+def count_entry(value: int) -> Entry:
+    """Format a count with thousands separators."""
+    return Entry(f"{value:,}", value)
+
+
+def mean_entry(score: MetricSummary | None) -> Entry:
+    """Format the mean ± standard deviation over seeds in percent."""
+    if score is None:
+        return DASH
+    spread = "" if score.sd is None else f" ± {100 * score.sd:.1f}"
+    return Entry(f"{100 * score.mean:.1f}{spread}", score.mean)
+
+
+def p_entry(value: float | None) -> Entry:
+    """Format a p-value."""
+    return DASH if value is None else Entry("< 0.001" if value < 0.001 else f"{value:.3f}", value)
+
+
+def minutes_entry(value: float | None) -> Entry:
+    """Format minutes."""
+    return DASH if value is None else Entry(plain(value, 1 if value >= 1 else 2), value)

@@ -1,0 +1,386 @@
+"""The results of a study in words: a headline, a line per comparison, and caveats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from acclimate.report.formatting import (
+    LOSS_NAME,
+    VERDICTS,
+    interval_text,
+    joined,
+    method_name,
+    metric_name,
+    p_text,
+    place_name,
+    plain,
+    row_place,
+    signed,
+)
+from acclimate.results import StudyResults
+from acclimate.rows import Comparison, ContaminatedTexts, LossRow, ScoreRow, TaskScores
+
+NO_DIFFERENCE = "made no difference that these data can show"
+HEADLINE_VERDICTS = {**VERDICTS, "tie": NO_DIFFERENCE}
+MAX_METHODS = 5
+"""Maximum number of methods that the headline describes one by one. Of more it names the best and the worst."""
+
+
+@dataclass
+class Line:
+    """A sentence on one method.
+
+    Attributes:
+        verdict: ``"win"``, ``"loss"`` or ``"tie"``.
+        method: Label of the method, which determines its colour.
+        name: Displayed name of the method.
+        text: The sentence; the part before the colon is the verdict in words.
+    """
+
+    verdict: str
+    method: str
+    name: str
+    text: str
+
+
+@dataclass
+class Place:
+    """The lines of one task or text."""
+
+    name: str
+    lines: list[Line]
+
+
+@dataclass
+class Summary:
+    """The results of a study in words.
+
+    Attributes:
+        headline: One or a few sentences.
+        places: The comparisons, by task or text.
+        details: Held-out losses by text, where they would be too long for ``places``.
+        caveats: What to know before relying on the results.
+    """
+
+    headline: str
+    places: list[Place]
+    details: list[Place]
+    caveats: list[str]
+
+
+def summarize(results: StudyResults) -> Summary:
+    """Describe the results of a study in words."""
+    results = StudyResults.from_dict(results)
+    compared = [row for row in results.scores if row.comparison]
+    single = _is_single(results)
+    tasks: dict[str, list[Line]] = {}
+    texts: dict[str, list[Line]] = {}
+    for model in results.models:
+        for domain in results.domains:
+            for row in compared:
+                if (row.model, row.domain) == (model, domain):
+                    tasks.setdefault(row_place(results, row), []).append(_score_line(row, results.baseline))
+            for loss in results.losses:
+                if (loss.model, loss.domain) == (model, domain) and loss.difference:
+                    texts.setdefault(_text_name(results, loss), []).append(_loss_line(loss))
+    return Summary(
+        headline=_headline(results, compared),
+        places=_places({**tasks, **texts} if single or not tasks else tasks),
+        details=[] if single or not tasks else _places(texts),
+        caveats=caveats(results, compared),
+    )
+
+
+def _is_single(results: StudyResults) -> bool:
+    return len(results.models) == 1 and len(results.domains) == 1
+
+
+def _places(lines: dict[str, list[Line]]) -> list[Place]:
+    return [Place(name, some) for name, some in lines.items()]
+
+
+def _text_name(results: StudyResults, row: LossRow) -> str:
+    name = "general text (forgetting)" if row.text == "general" else "held-out domain text"
+    if _is_single(results):
+        return name[0].upper() + name[1:]
+    return f"{place_name(results, row.model, row.domain)} · {name}"
+
+
+def _score_line(row: ScoreRow, baseline: str) -> Line:
+    entry = _comparison(row)
+    change = (
+        f"{metric_name(row.metric)} {plain(100 * entry.before)} → {plain(100 * entry.after)}, "
+        f"{signed(100 * entry.difference)} percentage points against the baseline ({baseline})"
+    )
+    interval = f"95 % interval {interval_text(entry, 100)}, {p_text(entry.p)}"
+    text = f"{HEADLINE_VERDICTS[entry.verdict]}: {change} ({interval})."
+    if _lost_by_correction(entry):
+        text += f" Not significant after correction for all comparisons of the study ({p_text(_corrected_p(entry))})."
+    return Line(entry.verdict, row.method, row.method, text)
+
+
+def _loss_line(row: LossRow) -> Line:
+    entry = row.difference
+    assert entry is not None and row.before is not None
+    percent = f", {signed(row.percent)} %" if row.percent is not None else ""
+    interval = f"95 % interval {interval_text(entry, 1, 3)}"
+    change = (
+        f"{LOSS_NAME} {plain(row.before, 3)} → {plain(row.nats, 3)} nats "
+        f"({signed(entry.difference, 3)}{percent}; {interval})"
+    )
+    general = row.text == "general"
+    if entry.verdict == "tie":
+        verdict, word = "tie", "no change that these texts can show"
+    elif entry.difference > 0:  # an increase of the loss is a regression
+        verdict, word = "loss", "forgetting" if general else "worse on the domain"
+    else:
+        verdict, word = "win", "better on general text as well" if general else "better on the domain"
+    return Line(verdict, row.method, method_name(row), f"{word}: {change}.")
+
+
+def _headline(results: StudyResults, compared: list[ScoreRow]) -> str:
+    sentences = []
+    methods = [method.label for method in results.methods]
+    places = {row_place(results, row) for row in compared}
+    if compared:
+        rows = {method: [row for row in compared if row.method == method] for method in methods}
+        rows = {method: own for method, own in rows.items() if own}
+        where = f"On {next(iter(places))}, " if len(places) == 1 else ""
+        if len(rows) > MAX_METHODS:
+            sentences.append(f"{where or 'Overall, '}{_describe_many(rows, len(places))}")
+        else:
+            words = [f"{method} {_describe_method(own, len(places))}" for method, own in rows.items()]
+            sentences.append(f"{where}{joined(words)}.")
+    elif results.scores:
+        why = "only one method has scores"
+        if len({row.method for row in results.scores}) > 1:
+            why = f"the baseline, {results.baseline}, has no scores"
+        sentences.append(f"There is nothing to compare: {why}.")
+    general = [row for row in results.losses if row.text == "general" and row.difference]
+    if not compared:
+        domain = [row for row in results.losses if row.text == "domain" and row.difference]
+        sentences += _describe_losses(domain, methods, f"On held-out domain text the {LOSS_NAME} changed by")
+    sentences += _describe_losses(general, methods, f"On general text the {LOSS_NAME} changed by")
+    sentences += _describe_other_tasks(results, methods)
+    if results.losses and not general:
+        measured = any(row.text == "general" for row in results.losses)
+        why = "was not measured"
+        if measured:
+            why = "is unknown: the base model has no loss, or there are fewer than two documents"
+        sentences.append(f"Forgetting of general text {why}.")
+    return " ".join(sentences) or "No job of this study has a result."
+
+
+def _describe_method(rows: Sequence[TaskScores], places: int) -> str:
+    """Describe where one method helped and where it hurt."""
+    entries = [_comparison(row) for row in rows]
+    if places == 1 and len(rows) == 1:
+        (entry,) = entries
+        doubt = ", but not significantly after correction for all comparisons" if _lost_by_correction(entry) else ""
+        points = f"{signed(100 * entry.difference)} percentage points of {metric_name(rows[0].metric)}"
+        return f"{HEADLINE_VERDICTS[entry.verdict]}{doubt} ({points}, {interval_text(entry, 100)})"
+    unit = "comparisons" if len({row.model for row in rows}) > 1 else "tasks"
+    counts = [f"{word} on {count} of {len(rows)} {unit}{left}" for word, count, left in _verdict_counts(entries)]
+    return f"{joined(counts)} (mean {signed(_mean_points(rows))} percentage points)"
+
+
+def _verdict_counts(entries: list[Comparison]) -> list[tuple[str, int, str]]:
+    """Return each verdict in words, its count, and a note on how many remain after correction."""
+    found = []
+    for verdict, word in HEADLINE_VERDICTS.items():
+        lost = [_lost_by_correction(entry) for entry in entries if entry.verdict == verdict]
+        remaining = lost.count(False)
+        note = f" ({remaining or 'none'} after correction for all comparisons)" if any(lost) else ""
+        if lost:
+            found.append((word, len(lost), note))
+    return found
+
+
+def _describe_many(rows: dict[str, list[ScoreRow]], places: int) -> str:
+    """Describe many methods by the number of wins and losses, and by the best and the worst on average."""
+    entries = [_comparison(row) for own in rows.values() for row in own]
+    counts = [f"{count} {word}{left}" for word, count, left in _verdict_counts(entries)]
+    unit = "methods" if len(entries) == len(rows) else f"comparisons of {len(rows)} methods"
+    best, worst = (pick(rows, key=lambda method: _mean_points(rows[method])) for pick in (max, min))
+    ends = [f"{end}: {method} {_describe_method(rows[method], places)}" for end, method in
+            (("best", best), ("worst", worst))]  # fmt: skip
+    return f"of {len(entries)} {unit}, {joined(counts)}. On average {'; '.join(ends)}."
+
+
+def _comparison(row: TaskScores) -> Comparison:
+    entry = row.comparison
+    assert entry is not None
+    return entry
+
+
+def _mean_points(rows: Sequence[TaskScores]) -> float:
+    """Return the mean difference in percentage points."""
+    return sum(100 * _comparison(row).difference for row in rows) / len(rows)
+
+
+def _corrected_p(entry: Comparison) -> float:
+    return entry.p if entry.p_holm is None else entry.p_holm
+
+
+def _lost_by_correction(entry: Comparison) -> bool:
+    """Return whether a significant difference is no longer significant after Holm's correction."""
+    return entry.verdict != "tie" and _corrected_p(entry) >= 0.05
+
+
+def _describe_losses(rows: list[LossRow], methods: list[str], start: str) -> list[str]:
+    """Describe the mean change of the loss for each method."""
+    words = {}
+    for method in methods:
+        own = [row for row in rows if row.method == method]
+        differences = [row.difference for row in own if row.difference]
+        if differences:
+            nats = sum(entry.difference for entry in differences) / len(own)
+            percent = sum(row.percent or 0.0 for row in own) / len(own)
+            interval = f"; {interval_text(differences[0], 1, 3)}" if len(own) == 1 else ""
+            words[f"{signed(nats, 3)} nats ({signed(percent)} %{interval}) with {method}"] = nats
+    return [f"{start} {_all_or_extremes(words, 'between {} and {}')}."] if words else []
+
+
+def _all_or_extremes(words: dict[str, float], template: str) -> str:
+    """Join a few texts; of many, insert those with the lowest and the highest value into ``template``."""
+    if len(words) <= MAX_METHODS:
+        return joined(list(words))
+    return template.format(min(words, key=words.__getitem__), max(words, key=words.__getitem__))
+
+
+def _describe_other_tasks(results: StudyResults, methods: list[str]) -> list[str]:
+    """Describe forgetting on tasks of other domains in one sentence, if it was measured."""
+    words = {}
+    for method in methods:
+        rows = [row for row in results.forgetting if row.method == method and row.comparison]
+        if rows:
+            hurt = sum(_comparison(row).verdict == "loss" for row in rows)
+            mean = _mean_points(rows)
+            words[f"{method} hurt on {hurt} of {len(rows)} (mean {signed(mean)} percentage points)"] = mean
+    text = _all_or_extremes(words, "the worst and the best methods on average: {} and {}")
+    return [f"On tasks of other domains, {text}."] if words else []
+
+
+def caveats(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
+    """Return what to know before relying on the results, one or two sentences each.
+
+    Args:
+        results: Results of the study.
+        compared: The score rows that were compared with the baseline.
+    """
+    found = []
+    if results.failures:
+        count = len(results.failures)
+        found.append(f"{count} {'job has' if count == 1 else 'jobs have'} no result; see the end of the report.")
+    found += _collapsed_models(results) + _mixed_precision(results) + _unreadable_records(results)
+    found += _contaminated_corpora(results) + _contaminated_train_splits(results)
+    if results.unchecked:
+        found.append(
+            f"{joined(results.unchecked)} {'was' if len(results.unchecked) == 1 else 'were'} not searched for dev and "
+            "test texts of the tasks; run the same command without '--report-only' to search."
+        )
+    if compared:
+        seeds = min(len(row.difference.seeds) for row in compared if row.difference)
+        if seeds == 1:
+            found.append(
+                "Only one seed: the intervals include the variance between test items but not between training runs, "
+                "so they are too narrow. Run at least three seeds."
+            )
+        elif seeds == 2:
+            found.append("Two seeds give an unreliable estimate of the variance between training runs.")
+        if results.shared_adaptation:
+            found.append(
+                "Each method was adapted once for all fine-tuning seeds, so the intervals do not include the variance "
+                "between adaptations. Set adapt_seeds to include it."
+            )
+        if len(compared) > 1:
+            found.append(
+                f"{len(compared)} comparisons were made. Without any true difference, about one in twenty is "
+                "significant by chance; p (Holm) corrects for that."
+            )
+    return found
+
+
+def _mixed_precision(results: StudyResults) -> list[str]:
+    """Warn of tasks whose models were trained in different precisions, across methods or seeds."""
+    places: dict[str, dict[str, list[str]]] = {}
+    for row in results.scores:
+        place = places.setdefault(row_place(results, row), {})
+        if row.precisions:
+            place.setdefault(" and ".join(row.precisions), []).append(row.method)
+    mixed = []
+    for name, found in places.items():
+        if len(found) > 1 or any(" and " in precisions for precisions in found):
+            parts = (f"{precision}: {joined(methods)}" for precision, methods in found.items())
+            mixed.append(f"{name} ({'; '.join(parts)})")
+    if not mixed:
+        return []
+    return [
+        f"Models of the same task were trained in different precisions: {', '.join(mixed)}. Differences between them "
+        "may be numerical. 'precision: auto', the default, chooses the fastest on each machine; set 'fp32' or 'bf16'."
+    ]
+
+
+def _unreadable_records(results: StudyResults) -> list[str]:
+    """Warn of training text with unreadable records."""
+    found = {}
+    for run in results.adaptations:
+        if broken := run.broken:
+            text = f"the text of {run.domain}" if run.domain else "the text"
+            found[broken.first] = (
+                f"{broken.records:,} records of {text} could not be read and were skipped "
+                f"({broken.documents:,} documents were read); the first: {broken.first}."
+            )
+    return list(found.values())
+
+
+def _contaminated_corpora(results: StudyResults) -> list[str]:
+    """Warn of adaptation corpora that contain dev or test texts."""
+    found = []
+    for corpus in results.contamination:
+        parts = [_found_texts(row) for row in corpus.texts if row.found]
+        if parts and corpus.train_of is None and not corpus.removed:
+            found.append(
+                f"The adaptation text of {corpus.domain} contains {joined(parts)}, without labels. Gains may come "
+                "from having seen these texts; 'leakage: remove' excludes the documents."
+            )
+    return found
+
+
+def _found_texts(row: ContaminatedTexts) -> str:
+    return f"{row.found:,} of the {row.texts:,} {row.split} texts of {row.task}"
+
+
+def _contaminated_train_splits(results: StudyResults) -> list[str]:
+    """Warn of train splits that contain dev or test texts."""
+    parts = []
+    for split in results.contamination:
+        for row in split.texts if split.train_of is not None else []:
+            if row.found:
+                where = "" if split.train_of == row.task else f" (in {split.train_of}, which is trained on before)"
+                parts.append(f"{_found_texts(row)}{where}")
+    if not parts:
+        return []
+    return [
+        f"Train splits contain {joined(parts)}. All methods train on the same texts with a label, so scores on them "
+        "do not measure generalisation. They were not removed: train splits are used unchanged."
+    ]
+
+
+def _collapsed_models(results: StudyResults) -> list[str]:
+    """Warn of models that predict the same answer for almost all test items of a task."""
+    found: dict[str, list[str]] = {}
+    for row in [*results.scores, *results.forgetting]:
+        if row.collapsed:
+            seeds = len(row.seeds)
+            where = "" if row.collapsed == seeds else f" in {row.collapsed} of {seeds} seeds"
+            found.setdefault(row_place(results, row), []).append(row.method + where)
+    if not found:
+        return []
+    places = "; ".join(f"{place} ({joined(methods)})" for place, methods in found.items())
+    return [
+        f"These models predict the same answer for almost all test items: {places}. They did not learn the task, so "
+        "their scores say nothing about adaptation. Train longer, with another learning rate or with more examples; "
+        "'search' tunes this on dev."
+    ]

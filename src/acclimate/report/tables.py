@@ -1,0 +1,336 @@
+"""The tables of results, shown in the HTML report and in Markdown."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from acclimate.report.formatting import (
+    DASH,
+    LOSS_NAME,
+    LOSS_UNIT,
+    LOSS_VERDICTS,
+    VERDICTS,
+    Entry,
+    Table,
+    count_entry,
+    interval_text,
+    mean_entry,
+    method_name,
+    metric_name,
+    number_entry,
+    p_entry,
+    plain,
+    signed,
+    signed_entry,
+)
+from acclimate.report.timing import adaptation_runs, preparation_time, score_time
+from acclimate.results import Section, StudyResults
+from acclimate.rows import Comparison, ContaminatedTexts, ScoreRow
+
+MATCHES = ("exact", "near", "contained")
+
+
+def tables(results: StudyResults) -> list[Table]:
+    """Return the tables of a study that have rows."""
+    results = StudyResults.from_dict(results)
+    every = [win_counts(results), scores(results), losses(results), forgetting(results), drift(results)]
+    every += [corpus_contamination(results), train_contamination(results)]
+    every += [score_time(results), adaptation_runs(results), preparation_time(results)]
+    every += [distillations(results), *map(_section_table, results.sections), searches(results)]
+    return [_without_constant_columns(table) for table in every if table.rows]
+
+
+def win_counts(results: StudyResults) -> Table:
+    """Return wins, ties and losses over tasks; no rows for a study of one task."""
+    names = ["model", "method", "tasks", "helped", "no difference shown", "hurt", "helped (Holm)", "hurt (Holm)"]
+    note = (
+        f"Number of tasks on which the 95 % interval of the difference to the baseline ({results.baseline}) lies "
+        "above zero, includes zero, or lies below zero; then the number of wins and losses after Holm's correction "
+        "for all comparisons of the study. Mean: mean difference over tasks in percentage points, each task in its "
+        "primary metric and with equal weight."
+    )
+    table = Table("Wins, ties and losses over tasks", note, [*names, "mean"], [False] * 2 + [True] * 7)
+    if max((row.tasks for row in results.win_counts), default=0) > 1:
+        for row in results.win_counts:
+            counts = [row.tasks, row.win, row.tie, row.loss, row.win_holm, row.loss_holm]
+            mean = signed_entry(row.mean, scale=100)
+            table.rows.append([Entry(row.model), Entry(row.method), *map(count_entry, counts), mean])
+    return table
+
+
+def scores(results: StudyResults) -> Table:
+    """Return the scores on end tasks with the comparisons with the baseline."""
+    metrics = list(dict.fromkeys(metric for row in results.scores for metric in row.metrics))
+    calibrated = any("ece" in row.summaries for row in results.scores)
+    primary = metric_name(metrics[0]) if metrics else ""
+    names = ["model", "domain", "task", "method", primary]
+    names += ["difference", "95 % interval", "verdict", "p", "p (Holm)", *map(metric_name, metrics[1:])]
+    names += ["p (t-test)", "p (these models)", *(["ECE"] if calibrated else [])]
+    note = (
+        f"Scores: mean ± standard deviation over seeds, in percent. Difference: to the baseline ({results.baseline}), "
+        f"paired by seed and test item, in percentage points of the primary metric of the task ({primary} unless "
+        "stated otherwise). Interval and p: bootstrap over test items combined with the variance over seeds. p "
+        "(Holm): corrected for all comparisons of the study. p (t-test): paired t-test over seeds, which ignores the "
+        "variance between test items. p (these models): permutation of test items, which ignores the variance between "
+        "seeds."
+    )
+    if calibrated:
+        bins = sorted(
+            {round(1 / (entry.high - entry.low)) for row in results.scores for entry in row.reliability or []}
+        )
+        over = f" with {' or '.join(map(str, bins))} bins of equal width" if bins else ""
+        note += f" ECE: expected calibration error{over}, in percentage points; lower is better."
+    numeric = [name not in ("model", "domain", "task", "method", "verdict") for name in names]
+    table = Table("Scores on end tasks", note, names, numeric)
+    for row in results.scores:
+        summaries = row.summaries
+        cells = [Entry(row.model), Entry(row.domain), Entry(row.task), Entry(row.method)]
+        cells.append(mean_entry(summaries.get(metrics[0])))
+        cells += _comparison_cells(results, row, metrics[0])
+        cells += [mean_entry(summaries.get(metric)) for metric in metrics[1:]]
+        entry = row.comparison
+        cells += [p_entry(entry.p_t), p_entry(entry.p_models)] if entry else [DASH, DASH]
+        table.rows.append(cells + ([mean_entry(summaries.get("ece"))] if calibrated else []))
+    return table
+
+
+def _comparison_cells(results: StudyResults, row: ScoreRow, default_metric: str) -> list[Entry]:
+    """Return difference, interval, verdict and p-values of a row of scores."""
+    entry = row.comparison
+    if entry is None:
+        return [DASH, DASH, Entry("baseline") if row.method == results.baseline else DASH, DASH, DASH]
+    unit = "" if row.metric == default_metric else f" ({metric_name(row.metric)})"
+    return [
+        Entry(signed(100 * entry.difference) + unit, entry.difference),
+        *_interval_cells(entry),
+        p_entry(entry.p),
+        p_entry(entry.p_holm),
+    ]
+
+
+def _interval_cells(entry: Comparison) -> list[Entry]:
+    return [Entry(interval_text(entry, 100), entry.low), Entry(VERDICTS[entry.verdict], None, entry.verdict)]
+
+
+def losses(results: StudyResults) -> Table:
+    """Return the held-out loss on domain and general text, before and after adaptation."""
+    names = ["model", "domain", "text", "method", "before", "after", "change", "95 % interval", "%", "verdict"]
+    note = (
+        f"{LOSS_NAME[0].upper()}{LOSS_NAME[1:]} in {LOSS_UNIT}, with 15 % of the tokens masked, the same for all "
+        "methods of a model; lower is better. An increase on general text is forgetting. Interval: paired bootstrap "
+        "over documents."
+    )
+    numeric = [False] * 4 + [True] * 5 + [False]
+    per_byte = any(row.bits_per_byte is not None for row in results.losses)
+    if per_byte:
+        names += ["bits per byte: before", "after"]
+        numeric += [True, True]
+        note += (
+            " Bits per byte: the same loss, extrapolated to all tokens read and divided by their UTF-8 bytes, which "
+            "is comparable across vocabularies; a pseudo-measure, since each token is predicted from both sides."
+        )
+    table = Table("Held-out loss and forgetting", note, names, numeric)
+    for row in results.losses:
+        cells = [Entry(row.model), Entry(row.domain)]
+        cells += [Entry("domain, held out" if row.text == "domain" else "general"), Entry(method_name(row))]
+        after = number_entry(row.nats, 3)
+        if entry := row.difference:
+            mark = LOSS_VERDICTS[entry.verdict]
+            cells += [
+                number_entry(row.before, 3),
+                after,
+                signed_entry(entry.difference, 3),
+                Entry(interval_text(entry, 1, 3), entry.low),
+                signed_entry(row.percent),
+                Entry({"win": "lower", "loss": "higher", "tie": "no change shown"}[mark], None, mark),
+            ]
+        else:
+            cells += [DASH, after, *[DASH] * 4]
+        if per_byte:
+            cells += [number_entry(row.bits_per_byte_before, 3), number_entry(row.bits_per_byte, 3)]
+        table.rows.append(cells)
+    return table
+
+
+def forgetting(results: StudyResults) -> Table:
+    """Return the scores of adapted models on end tasks of other domains, compared with the base model."""
+    names = ["model", "domain", "method", "other task", "metric", "before", "after", "difference", "95 % interval"]
+    note = (
+        "End tasks of other domains, fine-tuned from the base model (before) and from each adapted model (after): "
+        "mean ± standard deviation over seeds, in percent. Difference and interval as in the scores; p (Holm) is "
+        "corrected for the comparisons of this table alone. “No difference shown” does not prove that nothing was "
+        "forgotten: the interval shows how much could have been."
+    )
+    numeric = [False] * 5 + [True] * 4 + [False, True]
+    table = Table("Forgetting on other tasks", note, [*names, "verdict", "p (Holm)"], numeric)
+    for row in results.forgetting:
+        method = f"{row.method}, {row.adapted_for}" if row.adapted_for else row.method
+        cells = [Entry(row.model), Entry(row.domain), Entry(method), Entry(row.task), Entry(metric_name(row.metric))]
+        after = mean_entry(row.summaries[row.metric])
+        if entry := row.comparison:
+            cells += [number_entry(row.before, scale=100), after, signed_entry(entry.difference, scale=100)]
+            cells += [*_interval_cells(entry), p_entry(entry.p_holm)]
+        else:
+            cells += [DASH, after, *[DASH] * 4]
+        table.rows.append(cells)
+    return table
+
+
+def drift(results: StudyResults) -> Table:
+    """Return how far each adaptation moved static embeddings and hidden states."""
+    names = ["model", "domain", "method", "embeddings: distance", "% of norm", "cosine"]
+    names += ["CKA: minimum", "in layer", "last layer", "mean", "states: % of norm, last layer"]
+    note = (
+        "Base model and adapted model on the same general text. Embeddings: mean Euclidean distance between rows of "
+        "the input matrix, the same relative to the mean norm of the rows, and mean cosine similarity. CKA: linear "
+        "CKA of the hidden states of all tokens (Kornblith et al., 2019), which is 1 for a rotation; layer 0 is the "
+        "input of the first layer. Drift is not forgetting: read it next to the losses."
+    )
+    table = Table("Representation drift", note, names, [False] * 3 + [True] * 8)
+    for row in results.drift:
+        ckas = [layer["cka"] for layer in row.layers]
+        lowest = min(range(len(ckas)), key=ckas.__getitem__)
+        table.rows.append(
+            [
+                *(Entry(row.model), Entry(row.domain), Entry(method_name(row))),
+                number_entry(row.embeddings["distance"], 4),
+                number_entry(row.embeddings["share"], 2, 100),
+                number_entry(row.embeddings["cosine"], 4),
+                number_entry(ckas[lowest], 3),
+                count_entry(lowest),
+                number_entry(ckas[-1], 3),
+                number_entry(sum(ckas) / len(ckas), 3),
+                number_entry(row.layers[-1]["share"], scale=100),
+            ]
+        )
+    return table
+
+
+def corpus_contamination(results: StudyResults) -> Table:
+    """Return how many dev and test texts occur in the adaptation text."""
+    names = ["domain", "task", "split", "texts", "short", "in the corpus", "%", *MATCHES]
+    corpora = [row for row in results.contamination if row.train_of is None]
+    removed = any(row.removed for row in corpora)
+    note = (
+        "Distinct dev and test texts, and how many of them occur in the corpus: as a document (exact), as a near "
+        "duplicate (Jaccard similarity of character 5-grams of at least 0.8), or inside a document (at least 80 % of "
+        "the word 5-grams of the text). Short texts of fewer than eight words are compared with whole documents only. "
+        + ("Documents with such texts were excluded from adaptation." if removed else "They were not excluded.")
+    )
+    table = Table("Test texts in the corpus", note, names, [False] * 3 + [True] * 7)
+    for corpus in corpora:
+        for row in corpus.texts:
+            table.rows.append([Entry(corpus.domain), Entry(row.task), Entry(row.split), *_match_cells(row)])
+    return table
+
+
+def train_contamination(results: StudyResults) -> Table:
+    """Return how many dev and test texts occur in the train splits of the same models."""
+    names = ["task", "split", "train split of", "texts", "short", "in train", "%", *MATCHES]
+    note = (
+        "Distinct dev and test texts, and how many of them occur in the train split of their task, or of a task "
+        "trained on before it. The two texts of a pair count as one, and a question counts as its passage. Matching "
+        "rules as for corpora. Models train on these texts with a label (with few_shot on those that are drawn), and "
+        "methods that read the text of the task adapt to them, so scores on them do not measure generalisation. They "
+        "are not removed: train splits are used unchanged. A short text of fewer than eight words may match by chance."
+    )
+    table = Table("Test texts in train splits", note, names, [False] * 3 + [True] * 7)
+    for split in results.contamination:
+        for row in split.texts if split.train_of is not None else []:
+            table.rows.append([Entry(row.task), Entry(row.split), Entry(split.train_of or ""), *_match_cells(row)])
+    return table
+
+
+def _match_cells(row: ContaminatedTexts) -> list[Entry]:
+    percent = 100 * row.found / row.texts if row.texts else 0.0
+    counts = [count_entry(value) for value in (row.texts, row.short, row.found)]
+    return [*counts, number_entry(percent), *(count_entry(value) for value in (row.exact, row.near, row.contained))]
+
+
+def distillations(results: StudyResults) -> Table:
+    """Return the scores of teachers and students, and how far they agree."""
+    names = ["model", "domain", "task", "method", "metric", "teacher", "student before", "after"]
+    names += ["disagreement: before", "distilled", "at the end", "of"]
+    note = (
+        "Means over seeds, in percent. Disagreement: number of units of the representation that are active in only "
+        "one of teacher and student (Eq. 4 of DoKTra)."
+    )
+    table = Table("Distillation", note, names, [False] * 5 + [True] * 7)
+    for row in results.distillations:
+        curve = row.disagreement
+        cells = [
+            Entry(row.model),
+            Entry(row.domain),
+            Entry(row.task),
+            Entry(row.method),
+            Entry(metric_name(row.metric)),
+        ]
+        cells += [number_entry(value, scale=100) for value in (row.teacher, row.before, row.after)]
+        units = [curve[0], curve[row.distilled_epochs], curve[-1], row.units]
+        table.rows.append([*cells, *(number_entry(value, 0) for value in units)])
+    return table
+
+
+def searches(results: StudyResults) -> Table:
+    """Return the hyper-parameter searches; every trial is in ``results.json``."""
+    names = ["model", "domain", "task", "method", "settings of", "combinations", "seeds", "chosen", "metric"]
+    names += ["dev, chosen", "dev, best", "dev, worst", "dev ECE"]
+    tolerances = ", ".join(f"{100 * value:g}" for value in sorted({row.tolerance for row in results.searches}))
+    note = (
+        "Settings are chosen by the mean over seeds on the dev split, before the test split is read. Among "
+        f"combinations within a tolerance ({tolerances} percentage points) of the best score, the one with the lowest "
+        "expected calibration error is chosen. Combinations: tried, of all possible ones. Scores in percent; the dev "
+        "score of the chosen combination is biased upwards by the selection."
+    )
+    numeric = [False] * 5 + [True] * 2 + [False] * 2 + [True] * 4
+    table = Table("Hyper-parameter search", note, names, numeric)
+    for row in results.searches:
+        done = [trial for trial in row.trials if trial.state == "done"]
+        failed = sum(trial.state == "failed" for trial in row.trials)
+        chosen = next((trial for trial in done if trial.chosen), None)
+        dev = [trial.score for trial in done if trial.score is not None]
+        count = f"{row.tried} of {row.possible}" + (f", {failed} failed" if failed else "")
+        settings = ", ".join(f"{name} {_setting(value)}" for name, value in (row.chosen or {}).items())
+        cells = [Entry(row.model), Entry(row.domain), Entry(row.task), Entry(", ".join(row.methods)), Entry(row.stage)]
+        cells += [Entry(count, row.tried), count_entry(len(row.seeds)), Entry(settings) if settings else DASH]
+        cells.append(Entry(metric_name(row.metric)))
+        own = (chosen.score, chosen.ece) if chosen else (None, None)
+        shown = (own[0], max(dev, default=None), min(dev, default=None), own[1])
+        table.rows.append([*cells, *(number_entry(value, scale=100) for value in shown)])
+    return table
+
+
+def _setting(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _section_table(section: Section) -> Table:
+    """Return the table that a kind of job adds to the report."""
+    positions = range(len(section.columns))
+    numeric = [all(isinstance(row[position], int | float | None) for row in section.rows) for position in positions]
+    rows = [[_section_entry(value, section.digits) for value in row] for row in section.rows]
+    return Table(section.title, section.note, list(section.columns), numeric, rows)
+
+
+def _section_entry(value: Any, digits: int) -> Entry:
+    if value is None:
+        return DASH
+    if isinstance(value, float):
+        return Entry(plain(value, digits), value)
+    return count_entry(value) if isinstance(value, int) else Entry(str(value))
+
+
+def _without_constant_columns(table: Table) -> Table:
+    """Drop the columns for model, domain and seed that have the same value in all rows."""
+    shown = [
+        position
+        for position, name in enumerate(table.columns)
+        if name not in ("model", "domain", "seed") or len({row[position].text for row in table.rows}) > 1
+    ]
+    return Table(
+        table.title,
+        table.note,
+        [table.columns[position] for position in shown],
+        [table.numeric[position] for position in shown],
+        [[row[position] for position in shown] for row in table.rows],
+    )

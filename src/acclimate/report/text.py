@@ -1,0 +1,143 @@
+"""The results of a study as Markdown, and as tables for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from acclimate.files import write_text
+from acclimate.report.formatting import (
+    LOSS_NAME,
+    LOSS_UNIT,
+    LOSS_VERDICTS,
+    Entry,
+    Table,
+    bracket_text,
+    mean_entry,
+    method_name,
+    metric_name,
+    place_name,
+    plain,
+    row_place,
+    signed,
+)
+from acclimate.report.summary import summarize
+from acclimate.report.tables import tables
+from acclimate.results import StudyResults
+from acclimate.rows import LossRow, ScoreRow
+
+if TYPE_CHECKING:
+    import rich.table
+
+MARKDOWN_ESCAPES = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]"})
+STYLES = {"win": "green", "loss": "red"}
+
+
+def write_markdown(results: StudyResults, path: str | Path) -> Path:
+    """Write :func:`markdown` to a file; return its path."""
+    return write_text(path, markdown(results))
+
+
+def markdown(results: StudyResults) -> str:
+    """Return the notes, summary, caveats and tables of a study, and the software it ran on.
+
+    Args:
+        results: As returned by ``acclimate.compare`` and stored in ``results.json``.
+    """
+    results = StudyResults.from_dict(results)
+    environment = results.environment
+    packages = [name for name in ("acclimate", "torch", "transformers") if name in environment]
+    versions = ", ".join(f"{name} {environment[name]}" for name in packages)
+    machine = ", ".join(part for part in (environment.get("processor"), versions) if part)
+    summary = summarize(results)
+    parts = [f"# {_escape(results.title or results.name)}", *map(_escape, results.notes)]
+    parts.append(_escape(summary.headline))
+    parts += ["\n".join(f"- {_escape(caveat)}" for caveat in summary.caveats)] if summary.caveats else []
+    parts += [_markdown_table(table) for table in tables(results)]
+    parts.append(_escape(f"Finished {results.finished[:10]}" + (f" on {machine}." if machine else ".")))
+    return "\n\n".join(parts) + "\n"
+
+
+def _markdown_table(table: Table) -> str:
+    rules = ["--:" if number else "---" for number in table.numeric]
+    lines = [[_escape(name) for name in table.columns], rules]
+    lines += [[_escape(entry.text) for entry in row] for row in table.rows]
+    body = "\n".join("| " + " | ".join(line) + " |" for line in lines)
+    return "\n\n".join(part for part in (f"## {_escape(table.title)}", _escape(table.note), body) if part)
+
+
+def _escape(text: str) -> str:
+    """Escape text so that Markdown does not interpret it as markup."""
+    return " ".join(text.split()).translate(MARKDOWN_ESCAPES)
+
+
+def results_table(results: StudyResults) -> list[rich.table.Table]:
+    """Return tables of scores and losses for a terminal of 80 columns."""
+    results = StudyResults.from_dict(results)
+    shown = []
+    if results.scores:
+        title = f"Scores in %, mean ± sd over seeds; difference to {results.baseline}, 95 % interval"
+        main_metrics = {tuple(row.metrics[:2]) for row in results.scores}
+        # Tasks of different kinds share no metrics: one column then holds the primary metric of each.
+        metrics = next(iter(main_metrics)) if len(main_metrics) == 1 else ()
+        names = [metric_name(metric) for metric in metrics] or ["score"]
+        groups = _group((row_place(results, row), _score_cells(row, metrics)) for row in results.scores)
+        shown.append(_terminal_table(title, ["", *names, "difference", ""], groups))
+    if results.losses:
+        title = f"{LOSS_NAME[0].upper()}{LOSS_NAME[1:]} in {LOSS_UNIT}; change with 95 % interval"
+        groups = _group((_text_name(results, row), _loss_cells(row)) for row in results.losses)
+        shown.append(_terminal_table(title, ["", "before", "after", "change", "%"], groups))
+    return shown
+
+
+def _group(rows: Iterable[tuple[str, list[Entry]]]) -> dict[str, list[list[Entry]]]:
+    groups: dict[str, list[list[Entry]]] = {}
+    for name, row in rows:
+        groups.setdefault(name, []).append(row)
+    return groups
+
+
+def _text_name(results: StudyResults, row: LossRow) -> str:
+    name = "general text" if row.text == "general" else "held-out domain text"
+    single = len(results.models) == 1 and len(results.domains) == 1
+    return name if single else f"{place_name(results, row.model, row.domain)}: {name}"
+
+
+def _score_cells(row: ScoreRow, metrics: Sequence[str]) -> list[Entry]:
+    cells = [Entry(row.method), *(mean_entry(row.summaries.get(metric)) for metric in metrics or [row.metric])]
+    entry = row.comparison
+    if entry is None:
+        return [*cells, Entry(""), Entry("")]
+    return [*cells, Entry(bracket_text(entry, 100)), Entry(entry.verdict, None, entry.verdict)]
+
+
+def _loss_cells(row: LossRow) -> list[Entry]:
+    entry = row.difference
+    if entry is None or row.before is None:
+        return [Entry(method_name(row)), Entry(""), Entry(plain(row.nats, 3)), Entry(""), Entry("")]
+    return [
+        Entry(method_name(row)),
+        Entry(plain(row.before, 3)),
+        Entry(plain(row.nats, 3)),
+        Entry(bracket_text(entry, 1, 3), None, LOSS_VERDICTS[entry.verdict]),
+        Entry("" if row.percent is None else signed(row.percent)),
+    ]
+
+
+def _terminal_table(title: str, columns: list[str], groups: dict[str, list[list[Entry]]]) -> rich.table.Table:
+    """Return a table with a heading line for each group."""
+    import rich.box
+    import rich.table
+    from rich.text import Text
+
+    # Text objects, so that brackets in a name are not interpreted as markup.
+    table = rich.table.Table(title=Text(title), title_justify="left", title_style="bold", box=rich.box.SIMPLE_HEAD)
+    for number, name in enumerate(columns):
+        table.add_column(name, justify="right" if number else "left", no_wrap=number > 0, overflow="fold")
+    for group, rows in groups.items():
+        table.add_row(Text(group, style="bold"))
+        for row in rows:
+            texts = [Text(entry.text, style=STYLES.get(entry.mark, "")) for entry in row]
+            table.add_row(Text("  ") + texts[0], *texts[1:])
+    return table

@@ -1,0 +1,116 @@
+"""Tables of wall-clock time: per score, per adaptation, and per stage before training."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from acclimate.report.formatting import (
+    DASH,
+    Entry,
+    Table,
+    count_entry,
+    mean_entry,
+    method_name,
+    metric_name,
+    minutes_entry,
+    number_entry,
+)
+from acclimate.results import StudyResults
+from acclimate.rows import AdaptationRow
+
+STAGES = {
+    "adaptation": "adaptation",
+    "teacher": "teacher",
+    "student": "student before",
+    "distillation": "distillation",
+    "finetuning": "fine-tuning",
+}
+"""Column names of the stages behind a score."""
+STAGE_NOTES = {
+    "adaptation": "Adaptation: training, and preparation where it was recorded.",
+    "teacher": "Teacher: its adaptation and fine-tuning; an external classifier counts as zero.",
+    "student": "Student before: its fine-tuning before distillation.",
+    "distillation": "Distillation: reading the train split with the teacher, and both training phases.",
+}
+PREPARATION_NAMES = {
+    "finetune": "fine-tuning",
+    "annotate": "annotation",
+    "train": "token classifier",
+    "mark": "marking the text",
+}
+"""Names of the stages of selective masking. Stages of other methods keep their own names."""
+
+
+def score_time(results: StudyResults) -> Table:
+    """Return the minutes needed to produce one model behind each score, from the base model."""
+    rows = [row for row in results.scores if row.stage_seconds]
+    found = [name for name in STAGES if any(name in row.stage_seconds for row in rows)]
+    names = ["model", "domain", "task", "method", "metric", "score", "minutes", *(STAGES[name] for name in found)]
+    note = (
+        "Score: mean ± standard deviation over seeds, in percent. Minutes: wall-clock time from the base model to the "
+        "scored model, mean over seeds, in total and per stage; other load on the machine increases it. Work shared "
+        "by several tasks and seeds ran once and is counted in full in each row that needs it. "
+        + "".join(f"{STAGE_NOTES[name]} " for name in found if name in STAGE_NOTES)
+        + "Fine-tuning includes evaluation; adaptation and distillation do not. Hyper-parameter search is not "
+        "included."
+    )
+    table = Table("Time per score", note, names, [False] * 5 + [True] * (len(names) - 5))
+    for row in rows:
+        spent = row.stage_seconds
+        cells = [Entry(row.model), Entry(row.domain), Entry(row.task), Entry(row.method)]
+        cells += [Entry(metric_name(row.metric)), mean_entry(row.summaries[row.metric])]
+        cells += [minutes_entry(spent[name] / 60 if name in spent else None) for name in ("sum", *found)]
+        table.rows.append(cells)
+    return table
+
+
+def adaptation_runs(results: StudyResults) -> Table:
+    """Return the budget, speed and folder of each adaptation."""
+    names = ["model", "domain", "method", "seed", "tokens", "steps", "minutes", "tokens/s", "folder"]
+    note = "Tokens read in training, and minutes of training without loading and tokenization."
+    table = Table("Adaptation runs", note, names, [False] * 3 + [True] * 5 + [False])
+    for row in results.adaptations:
+        tokens, seconds = row.tokens or 0, row.seconds or 0.0
+        speed = Entry(f"{tokens / seconds:,.0f}", tokens / seconds) if tokens and seconds else DASH
+        cells = [*_run_cells(row), count_entry(tokens), count_entry(row.steps or 0), number_entry(seconds / 60)]
+        table.rows.append([*cells, speed, Entry(row.folder)])
+    return table
+
+
+def preparation_time(results: StudyResults) -> Table:
+    """Return the minutes of each stage before training, for methods that have such stages."""
+    found = [(row, list(preparation_minutes(row.accounts))) for row in results.adaptations]
+    stages = list(dict.fromkeys(name for _, minutes in found for name, _ in minutes))
+    names = ["model", "domain", "method", "seed", *(PREPARATION_NAMES.get(stage, stage) for stage in stages)]
+    names += ["total", "training"]
+    note = (
+        "Minutes per stage before training. A stage shared by several adaptations ran once; each row shows its full "
+        "time. Training: as in the table of adaptation runs."
+    )
+    table = Table("Preparation before training", note, names, [False] * 3 + [True] * (len(names) - 3))
+    for row, minutes in found:
+        if minutes:
+            spent = dict(minutes)
+            cells = [*_run_cells(row), *(minutes_entry(spent.get(stage)) for stage in stages)]
+            cells += [minutes_entry(sum(spent.values())), minutes_entry((row.seconds or 0.0) / 60)]
+            table.rows.append(cells)
+    return table
+
+
+def preparation_minutes(records: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the name and minutes of each stage before training.
+
+    Args:
+        records: Records of the method by file name, as in :attr:`acclimate.rows.AdaptationRow.accounts`.
+    """
+    for record in records.values():
+        for name, stage in record.items() if isinstance(record, Mapping) else ():
+            if isinstance(stage, Mapping) and isinstance(stage.get("minutes"), int | float):
+                yield name, float(stage["minutes"])
+
+
+def _run_cells(row: AdaptationRow) -> list[Entry]:
+    """Return the cells that identify an adaptation."""
+    seed = DASH if row.seed is None else Entry(str(row.seed), row.seed)
+    return [Entry(row.model or ""), Entry(row.domain or "all"), Entry(method_name(row)), seed]

@@ -1,0 +1,345 @@
+"""Figures of training: learning curves, drift by layer, agreement with the teacher, and importance of units."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from acclimate.report.figures import (
+    CARD,
+    COOL,
+    GRID,
+    INK,
+    MUTED,
+    WARM,
+    colour_index,
+    legend,
+    marker,
+    method_legend,
+    new_figure,
+    panel_grid,
+    series,
+    short,
+    styled,
+    svg,
+)
+from acclimate.report.formatting import (
+    DASH,
+    LOSS_NAME,
+    Entry,
+    Table,
+    count_entry,
+    method_name,
+    number_entry,
+    place_name,
+    plain,
+    row_place,
+)
+from acclimate.results import StudyResults
+from acclimate.rows import AdaptationRow, CurvePoint, DistillationRow
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+SMOOTHING = 0.2
+"""Weight of a new value in the exponential moving average of a learning curve."""
+MIN_CKA_RANGE = 0.05
+"""Minimum range of the CKA axis, so that small changes do not look large."""
+MAX_HEAT_MAPS = 4
+"""Maximum panels of importance. More are in the files beside the models."""
+MAX_NUMBERED_UNITS = 16
+"""Maximum units per layer for which values are written into the heat map."""
+
+
+@styled
+def learning_curves(results: StudyResults) -> str:
+    """Draw the loss of each adaptation over tokens read; empty without logs.
+
+    A panel per model and domain shows the loss term that all methods share; each further term has a panel of its own.
+    """
+    runs = [run for run in results.adaptations if len(run.curve) > 1 and not run.head]
+    if not runs:
+        return ""
+    colours = colour_index(results)
+    panels = _curve_panels(runs)
+    figure = new_figure(0.5 + 2.6 * len(panels))
+    grid = figure.subplots(len(panels), 1, squeeze=False)
+    several = len({panel[:2] for panel in panels}) > 1
+    for axes, (model, domain, term) in zip(grid[:, 0], panels, strict=True):
+        for run in runs:
+            if (run.model, run.domain) == (model, domain):
+                _draw_curve(axes, run, term, series(colours[run.method]))
+        if several:
+            axes.set_title(short(place_name(results, model, domain), 50), loc="left")
+        axes.grid(color=GRID, linewidth=0.8)
+        axes.set_ylabel(f"{LOSS_NAME}, nats" if term == "mlm" else _term_label(term, common=term == panels[0][2]))
+    grid[-1, 0].set_xlabel("thousands of tokens read")
+    methods = list(dict.fromkeys(run.method for run in runs))
+    entries = [("s", series(colours[method]), method) for method in methods]
+    if any(run.heldout_curve for run in runs):
+        entries.append(("o", MUTED, "held-out text, dashed"))
+    legend(figure, entries)
+    return svg(figure, "curves", "Training loss over tokens read")
+
+
+def learning_curve_table(results: StudyResults) -> Table:
+    """Return the first and last value of each loss term, in training and on held-out text."""
+    names = ["model and domain", "method", "seed", "term", "first", "last", "held-out, first", "held-out, last"]
+    table = Table("Learning curves", "", names, [False, False, True, False, True, True, True, True])
+    for run in results.adaptations:
+        if len(run.curve) < 2 or run.head:
+            continue
+        cells = [Entry(row_place(results, run)), Entry(method_name(run)), Entry(str(run.seed), run.seed)]
+        for term in _terms(run):
+            ends: list[Entry] = []
+            for points in (run.curve, run.heldout_curve):
+                _, losses = curve_values(points, term)
+                ends += [number_entry(end, 3) for end in (losses[0], losses[-1])] if losses else [DASH] * 2
+            table.rows.append([*cells, Entry(term), *ends])
+    return table
+
+
+def curve_values(points: Sequence[CurvePoint], term: str) -> tuple[list[float], list[float]]:
+    """Return thousands of tokens, and a loss term (or the total, ``"loss"``), at the points that have it."""
+    found = [
+        (point.tokens / 1000, float(value))
+        for point in points
+        if point.tokens is not None and (value := point.loss if term == "loss" else point.terms.get(term)) is not None
+    ]
+    return [tokens for tokens, _ in found], [value for _, value in found]
+
+
+def _term_label(term: str, common: bool) -> str:
+    return f"{short(term, 20)}, nats" if common else short(term, 24)
+
+
+def _terms(run: AdaptationRow) -> list[str]:
+    """Return the loss terms of an adaptation."""
+    return list({term: None for point in run.curve for term in point.terms})
+
+
+def _curve_panels(runs: Sequence[AdaptationRow]) -> list[tuple[str | None, str | None, str]]:
+    """Return (model, domain, term) of each panel, the common term first."""
+    common = _common_term(runs)
+    panels = {(run.model, run.domain, common): None for run in runs}
+    for run in runs:
+        panels |= {(run.model, run.domain, term): None for term in _terms(run) if term != common}
+    return list(panels)
+
+
+def _common_term(runs: Sequence[AdaptationRow]) -> str:
+    """Return the loss term that all runs share, since totals of different methods are not comparable."""
+    shared = set.intersection(*({*point.terms} for run in runs for point in run.curve))
+    return "mlm" if "mlm" in shared else min(shared) if shared else "loss"
+
+
+def _draw_curve(axes: Axes, run: AdaptationRow, term: str, colour: str) -> None:
+    """Draw one run: thin as logged, thick smoothed, dashed on held-out text."""
+    x, y = curve_values(run.curve, term)
+    smooth, average = [], y[0] if y else 0.0
+    for value in y:
+        average += SMOOTHING * (value - average)
+        smooth.append(average)
+    axes.plot(x, y, color=colour, linewidth=0.8, alpha=0.35)
+    axes.plot(x, smooth, color=colour, linewidth=1.8)
+    x, y = curve_values(run.heldout_curve, term)
+    axes.plot(x, y, "o--", color=colour, linewidth=1.4, markersize=3)
+
+
+@styled
+def layer_drift(results: StudyResults) -> str:
+    """Draw linear CKA by layer, a panel per model and domain and a line per method; empty if not measured."""
+    rows = results.drift
+    if not rows:
+        return ""
+    colours = colour_index(results)
+    panels = list(dict.fromkeys((row.model, row.domain) for row in rows))
+    methods = list(dict.fromkeys(row.method for row in rows))
+    figure = new_figure(0.5 + 2.4 * len(panels))
+    grid = figure.subplots(len(panels), 1, squeeze=False)
+    for axes, (model, domain) in zip(grid[:, 0], panels, strict=True):
+        own = [row for row in rows if (row.model, row.domain) == (model, domain)]
+        lowest = 1 - MIN_CKA_RANGE
+        for row in own:
+            ckas = [layer["cka"] for layer in row.layers]
+            lowest = min(lowest, *ckas)
+            line = f"{marker(methods.index(row.method))}-"
+            axes.plot(range(len(ckas)), ckas, line, color=series(colours[row.method]), markersize=4.5)
+        axes.axhline(1, color=INK, linewidth=0.8)
+        axes.set_ylim(1 - 1.08 * (1 - lowest), 1 + 0.05 * (1 - lowest))
+        most = max(len(row.layers) for row in own)
+        axes.set_xticks(range(0, most, 1 + most // 16))
+        axes.grid(color=GRID, linewidth=0.8)
+        axes.set_ylabel("CKA with base model")
+        if len(panels) > 1:
+            axes.set_title(short(place_name(results, model, domain), 50), loc="left")
+    grid[-1, 0].set_xlabel("layer")
+    method_legend(figure, methods, colours)
+    return svg(figure, "drift", "Linear CKA of each layer before and after adaptation")
+
+
+def layer_drift_table(results: StudyResults) -> Table:
+    """Return CKA, distance and cosine of each layer."""
+    names = ["model and domain", "method", "layer", "CKA", "distance", "% of norm", "cosine"]
+    table = Table("Drift by layer", "", names, [False] * 2 + [True] * 5)
+    for row in results.drift:
+        place = place_name(results, row.model, row.domain)
+        for number, layer in enumerate(row.layers):
+            shown = [(layer["cka"], 3), (layer["distance"], 3), (100 * layer["share"], 2), (layer["cosine"], 4)]
+            cells = [number_entry(value, digits) for value, digits in shown]
+            table.rows.append([Entry(place), Entry(method_name(row)), count_entry(number), *cells])
+    return table
+
+
+@styled
+def teacher_agreement(results: StudyResults) -> str:
+    """Draw the disagreement with the teacher by epoch (Eq. 4 of DoKTra); empty without distillation.
+
+    A panel per student and task, a line per distillation. All panels share a y axis that starts at zero.
+    """
+    panels: dict[str, list[DistillationRow]] = {}
+    for row in results.distillations:
+        panels.setdefault(row_place(results, row), []).append(row)
+    if not panels:
+        return ""
+    from matplotlib.ticker import MaxNLocator
+
+    colours = colour_index(results)
+    methods = list(dict.fromkeys(row.method for rows in panels.values() for row in rows))
+    figure, grid = panel_grid(list(panels), (3.2, 2.4), "epoch", "disagreement, % of units", sharey=True)
+    for axes, rows in zip(grid, panels.values(), strict=True):
+        for row in rows:
+            _draw_agreement(axes, row, marker(methods.index(row.method)), series(colours[row.method]))
+        axes.grid(color=GRID, linewidth=0.8)
+        axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True))
+    grid[0].set_ylim(bottom=0)
+    method_legend(figure, methods, colours)
+    return svg(figure, "agreement", "Share of units on which teacher and student disagree during training")
+
+
+def teacher_agreement_table(results: StudyResults) -> Table:
+    """Return the disagreement with the teacher before distillation and after each epoch."""
+    names = ["task", "method", "epoch", "phase", "units that differ", "of", "%"]
+    table = Table("Agreement with the teacher", "", names, [False, False, True, False, True, True, True])
+    for row in results.distillations:
+        for epoch, (count, percent) in enumerate(zip(row.disagreement, _percentages(row), strict=True)):
+            phase = "before" if not epoch else "distillation" if epoch <= row.distilled_epochs else "refinement"
+            cells = [Entry(row_place(results, row)), Entry(row.method), count_entry(epoch), Entry(phase)]
+            table.rows.append([*cells, number_entry(count), count_entry(row.units), number_entry(percent)])
+    return table
+
+
+def _percentages(row: DistillationRow) -> list[float]:
+    return [100 * count / row.units for count in row.disagreement]
+
+
+def _draw_agreement(axes: Axes, row: DistillationRow, mark: str, colour: str) -> None:
+    """Draw one distillation: filled markers during distillation, hollow ones during refinement."""
+    percentages, switch = _percentages(row), row.distilled_epochs + 1
+    axes.plot(range(len(percentages)), percentages, color=colour, linewidth=1.5)
+    for epochs, fill in ((range(switch), colour), (range(switch, len(percentages)), CARD)):
+        heights = [percentages[epoch] for epoch in epochs]
+        axes.plot(epochs, heights, mark, color=colour, markerfacecolor=fill, markersize=5)
+
+
+@dataclass
+class ImportancePanel:
+    """Importance of the units of one part of a model.
+
+    Attributes:
+        title: Title of the panel.
+        part: ``name`` of the units; their number, ``units``; ``raw`` importance and ``protection``, (layers, shown
+            units); and ``sorted``, whether the units are sorted by importance.
+        place: Model, domain and task.
+        methods: Methods that use this measurement.
+    """
+
+    title: str
+    part: dict[str, Any]
+    place: str
+    methods: list[str]
+
+
+def importance_panels(results: StudyResults) -> list[ImportancePanel]:
+    """Return the distinct measurements of importance, at most :data:`MAX_HEAT_MAPS`."""
+    panels: list[ImportancePanel] = []
+    for run in results.adaptations:
+        for part in (run.importance or {}).get("parts", {}).values():
+            place = row_place(results, run)
+            same = next((panel for panel in panels if panel.part == part and panel.place == place), None)
+            if same is None:
+                panels.append(ImportancePanel("", part, place, [run.method]))
+            elif run.method not in same.methods:
+                same.methods.append(run.method)
+    several = len({panel.place for panel in panels}) > 1
+    for panel in panels:
+        where = f" · {panel.place}" if several else ""
+        panel.title = f"{panel.part['name']}, {', '.join(panel.methods)}{where}"
+    return panels[:MAX_HEAT_MAPS]
+
+
+@styled
+def importance_heat_map(results: StudyResults) -> str:
+    """Draw layers x units; empty if no adaptation measured importance.
+
+    The hue says on which side of its layer's mean a unit is, the strength how strongly it is protected.
+    """
+    panels = importance_panels(results)
+    if not panels:
+        return ""
+    heights = [0.27 * len(panel.part["raw"]) + 0.9 for panel in panels]
+    figure = new_figure(0.5 + sum(heights))
+    grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
+    for axes, panel in zip(grid[:, 0], panels, strict=True):
+        _draw_importance(axes, panel)
+    legend(figure, [("s", WARM, "above the layer mean"), ("s", COOL, "below")])
+    return svg(figure, "importance", "Importance of the units of each layer")
+
+
+def _draw_importance(axes: Axes, panel: ImportancePanel) -> None:
+    from matplotlib.patches import Rectangle
+
+    raw, protection = panel.part["raw"], panel.part["protection"]
+    units = len(raw[0])
+    numbered = units <= MAX_NUMBERED_UNITS
+    for layer, (values, shares) in enumerate(zip(raw, protection, strict=True)):
+        mean = sum(values) / units
+        for unit, (value, share) in enumerate(zip(values, shares, strict=True)):
+            colour, corner = WARM if value >= mean else COOL, (unit - 0.5, layer - 0.5)
+            alpha = min(1.0, max(0.0, share))
+            axes.add_patch(Rectangle(corner, 1, 1, facecolor=colour, alpha=alpha, edgecolor="none"))
+            if numbered:
+                text = f"{share:.2f}".removeprefix("0") if share < 0.995 else "1"
+                axes.text(unit, layer, text, ha="center", va="center", color=INK, fontsize=9)
+    if numbered:
+        for edge in range(units + 1):
+            axes.axvline(edge - 0.5, color=CARD, linewidth=1)
+    for edge in range(len(raw) + 1):
+        axes.axhline(edge - 0.5, color=CARD, linewidth=1)
+    axes.set_xlim(-0.5, units - 0.5)
+    axes.set_ylim(len(raw) - 0.5, -0.5)
+    axes.set_yticks(range(len(raw)), [str(layer) for layer in range(len(raw))])
+    axes.set_xticks(range(units) if numbered else [])
+    axes.tick_params(length=0)
+    axes.spines[["left", "bottom"]].set_visible(False)
+    axes.set_ylabel("layer")
+    unit_name = "head" if panel.part["name"] == "attention heads" else "unit"
+    order = f"{panel.part['units']:,} units of each layer, most important first"
+    axes.set_xlabel(order if panel.part["sorted"] else unit_name)
+    axes.set_title(short(panel.title, 60), loc="left")
+
+
+def importance_table(results: StudyResults) -> Table | None:
+    """Return the protection of each unit, for panels that show units at their positions; None without such panels."""
+    panels = [panel for panel in importance_panels(results) if not panel.part["sorted"]]
+    if not panels:
+        return None
+    units = max(len(panel.part["raw"][0]) for panel in panels)
+    names = ["part", "layer", *(f"unit {unit}" for unit in range(units))]
+    table = Table("Protection of each unit", "", names, [False] + [True] * (units + 1))
+    for panel in panels:
+        for layer, shares in enumerate(panel.part["protection"]):
+            row = [Entry(plain(share, 2), share) for share in shares] + [DASH] * (units - len(shares))
+            table.rows.append([Entry(panel.title), count_entry(layer), *row])
+    return table

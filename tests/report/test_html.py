@@ -1,0 +1,207 @@
+"""The HTML page: it is well-formed, self-contained, escaped, and shows each figure."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from acclimate.report import render, summarize, write_report
+from acclimate.report.html import FIGURES
+from acclimate.report.masked_text import masked_samples
+from acclimate.report.score_figures import forest_plot, reliability_diagram
+from acclimate.report.training_figures import (
+    curve_values,
+    importance_heat_map,
+    importance_panels,
+    importance_table,
+    layer_drift,
+    layer_drift_table,
+    learning_curves,
+    teacher_agreement,
+    teacher_agreement_table,
+)
+from acclimate.results import Failure, MethodRow
+from acclimate.rows import CurvePoint
+from tests.report.full import EVIL, crowded, everything, importance, parse
+
+
+def test_the_page_is_complete_and_self_contained(results):
+    text = render(results)
+    assert parse(text).scripts == 1
+    assert text.count("<svg") == 4
+    assert "prefers-color-scheme: dark" in text and "currentColor" in text
+    assert "#00000" not in text  # every colour placeholder was replaced
+    assert "Settings of the study" in text and "torch" in text
+
+
+def test_text_from_outside_is_escaped(results, tmp_path):
+    method = f"{EVIL} $x_1$"
+
+    def evil(rows):
+        named = [replace(row, domain=EVIL, method=method) for row in rows]
+        return [replace(row, task=EVIL) if row.task else row for row in named]
+
+    found = replace(
+        results,
+        title=EVIL,
+        notes=[EVIL],
+        samples=[{"text": EVIL, "label": EVIL}],
+        models=[EVIL],
+        domains=[EVIL],
+        failures=[Failure(job=EVIL, error=EVIL, state="failed")],
+        config={"name": EVIL},
+        environment={EVIL: EVIL},
+        baseline=EVIL,
+        scores=evil(results.scores),
+        losses=evil(results.losses),
+        adaptations=evil(results.adaptations),
+        methods=[MethodRow(label=method, name="dga", parameters={EVIL: EVIL})],
+    )
+    text = write_report(found, tmp_path / "r.html").read_text()
+    assert EVIL not in text and "&lt;script&gt;window.evil" in text
+    assert parse(text).scripts == 1
+
+
+def test_without_any_result(results):
+    empty = replace(results, scores=[], losses=[], adaptations=[])
+    parse(render(empty))
+    assert summarize(empty).headline == "No job of this study has a result."
+
+
+def test_text_in_a_figure_is_unchanged(results):
+    name = '#000001 font: 9px id="a"'
+    scores = [replace(row, method=name) if row.method == "mlm" else row for row in results.scores]
+    methods = [replace(method, label=name) if method.label == "mlm" else method for method in results.methods]
+    drawn = forest_plot(replace(results, scores=scores, methods=methods))
+    assert f">{name}</text>" in drawn and drawn.count("#00000") == drawn.count(f">{name}</text>")
+
+
+def test_every_figure_can_be_focused_and_has_a_caption(full):
+    text = render(full)
+    for figure in FIGURES:
+        assert f'<figure tabindex="0" aria-labelledby="figure-{figure.name}">' in text
+        assert f'id="figure-{figure.name}">{figure.title}</h2>' in text
+    assert text.count("<figcaption") == len(FIGURES)
+
+
+def test_figures_without_data_are_left_out(results):
+    assert importance_heat_map(results) == layer_drift(results) == teacher_agreement(results) == ""
+    assert importance_table(results) is None
+    assert layer_drift_table(results).rows == teacher_agreement_table(results).rows == []
+    text = render(results)
+    assert not any(f">{title}<" in text for title in ("Importance", "Drift by layer", "Agreement with the teacher"))
+
+
+def test_calibration_has_a_panel_per_task(results):
+    assert sum(entry.count for entry in results.scores[0].reliability) == 5 * 600
+    drawn = reliability_diagram(results)
+    assert "cs · intent" in drawn and "food · aspect" in drawn and "confidence, %" in drawn
+    assert drawn.count('id="reliability-PathCollection') == 2 * 3
+
+
+def test_learning_curves_have_a_panel_per_term_and_dashed_held_out_losses(results):
+    one = replace(results, adaptations=[run for run in results.adaptations if run.domain == "cs"])
+    drawn = learning_curves(one)
+    assert "held-out" not in drawn and drawn.count("stroke-dasharray") == 0
+    assert 'id="curves-axes_2"' in drawn and 'id="curves-axes_3"' not in drawn  # the common term, and dga's contrast
+    assert drawn.index("masked-LM loss, nats") < drawn.index(">contrast<")
+    runs = [replace(run, heldout_curve=run.curve[::10]) for run in one.adaptations]
+    drawn = learning_curves(replace(one, adaptations=runs))
+    assert drawn.count("stroke-dasharray") >= 3  # mlm of both methods, and the contrast of dga
+    assert 'id="curves-axes_2"' in drawn and 'id="curves-axes_3"' not in drawn
+    points = [CurvePoint(tokens=1000, loss=2.5, terms={"mlm": 2.0}), CurvePoint(tokens=2000, loss=1.5, terms={"x": 1})]
+    assert curve_values(points, "mlm") == ([1.0], [2.0])
+    assert curve_values(points, "loss") == ([1.0, 2.0], [2.5, 1.5])
+
+
+def test_equal_importance_shares_a_panel(full):
+    runs = [run for run in full.adaptations if run.importance]
+    assert len(runs) == 2  # of two domains
+    shown = importance_panels(full)
+    assert len(shown) == 4 and {panel.part["sorted"] for panel in shown} == {False, True}
+    other = replace(runs[0], method="dga-2")
+    again = importance_panels(replace(full, adaptations=[runs[0], other]))
+    assert [panel.methods for panel in again] == [[runs[0].method, "dga-2"]] * 2
+
+
+def test_the_heat_map_has_a_square_for_each_head(full):
+    one = replace(full, adaptations=[next(run for run in full.adaptations if run.importance)])
+    drawn = importance_heat_map(one)
+    squares = drawn.count("var(--warm)") + drawn.count("var(--cool)") - 2  # two in the legend
+    values = [value for part in importance()["parts"].values() for row in part["protection"] for value in row]
+    assert squares == sum(value > 0 for value in values)  # unprotected units have no colour
+    assert ">.40<" in drawn and "attention heads" in drawn
+    table = importance_table(one)
+    assert len(table.rows) == 6 and len(table.columns) == 14
+    assert [entry.value for entry in table.rows[2][2:]] == importance()["parts"]["H"]["protection"][2]
+
+
+def test_layer_drift(full):
+    drawn, table = layer_drift(full), layer_drift_table(full)
+    lines = [
+        points for points in drawn.split('id="drift-line2d_') if "clip-path" in points and points.count("L ") >= 6
+    ]
+    assert len(lines) >= len(full.drift) and drawn.count(">CKA with base model<") == 2  # a panel for each domain
+    assert len(table.rows) == 7 * len(full.drift) and table.columns[3] == "CKA"
+    assert [row[3].value for row in table.rows[:7]] == [layer["cka"] for layer in full.drift[0].layers]
+    assert [row[2].value for row in table.rows[:7]] == list(range(7))
+    layer = full.drift[0].layers[3]
+    assert [entry.value for entry in table.rows[3][4:]] == [layer["distance"], 100 * layer["share"], layer["cosine"]]
+
+
+def test_small_drift_does_not_look_large(full):
+    def drawn(change):
+        layers = [{"cka": 1.0 - change * number, "distance": 0.0, "share": 0.0, "cosine": 1.0} for number in range(3)]
+        return layer_drift(replace(full, drift=[replace(full.drift[0], layers=layers)]))
+
+    assert ">0.95<" in drawn(1e-6) or ">0.96<" in drawn(1e-6)
+    assert ">0.4<" in drawn(0.35)
+
+
+def test_agreement_with_the_teacher(full):
+    drawn, table = teacher_agreement(full), teacher_agreement_table(full)
+    rows = full.distillations
+    assert len(rows) == 4 and drawn.count(">epoch<") == 2 and drawn.count(">disagreement, % of units<") == 1
+    for row in rows:
+        assert f">{row.domain} · {row.task}<" in drawn and f">{row.method}<" in drawn
+    # filled markers during distillation, hollow ones during refinement
+    assert drawn.count("fill: var(--card)") == len(rows)
+    path = max(re.findall(r'd="(M [^"]*)"\s+clip-path', drawn), key=lambda d: d.count("L "))
+    heights = [float(point.split()[1]) for point in re.split(r"[ML] ", path)[1:]]
+    shares = [100 * count / 64 for count in rows[0].disagreement]
+    slopes = [(y - heights[0]) / (share - shares[0]) for y, share in zip(heights[1:], shares[1:], strict=True)]
+    assert slopes == pytest.approx([slopes[0]] * 3, rel=1e-3) and slopes[0] < 0
+    assert [row[4].value for row in table.rows[:4]] == rows[0].disagreement
+    assert [row[6].value for row in table.rows[:4]] == shares
+    assert [row[3].text for row in table.rows[:4]] == ["before", "distillation", "distillation", "refinement"]
+
+
+def test_masked_text_marks_what_is_important(full):
+    shown = masked_samples(full)
+    assert [kind for kind, _ in shown["legend"]] == ["mask", "random", "kept", "important"]
+    (_, random), (_, selective) = shown["texts"][0]["maskings"]
+    assert '<mark class="mask" title="replaced by the mask' in random and "important" not in random
+    assert selective.count('class="mask important"') == 3 and selective.count('class="important"') == 1
+    text = render(full)
+    assert EVIL not in text and "&lt;script&gt;window.evil" in text
+    parse(text)
+
+
+def test_a_study_can_leave_out_its_text(full):
+    assert masked_samples(replace(full, masked=[])) is None
+    assert "Masked text" not in render(replace(full, masked=[]))
+
+
+def test_many_methods_have_space_and_different_colours(results, recwarn):
+    page = render(crowded(results, 20))
+    assert [str(warning.message) for warning in recwarn] == []  # matplotlib warns if no space is left for axes
+    for number in range(20):
+        assert f"--c{number}:" in page and f"var(--c{number})" in page
+    heights = [
+        [float(box.split()[3]) for box in re.findall(r'<svg viewBox="([^"]*)"', drawn)]
+        for drawn in (render(everything(results)), page)
+    ]
+    assert len(heights[0]) == len(heights[1])
+    assert max(many - few for few, many in zip(*heights, strict=True)) > 200

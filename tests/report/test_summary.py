@@ -1,0 +1,179 @@
+"""The summary in words: headline, lines and caveats."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import fields, replace
+
+from acclimate.report import render, summarize
+from acclimate.report.formatting import p_text, plain, signed
+from acclimate.results import MethodRow, StudyResults
+from acclimate.rows import ForgettingRow, TaskScores
+from acclimate.study import compare
+from tests.report.full import parse, with_comparison
+from tests.study.fakes import World, files, study
+
+
+def caveats_with(results, text):
+    return [caveat for caveat in summarize(results).caveats if text in caveat]
+
+
+def test_headline_and_lines(results):
+    summary = summarize(results)
+    assert summary.headline.startswith("mlm helped on 2 of 2 tasks")
+    assert "On general text the masked-LM loss changed by +0." in summary.headline
+    lines = {(place.name, line.method): line for place in summary.places for line in place.lines}
+    assert lines["cs · intent", "mlm"].verdict == "win"
+    assert "95 % interval" in lines["cs · intent", "mlm"].text
+    assert caveats_with(results, "comparisons were made")
+    assert len(summary.details) == 4
+
+
+def test_mixed_precisions_are_reported(results):
+    def found(**precisions):
+        rows = [replace(row, precisions=precisions.get(row.method, ["fp32"])) for row in results.scores]
+        return caveats_with(replace(results, scores=rows), "precision")
+
+    assert {tuple(row.precisions) for row in results.scores} == {()}
+    assert not found() and not found(mlm=[])
+    (text,) = found(mlm=["bf16"])
+    assert "precisions: cs · intent (fp32: none and dga, no contrast; bf16: mlm), " in text
+    assert " · aspect (fp32" in text
+    (text,) = found(mlm=["bf16", "fp32"])
+    assert "(fp32: none and dga, no contrast; bf16 and fp32: mlm)" in text
+    (text,) = found(**{row.method: ["bf16", "fp32"] for row in results.scores})  # each differs between its seeds
+    assert "(bf16 and fp32: " in text
+
+
+def test_collapsed_models_are_named(results):
+    assert {row.collapsed for row in results.scores} == {0} and not caveats_with(results, "same answer")
+    counts = {("intent", "none"): 5, ("intent", "mlm"): 2}
+    scores = [replace(row, collapsed=counts.get((row.task, row.method), 0)) for row in results.scores]
+    (text,) = caveats_with(replace(results, scores=scores), "same answer")
+    assert "items: cs · intent (none and mlm in 2 of 5 seeds)." in text
+    place = {"model": scores[0].model, "domain": "food", "task": "intent", "method": "mlm", "metric": "macro_f1"}
+    other = ForgettingRow(**place, seeds=[0], collapsed=1)
+    (text,) = caveats_with(replace(results, forgetting=[other]), "same answer")
+    assert "items: food · intent (mlm)." in text  # the same task name in another domain is another task
+
+
+def test_the_headline_says_what_correction_takes_away(results):
+    rows = [row for row in results.scores if row.method == "mlm"]
+    doubtful = with_comparison(rows[0], p_holm=0.2)
+    headline = summarize(replace(results, scores=[doubtful, rows[1]])).headline
+    assert "mlm helped on 2 of 2 tasks (1 after correction for all comparisons) (mean" in headline
+    assert "correction" not in summarize(replace(results, scores=rows)).headline
+    general = [row for row in results.losses if row.text == "general" and row.method == "mlm"]
+    one = replace(results, domains=["cs"], scores=[doubtful], losses=general[:1])
+    headline = summarize(one).headline
+    assert "mlm helped, but not significantly after correction for all comparisons (+" in headline
+    entry = general[0].difference
+    assert f"%; {signed(entry.low, 3)} to {signed(entry.high, 3)}) with mlm" in headline
+
+
+def test_of_many_methods_the_headline_names_the_best_and_the_worst(results):
+    def as_method(row, number):
+        """The row of a further method, worse the higher its number, with losses from the tenth on."""
+        p_holm, verdict = 0.2 if number in (2, 3, 4) else 0.001, "loss" if number > 9 else "win"
+        difference = row.comparison.difference - number / 100
+        return replace(
+            with_comparison(row, difference=difference, verdict=verdict, p_holm=p_holm), method=f"m{number}"
+        )
+
+    def as_loss(row, number):
+        entry = replace(row.difference, difference=row.difference.difference + number)
+        return replace(row, method=f"m{number}", difference=entry)
+
+    numbers = range(1, 13)
+    own = [row for row in results.scores if row.method == "mlm"]
+    general = [row for row in results.losses if row.text == "general" and row.method == "mlm"]
+    scores = [as_method(row, number) for row in own for number in numbers]
+    many = replace(
+        results,
+        methods=[MethodRow(label=f"m{number}", name="mlm") for number in numbers],
+        scores=scores,
+        losses=[as_loss(row, number) for row in general for number in numbers],
+        forgetting=[
+            ForgettingRow(**{one.name: getattr(row, one.name) for one in fields(TaskScores)}) for row in scores
+        ],
+    )
+    headline = summarize(many).headline
+    counts = "18 helped (12 after correction for all comparisons) and 6 hurt"
+    assert headline.startswith(f"Overall, of 24 comparisons of 12 methods, {counts}. On average best: m1 helped on 2")
+    assert "; worst: m12 hurt on 2 of 2 tasks (mean " in headline
+    loss = r"masked-LM loss changed by between \S+ nats \([^)]+ %\) with m1 and \S+ nats \([^)]+ %\) with m12\."
+    assert re.search(loss, headline)
+    assert "On tasks of other domains, the worst and the best methods on average: m12 hurt on 2 of 2 (mean" in headline
+    assert not any(f"m{number} " in headline for number in range(2, 12))
+    one = replace(many, domains=["cs"], scores=[row for row in many.scores if row.domain == "cs"])
+    headline = summarize(one).headline
+    start = r"On [^,]+, of 12 methods, 9 helped \(6 after .+\) and 3 hurt\. On average best: m1 helped \(\+"
+    assert re.match(start, headline)
+
+
+def test_one_seed_is_too_few(small):
+    found = small(seeds=1)
+    parse(render(found))
+    assert caveats_with(found, "Only one seed")
+
+
+def test_shared_adaptations_are_reported(results):
+    assert caveats_with(results, "adapted once")
+    assert not caveats_with(replace(results, shared_adaptation=False), "adapted once")
+
+
+def test_without_general_text(small):
+    found = small(general=None)
+    page = render(found)
+    parse(page)
+    assert "Gain against forgetting" not in page
+    assert "Forgetting of general text was not measured." in summarize(found).headline
+
+
+def test_without_tasks(small, tmp_path):
+    data = files(tmp_path / "more")
+    found = small(domains=[{"name": "cs", "corpus": str(data / "cs.txt")}])
+    page = render(found)
+    parse(page)
+    assert "decrease of the loss on domain text" in page
+    assert summarize(found).headline.startswith("On held-out domain text the masked-LM loss changed by −0.")
+
+
+def test_with_one_method_there_is_nothing_to_compare(small):
+    found = small(methods=["none"], general=None)
+    parse(render(found))
+    assert "nothing to compare" in summarize(found).headline
+
+
+def test_without_results_of_the_baseline(tmp_path):
+    """Without the scores of all its seeds, of all but one, or without its loss on general text."""
+    values = study(files(tmp_path / "data"))
+    world = World()
+    found = StudyResults.from_dict(compare(values, tmp_path / "out", progress=False, backend=world.backend()))
+    base = next(row for row in found.scores if row.method == "none")
+    text = summarize(found).places[0].lines[0].text
+    assert f"macro-F1 {plain(100 * base.summaries['macro_f1'].mean)} → " in text
+    stored = tmp_path / "out" / "cells"
+
+    def without(lost):
+        for path in stored.glob("*.json"):
+            if lost(json.loads(path.read_text())["description"]):
+                path.unlink()
+        again = compare(values, tmp_path / "out", progress=False, backend=world.backend(), report_only=True)
+        return StudyResults.from_dict(again)
+
+    some = without(lambda job: "none" in job and not job.endswith("0"))
+    (base,) = [row for row in some.scores if row.method == "none"]
+    assert base.seeds == [0]
+    (text,) = [line.text for line in summarize(some).places[0].lines if line.method == "mlm"]
+    assert f"macro-F1 {plain(100 * base.summaries['macro_f1'].mean)} → " in text
+    headline = summarize(without(lambda job: "none" in job or job == "lm_loss · model · cs · general")).headline
+    assert "the baseline, none, has no scores" in headline
+    assert "Forgetting of general text is unknown" in headline
+
+
+def test_numbers():
+    assert signed(-1.25) == "−1.2" and signed(0.04) == "0.0" and signed(-0.04) == "0.0" and signed(2) == "+2.0"
+    assert plain(-0.5) == "−0.5" and plain(-0.01) == plain(0.0) == "0.0" and plain(0.0, 0) == plain(-0.2, 0) == "0"
+    assert p_text(0.0004) == "p < 0.001" and p_text(0.04321) == "p = 0.043" and p_text(0.5) == "p = 0.50"

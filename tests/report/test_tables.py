@@ -1,0 +1,190 @@
+"""The tables of the report, in Markdown and in a terminal."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+
+from rich.console import Console
+
+from acclimate.evaluation.calibration import BINS
+from acclimate.report import markdown, render, results_table, summarize
+from acclimate.report.tables import searches, tables
+from acclimate.report.timing import preparation_time
+from acclimate.results import Section, StudyResults
+from acclimate.rows import AdaptationRow, Comparisons, MetricSummary, SearchRow, TrialRow
+from tests.report.full import parse, texts, titled
+
+SCORES = "Scores on end tasks"
+WINS = "Wins, ties and losses over tasks"
+
+
+def test_wins_and_losses_are_counted(results):
+    table = titled(results, WINS)
+    rows = {row[0].text: [entry.text for entry in row] for row in table.rows}
+    assert table.columns[:5] == ["method", "tasks", "helped", "no difference shown", "hurt"]
+    assert rows["mlm"][1:7] == ["2", "2", "0", "0", "2", "0"]
+    scores = [row for row in results.scores if row.method == "mlm"]
+    assert rows["mlm"][7] == f"{sum(100 * row.comparison.difference for row in scores) / 2:+.1f}"
+    assert f"## {WINS}" in markdown(results)
+
+
+def test_one_task_needs_no_count(results):
+    one = replace(results, win_counts=[replace(row, tasks=1) for row in results.win_counts])
+    assert WINS not in [table.title for table in tables(one)]
+    assert WINS not in [table.title for table in tables(replace(results, win_counts=[]))]
+
+
+def test_all_p_values_are_in_the_table(results):
+    table = titled(results, SCORES)
+    row = next(row for row in table.rows if "mlm" in [entry.text for entry in row])
+    shown = dict(zip(table.columns, row, strict=True))
+    entry = next(row for row in results.scores if row.method == "mlm").comparison
+    assert shown["p"].value == entry.p and shown["p (Holm)"].value == entry.p_holm
+    assert shown["p (t-test)"].value == entry.p_t and shown["p (these models)"].value == entry.p_models
+    order = [table.columns.index(name) for name in ("difference", "95 % interval", "p")]
+    assert order == sorted(order)  # effect and interval come first
+
+
+def test_calibration_errors(results):
+    row, table = results.scores[0], titled(results, SCORES)
+    assert f"{100 * row.summaries['ece'].mean:.1f} ± " in table.rows[0][table.columns.index("ECE")].text
+    assert f"with {BINS} bins of equal width" in table.note
+    assert (
+        "bins"
+        not in titled(replace(results, scores=[replace(r, reliability=[]) for r in results.scores]), SCORES).note
+    )
+    plain = [
+        replace(row, summaries={name: one for name, one in row.summaries.items() if name != "ece"}, reliability=None)
+        for row in results.scores
+    ]
+    found = replace(results, scores=plain)
+    assert not any("ECE" in table.columns for table in tables(found)) and ">Calibration<" not in render(found)
+    parse(render(found))
+
+
+def test_tasks_of_different_kinds_share_a_table(results):
+    first, second = results.scores[:2]
+    difference = Comparisons(seeds=[0, 1], metrics={"document_f1": second.comparison})
+    summaries = {"document_f1": MetricSummary(mean=0.5, sd=0.01, by_seed=[0.5])}
+    metrics = {"metric": "document_f1", "metrics": ["micro_f1", "document_f1"]}
+    found = replace(results, scores=[first, replace(second, **metrics, summaries=summaries, difference=difference)])
+    row = texts(titled(found, SCORES))[1]
+    assert row["document F1"] == "50.0 ± 1.0" and row["difference"].endswith(" (document F1)")
+    assert "document F1" in str(summarize(found))
+    assert "score" in [column.header for column in results_table(found)[0].columns]
+    parse(render(found))
+
+
+def test_a_kind_of_job_can_add_a_table(results):
+    section = Section(title="Perplexity", note="By hand.", columns=["model", "name", "value", "count"])
+    section.rows = [["a", "x", 1.23456, 1200], ["b", "y", None, 3]]
+    page = markdown(replace(results, sections=[section]))
+    table = titled(replace(results, sections=[section]), "Perplexity")
+    assert table.numeric == [False, False, True, True] and "## Perplexity\n\nBy hand." in page
+    assert [[entry.text for entry in row] for row in table.rows] == [
+        ["a", "x", "1.235", "1,200"],
+        ["b", "y", "–", "3"],
+    ]
+
+
+def trial(rate: float, score: float, ece: float | None = 0.1, chosen: bool = False) -> TrialRow:
+    settings = {"learning_rate": rate, "epochs": 3}
+    return TrialRow(settings=settings, state="done", chosen=chosen, score=score, by_seed=[score], ece=ece)
+
+
+def search(trials: list[TrialRow]) -> StudyResults:
+    chosen = next((one.settings for one in trials if one.chosen), None)
+    place = {"stage": "method", "model": "bert", "domain": "cs", "task": "intent", "methods": ["none", "mlm"]}
+    counts = {"metric": "macro_f1", "tolerance": 0.01, "seeds": [0, 1], "possible": 12, "tried": len(trials)}
+    return StudyResults(name="s", searches=[SearchRow(**place, **counts, trials=trials, chosen=chosen)])
+
+
+def test_a_search_has_its_chosen_settings_and_the_range_of_scores():
+    failed = TrialRow(settings={"learning_rate": 1.0}, state="failed")
+    trials = [trial(1e-5, 0.5), trial(2e-5, 0.71, 0.3), trial(3e-5, 0.705, 0.2, chosen=True), failed]
+    table = searches(search(trials))
+    (row,) = texts(table)
+    assert row["method"] == "none, mlm" and row["combinations"] == "4 of 12, 1 failed"
+    assert row["chosen"] == "learning_rate 3e-05, epochs 3"
+    found = tuple(row[name] for name in ("dev, chosen", "dev, best", "dev, worst", "dev ECE"))
+    assert found == ("70.5", "71.0", "50.0", "20.0")
+    assert "(1 percentage points)" in table.note
+    (row,) = texts(searches(search([replace(failed, state="missing")])))
+    assert row["chosen"] == row["dev, chosen"] == row["dev ECE"] == "–"
+    (row,) = texts(searches(search([trial(1e-5, 0.5, None, chosen=True)])))
+    assert row["dev ECE"] == "–" and row["dev, chosen"] == "50.0"
+    assert not searches(StudyResults(name="s")).rows
+
+
+def test_minutes_of_every_stage_before_training():
+    stages = {"finetune": {"minutes": 1.25, "f1": 0.8}, "annotate": {"minutes": 0.031}, "masking": {"share": 0.2}}
+    run = AdaptationRow(model="bert", domain="cs", method="selective", task="mr", seed=0, seconds=90.0)
+    plain = replace(run, method="mlm", task=None)
+    prepared = replace(run, accounts={"selective.json": stages})
+    assert texts(preparation_time(StudyResults(name="s", adaptations=[plain, prepared]))) == [
+        {
+            "model": "bert",
+            "domain": "cs",
+            "method": "selective, mr",
+            "seed": "0",
+            "fine-tuning": "1.2",
+            "annotation": "0.03",
+            "total": "1.3",
+            "training": "1.5",
+        }
+    ]
+    assert not preparation_time(StudyResults(name="s", adaptations=[plain])).rows
+
+
+def unescaped(text):
+    return text.replace("\\", "")
+
+
+def test_markdown_has_every_table_with_its_rows(full):
+    text = markdown(full)
+    assert summarize(full).headline.split(",")[0] in unescaped(text)
+    for table in tables(full):
+        assert f"## {table.title}" in text
+        for row in table.rows:
+            assert "| " + " | ".join(" ".join(entry.text.split()) for entry in row) + " |" in unescaped(text)
+    for block in text.split("\n\n"):
+        if block.startswith("|"):
+            assert len({line.replace("\\|", "").count("|") for line in block.splitlines()}) == 1
+
+
+def test_names_cannot_break_a_markdown_table(results):
+    evil = replace(results, scores=[replace(row, task="a|b\n# <b>c</b> [d](e)") for row in results.scores])
+    line = next(line for line in markdown(evil).splitlines() if "a\\|b" in line)
+    assert "a\\|b # \\<b\\>c\\</b\\> \\[d\\](e)" in line
+
+
+def test_a_study_writes_markdown(small, tmp_path):
+    small()
+    text = (tmp_path / "out" / "results.md").read_text(encoding="utf-8")
+    assert text.startswith("# ") and "| none |" in text
+
+
+def in_terminal(results, width):
+    console = Console(width=width, record=True, file=io.StringIO())
+    for table in results_table(results):
+        console.print(table)
+    return console.export_text()
+
+
+def test_terminal_tables_fit_80_columns(results):
+    text = in_terminal(results, 80)
+    assert "…" not in text
+    assert re.search(r"mlm +\d\d\.\d ± \d\.\d .*\[\+\d+\.\d, \+\d+\.\d\] +win", text)
+    assert results_table(replace(results, scores=[], losses=[])) == []
+
+
+def test_brackets_in_a_name_are_not_terminal_markup(results):
+    rows = [replace(row, method="mlm [/bold]") for row in results.scores]
+    text = in_terminal(replace(results, baseline="none [/x]", scores=rows), 200)
+    assert "none [/x]" in text and "mlm [/bold]" in text
+
+
+def test_results_can_be_a_dictionary_from_json(results):
+    assert markdown(results.to_dict()) == markdown(results)

@@ -1,0 +1,162 @@
+"""Options that are declared once, and the interfaces that follow from the declaration."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import KW_ONLY
+from pathlib import Path
+from typing import Annotated, Literal
+
+import pytest
+import typer
+from pydantic import Field, ValidationError
+from typer.testing import CliRunner
+
+from acclimate import masking
+from acclimate.cli import options as generator
+from acclimate.corpus import Corpus
+from acclimate.errors import UserError
+from acclimate.options import (
+    AdaptOptions,
+    DistillOptions,
+    FinetuneOptions,
+    Option,
+    PretrainOptions,
+    build,
+    option_fields,
+    options,
+    recorded,
+    section,
+    verb,
+)
+from acclimate.options.training import Count
+from tests.cases import each
+from tests.tiny import TEXTS
+
+
+@options
+class ExtendedOptions(AdaptOptions):
+    """Options of ``adapt``, and one more."""
+
+    _: KW_ONLY
+    patience: Annotated[Count, Option("Steps without progress.", "Training", unit="steps")] = 1_000
+
+
+def test_a_new_option_is_an_argument_a_flag_a_key_of_the_study_and_a_field_of_the_manifest(tiny_bert, tmp_path):
+    from acclimate.training.adapt import _adapt
+
+    adapt = verb(ExtendedOptions, _adapt)
+    assert inspect.signature(adapt).parameters["patience"].default == 1_000
+    assert "patience: Steps without progress (default: 1,000 steps)." in inspect.getdoc(adapt)
+    small = {"steps": 1, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}
+    adapt(tiny_bert, Corpus.of(TEXTS), out=tmp_path / "out", patience=7, **small)
+    assert json.loads((tmp_path / "out" / "acclimate.json").read_text())["patience"] == 7
+    with pytest.raises(UserError, match="overwrite"):  # it is part of the identity of the run
+        adapt(tiny_bert, Corpus.of(TEXTS), out=tmp_path / "out", patience=8, **small)
+
+    app, given = typer.Typer(), []
+
+    @generator.command(app, ExtendedOptions, example="adapt --model m")
+    def train(values):
+        """Train."""
+        given.append(values)
+
+    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
+    assert "--patience" in shown and "Steps without progress (default: 1,000 steps)." in shown
+    assert shown.rstrip().endswith("Example: adapt --model m")
+    (tmp_path / "run.yaml").write_text("patience: 9\nbatch-size: 2\n")
+    result = CliRunner().invoke(app, ["--model", "m", "--config", str(tmp_path / "run.yaml"), "--batch-size", "3"])
+    assert result.exit_code == 0, result.exception
+    assert given == [{"model": "m", "patience": 9, "batch_size": 3, "progress": True}]
+
+    study = section(ExtendedOptions)
+    assert study.model_validate({"patience": "1e1"}).given() == {"patience": 10}
+    with pytest.raises(ValidationError, match="patience"):
+        study.model_validate({"patience": 0})
+
+
+@each("cls", [AdaptOptions, PretrainOptions, FinetuneOptions, DistillOptions])
+def test_every_option_is_described_in_one_panel(cls):
+    for field in option_fields(cls).values():
+        assert field.option.panel in ("Data", "Model", "Training", "Method", "Output"), field.name
+        assert field.option.help.endswith(".") and field.option.help[0].isupper(), field.name
+
+
+def test_the_functions_have_the_signatures_of_the_classes():
+    import acclimate
+
+    parameters = inspect.signature(acclimate.adapt).parameters
+    positional = [name for name, one in parameters.items() if one.kind is one.POSITIONAL_OR_KEYWORD]
+    assert positional == ["model", "corpus", "method", "out"]
+    assert acclimate.adapt.__name__ == "adapt" and "Raises:" in acclimate.adapt.__doc__
+    assert list(inspect.signature(acclimate.pretrain).parameters)[:2] == ["corpus", "out"]
+
+
+def test_the_default_mask_rate_is_that_of_masking():
+    assert option_fields(AdaptOptions)["mask_rate"].default == masking.MASK_RATE
+
+
+@options
+class SmallOptions:
+    """A few options of each type."""
+
+    place: Annotated[str | Path, Option("Place.", "Data")]
+    _: KW_ONLY
+    count: Annotated[Count | None, Option("Count.")] = None
+    share: Annotated[float, Field(ge=0, lt=1), Option("Share.")] = 0.1
+    choice: Annotated[Literal["one", "two"], Option("Choice.")] = "one"
+    pairs: Annotated[dict[str, int] | None, Option("Pairs.", flag="--set")] = None
+    switch: Annotated[bool, Option("Switch.", recorded=False, study=False)] = False
+
+
+@each(
+    ("given", "message"),
+    [
+        ({}, "^'place' is required: Place.$"),
+        ({"place": "p", "cont": 1}, "^Unknown option 'cont'. Did you mean 'count'"),
+        ({"place": "p", "count": 0}, "^'count' must be at least 1, not 0.$"),
+        ({"place": "p", "count": 1.5}, "^'count' must be a whole number, not 1.5.$"),
+        ({"place": "p", "share": "much"}, "^'share' must be a number, not 'much'.$"),
+        ({"place": "p", "share": 1}, "^'share' must be less than 1, not 1.$"),
+        ({"place": "p", "choice": "three"}, "^'choice' must be 'one' or 'two', not 'three'.$"),
+        ({"place": "p", "pairs": [1]}, "^'pairs' must be names with values"),
+        ({"place": "p", "switch": "maybe"}, "^'switch' must be true or false, not 'maybe'.$"),
+    ],
+)
+def test_a_wrong_value_is_one_line(given, message):
+    with pytest.raises(UserError, match=message):
+        build(SmallOptions, **given)
+
+
+def test_what_is_recorded_and_what_a_study_may_set():
+    made = build(SmallOptions, "p", count=2, switch=True)
+    assert recorded(made, place="hash", more=1) == {
+        "place": "hash", "count": 2, "share": 0.1, "choice": "one", "pairs": None, "more": 1
+    }  # fmt: skip
+    assert section(SmallOptions, without=("place",)).option_names == ("count", "share", "choice", "pairs")
+    with pytest.raises(ValidationError, match="switch"):
+        section(SmallOptions).model_validate({"switch": True})
+
+
+def test_named_values_of_a_file_and_of_flags_are_joined(tmp_path):
+    app, given = typer.Typer(), []
+
+    @generator.command(app, SmallOptions, example="small p")
+    def small(values, extra: Annotated[str | None, typer.Option()] = None):
+        given.append((values, extra))
+
+    (tmp_path / "run.toml").write_text('place = "p"\nextra = "e"\nset = {a = 1, b = 2}\n')
+    result = CliRunner().invoke(app, ["--config", str(tmp_path / "run.toml"), "--set", "b=3", "--quiet"])
+    assert result.exit_code == 0, result.exception
+    assert given == [({"place": "p", "pairs": {"a": 1, "b": 3}, "progress": False}, "e")]
+    for arguments, message in (
+        (["--set", "b"], "--set expects name=value, not 'b'."),
+        (["--place", "p", "--count", "0"], "--count must be at least 1, not 0."),
+        ([], "--place is required: Place."),
+    ):
+        error = CliRunner().invoke(app, arguments).exception
+        assert isinstance(error, UserError) and str(error) == message
+    (tmp_path / "run.toml").write_text('place = "p"\ncount = 0\n')
+    error = CliRunner().invoke(app, ["--config", str(tmp_path / "run.toml")]).exception
+    assert str(error) == f"'{tmp_path / 'run.toml'}': 'count' must be at least 1, not 0."
