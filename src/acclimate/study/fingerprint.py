@@ -1,26 +1,33 @@
-"""What makes two things the same: hashes of models, of texts and of settings."""
+"""Content hashes of settings and texts."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from acclimate.models.checkpoints import model_fingerprint
 
-__all__ = ["digest", "model_fingerprint", "texts_identity"]
+def fingerprint(value: Any) -> str:
+    """Return 16 hex digits of the SHA-256 of ``value`` as canonical JSON.
 
-
-def digest(value: Any) -> str:
-    """Return 16 hex digits of the SHA-256 of ``value`` as canonical JSON."""
+    The order of keys and sets does not matter, and 1 equals 1.0. What has a ``fingerprint`` (an attribute or a method)
+    is represented by it.
+    """
     text = json.dumps(_plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
+def identity(value: Any) -> Any:
+    """Return the ``fingerprint`` of a value that has one, else the value."""
+    found = getattr(value, "fingerprint", None)
+    return value if found is None else str(found() if callable(found) else found)
+
+
 def _plain(value: Any) -> Any:
-    """Turn sets, tuples, paths and enums into what JSON knows, in an order that does not change."""
-    if isinstance(value, dict):
+    """Turn sets, tuples, paths and enums into JSON values in a fixed order."""
+    value = identity(value)
+    if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, set | frozenset):
         return sorted((_plain(item) for item in value), key=str)
@@ -29,11 +36,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bool | str) or value is None:
         return value
     if isinstance(value, int | float):
-        return int(value) if float(value).is_integer() else value  # 1 and 1.0 are the same setting
+        return int(value) if float(value).is_integer() else value
     return str(value)
 
 
-def texts_identity(texts: Iterable[str]) -> str:
+def texts_fingerprint(texts: Iterable[str]) -> str:
     """Return a hash of texts in their order."""
     state = hashlib.sha256()
     for text in texts:

@@ -1,14 +1,12 @@
-"""Minutes beside scores: every stage from the model as it came, as its cells noted it."""
+"""Minutes beside scores: the stages from the base model to a scored model."""
 
 from __future__ import annotations
-
-from dataclasses import replace
 
 import pytest
 
 from acclimate.report.tables import tables
 from acclimate.study import compare
-from tests.study.fakes import World, distilling, study
+from tests.study.fakes import World, distilling, study, write_classifier
 
 TITLE = "Time per score"
 
@@ -17,8 +15,9 @@ def took(results, model="model"):
     return {row["method"]: row["stage_seconds"] for row in results["scores"] if row["model"] == model}
 
 
-def run(values, out, world=None, parts=None, **options):
-    return compare(values, out, progress=False, parts=parts or (world or World()).parts(), **options)
+def run(values, out, world=None, backend=None, **options):
+    backend = backend or (world or World()).backend()
+    return compare(values, out, progress=False, backend=backend, **options)
 
 
 def shown(results):
@@ -53,8 +52,7 @@ def test_a_distilled_student_needs_its_teacher_and_not_its_own_adaptation(folder
 
 
 def test_a_classifier_from_elsewhere_took_nothing_here(folder, tmp_path, no_report):
-    (folder / "ready").mkdir()
-    (folder / "ready" / "config.json").write_text("{}")
+    write_classifier(folder / "ready")
     values = study(folder, methods=["none"], distill=[{"label": "given", "teacher": {"path": str(folder / "ready")}}])
     found = took(run(values, tmp_path / "out"))
     assert found["given"] == {"student": 1.25, "distillation": 3.25, "sum": 4.5}
@@ -74,7 +72,7 @@ def test_what_came_before_the_training_is_counted(folder, tmp_path, no_report):
         made.accounts = {"selective.json": {"annotate": {"minutes": 2.0}, "mark": {"minutes": 0.5}, "texts": 3}}
         return made
 
-    found = took(run(study(folder), tmp_path / "out", parts=replace(world.parts(), adapt=adapt)))
+    found = took(run(study(folder), tmp_path / "out", backend=world.backend(adapt=adapt)))
     assert found["mlm"]["adaptation"] == pytest.approx(62.5 + 150)
 
 
@@ -87,7 +85,7 @@ def test_seeds_of_several_adaptations_are_averaged(folder, tmp_path, no_report):
         return made[-1]
 
     values = study(folder, methods=["none", "mlm"], adapt_seeds=[5, 6])
-    found = took(run(values, tmp_path / "out", parts=replace(world.parts(), adapt=adapt)))
+    found = took(run(values, tmp_path / "out", backend=world.backend(adapt=adapt)))
     assert found["mlm"]["adaptation"] == pytest.approx((10 + 40 + 10) / 3)
 
 
