@@ -74,7 +74,8 @@ def learning_curves(results: StudyResults) -> str:
         if several:
             axes.set_title(short(place_name(results, model, domain), 50), loc="left")
         axes.grid(color=GRID, linewidth=0.8)
-        axes.set_ylabel(f"{LOSS_NAME}, nats" if term in loss_terms() else _term_label(term, common=term == panels[0][2]))
+        is_common = term == panels[0][2]
+        axes.set_ylabel(f"{LOSS_NAME}, nats" if term in loss_terms() else _term_label(term, common=is_common))
     grid[-1, 0].set_xlabel("thousands of tokens read")
     methods = list(dict.fromkeys(run.method for run in runs))
     entries = [("s", series(colours[method]), method) for method in methods]
