@@ -49,7 +49,7 @@ class Owner(NamedTuple):
     Attributes:
         pid: Process id.
         machine: Host name, with a suffix that distinguishes the containers of a host.
-        seen: Time at which the claim was last touched, in the time of the file system.
+        seen: Modification time of the lock file, when the claim was last touched.
     """
 
     pid: int
