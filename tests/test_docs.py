@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 from pathlib import Path
 
@@ -11,8 +12,8 @@ import yaml
 
 from acclimate.cli import app
 from acclimate.corpus import Corpus
-from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig
-from acclimate.study.lessons import DistillSpec
+from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig, extension_types
+from acclimate.study.distillation_config import DistillSpec
 from acclimate.study.settings import EvaluateSettings, FinetuneSettings, TaskSpec
 from acclimate.training import adapt
 from acclimate.training import method as registry
@@ -61,6 +62,18 @@ def test_every_command_on_the_pages_has_the_options_it_shows():
     assert checked > 20
 
 
+def test_every_python_name_and_file_of_the_package_on_the_pages_exists():
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
+        if page.name in ("CHANGELOG.md", "log.md"):
+            continue  # history
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"`(acclimate(?:\.[a-z_]+)+)[`(]", text):
+            if name != "acclimate.json":
+                assert pkgutil.resolve_name(name), f"{page.name}: {name}"
+        for file in re.findall(r"`((?:\w+/)+\w+\.py)`", text):
+            assert (ROOT / file).exists() or (ROOT / "src" / "acclimate" / file).exists(), f"{page.name}: {file}"
+
+
 def test_performance_page_is_short():
     assert len((DOCS / "dev" / "performance.md").read_text(encoding="utf-8").splitlines()) <= 150
 
@@ -89,6 +102,7 @@ def test_the_study_page_has_a_valid_file_and_every_key():
     assert (config.baseline, len(config.seeds), config.adapt.tokens) == ("none", 5, 50_000_000)
     keys = {*StudyConfig.model_fields, *FinetuneSettings.model_fields, *TaskSpec.model_fields}
     keys |= {*MethodSpec.model_fields, *DomainSpec.model_fields, *DistillSpec.model_fields}
-    keys |= {*EvaluateSettings.model_fields}
+    keys |= {*EvaluateSettings.model_fields, *extension_types()}
+    keys -= {"extensions"}
     missing = [key for key in sorted(keys) if f"`{key}`" not in page and f"`{key}:" not in page]
     assert not missing

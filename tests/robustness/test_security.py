@@ -83,7 +83,7 @@ def test_code_in_a_model_folder_is_not_run(tmp_path, monkeypatch):
     (folder / "code.py").write_text(f"open({str(flag)!r}, 'w')\nC = M = None\n")
     tiny_tokenizer().save_pretrained(folder)
     for use in (lambda: load_language_model(folder), lambda: finetune(folder, TASK, epochs=1, progress=False)):
-        with pytest.raises(UserError, match=f"Python code of its own, which is not run\\. Set {TRUST}=1") as caught:
+        with pytest.raises(UserError, match=f"its own Python code, which is not run\\. Set {TRUST}=1") as caught:
             use()
         assert "\n" not in str(caught.value)
     assert not flag.exists()
@@ -165,6 +165,6 @@ def test_names_in_a_study_cannot_leave_its_folder(tmp_path):
     domain = {"name": "../../evil", "corpus": str(given / "cs.txt"), "tasks": [str(given / "intent")]}
     methods = ["none", {"name": "mlm", "label": "/../../worse"}]
     values = study(given, domains=[domain], methods=methods, seeds=1, name="../worst")
-    compare(values, tmp_path / "runs" / "out", progress=False, parts=World().parts())
+    compare(values, tmp_path / "runs" / "out", progress=False, backend=World().backend())
     made = {path for path in tmp_path.rglob("*") if path.is_file()} - before
     assert made and all(path.is_relative_to(tmp_path / "runs" / "out") for path in made)

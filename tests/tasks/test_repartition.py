@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from acclimate.errors import UserError
 from acclimate.study import StudyConfig
-from acclimate.study.plan import make_plan
 from acclimate.tasks import Task, load_task, repartition
 from tests.cases import each
-from tests.study.fakes import World, files, study
+from tests.study.fakes import files, graph_of, study
 from tests.test_cli import call
 
 
@@ -132,9 +131,7 @@ def test_regrouped_products_give_nearly_the_papers_sizes(shared, name, product, 
 
 def planned(folder, task: dict, **changes):
     domain = {"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}
-    parts = World().parts()
-    real = type(parts)(**{**vars(parts), "load_task": type(parts)().load_task})
-    return make_plan(StudyConfig.of(study(folder, domains=[domain], **changes)), real)
+    return graph_of(study(folder, domains=[domain], **changes))
 
 
 def test_a_study_has_other_jobs_only_where_it_is_set(tmp_path):
@@ -147,11 +144,12 @@ def test_a_study_has_other_jobs_only_where_it_is_set(tmp_path):
     plain = planned(folder, {"path": str(task)})
     unset = planned(folder, {"path": str(task), "repartition": None})
     moved = planned(folder, {"path": str(task), "repartition": 0.5})
-    assert set(plain.cells) == set(unset.cells)
-    kinds = {key: cell.kind for key, cell in {**plain.cells, **moved.cells}.items()}
-    assert {kinds[key] for key in set(plain.cells) ^ set(moved.cells)} == {"finetune"}
-    assert not {key for key in set(plain.cells) & set(moved.cells) if kinds[key] == "finetune"}
-    assert len(moved.tasks["cs", "intent"].test) == 8
+    assert set(plain.jobs) == set(unset.jobs)
+    kinds = {key: job.name for key, job in {**plain.jobs, **moved.jobs}.items()}
+    assert {kinds[key] for key in set(plain.jobs) ^ set(moved.jobs)} == {"finetune"}
+    assert not {key for key in set(plain.jobs) & set(moved.jobs) if kinds[key] == "finetune"}
+    sizes = {len(job.task.test) for job in moved.jobs.values() if job.name == "finetune"}
+    assert sizes == {8}
     with pytest.raises(UserError, match="needs a dev split, and the task 'intent' has none, as repartition"):
         planned(folder, {"path": str(task), "repartition": 0.5, "select": "dev"})
 

@@ -20,7 +20,7 @@ from acclimate.models.batching import max_graph_tokens, padding_policy, training
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.encoding import check_packable
 from acclimate.options import AdaptOptions, recorded, values, verb
-from acclimate.options.training import HEAD_TOKENS, MethodLike, PrecisionName
+from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
 from acclimate.progress import print_message
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
@@ -96,6 +96,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     precision = choose_precision(options.precision, default_device())
     config = recorded(
         options,
+        (*BUDGETS, "masking_settings", "text_column", "heldout_every", "keep_steps"),
         acclimate=__version__,
         model=method.starts_from or str(options.model),
         model_files=None if method.starts_from else model_fingerprint(str(options.model)),
