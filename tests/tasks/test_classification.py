@@ -284,7 +284,7 @@ def test_a_diverging_loss_is_a_one_line_error(tiny_bert, tmp_path):
 
 def test_a_folder_with_other_things_is_not_replaced(tiny_bert, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="choose another place"):
+    with pytest.raises(UserError, match="choose another folder"):
         finetune(tiny_bert, keyword_task(train=4, test=2), out=tmp_path, **QUICK)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
