@@ -105,7 +105,7 @@ def test_distillations_change_no_other_job_and_shards_keep_chains_together(two_m
         ({**ROW, "objective": "kd"}, "of distill: Unknown objective 'kd'"),
         ({**ROW, "epochs": 1}, "not one whole epoch"),
         ({"teacher": {"model": "model", "path": "model"}}, "give one"),
-        ({**ROW, "label": "mlm"}, "'mlm' stands twice"),
+        ({**ROW, "label": "mlm"}, "'mlm' is duplicated"),
     ],
 )
 def test_rows_with_mistakes(two_models, row, message):
@@ -123,7 +123,7 @@ def test_the_study_of_the_page_is_one():
     page = (Path(__file__).resolve().parents[2] / "docs" / "distill.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.S)
     config = StudyConfig.of(yaml.safe_load(text))
-    assert [row.label for row in config.distill] == ["doktra", "kl", "from outside"]
+    assert [row.label for row in config.distill] == ["doktra", "kl", "external teacher"]
     assert config.distill[1].settings == {"objective": "kl"}
 
 
