@@ -1,9 +1,8 @@
-"""An accelerator for machines without one: tensors say that they are on ``cuda:0``, and may not meet those elsewhere.
+"""An emulated accelerator: tensors report that they are on ``cuda:0``, but are computed on the CPU.
 
-What is computed is computed on the CPU. What is emulated is where tensors are: moving a tensor makes another one, the
-results of what is there are there, tensors of both places in one operation are an error, and so are ``numpy`` and
-generators of the other place. That finds what would end in "Expected all tensors to be on the same device". Kernels,
-memory and speed of a real device it knows nothing about.
+Only the device of tensors is emulated: moving a tensor copies it, results are on the device of the inputs, and
+operations on tensors of both devices are errors, as are ``numpy`` and generators of the wrong device. This finds code
+that would fail with "Expected all tensors to be on the same device". Kernels, memory and speed are not emulated.
 """
 
 from __future__ import annotations
@@ -26,27 +25,27 @@ from acclimate import device as choices
 CPU, CUDA = torch.device("cpu"), torch.device("cuda", 0)
 MOVES = (Tensor.to, Tensor.cpu, Tensor.cuda, Tensor.type_as)
 LENIENT = ("copy_", "__set__", "set_", "_has_compatible_shallow_copy_type")
-"""May read from one place and write to the other."""
+"""Operations that may read from one device and write to the other."""
 INDEXED = ("__getitem__", "__setitem__", "index_put_", "index_put")
-"""May be indexed with a tensor on the CPU, wherever they are."""
+"""Operations that may use an index on the CPU with a tensor on any device."""
 
 
 class Accelerator(TorchFunctionMode):
-    """While it is entered, tensors that were moved to ``cuda`` stay apart from the others.
+    """Keeps track of the tensors on the emulated accelerator while it is entered.
 
     Attributes:
-        used: How many tensors were made on it.
+        used: Number of tensors that were created on the accelerator.
     """
 
     def __init__(self) -> None:
         super().__init__()
-        self._there: dict[int, StorageWeakRef] = {}
+        self._storages: dict[int, StorageWeakRef] = {}
         self.used = 0
 
     def holds(self, tensor: Tensor) -> bool:
         """Say whether a tensor is on the accelerator."""
         with torch._C.DisableTorchFunction():
-            reference = self._there.get(tensor.untyped_storage()._cdata)
+            reference = self._storages.get(tensor.untyped_storage()._cdata)
         return reference is not None and not reference.expired()
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -64,12 +63,12 @@ class Accelerator(TorchFunctionMode):
             raise TypeError("can't convert cuda:0 device type tensor to numpy: copy it to the CPU first")
         if there and here and name not in LENIENT and not (name in INDEXED and self.holds(args[0])):
             raise RuntimeError(f"Expected all tensors to be on the same device, but {name} got cuda:0 and cpu")
-        made_there = _asked(kwargs, there)
-        if made_there and kwargs.get("generator") is not None:
+        is_output_on_device = _uses_accelerator(kwargs, there)
+        if is_output_on_device and kwargs.get("generator") is not None:
             raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
         result = func(*args, **kwargs)
-        if made_there and name not in LENIENT:
-            self._put(result)
+        if is_output_on_device and name not in LENIENT:
+            self._register(result)
         return result
 
     def _where(self, func: Any, tensor: Tensor) -> Any:
@@ -87,25 +86,25 @@ class Accelerator(TorchFunctionMode):
             elif isinstance(value, (torch.device, str)) and func is Tensor.to:
                 after = torch.device(value).type == "cuda"
                 rest[place] = CPU if after else value
-        after = _asked(kwargs, after)
+        after = _uses_accelerator(kwargs, after)
         moved = tensor if func in (Tensor.cpu, Tensor.cuda) else func(tensor, *rest, **kwargs)
         if before != after and moved.untyped_storage()._cdata == tensor.untyped_storage()._cdata:
             moved = moved.clone()
         if after:
-            self._put(moved)
+            self._register(moved)
         return moved
 
-    def _put(self, result: Any) -> None:
+    def _register(self, result: Any) -> None:
         for tensor in _tensors(result):
             self.used += 1
             storage = tensor.untyped_storage()
-            self._there[storage._cdata] = StorageWeakRef(storage)
-        if len(self._there) > 20_000:
-            self._there = {key: value for key, value in self._there.items() if not value.expired()}
+            self._storages[storage._cdata] = StorageWeakRef(storage)
+        if len(self._storages) > 20_000:
+            self._storages = {key: value for key, value in self._storages.items() if not value.expired()}
 
 
-def _asked(kwargs: dict[str, Any], otherwise: bool) -> bool:
-    """Say whether ``kwargs`` ask for the accelerator, and put the CPU there; without a device, ``otherwise``."""
+def _uses_accelerator(kwargs: dict[str, Any], otherwise: bool) -> bool:
+    """Say whether ``kwargs`` name the accelerator, ``otherwise`` if no device, and replace it by the CPU."""
     if kwargs.get("device") is None:
         return otherwise
     there = torch.device(kwargs["device"]).type == "cuda"
@@ -125,10 +124,10 @@ def _tensors(value: Any) -> Iterator[Tensor]:
 
 @contextlib.contextmanager
 def emulated(bf16: bool = False) -> Iterator[Accelerator]:
-    """Make torch, ``accelerate`` and this package believe in one accelerator, until the end of the block.
+    """Emulate one accelerator for torch, ``accelerate`` and this package, until the end of the block.
 
     Args:
-        bf16: Whether it says that it multiplies bfloat16; autocast is then that of the CPU.
+        bf16: Whether the accelerator reports support for bfloat16; autocast is that of the CPU.
     """
     load, autocast = torch.load, torch.autocast
 
@@ -159,21 +158,21 @@ def emulated(bf16: bool = False) -> Iterator[Accelerator]:
             patch.setattr(torch.cuda.random, name, fakes[name])
         patch.setattr(torch, "load", load_here)
         patch.setattr(torch, "autocast", autocast_here)
-        _forget()
+        _clear_caches()
         try:
             with Accelerator() as accelerator:
                 yield accelerator
         finally:
             patch.undo()
-            _forget()
+            _clear_caches()
 
 
 def _nothing(*_: Any, **__: Any) -> None:
     """Do nothing."""
 
 
-def _forget() -> None:
-    """Let nobody remember what devices there were."""
+def _clear_caches() -> None:
+    """Clear all caches that depend on the available devices."""
     accelerate.state.AcceleratorState._reset_state(reset_partial_state=True)
     choices.has_fast_bf16.cache_clear()
     for name in ("is_torch_bf16_gpu_available", "is_torch_tf32_available"):

@@ -15,11 +15,11 @@ SHOWN.maxstring = SHOWN.maxother = 100
 
 
 def each(names: str | tuple[str, ...], cases: Iterable) -> Callable[[Callable], Callable]:
-    """Run a test once for each case, all of them in one test; every failure names its case.
+    """Run all cases of a test as one test; each failure names its case.
 
-    It is written like ``pytest.mark.parametrize``, and is for cases that are too small to be tests of their own. A
-    failure does not keep the cases after it from running. ``tmp_path`` is a new folder for each case, and what a case
-    does to ``monkeypatch`` is undone after it. All other fixtures are shared, so a case must not change them.
+    It has the arguments of ``pytest.mark.parametrize``, and is for cases that are too small to be separate tests. All
+    cases run, even after a failure. Each case has a new ``tmp_path``, and its changes with ``monkeypatch`` are undone.
+    All other fixtures are shared, so a case must not modify them.
     """
     names = (names,) if isinstance(names, str) else names
     cases = [case if len(names) > 1 else (case,) for case in cases]
@@ -32,9 +32,11 @@ def each(names: str | tuple[str, ...], cases: Iterable) -> Callable[[Callable], 
                 given = dict(zip(names, case, strict=True))
                 try:
                     with contextlib.ExitStack() as stack:
-                        own = {name: _own(name, fixture, number, stack) for name, fixture in fixtures.items()}
-                        test(**given, **own)
-                except (Exception, pytest.fail.Exception) as error:  # the second is no Exception: pytest.raises, fail
+                        values = {
+                            name: _fixture_of_case(name, fixture, number, stack) for name, fixture in fixtures.items()
+                        }
+                        test(**given, **values)
+                except (Exception, pytest.fail.Exception) as error:  # the latter is a BaseException
                     shown = ", ".join(f"{name}={SHOWN.repr(value)}" for name, value in given.items())
                     error.add_note(f"in case {number}: {shown}")
                     failures.append(error)
@@ -43,13 +45,12 @@ def each(names: str | tuple[str, ...], cases: Iterable) -> Callable[[Callable], 
             if failures:
                 raise BaseExceptionGroup(f"{len(failures)} of {len(cases)} cases failed", failures)
 
-        for name in [
-            name for name in vars(all_cases) if "hypothesis" in name
-        ]:  # each case is such a test, not the whole
+        # Each case is a test of hypothesis, not all cases together.
+        for name in [name for name in vars(all_cases) if "hypothesis" in name]:
             delattr(all_cases, name)
         signature = inspect.signature(test)
         others = [parameter for name, parameter in signature.parameters.items() if name not in names]
-        assert len(others) + len(names) == len(signature.parameters), f"{test.__name__} takes no such argument"
+        assert len(others) + len(names) == len(signature.parameters), f"{test.__name__} does not have this argument"
         all_cases.__signature__ = signature.replace(parameters=others)
         assert cases, "no cases"
         return all_cases
@@ -57,8 +58,8 @@ def each(names: str | tuple[str, ...], cases: Iterable) -> Callable[[Callable], 
     return decorate
 
 
-def _own(name: str, fixture, number: int, stack: contextlib.ExitStack):
-    """What a case is given in place of a fixture that cases must not share."""
+def _fixture_of_case(name: str, fixture, number: int, stack: contextlib.ExitStack):
+    """Return the value of a fixture for one case."""
     if name == "tmp_path":
         folder = fixture / f"case-{number}"
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Tiny random models and tokenizers, made in memory: no test needs a network."""
+"""Fixtures: tiny random models and tokenizers, made without a network."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 @pytest.fixture(autouse=True, scope="session")
 def _accelerator():
-    """With ``ACCLIMATE_EMULATE=1`` all tests see an accelerator; tests/devices says what that means."""
+    """Emulate an accelerator in all tests if ``ACCLIMATE_EMULATE=1``; see tests/accelerator.py."""
     with emulated() if os.environ.get("ACCLIMATE_EMULATE") == "1" else contextlib.nullcontext():
         yield
 
 
 @pytest.fixture(scope="session", params=sorted(ENCODERS))
 def any_encoder(request, tmp_path_factory) -> Path:
-    """The folder of a tiny random masked LM, once for each supported architecture."""
+    """The folder of a tiny random masked LM, for each supported architecture."""
     return save_tiny(request.param, tmp_path_factory.mktemp("models") / request.param)
 
 
@@ -48,9 +48,9 @@ def tiny_bert(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def shared() -> Path:
-    """The folder of real data and models; tests that ask for it are skipped where it is absent."""
+    """The folder of real data and models; tests that use it are skipped if it does not exist."""
     if not SHARED.is_dir():
-        pytest.skip("no shared data here")
+        pytest.skip("there is no shared folder")
     return SHARED
 
 
@@ -62,10 +62,11 @@ def _one_thread():
 
 
 @pytest.fixture(autouse=True, scope="module")
-def _little_garbage():
-    """After every training ``accelerate`` collects garbage, and looks through all that was ever imported.
+def _freeze_garbage_collector():
+    """Exclude existing objects from garbage collection.
 
-    That takes several times as long as a training of a tiny model. What is there now is there to stay.
+    ``accelerate`` collects garbage after every training. Going through all imported modules takes several times as
+    long as the training of a tiny model.
     """
     gc.freeze()
 

@@ -1,4 +1,4 @@
-"""The helper of the tests that runs many cases in one test."""
+"""The helper that runs many cases in one test."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.cases import each
 
 
-def test_every_case_runs_and_every_failure_names_its_case():
+def test_all_cases_run_and_each_failure_names_its_case():
     seen = []
 
     @each(("one", "other"), [(1, 1), (1, 2), ("x", "x"), (3, 4)])
@@ -26,7 +26,7 @@ def test_every_case_runs_and_every_failure_names_its_case():
     ]
 
 
-def test_a_single_failure_is_itself_also_where_nothing_was_raised():
+def test_a_single_failure_is_raised_itself():
     @each("value", ["a", "7"])
     def check(value):
         with pytest.raises(ValueError):
@@ -37,7 +37,7 @@ def test_a_single_failure_is_itself_also_where_nothing_was_raised():
     assert caught.value.__notes__ == ["in case 1: value='7'"]
 
 
-def test_cases_under_cases_are_all_combinations():
+def test_nested_cases_are_all_combinations():
     seen = []
 
     @each("one", "ab")
@@ -53,15 +53,15 @@ def test_cases_under_cases_are_all_combinations():
 
 
 @each("number", range(3))
-def test_each_case_has_a_folder_and_an_environment_of_its_own(number, tmp_path, monkeypatch):
+def test_each_case_has_its_own_folder_and_environment(number, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
     (tmp_path / "file").touch()
-    assert "ACCLIMATE_OF_A_CASE" not in os.environ
-    monkeypatch.setenv("ACCLIMATE_OF_A_CASE", str(number))
+    assert "ACCLIMATE_TEST_CASE" not in os.environ
+    monkeypatch.setenv("ACCLIMATE_TEST_CASE", str(number))
 
 
-def test_an_argument_that_the_test_does_not_take_is_a_mistake():
-    with pytest.raises(AssertionError, match="takes no such argument"):
+def test_an_unknown_argument_is_an_error():
+    with pytest.raises(AssertionError, match="does not have this argument"):
         each("other", [1])(lambda one: None)
     with pytest.raises(AssertionError, match="no cases"):
         each("one", [])(lambda one: None)

@@ -1,4 +1,4 @@
-"""The command line: what it writes, and one line with exit code 2 for a mistake."""
+"""The command line: its output, and one line with exit code 2 for user errors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def corpus(tmp_path):
     return path
 
 
-def test_adapt_from_options_and_from_a_file(tiny_bert, corpus, tmp_path, monkeypatch, capsys):
+def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_path, monkeypatch, capsys):
     common = ["--steps", 2, "--batch-size", 4, "--max-length", 24, "--precision", "fp32", "--quiet"]
     code, out, _ = call(
         monkeypatch, capsys, "adapt", "--model", tiny_bert, "--corpus", corpus, "--method", "dga",
@@ -66,7 +66,9 @@ def test_adapt_from_options_and_from_a_file(tiny_bert, corpus, tmp_path, monkeyp
         (["--config", "no-such.yaml"], "no-such.yaml"),
     ],
 )
-def test_a_mistake_is_one_line_and_exit_code_2(tiny_bert, corpus, tmp_path, monkeypatch, capsys, arguments, message):
+def test_user_errors_are_one_line_with_exit_code_2(
+    tiny_bert, corpus, tmp_path, monkeypatch, capsys, arguments, message
+):
     basic = ["adapt", "--model", tiny_bert, "--corpus", corpus, "--steps", 1, "--out", tmp_path / "o", "--quiet"]
     if "--corpus" in arguments:
         basic[3:5] = []
@@ -80,8 +82,8 @@ def test_a_mistake_is_one_line_and_exit_code_2(tiny_bert, corpus, tmp_path, monk
 VERBS = sorted(typer.main.get_command(cli.app).commands)
 
 
-@each("verb", [verb for verb in VERBS if verb not in ("adapt", "pretrain")])
-def test_what_several_processes_would_do_several_times_is_refused(verb, monkeypatch, capsys):
+@each("verb", [verb for verb in VERBS if verb not in ("adapt", "pretrain", "finetune")])
+def test_commands_that_cannot_share_work_refuse_several_processes(verb, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     code, _, err = call(monkeypatch, capsys, verb, *(["leakage"] if verb == "inspect" else []))
     assert code == 2
@@ -92,7 +94,7 @@ def test_what_several_processes_would_do_several_times_is_refused(verb, monkeypa
 
 
 @pytest.mark.parametrize("verb", ["adapt", "pretrain"])
-def test_at_the_end_a_process_leaves_the_others(verb, monkeypatch, capsys, tmp_path):
+def test_training_commands_leave_the_process_group(verb, monkeypatch, capsys, tmp_path):
     done = []
     result = SimpleNamespace(out=tmp_path, method="mlm", steps=1, tokens=9, seconds=1.0, losses={})
     monkeypatch.setattr(acclimate.training, verb, lambda **_: done.append("trained") or result)
@@ -103,12 +105,12 @@ def test_at_the_end_a_process_leaves_the_others(verb, monkeypatch, capsys, tmp_p
 
 
 @pytest.mark.parametrize("verb", ["adapt", "pretrain"])
-def test_what_several_processes_share_is_not(verb, monkeypatch, capsys):
+def test_training_commands_accept_several_processes(verb, monkeypatch, capsys):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--quiet")[2]
 
 
-def test_a_file_where_a_folder_must_be_is_one_line(tiny_bert, corpus, tmp_path, monkeypatch, capsys):
+def test_a_file_in_place_of_a_folder_is_one_line(tiny_bert, corpus, tmp_path, monkeypatch, capsys):
     (tmp_path / "cache").write_text("no folder")
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     arguments = [
@@ -130,23 +132,23 @@ def test_a_file_where_a_folder_must_be_is_one_line(tiny_bert, corpus, tmp_path, 
     assert line.startswith("Error: Not a directory") and str(tmp_path / "cache") in line and "another folder" in line
 
 
-def test_an_accelerator_without_memory_is_one_line_that_says_what_to_do(monkeypatch, capsys):
-    def full():
+def test_running_out_of_device_memory_is_one_line_with_advice(monkeypatch, capsys):
+    def run_out_of_memory():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.\nMore of it.")
 
-    monkeypatch.setattr(cli, "app", full)
+    monkeypatch.setattr(cli, "app", run_out_of_memory)
     code, _, err = call(monkeypatch, capsys, "methods")
     assert code == 2
     assert "CUDA out of memory. Set ACCLIMATE_MEMORY_GB to" in err
     assert len(err.strip().splitlines()) == 1
 
 
-def test_other_errors_at_run_time_are_not_hidden(monkeypatch, capsys):
-    def wrong():
-        raise RuntimeError("a mistake of ours")
+def test_other_runtime_errors_are_raised(monkeypatch, capsys):
+    def fail():
+        raise RuntimeError("an internal error")
 
-    monkeypatch.setattr(cli, "app", wrong)
-    with pytest.raises(RuntimeError, match="of ours"):
+    monkeypatch.setattr(cli, "app", fail)
+    with pytest.raises(RuntimeError, match="an internal error"):
         call(monkeypatch, capsys, "methods")
 
 
@@ -157,14 +159,14 @@ def test_methods_lists_papers_and_defaults(monkeypatch, capsys):
     assert "temperature = 0.05" in out
 
 
-def test_help_imports_nothing_heavy():
+def test_the_command_line_does_not_import_torch():
     program = (
         "import sys, acclimate.cli; sys.exit(any(m in sys.modules for m in ('torch', 'transformers', 'datasets')))"
     )
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
 
 
-def test_finetune_says_what_the_task_is_scored_by(tiny_bert, tmp_path, monkeypatch, capsys):
+def test_finetune_prints_the_metrics_of_the_task(tiny_bert, tmp_path, monkeypatch, capsys):
     rows = "".join(
         json.dumps({"text": text, "label": "no" if n % 2 else "yes"}) + "\n" for n, text in enumerate(TEXTS)
     )
@@ -179,12 +181,16 @@ def test_finetune_says_what_the_task_is_scored_by(tiny_bert, tmp_path, monkeypat
     assert code == 2 and "Unknown negative label" in err
 
 
-def test_a_configuration_file_is_read_by_the_types_of_the_options(monkeypatch, capsys, tiny_bert, tmp_path):
-    """YAML takes 1e-4 for text."""
+def test_values_of_a_configuration_file_are_converted_to_the_types_of_the_options(
+    monkeypatch, capsys, tiny_bert, tmp_path
+):
+    """YAML reads 1e-4 as text."""
     (tmp_path / "text.txt").write_text("\n".join(f"the menu was good {number}" for number in range(9)))
     file = tmp_path / "run.yaml"
-    told = f"model: {tiny_bert}\ncorpus: {tmp_path / 'text.txt'}\nsteps: 2e0\nlearning-rate: 1e-3\nmax-length: 24\n"
-    file.write_text(told + "warmup: 5e-1\nmethod: dga\nset: {importance_tokens: 50}\n")
+    settings = (
+        f"model: {tiny_bert}\ncorpus: {tmp_path / 'text.txt'}\nsteps: 2e0\nlearning-rate: 1e-3\nmax-length: 24\n"
+    )
+    file.write_text(settings + "warmup: 5e-1\nmethod: dga\nset: {importance_tokens: 50}\n")
     code, _, err = call(
         monkeypatch, capsys, "adapt", "--config", file, "--out", tmp_path / "out", "--warmup", 0.2, "--batch-size", 4
     )
@@ -199,23 +205,23 @@ def test_a_configuration_file_is_read_by_the_types_of_the_options(monkeypatch, c
         ("keep_steps: [1.5]", "'keep_steps' expects step numbers"),
         ("settings: [a]", "'settings' must be names with values"),
     ):
-        file.write_text(told.replace("steps: 2e0\n", "") + slip)
+        file.write_text(settings.replace("steps: 2e0\n", "") + slip)
         code, _, err = call(monkeypatch, capsys, "adapt", "--config", file, "--out", tmp_path / "other")
         assert code == 2 and message in err
 
 
-def test_steps_to_keep_and_a_folder_of_digits_from_a_file(monkeypatch, capsys, tiny_bert, tmp_path):
+def test_a_configuration_file_with_step_numbers_and_a_numeric_folder_name(monkeypatch, capsys, tiny_bert, tmp_path):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "text.txt").write_text("\n".join(f"the menu was good {number}" for number in range(9)))
-    told = f"model: {tiny_bert}\ncorpus: [text.txt]\nsteps: 3\nbatch-size: 4\nmax-length: 24\nout: 2024\n"
+    settings = f"model: {tiny_bert}\ncorpus: [text.txt]\nsteps: 3\nbatch-size: 4\nmax-length: 24\nout: 2024\n"
     for value in ('"1,2"', "[1, '2']"):
-        (tmp_path / "run.yaml").write_text(f"{told}keep_steps: {value}\noverwrite: true\n")
+        (tmp_path / "run.yaml").write_text(f"{settings}keep_steps: {value}\noverwrite: true\n")
         code, _, err = call(monkeypatch, capsys, "adapt", "--config", "run.yaml", "--quiet")
         assert code == 0, err
         assert sorted(path.name for path in (tmp_path / "2024").glob("step-*")) == ["step-000001", "step-000002"]
 
 
-def test_a_broken_line_is_told_on_the_terminal(monkeypatch, capsys, tiny_bert, tmp_path):
+def test_a_broken_line_is_reported_on_the_terminal(monkeypatch, capsys, tiny_bert, tmp_path):
     lines = [*(json.dumps({"text": f"the menu was good {number}"}) for number in range(9)), "{broken"]
     (tmp_path / "text.jsonl").write_text("\n".join(lines))
     code, _, err = call(
@@ -223,5 +229,5 @@ def test_a_broken_line_is_told_on_the_terminal(monkeypatch, capsys, tiny_bert, t
         "--max-length", 24, "--out", tmp_path / "out",
     )  # fmt: skip
     assert code == 0
-    told = " ".join(err.split())
-    assert "left out: 1 broken" in told and "text.jsonl:10" in told.replace(" ", "")
+    message = " ".join(err.split())
+    assert "left out: 1 broken" in message and "text.jsonl:10" in message.replace(" ", "")

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 from pathlib import Path
 
+import typer
 import yaml
 
+from acclimate.cli import app
 from acclimate.corpus import Corpus
 from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig, extension_types
 from acclimate.study.sections import DistillSpec
@@ -37,6 +40,38 @@ def test_every_link_between_pages_leads_somewhere():
             if not file.exists() or (anchor and anchor not in anchors(file.read_text(encoding="utf-8"))):
                 broken.append(f"{page.relative_to(ROOT)}: {target}")
     assert not broken
+
+
+def test_every_command_on_the_pages_has_the_options_it_shows():
+    group = typer.main.get_command(app)
+    checked = 0
+    for page in [ROOT / "README.md", *DOCS.rglob("*.md")]:
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        for line in re.findall(r"^(?:\$ |    )?(?:torchrun \S+ \S+ -m |.*; do .*?)?acclimate (.+)$", text, flags=re.M):
+            words = line.split("#")[0].split()
+            command, names = group, ["acclimate"]
+            while isinstance(command, typer.core.TyperGroup) and words and words[0] in command.commands:
+                command = command.commands[words[0]]
+                names.append(words.pop(0))
+            if len(names) == 1:
+                continue  # a sentence
+            known = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
+            unknown = [word for word in words if word.startswith("--") and word not in {*known, "--help"}]
+            assert not unknown, f"{page.name}: {' '.join(names)} has no {unknown}"
+            checked += 1
+    assert checked > 20
+
+
+def test_every_python_name_and_file_of_the_package_on_the_pages_exists():
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
+        if page.name in ("CHANGELOG.md", "log.md"):
+            continue  # history
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"`(acclimate(?:\.[a-z_]+)+)[`(]", text):
+            if name != "acclimate.json":
+                assert pkgutil.resolve_name(name), f"{page.name}: {name}"
+        for file in re.findall(r"`((?:\w+/)+\w+\.py)`", text):
+            assert (ROOT / file).exists() or (ROOT / "src" / "acclimate" / file).exists(), f"{page.name}: {file}"
 
 
 def test_performance_page_is_short():

@@ -1,4 +1,4 @@
-"""Folders appear whole, also when several processes make the same one at once."""
+"""Folders are written atomically, even by several processes at the same time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def make(path, times: int) -> None:
             (folder / "b").write_text("whole")
 
 
-def test_processes_that_make_the_same_folder_do_not_disturb_each_other(tmp_path):
+def test_several_processes_can_write_the_same_folder(tmp_path):
     context = multiprocessing.get_context("fork")
     processes = [context.Process(target=make, args=(tmp_path / "folder", 100)) for _ in range(4)]
     for process in processes:
@@ -28,7 +28,7 @@ def test_processes_that_make_the_same_folder_do_not_disturb_each_other(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def test_an_error_leaves_what_was_there(tmp_path):
+def test_an_error_keeps_the_old_folder(tmp_path):
     make(tmp_path / "folder", 1)
     with pytest.raises(KeyError), atomic_folder(tmp_path / "folder") as folder:
         (folder / "a").write_text("half")
@@ -37,7 +37,7 @@ def test_an_error_leaves_what_was_there(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["folder"]
 
 
-def test_a_name_that_no_file_can_have_is_no_file(tmp_path, monkeypatch):
+def test_find_file_ignores_invalid_paths(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "a.txt").write_text("x")
     assert find_file(tmp_path / "a.txt") == find_file("~/a.txt") == tmp_path / "a.txt"

@@ -1,4 +1,4 @@
-"""A claim keeps other processes out, names its owner, and ends with its process, however that ends."""
+"""A claim excludes other processes, names its owner, and ends with its process, even if that is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Holder:
-    """A process that holds something until it is killed."""
+    """A process that holds a lock until it is killed."""
 
     def __init__(self, hold, machine: str = ""):
         ready = FORK.Event()
@@ -48,7 +48,7 @@ def out(tmp_path):
     return tmp_path / "runs" / "adapted"
 
 
-def test_a_claim_is_taken_once_and_given_back(tmp_path):
+def test_a_claim_is_exclusive_until_released(tmp_path):
     first, second = Claim(tmp_path / "a.claim"), Claim(tmp_path / "a.claim")
     assert first.owner() is None
     assert first.take() and not second.take()
@@ -58,7 +58,7 @@ def test_a_claim_is_taken_once_and_given_back(tmp_path):
     assert not first.path.exists() and second.take()
 
 
-def test_another_process_is_named_and_its_end_is_seen(out):
+def test_the_owner_is_named_and_its_end_is_detected(out):
     holder = Holder(lambda: output_lock(out))
     with pytest.raises(UserError) as caught, output_lock(out):
         pass
@@ -71,32 +71,32 @@ def test_another_process_is_named_and_its_end_is_seen(out):
     assert list(out.parent.iterdir()) == []
 
 
-def test_a_lock_ends_with_an_error_in_the_work(out):
+def test_an_error_releases_the_lock(out):
     with pytest.raises(KeyboardInterrupt), output_lock(out):
         raise KeyboardInterrupt
     with output_lock(out.parent / "." / "adapted"), pytest.raises(UserError, match="Another run"), output_lock(out):
         pass
 
 
-def test_of_another_machine_only_silence_counts(out, monkeypatch):
+def test_a_claim_of_another_machine_expires_without_signs_of_life(out, monkeypatch):
     monkeypatch.setattr(locks, "LEASE_SECONDS", 1.0)
     monkeypatch.setattr(locks, "POLL_SECONDS", 0.1)
     holder = Holder(lambda: output_lock(out), machine="node7")
     claim = Claim(out.parent / ".adapted.lock")
     end = time.monotonic() + 2.5
-    while time.monotonic() < end:  # it lives, so it keeps what it has for much longer than the patience
+    while time.monotonic() < end:  # the owner is alive, so the claim does not expire
         assert not claim.take()
         time.sleep(0.1)
     with pytest.raises(UserError, match=rf"pid {holder.pid} on node7"), output_lock(out):
         pass
     holder.kill()
-    assert not Claim(claim.path).take()  # its silence has not lasted yet
+    assert not Claim(claim.path).take()  # not expired yet
     began = time.monotonic()
     with output_lock(out):
         assert 0.5 < time.monotonic() - began < 30
 
 
-def test_a_child_that_ends_takes_no_claim_along(tmp_path):
+def test_the_end_of_a_child_process_does_not_release_the_claim(tmp_path):
     claim = Claim(tmp_path / "a.claim")
     assert claim.take()
     child = FORK.Process(target=lambda: None)
@@ -105,7 +105,7 @@ def test_a_child_that_ends_takes_no_claim_along(tmp_path):
     assert claim.path.exists() and not Claim(claim.path).take()
 
 
-def test_a_marker_of_other_settings_is_explained(tmp_path, monkeypatch):
+def test_a_lock_file_with_other_settings_is_an_error(tmp_path, monkeypatch):
     holder = Claim(tmp_path / "a.claim")
     monkeypatch.setattr(socket, "gethostname", lambda: "node7")
     assert holder.take()
@@ -115,7 +115,7 @@ def test_a_marker_of_other_settings_is_explained(tmp_path, monkeypatch):
         Claim(holder.path).take()
 
 
-def test_where_nothing_can_be_written_there_is_no_lock(out, monkeypatch, tmp_path):
+def test_read_only_folders_are_not_locked(out, monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     with (
         pytest.raises(UserError, match=r"Cannot write beside.*Choose another folder"),
@@ -139,7 +139,7 @@ def test_one_lock_for_all_processes_of_a_distributed_run(out, monkeypatch):
         assert (out.parent / ".adapted.lock").exists()
 
 
-def test_an_empty_rank_is_no_rank(out, monkeypatch):
+def test_an_empty_rank_is_ignored(out, monkeypatch):
     monkeypatch.setenv("RANK", "")
 
     @locks.with_output_lock
@@ -149,7 +149,7 @@ def test_an_empty_rank_is_no_rank(out, monkeypatch):
     assert write(out)
 
 
-def test_adapt_and_finetune_leave_a_folder_alone_that_another_writes(tiny_bert, tmp_path):
+def test_adapt_and_finetune_do_not_write_a_locked_folder(tiny_bert, tmp_path):
     out = tmp_path / "out"
     options = {"steps": 1, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}
     holder = Holder(lambda: output_lock(out))
@@ -157,7 +157,7 @@ def test_adapt_and_finetune_leave_a_folder_alone_that_another_writes(tiny_bert, 
         adapt(tiny_bert, Corpus.of(TEXTS), "mlm", out, **options)
     with pytest.raises(UserError, match="Another run is writing"):
         finetune(tiny_bert, tmp_path / "task", out=out)
-    with pytest.raises(UserError, match="task"):  # without a folder to write there is nothing to lock
+    with pytest.raises(UserError, match="task"):  # without an output folder there is no lock
         finetune(tiny_bert, tmp_path / "task")
     assert [path.name for path in tmp_path.iterdir()] == [".out.lock"]
     holder.kill()

@@ -160,3 +160,13 @@ def test_named_values_of_a_file_and_of_flags_are_joined(tmp_path):
     (tmp_path / "run.toml").write_text('place = "p"\ncount = 0\n')
     error = CliRunner().invoke(app, ["--config", str(tmp_path / "run.toml")]).exception
     assert str(error) == f"'{tmp_path / 'run.toml'}': 'count' must be at least 1, not 0."
+
+
+def test_options_of_pretraining_are_recorded_once():
+    """The training records those that it shares with ``adapt``, the method the others."""
+    made = build(PretrainOptions, "text")
+    shared = {name for name in option_fields(PretrainOptions) if name in option_fields(AdaptOptions)}
+    configuration = {"architecture", "size", "changes"}
+    assert set(recorded(made, configuration)) - shared == {
+        "tokenizer", "vocab_size", "lowercase", "tokenizer_characters"
+    }  # fmt: skip

@@ -1,4 +1,4 @@
-"""How the tiny models of the tests are made."""
+"""Tiny random models and tokenizers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ TEXTS = [
 
 
 def tiny_tokenizer() -> transformers.PreTrainedTokenizerFast:
-    """A WordPiece tokenizer over a few words, all letters and digits."""
+    """Return a WordPiece tokenizer with a few words, all letters and all digits."""
     tokenizer = Tokenizer(models.WordPiece(VOCABULARY, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer()
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -80,14 +80,14 @@ def tiny_tokenizer() -> transformers.PreTrainedTokenizerFast:
 
 
 def tiny_model(kind: str, seed: int = 0, **changes) -> transformers.PreTrainedModel:
-    """A random masked LM of that architecture: 2 layers, 4 heads, 32 wide."""
+    """Return a random masked LM of an architecture, with 2 layers, 4 heads and width 32."""
     torch.manual_seed(seed)
     config, sizes = ENCODERS[kind]
     return transformers.AutoModelForMaskedLM.from_config(config(**{**sizes, **changes})).eval()
 
 
 def add_token(folder: Path, token: str) -> None:
-    """Give a saved model and its tokenizer a token more."""
+    """Add a token to a saved model and its tokenizer."""
     tokenizer = tiny_tokenizer()
     tokenizer.add_tokens([token])
     tokenizer.save_pretrained(folder)
@@ -97,14 +97,14 @@ def add_token(folder: Path, token: str) -> None:
 
 
 def save_tiny(kind: str, folder: Path, seed: int = 0, **changes) -> Path:
-    """Save such a model with its tokenizer; return the folder."""
+    """Save a tiny model with its tokenizer, and return the folder."""
     tiny_model(kind, seed, **changes).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
     return folder
 
 
 def with_old_names(folder: Path) -> Path:
-    """Rename weights of a model folder as files of 2018 have them, bert-base-uncased among them."""
+    """Rename the weights of a model folder to the names in files of 2018, such as bert-base-uncased."""
     weights = load_file(folder / "model.safetensors")
     named = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value

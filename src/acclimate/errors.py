@@ -1,4 +1,4 @@
-"""The one kind of error that a user is meant to read."""
+"""User-facing errors, and checks of values that users give."""
 
 from __future__ import annotations
 
@@ -8,15 +8,29 @@ from difflib import get_close_matches
 
 
 class UserError(Exception):
-    """A mistake that the user can mend.
+    """A mistake that the user can fix.
 
-    The message is one line that says what is wrong and what to do. The command line prints it without a
-    traceback and ends with exit code 2.
+    The message is one line that says what is wrong and what to do. The command line prints it without a traceback and
+    exits with status 2.
     """
 
 
+class DamagedFileError(Exception):
+    """The rest of a file cannot be read.
+
+    Attributes:
+        line: The line (or row) at which reading stopped, from 1.
+        reason: What is wrong.
+    """
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(reason)
+        self.line = line
+        self.reason = reason
+
+
 def check_positive(**values: float) -> None:
-    """Check that every value is a finite number of more than zero.
+    """Check that every value is finite and greater than zero.
 
     Raises:
         UserError: If one is not; the message names it as on the command line.
@@ -27,7 +41,7 @@ def check_positive(**values: float) -> None:
 
 
 def check_not_negative(**values: float) -> None:
-    """Check that every value is a finite number of zero or more.
+    """Check that every value is finite and at least zero.
 
     Raises:
         UserError: If one is not; the message names it as on the command line.
@@ -38,26 +52,26 @@ def check_not_negative(**values: float) -> None:
 
 
 def first_line(error: Exception) -> str:
-    """Return the first line of an error of another library that says something; the name of its class if none does."""
+    """Return the first non-empty line of an error message, or the name of the exception class if there is none."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
 def did_you_mean(name: str, options: Iterable[str]) -> str:
-    """Return a sentence that proposes the closest of ``options``, with a space before it; empty if none is close."""
+    """Return a sentence, after a space, that suggests the closest option; empty if none is close."""
     close = get_close_matches(name, sorted(options), n=1, cutoff=0.5)
     return f" Did you mean '{close[0]}'?" if close else ""
 
 
 def unknown_name_error(kind: str, name: str, options: Iterable[str]) -> UserError:
-    """Make the error for a name that is not among ``options``.
+    """Make the error for a name that is not among the options.
 
     Args:
-        kind: What the name stands for, for example ``"method"``.
+        kind: What the name refers to, for example ``"method"``.
         name: What the user wrote.
         options: The names that exist.
 
     Returns:
-        An error whose message proposes the closest name and lists all of them.
+        An error whose message suggests the closest option and lists all of them.
     """
     choices = sorted(options)
     return UserError(f"Unknown {kind} '{name}'.{did_you_mean(name, choices)} Available: {', '.join(choices)}.")

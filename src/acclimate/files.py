@@ -1,4 +1,4 @@
-"""Writing to disk so that a kill at any moment loses nothing: a temporary name first, then a rename."""
+"""Atomic writing of files and folders: under a temporary name first, then renamed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from acclimate.errors import UserError
 
 
 def cache_folder() -> Path:
-    """Return where is kept what took long and is needed again: ``$ACCLIMATE_CACHE`` or ``~/.cache/acclimate``."""
+    """Return the cache folder: ``$ACCLIMATE_CACHE`` or ``~/.cache/acclimate``."""
     return Path(os.environ.get("ACCLIMATE_CACHE") or Path.home() / ".cache" / "acclimate")
 
 
@@ -30,9 +30,9 @@ def hash_file(path: Path) -> str:
 
 
 def find_file(name: str | Path) -> Path | None:
-    """Return the path of a file, ``~`` being the home folder; None if there is none.
+    """Return the path of a file, with ``~`` expanded; None if there is no such file.
 
-    Some parameters are a file or else words: what no file can be called, because it is too long, say, is no error.
+    Some parameters are either a file or words, so an invalid path, such as one that is too long, is no error.
     """
     try:
         path = Path(name).expanduser()
@@ -42,7 +42,7 @@ def find_file(name: str | Path) -> Path | None:
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write ``text`` to ``path`` atomically, making its folder if need be; return the path."""
+    """Write ``text`` to ``path`` atomically, create its folder if necessary, and return the path."""
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -58,7 +58,7 @@ def write_text(path: str | Path, text: str) -> Path:
 
 
 def write_json(path: str | Path, value: Any) -> Path:
-    """Write ``value`` as indented JSON, atomically; return the path."""
+    """Write ``value`` as indented JSON atomically, and return the path."""
     return write_text(path, json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n")
 
 
@@ -68,32 +68,32 @@ def read_json(path: str | Path) -> Any:
 
 
 def read_settings(path: str | Path, what: str) -> Any:
-    """Read a file of settings: TOML if it is called so, else YAML.
+    """Read a settings file: TOML if its name ends in ``.toml``, else YAML.
 
     Args:
-        path: A file that is there.
-        what: What it is, in words.
+        path: An existing file.
+        what: What the file is, for messages.
 
     Raises:
-        UserError: If it cannot be parsed.
+        UserError: If the file cannot be parsed.
     """
     import tomllib
 
-    import yaml  # neither is needed by most commands
+    import yaml  # not needed by most commands
 
     path = Path(path)
     try:
         text = path.read_text(encoding="utf-8")
         return tomllib.loads(text) if path.suffix == ".toml" else _load_yaml(text)
-    except (yaml.YAMLError, ValueError) as error:  # that of TOML, of a wrong encoding, of a date that does not exist
+    except (yaml.YAMLError, ValueError) as error:  # invalid TOML, encodings and dates are ValueErrors
         raise UserError(f"Cannot parse {what} '{path}': {' '.join(str(error).split())}") from error
 
 
 def _load_yaml(text: str) -> Any:
-    """Read YAML as ``yaml.safe_load`` does, but refuse a key that stands twice, of which that would take the last.
+    """Parse YAML as ``yaml.safe_load`` does, but refuse duplicate keys, of which that would take the last.
 
     Raises:
-        yaml.YAMLError: If it cannot be parsed.
+        yaml.YAMLError: If the text cannot be parsed or has a duplicate key.
     """
     import yaml
 
@@ -101,11 +101,11 @@ def _load_yaml(text: str) -> Any:
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
             for key, _ in node.value:
-                # "<<" merges another mapping in, and its keys are meant to be overridden.
+                # "<<" merges another mapping, whose keys may be overridden.
                 if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
                     if key.value in seen:
                         raise yaml.constructor.ConstructorError(
-                            None, None, f"the key '{key.value}' stands twice", key.start_mark
+                            None, None, f"the key '{key.value}' is duplicated", key.start_mark
                         )
                     seen.add(key.value)
             return super().construct_mapping(node, deep)
@@ -118,59 +118,59 @@ def _load_yaml(text: str) -> Any:
 
 
 def check_replaceable(out: str | Path | None, mark: str, what: str) -> None:
-    """Check that a folder that is going to be replaced is absent, empty or ours.
+    """Check that an output folder is absent, empty, or an earlier output that may be replaced.
 
     Args:
-        out: The folder; None for none.
-        mark: A file that is in every folder of ours.
-        what: What such a folder holds, in words.
+        out: The folder; None skips the check.
+        mark: Name of a file that every such output contains.
+        what: What such an output is, for messages.
 
     Raises:
-        UserError: If it is something else.
+        UserError: If the folder contains something else.
     """
     if out is None or not Path(out).exists():
         return
     if not Path(out).is_dir() or (any(Path(out).iterdir()) and not (Path(out) / mark).is_file()):
-        raise UserError(f"'{out}' exists and holds something other than {what}; choose another place.")
+        raise UserError(f"'{out}' exists and contains something other than {what}; choose another folder.")
 
 
 def check_writable(out: str | Path | None) -> None:
-    """Check that a folder can be made where it is to be, before hours of work go into it.
+    """Check that an output folder can be created, before hours of work go into its content.
 
     Args:
-        out: The folder; None for none.
+        out: The folder; None skips the check.
 
     Raises:
         UserError: If nothing can be written there.
     """
     if out is None:
         return
-    place = Path(out).parent
+    parent = Path(out).parent
     try:
-        place.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=place) as file:
+        parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=parent) as file:
             file.write(b"a")
     except OSError as error:
         raise UserError(f"Cannot write beside '{out}': {error.strerror}. Choose another folder.") from error
 
 
 def safe_join(folder: str | Path, name: str) -> Path:
-    """Return the path of a file of a folder, whose name comes from elsewhere.
+    """Return the path of a file in a folder, for a name that is not trusted.
 
     Raises:
-        UserError: If the name leads out of the folder.
+        UserError: If the path is not inside the folder.
     """
     path = Path(folder) / name
     if not path.resolve().is_relative_to(Path(folder).resolve()) or path.resolve() == Path(folder).resolve():
-        raise UserError(f"The name '{name}' leads out of the folder '{folder}'; give a plain file name.")
+        raise UserError(f"The name '{name}' is outside the folder '{folder}'; give a plain file name.")
     return path
 
 
 @contextmanager
 def translate_disk_errors(path: str | Path) -> Iterator[None]:
-    """Let a full disk be an ``OSError``, whatever a writer of tensors makes of it.
+    """Turn disk errors of libraries into ``OSError``.
 
-    Those of ``safetensors`` and ``tokenizers`` raise errors of their own, and ``torch.save`` a ``RuntimeError``.
+    On a full disk ``safetensors`` and ``tokenizers`` raise exceptions of their own, ``torch.save`` a ``RuntimeError``.
     """
     try:
         yield
@@ -181,7 +181,7 @@ def translate_disk_errors(path: str | Path) -> Iterator[None]:
         if number:
             raise OSError(int(number.group(1)), os.strerror(int(number.group(1))), str(path)) from error
         if isinstance(error, RuntimeError) and re.search(r"PytorchStreamWriter|inline_container", str(error)):
-            raise OSError(errno.ENOSPC, "The disk is full, or a file may not be that large", str(path)) from error
+            raise OSError(errno.ENOSPC, "The disk is full, or the file is too large", str(path)) from error
         raise
 
 
@@ -190,10 +190,10 @@ NEW_PREFIX, OLD_PREFIX = "new-", "old-"
 
 @contextmanager
 def atomic_folder(path: str | Path) -> Iterator[Path]:
-    """Give a temporary folder beside ``path`` that takes its place when the block ends well.
+    """Yield a temporary folder that is moved to ``path`` if the block succeeds, replacing an existing folder.
 
-    A folder that was there before is replaced only then. If the block raises, ``path`` is as it was. What a kill
-    leaves of the temporary one is removed by :func:`remove_leftovers`.
+    If the block raises, ``path`` does not change. If the process is killed, the temporary folder remains until
+    :func:`remove_leftovers` removes it.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -209,9 +209,10 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 
 def remove_leftovers(path: str | Path) -> None:
-    """Remove what processes that were killed left of :func:`atomic_folder`; for who alone may write ``path``.
+    """Remove what killed processes left of :func:`atomic_folder`.
 
-    If one was killed between the two renames of a replacement, what was there before comes back.
+    Only the process that holds the lock on ``path`` may call it. If a process was killed between the two renames of a
+    replacement, the old folder is restored.
     """
     path = Path(path)
     for old in path.parent.glob(f".{glob.escape(path.name)}.{OLD_PREFIX}*"):
@@ -224,16 +225,16 @@ def remove_leftovers(path: str | Path) -> None:
 
 
 def _move_into_place(temporary: Path, path: Path) -> None:
-    """Let ``temporary`` take the place of ``path``; of several processes that do so at once, none fails."""
+    """Move ``temporary`` to ``path``; several processes may do so at the same time."""
     for tries in range(20, 0, -1):
         old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{OLD_PREFIX}")) if path.exists() else None
         try:
             if old is not None:
-                with suppress(FileNotFoundError):  # another process was quicker to move it away
+                with suppress(FileNotFoundError):  # another process has already moved it
                     os.replace(path, old / "old")
             os.replace(temporary, path)
             tries = 1
-        except OSError as error:  # another process put its folder there in between
+        except OSError as error:  # another process has moved its folder there in between
             if tries == 1 or error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         if old is not None:

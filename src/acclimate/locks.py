@@ -1,15 +1,14 @@
-"""Who works on what: claims that other processes can see, on this machine and on others that share the folder.
+"""Locks between processes, on one machine or on several machines that share a folder.
 
-A claim is a marker file, ``filelock.SoftFileLease``: made with ``O_CREAT | O_EXCL``, which one process alone can do,
-also on NFS; it names process and machine, and a small thread touches it as a sign of life. An advisory lock of the
-operating system (``flock``) would need no thread, but on many shared file systems it is refused, or granted to each
-machine by itself, and two machines would then believe that they are alone.
+A claim is a lock file, ``filelock.SoftFileLease``. It is created with ``O_CREAT | O_EXCL``, which is atomic also on
+NFS, contains the process id and the machine, and is touched regularly by a thread. An advisory lock of the operating
+system (``flock``) would not need the thread, but many shared file systems refuse it or grant it to each machine
+separately.
 
-A claim ends with its process, also when that is killed. On the same machine it is seen at once that the process is
-gone (its number and its start time are compared). Of another machine the touches are watched: if none comes in
-:data:`LEASE_SECONDS` seconds, measured by the watcher's own clock so that clocks may differ, the claim is taken over.
-The price: a process that stood still for longer than that, and then goes on, may do work that another did, too. What
-is written here is written whole and under a temporary name first, so work may be lost by that, but no result.
+A claim ends with its process, even if that is killed. On the same machine this is detected at once, by the process id
+and the start time. A claim of another machine is taken over if it is not touched for :data:`LEASE_SECONDS` seconds,
+measured by the clock of the waiting process. So a process that is suspended for longer may later repeat work that
+another process has done; since all output is written atomically, no result is lost.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ from acclimate.errors import UserError
 from acclimate.files import remove_leftovers
 
 LEASE_SECONDS = 120.0
-"""Seconds without a sign of life after which a claim of another machine is taken over.
+"""Seconds after which a claim of another machine that is not touched is taken over.
 
-All who share a folder must agree."""
+All processes that share a folder must use the same value."""
 POLL_SECONDS = 1.0
-"""Seconds between two looks at the claim of another machine."""
+"""Seconds between two checks of the claim of another machine."""
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -45,7 +44,13 @@ R = TypeVar("R")
 
 
 class Owner(NamedTuple):
-    """Who holds a claim, and the time of its last sign of life by the clock of the file system."""
+    """The process that holds a claim.
+
+    Attributes:
+        pid: Process id.
+        machine: Host name, with a suffix that distinguishes the containers of a host.
+        seen: Time at which the claim was last touched, by the clock of the file system.
+    """
 
     pid: int
     machine: str
@@ -53,8 +58,8 @@ class Owner(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Process and host, for people."""
-        host = self.machine.partition("?")[0]  # what follows tells containers of one host apart
+        """Process and host, for messages."""
+        host = self.machine.partition("?")[0]
         return f"pid {self.pid} on {host}"
 
     def __str__(self) -> str:
@@ -62,22 +67,22 @@ class Owner(NamedTuple):
 
 
 class Claim:
-    """A claim of one path; hold on to the object between tries, since it remembers what it saw of the owner."""
+    """A lock file. Use the same object for several attempts, since it remembers when the owner was last seen."""
 
     def __init__(self, path: str | Path) -> None:
-        """Take nothing yet; ``path`` is the marker file."""
+        """Set the path of the lock file; nothing is locked yet."""
         self.path = Path(path)
         self._lease = SoftFileLease(self.path, lease_duration=LEASE_SECONDS, blocking=False, thread_local=False)
 
     def take(self) -> bool:
-        """Try once; return whether the claim is now ours.
+        """Try to take the claim once, and return whether this process holds it.
 
         Raises:
-            UserError: If a program with another :data:`LEASE_SECONDS` made the marker.
-            OSError: If the folder cannot be written.
+            UserError: If the lock file was made with a different value of :data:`LEASE_SECONDS`.
+            OSError: If the folder is not writable.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        for _ in range(2):  # where two files cannot change places, the first try only removes what a dead owner left
+        for _ in range(2):  # on some file systems the first attempt only removes the file of a dead owner
             try:
                 self._lease.acquire()
                 return True
@@ -91,11 +96,11 @@ class Claim:
         return False
 
     def release(self) -> None:
-        """Give the claim back; its marker disappears."""
+        """Release the claim and remove the lock file."""
         self._lease.release()
 
     def owner(self) -> Owner | None:
-        """Return who holds the claim, or None if nobody does or the marker is just being written."""
+        """Return the owner of the claim; None if there is none, or if the lock file is just being written."""
         record = self._lease.owner
         try:
             return record and Owner(record.pid, record.hostname, self.path.stat().st_mtime)
@@ -105,15 +110,15 @@ class Claim:
 
 @contextmanager
 def output_lock(out: str | Path) -> Iterator[None]:
-    """Be the only process that writes the folder ``out``; the marker is ``.NAME.lock`` beside it.
+    """Lock the output folder ``out`` with the file ``.NAME.lock`` beside it.
 
-    What a killed process left of an unfinished folder is removed first.
-    Of several processes of one distributed run the first takes the lock for all. Where the place beside ``out`` is
-    read-only there is no lock: nothing can be written there either, and a finished folder can still be read.
+    Unfinished folders of killed processes are removed first. In a distributed run the process with rank 0 holds the
+    lock for all. If the parent folder is read-only there is no lock: nothing can be written there, and a finished
+    folder can still be read.
 
     Raises:
-        UserError: If another process writes it. A claim of another machine is watched first, for :data:`LEASE_SECONDS`
-            seconds at most, since its process may have been killed.
+        UserError: If another process holds the lock. If that is on another machine, this is reported only after up to
+            :data:`LEASE_SECONDS` seconds, since the process may have been killed.
     """
     path = Path(os.path.abspath(out))
     claim = Claim(path.parent / f".{path.name}.lock")
@@ -135,10 +140,9 @@ def with_output_lock(function: Callable[P, R]) -> Callable[P, R]:
     signature = inspect.signature(function)
 
     @functools.wraps(function)
-    def alone(*args: P.args, **options: P.kwargs) -> R:
+    def locked(*args: P.args, **options: P.kwargs) -> R:
         bound = signature.bind(*args, **options)
         bound.apply_defaults()
-        # Of the processes that torchrun starts for one run, the first writes and holds the claim for all.
         given = bound.arguments
         out = given["out"] if "out" in given else next(iter(given.values())).out
         if out is None or int(os.environ.get("RANK") or 0) > 0:
@@ -146,11 +150,15 @@ def with_output_lock(function: Callable[P, R]) -> Callable[P, R]:
         with output_lock(out):
             return function(*args, **options)
 
-    return alone
+    return locked
 
 
 def _acquire_claim(claim: Claim, out: Path) -> bool:
-    """Take the claim, or return False where none can be made because the place is read-only."""
+    """Take the claim; return False if the folder is read-only.
+
+    Raises:
+        UserError: If another process holds it, or nothing can be written there.
+    """
     try:
         if claim.take() or _wait_for_stale_owner(claim, out):
             return True
@@ -163,11 +171,11 @@ def _acquire_claim(claim: Claim, out: Path) -> bool:
 
 
 def _wait_for_stale_owner(claim: Claim, out: Path) -> bool:
-    """Watch an owner on another machine until it gives a sign of life (False) or is given up (True)."""
+    """Watch an owner on another machine; return whether it is dead and the claim was taken over."""
     owner = claim.owner()
     if owner is None or owner.machine == _machine_name():
-        return claim.take()  # it may just have ended
-    log.warning("'%s' was being written by %s; waiting up to %.0f s for a sign of life.", out, owner, LEASE_SECONDS)
+        return claim.take()  # the owner may just have ended
+    log.warning("'%s' is locked by %s; waiting up to %.0f s for a sign of life.", out, owner, LEASE_SECONDS)
     end = time.monotonic() + LEASE_SECONDS + 2 * POLL_SECONDS
     while time.monotonic() < end:
         time.sleep(min(POLL_SECONDS, LEASE_SECONDS / 4))
@@ -180,7 +188,7 @@ def _wait_for_stale_owner(claim: Claim, out: Path) -> bool:
 
 @functools.cache
 def _machine_name() -> str:
-    """Return how claims of this process name their machine."""
+    """Return the name of this machine in lock files."""
     with tempfile.TemporaryDirectory(prefix="acclimate-") as folder, SoftFileLease(Path(folder) / "lock") as lease:
         owner = lease.owner
     return owner.hostname if owner else ""

@@ -1,7 +1,4 @@
-"""Lists of parts that have names: one file with ``@register`` is all that a new entry needs.
-
-Parts with parameters, made from what a user gave.
-"""
+"""Registries of named classes, and instances of these from the parameters that a user gives."""
 
 from __future__ import annotations
 
@@ -24,60 +21,60 @@ T = TypeVar("T")
 C = TypeVar("C", bound=type[Any])
 
 KNOWN_PACKAGES = ("acclimate", "builtins", "abc", "typing", "torch")
-"""Packages whose versions are known; code of others is told by its files."""
+"""Packages that are identified by their version; other code is identified by the content of its files."""
 
 
 class Registry(Generic[T]):
     """The classes of one kind, by name.
 
-    Every module of the package is imported when the list is first read, and so is every entry point of the group of
-    the same name in other packages.
+    A new entry needs one file with ``@register``: every module of the package is imported when the registry is first
+    read, and so is every entry point of the group of the same name in other packages.
     """
 
-    def __init__(self, package: str, kind: str, several: str) -> None:
-        """Start empty.
+    def __init__(self, package: str, kind: str, plural: str) -> None:
+        """Make an empty registry.
 
         Args:
-            package: Whose modules hold the entries, and the name of the group of entry points.
+            package: Package with the entries; also the name of the group of entry points.
             kind: What an entry is, for messages.
-            several: The same for more than one.
+            plural: Plural of ``kind``.
         """
-        self.package, self.kind, self.several = package, kind, several
+        self.package, self.kind, self.plural = package, kind, plural
         self.entries: dict[str, type[T]] = {}
         self._discovered = False
 
     def register(self, name: str, *, paper: str = "", summary: str = "") -> Callable[[C], C]:
-        """Enter a class in the list.
+        """Return a decorator that registers a class.
 
         Args:
-            name: What users call it.
+            name: Name of the entry.
             paper: Short citation.
-            summary: One line on what it does.
+            summary: What it does, in one line.
 
         Raises:
-            ValueError: If the name is taken by another class.
+            ValueError: If another class has the same name.
         """
 
-        def enter(cls: C) -> C:
+        def decorate(cls: C) -> C:
             known = self.entries.get(name)
             if known is not None and known.__qualname__ != cls.__qualname__:
-                raise ValueError(f"two {self.several} are called '{name}': {known.__module__} and {cls.__module__}")
+                raise ValueError(f"two {self.plural} have the name '{name}': {known.__module__} and {cls.__module__}")
             cls.name, cls.paper, cls.summary = name, paper, summary
             self.entries[name] = cls
             return cls
 
-        return enter
+        return decorate
 
     def names(self) -> list[str]:
-        """Return all names, sorted."""
+        """Return the names of all entries, sorted."""
         self._discover()
         return sorted(self.entries)
 
     def lookup(self, name: str) -> type[T]:
-        """Return the class of a name.
+        """Return the class with a name.
 
         Raises:
-            UserError: If there is none of that name; the message proposes the nearest.
+            UserError: If there is none; the message suggests the closest name.
         """
         self._discover()
         if name not in self.entries:
@@ -96,45 +93,42 @@ class Registry(Generic[T]):
 
 
 def hash_user_code(cls: type) -> dict[str, str]:
-    """Return hashes of the files, by module, that define a class and those it derives from; none for this package.
+    """Return the hash of each user module that defines a class or one of its base classes, by module name.
 
-    Results are known by what decided them: somebody who mends a method of their own must not be given those of before.
-    Code that is imported from further files is not looked at, nor is a class of an interactive session.
+    The hashes are part of the identity of results, so that after a change to user code the results are computed again.
+    Other modules that the code imports are not included, nor are classes of an interactive session.
     """
-    found = {}
+    hashes = {}
     for part in cls.__mro__:
         if part.__module__.split(".")[0] not in KNOWN_PACKAGES:
-            with suppress(OSError, TypeError):  # there is no file
-                found[part.__module__] = hash_file(Path(inspect.getfile(part)))
-    return found
-
-
-DataclassT = TypeVar("DataclassT")
+            with suppress(OSError, TypeError):  # the class has no file
+                hashes[part.__module__] = hash_file(Path(inspect.getfile(part)))
+    return hashes
 
 
 def parse_number(value: Any) -> Any:
-    """Let ``1e-5`` stand for a number and ``1e6`` for a whole one: YAML reads both as text. The rest stays."""
+    """Convert text such as ``1e-5``, which YAML does not read as a number, to a float or int."""
     try:
-        made = float(value) if isinstance(value, str) else value
+        number = float(value) if isinstance(value, str) else value
     except ValueError:
         return value
-    return int(made) if isinstance(made, float) and made.is_integer() else made
+    return int(number) if isinstance(number, float) and number.is_integer() else number
 
 
 def build_dataclass(
     cls: type[T], kind: str, name: str, settings: Mapping[str, Any], hidden: Collection[str] = ()
 ) -> T:
-    """Make a dataclass from values; strings are converted to the types of its fields.
+    """Make a dataclass from values that a user gave; strings are converted to the types of its fields.
 
     Args:
         cls: The dataclass.
         kind: What it is, for messages, for example ``"method"``.
-        name: What users call it.
+        name: Its name, for messages.
         settings: Values of its fields.
-        hidden: Fields that no user sets.
+        hidden: Fields that users cannot set.
 
     Raises:
-        UserError: If a field is unknown (the message proposes the nearest), or a value does not fit.
+        UserError: If a field is unknown (the message suggests the closest), or a value is invalid.
     """
     fields = {field.name for field in dataclasses.fields(cls)} - set(hidden)  # type: ignore[arg-type]
     for key in settings:

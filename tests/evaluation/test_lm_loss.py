@@ -1,4 +1,4 @@
-"""The masked-LM loss for comparisons: same questions for everyone, whatever the batches."""
+"""The held-out loss: the same questions for all models, whatever the batches."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_special_token_in_a_text_is_text():
     assert tokenizer.mask_token_id not in ids and ids.count(tokenizer.sep_token_id) == 1
 
 
-def test_order_and_company_do_not_matter(monkeypatch):
+def test_neither_order_nor_batches_matter(monkeypatch):
     forwards = measure(TEXTS)
     backwards = measure(TEXTS[::-1])
     assert forwards["per_text_masked"] == backwards["per_text_masked"][::-1]
@@ -137,10 +137,10 @@ def test_bytes_are_those_of_the_tokens_that_were_read_from_the_end():
     assert (found["tokens"], found["bytes"]) == (3, len("so cold "))
 
 
-def test_texts_longer_than_the_model_reads_are_an_error_that_says_so():
+def test_texts_longer_than_the_model_can_read_are_refused():
     tokenizer = tiny_tokenizer()
     long = "the soup was cold " * 40
-    with pytest.raises(UserError, match="up to 100 tokens of a text, more than the 80 positions"):
+    with pytest.raises(UserError, match="up to 100 tokens per text, more than the 80 positions"):
         language_model_loss(tiny_model("bert"), [long], tokenizer=tokenizer, max_length=100)
     assert language_model_loss(tiny_model("bert"), ["cold soup"], tokenizer=tokenizer, max_length=100)["tokens"] == 2
     assert language_model_loss(tiny_model("bert"), [long], tokenizer=tokenizer, max_length=80)["tokens"] == 78

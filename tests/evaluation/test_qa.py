@@ -7,8 +7,8 @@ import pytest
 from acclimate.evaluation.qa import (
     exact_match,
     f1,
-    normalise_bioasq,
-    normalise_squad,
+    normalize_bioasq,
+    normalize_squad,
     qa_metrics,
     qa_scores,
     reciprocal_rank,
@@ -39,7 +39,7 @@ from tests.cases import each
     ],
 )
 def test_normalisation_of_squad(text, expected):
-    assert normalise_squad(text) == expected
+    assert normalize_squad(text) == expected
 
 
 def test_exact_match_takes_any_gold_answer():
@@ -61,7 +61,7 @@ def test_handmade_f1():
 
 
 def test_bioasq_ignores_case_only():
-    assert normalise_bioasq(" Protein\n Kinase  A ") == "protein kinase a"
+    assert normalize_bioasq(" Protein\n Kinase  A ") == "protein kinase a"
     assert reciprocal_rank(["the BRCA1", "BRCA1.", "brca1"], ["BRCA1"]) == pytest.approx(1 / 3)
     assert reciprocal_rank(["a", "b", "c", "d", "e", "right"], ["right"]) == 0  # beyond the first five
     assert reciprocal_rank(["x", "TP-53"], ["p53", "tp-53"]) == 0.5

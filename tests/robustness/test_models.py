@@ -38,7 +38,7 @@ def test_a_model_of_another_modality(tmp_path, kind):
     getattr(transformers, f"{kind}Config")().save_pretrained(folder)
     refused(lambda: load_language_model(folder), str(folder))
     tiny_tokenizer().save_pretrained(folder)
-    refused(lambda: load_language_model(folder), "No masked language model could be loaded", f"{kind}Config")
+    refused(lambda: load_language_model(folder), "No language model could be loaded", f"{kind}Config")
     refused(lambda: adapt(folder, Corpus.of(TEXTS), "mlm", tmp_path / "out", **SHORT), f"{kind}Config")
     if kind in ("ViT", "CLIP"):
         refused(lambda: tune(folder), "No classifier could be made", f"{kind}Config")

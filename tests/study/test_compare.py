@@ -141,7 +141,7 @@ def test_parameters_reach_methods_and_settings_reach_tasks(no_report, folder, tm
         ({"methods": ["none", "dgaa"]}, "Unknown method 'dgaa'. Did you mean 'dga'?"),
         ({"methods": ["none", {"name": "dga", "contrast": 1}]}, "contrast_weight"),
         ({"adapt": {"token": 5}}, "unknown key 'adapt.token'. Did you mean 'tokens'?"),
-        ({"adapt": {"out": "x"}}, "'adapt.out'"),
+        ({"adapt": {"out": "x"}}, "'adapt': the study itself sets 'out'"),
         ({"general": "missing.txt"}, "missing.txt"),
         ({"models": ["./missing"]}, "There is no model folder './missing'"),
     ],

@@ -108,7 +108,7 @@ def test_unreadable_records_are_reported(folder):
     results = compare(path, folder / "out", progress=False)
     assert [run["broken"]["records"] for run in results["adaptations"]] == [3, 3]  # of two stages one reads this text
     told = (folder / "out" / "results.md").read_text()
-    assert "3 records of the corpus of d could not be read" in told
+    assert "3 records of the text of d could not be read" in told
     assert "domain.jsonl:" in told
 
 

@@ -260,12 +260,12 @@ def test_combinations():
     [
         (
             {"search": {"finetune": {"learning_rat": [1]}}},
-            "unknown setting 'learning_rat'. Did you mean 'learning_rate'",
+            "unknown option 'learning_rat'. Did you mean 'learning_rate'",
         ),
         ({"search": {"finetune": {"learning_rate": 1}}}, "'learning_rate' needs a list of values to try"),
-        ({"search": {"finetune": {"epochs": [0]}}}, "'epochs': Input should be greater than or equal to 1"),
+        ({"search": {"finetune": {"epochs": [0]}}}, "'epochs' must be at least 1, not 0"),
         ({"search": {"combinations": "some", "finetune": {"epochs": [1]}}}, "combinations"),
-        ({"search": {"adapt": {"learning_rat": [1]}}}, "unknown key 'search.adapt.learning_rat'"),
+        ({"search": {"adapt": {"learning_rat": [1]}}}, "search.adapt: unknown option 'learning_rat'"),
         ({"search": {"adapt": {"seed": [1, 2]}}}, "'search.adapt.seed' cannot be set for one method"),
         ({"methods": [{"name": "dga", "search": {"contrast": [1]}}]}, "contrast_weight"),
         ({"search": {"per": "task", "adapt": {"learning_rate": [1]}}}, "search these with per: method"),

@@ -1,4 +1,4 @@
-"""The paper's re-partition: its sizes on the real tasks, and on made-up ones that no row is lost or doubled."""
+"""The paper's re-partition: its sizes on the real tasks, and invariants on generated ones."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_nothing_left_to_learn():
     st.lists(st.sampled_from("ab"), max_size=8),
     st.floats(0.05, 1.0),
 )
-def test_no_row_is_lost_or_doubled_and_the_quota_holds(train, test, dev, ratio):
+def test_no_row_is_lost_or_duplicated_and_the_quota_holds(train, test, dev, ratio):
     assume({"a", "b"} <= set(train))
     task = Task.of("t", rows("".join(train)), rows("".join(test), "test"), rows("".join(dev), "dev"))
     try:
@@ -118,7 +118,7 @@ def test_the_sizes_of_the_papers_table_1(shared, caplog, name, ratio, sizes, emp
         ("asc_phone", "Nokia_6610", 0.7, (237, 558)),
     ],
 )
-def test_products_apart_give_nearly_the_papers_sizes(shared, name, product, ratio, sizes):
+def test_regrouped_products_give_nearly_the_papers_sizes(shared, name, product, ratio, sizes):
     """The paper trains on one product and tests on the others; our copies are split by review, so regroup them."""
     parts: dict[bool, list[dict]] = {True: [], False: []}
     for split in ("train", "dev", "test"):
@@ -134,7 +134,7 @@ def planned(folder, task: dict, **changes):
     return graph_of(study(folder, domains=[domain], **changes))
 
 
-def test_a_repartition_changes_the_jobs_of_its_task_alone(tmp_path):
+def test_a_study_has_other_jobs_only_where_it_is_set(tmp_path):
     folder = files(tmp_path / "data")
     task = tmp_path / "intent"
     task.mkdir()
@@ -167,7 +167,7 @@ def test_on_the_command_line(tmp_path, tiny_bert, monkeypatch, capsys):
 
 
 @each("value", [0, 1.2, "much"])
-def test_a_study_with_a_ratio_that_makes_no_sense(value):
+def test_a_study_with_an_invalid_ratio(value):
     domain = {"name": "d", "corpus": "c", "tasks": [{"path": "t", "repartition": value}]}
     with pytest.raises(UserError, match=r"domains\[0\]\.tasks\[0\]\.repartition"):
         StudyConfig.of({"models": ["m"], "methods": ["mlm"], "domains": [domain]})

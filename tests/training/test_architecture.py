@@ -82,12 +82,12 @@ def test_first_weights_come_from_the_seed_alone():
         ("no-such.json", None, {}, "Unknown architecture 'no-such.json'"),
         ("bert", "minni", {}, "Unknown size 'minni'"),
         ("bert", None, {"hiden_size": 64}, "Unknown setting of bert 'hiden_size'. Did you mean 'hidden_size'"),
-        ("bert", None, {"hidden_size": 250}, "hidden_size 250 cannot be split among 12 heads"),
+        ("bert", None, {"hidden_size": 250}, "hidden_size 250 is not divisible by 12 heads"),
         ("bert", None, {"hidden_size": "wide"}, "hidden_size"),
-        ("bert", None, {"num_hidden_layers": 0}, "1 or more"),
+        ("bert", None, {"num_hidden_layers": 0}, "at least 1"),
         ("bert", None, {"hidden_act": "nope"}, "'nope'"),
-        ("bert", None, {"max_position_embeddings": -3}, "do not make a model"),
-        ("bert", None, {"vocab_size": 100}, "use vocab-size"),
+        ("bert", None, {"max_position_embeddings": -3}, "cannot be built"),
+        ("bert", None, {"vocab_size": 100}, "use the option vocab_size"),
     ],
 )
 def test_mistakes_are_explained(architecture, size, changes, message):

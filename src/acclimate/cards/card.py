@@ -10,11 +10,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from acclimate.files import write_text
+from acclimate.model_kinds import KINDS
 from acclimate.version import __version__
 
 CARD_FILE = "README.md"
 AUTO_CLASSES = {
-    "fill-mask": "AutoModelForMaskedLM",
     "text-classification": "AutoModelForSequenceClassification",
     "question-answering": "AutoModelForQuestionAnswering",
 }
@@ -27,7 +27,7 @@ class Card:
 
     Attributes:
         name: Name of the model.
-        pipeline: Pipeline tag of the hub, a key of :data:`AUTO_CLASSES`.
+        pipeline: Pipeline tag of the hub: that of a kind of language models, or a key of :data:`AUTO_CLASSES`.
         summary: A few sentences at the top.
         sections: Titles and Markdown, in order.
         base: Hub name of the model that it was made from, if it has one.
@@ -78,7 +78,7 @@ class Card:
             kind = (config.get("architectures") or ["model"])[0]
             text = instructions(kind, parts, self.name)
             return text.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
-        name = AUTO_CLASSES[self.pipeline]
+        name = {**AUTO_CLASSES, **{kind.pipeline_tag: kind.auto_class for kind in KINDS.values()}}[self.pipeline]
         return (
             f"```python\nfrom transformers import AutoTokenizer, {name}\n\n"
             f"tokenizer = AutoTokenizer.from_pretrained({self.name!r})\n"

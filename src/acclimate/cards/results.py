@@ -7,24 +7,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from acclimate.cards.card import escape_markdown, markdown_table
+from acclimate.evaluation.scoring import find_hub_task
+from acclimate.model_kinds import MASKED, ModelKind
 
-HUB_TASKS = {
-    "single_label": ("text-classification", "Text Classification"),
-    "multi_label": ("text-classification", "Multi-label Classification"),
-    "qa": ("question-answering", "Question Answering"),
-}
-"""Task type and task name on the hub for each kind of task."""
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "positive_micro_f1": "f1", "document_f1": "f1", "em": "exact_match"}
 """Names of metrics on the hub, where they differ from ours."""
 VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
 
 
-def result_sections(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
+def result_sections(measured: Mapping[str, Any], model_kind: ModelKind = MASKED) -> list[tuple[str, str]]:
     """Return titles and Markdown of the result sections.
 
     Args:
         measured: ``study``: title of the study; ``baseline``; the rows ``scores``, ``losses`` and ``kept`` of the
             model, as in ``results.json``; and ``notes``: sentences to append.
+        model_kind: The kind of the model, for the name and unit of its loss.
     """
     sections = []
     if measured["scores"]:
@@ -40,7 +37,8 @@ def result_sections(measured: Mapping[str, Any]) -> list[tuple[str, str]]:
     losses = [_loss_row(row) for row in measured["losses"] if "difference" in row]
     parts = []
     if losses:
-        intro = "Masked-LM loss on held-out text in nats per masked token, before and after; lower is better."
+        loss_name = f"{model_kind.loss_name[0].upper()}{model_kind.loss_name[1:]}"
+        intro = f"{loss_name} on held-out text in {model_kind.loss_unit}, before and after; lower is better."
         parts += [intro, markdown_table(("text", "before", "after", "change", "95 % interval"), losses)]
     if kept:
         names = ("task of another domain", "metric", "before", "after", "difference", "95 % interval", "verdict")
@@ -86,11 +84,11 @@ def _format_interval(entry: Mapping[str, Any], scale: float, digits: int) -> str
     return f"{scale * entry['low']:+.{digits}f} to {scale * entry['high']:+.{digits}f}"
 
 
-def eval_results(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
+def eval_results(measured: Mapping[str, Any], model_kind: ModelKind = MASKED) -> list[dict[str, Any]]:
     """Return arguments of ``huggingface_hub.EvalResult``, with intervals in ``metric_args``."""
     results = []
     for row in measured["scores"]:
-        kind, name = HUB_TASKS.get(row.get("kind", "single_label"), HUB_TASKS["single_label"])
+        kind, name = find_hub_task(row["kind"])
         metric, score = row["metric"], row[row["metric"]]
         details: dict[str, Any] = {"seeds": len(score["values"]), "test_items": row.get("test_items")}
         if score["sd"] is not None:
@@ -120,12 +118,12 @@ def eval_results(measured: Mapping[str, Any]) -> list[dict[str, Any]]:
             details |= {key: round(row["difference"][key], 4) for key in ("difference", "low", "high")}
         results.append(
             {
-                "task_type": "fill-mask",
-                "task_name": "Masked Language Modelling",
+                "task_type": model_kind.pipeline_tag,
+                "task_name": model_kind.task_name,
                 "dataset_type": _slug(name),
                 "dataset_name": name,
                 "metric_type": "loss",
-                "metric_name": "masked-LM loss, nats per masked token",
+                "metric_name": f"{model_kind.loss_name}, {model_kind.loss_unit}",
                 "metric_value": round(row["nats"], 4),
                 "metric_args": details,
             }

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.cards.card import Card, display_name, format_bytes, hub_name, markdown_table, settings_table
-from acclimate.cards.results import HUB_METRICS, HUB_TASKS, eval_results, result_sections
-from acclimate.evaluation.scoring import make_scoring
+from acclimate.cards.results import HUB_METRICS, eval_results, result_sections
+from acclimate.evaluation.scoring import find_hub_task, make_scoring
 from acclimate.evaluation.statistics import bootstrap_intervals
 from acclimate.files import read_json
+from acclimate.model_kinds import kind_of_checkpoint
 
 ACCOUNT_FILE = "acclimate.json"
 TRAINING_KEYS = (
@@ -38,11 +39,12 @@ def write_adapted_card(folder: str | Path, name: str, measured: Mapping[str, Any
     folder = Path(folder)
     record = read_json(folder / ACCOUNT_FILE)
     method, about = record["method"], record.get("about", {})
+    kind = kind_of_checkpoint(read_json(folder / "config.json").get("architectures"))
     scratch = method == "pretrain"
     base = None if scratch else str(record["model"])
     paper = f" ({about['paper']})" if about.get("paper") else ""
     if scratch:
-        summary = "A masked language model trained from scratch."
+        summary = f"A {kind.name} language model trained from scratch."
     else:
         done = "unchanged" if method == "none" else f"adapted to the text below with the method `{method}`{paper}"
         summary = f"`{display_name(str(base))}`, {done}."
@@ -50,14 +52,14 @@ def write_adapted_card(folder: str | Path, name: str, measured: Mapping[str, Any
         summary += f" In short: {about['summary']}."
     card = Card(
         name,
-        "fill-mask",
+        kind.pipeline_tag,
         summary,
         base=hub_name(base) if base else None,
         tags=[method],
-        results=eval_results(measured) if measured else [],
+        results=eval_results(measured, kind) if measured else [],
     )
     card.sections = [
-        *(result_sections(measured) if measured else [("Results", NOT_MEASURED)]),
+        *(result_sections(measured, kind) if measured else [("Results", NOT_MEASURED)]),
         ("Method", settings_table({"method": method + paper, **_method_settings(record.get("settings", {}))})),
         ("Training", settings_table(_training_settings(record))),
         ("Data", _data_section(record)),
@@ -140,7 +142,7 @@ def write_task_model_card(
     Returns:
         The path of the card.
     """
-    pipeline, _ = HUB_TASKS.get(task.kind, HUB_TASKS["single_label"])
+    pipeline, _ = find_hub_task(task.kind)
     start = models.get("model") or models["student"]
     teacher = f", with the teacher `{display_name(models['teacher'])}`" if "teacher" in models else ""
     done = "distilled" if verb == "distill" else "fine-tuned"

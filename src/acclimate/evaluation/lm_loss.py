@@ -1,4 +1,4 @@
-"""Masked-LM loss that can be compared: the same masks for every model, whatever the batches."""
+"""Held-out loss of language models, comparable between models: the same questions whatever the batches."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,10 +16,20 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from acclimate.device import to_device
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, MASK_RATE
-from acclimate.models import attach, encode, language_head, load_language_model, longest_text
+from acclimate.models import ModelKind, attach, encode, kind_of, language_head, load_language_model, longest_text
 from acclimate.models.batching import micro_batch_tokens, padding_policy
 from acclimate.models.loading import logits_at
 from acclimate.modules import virtual_ids
+
+FP32_LOGIT_BYTES = 8
+"""Bytes per logit: the logit and its probability in fp32."""
+
+
+class _Question(NamedTuple):
+    """The input ids of a text and the tokens to predict, -100 elsewhere; both (tokens,)."""
+
+    ids: np.ndarray
+    labels: np.ndarray
 
 
 def language_model_loss(
@@ -31,31 +41,33 @@ def language_model_loss(
     rate: float = MASK_RATE,
     seed: int = 13,
 ) -> dict[str, Any]:
-    """Measure how well a model fills in masked tokens of held-out text.
+    """Measure how well a language model predicts tokens of held-out text.
 
-    Of the first ``max_length`` tokens of each text, ``rate`` of the ordinary ones (at least one, the count rounded)
-    are replaced by the mask token. Which ones depends on the text and the seed alone, so every model with the same
-    tokenizer is asked the same questions, and neither batch size nor order nor packing matters. The forward is fp32.
+    The first ``max_length`` tokens of each text are read. For a masked model, ``rate`` of the ordinary ones (at least
+    one, rounded) are replaced by the mask token. Which ones depends on the text and the seed alone, so that all models
+    with the same tokenizer answer the same questions, and neither batch size nor order matters. A causal model
+    predicts each next token. The forward pass is in fp32.
 
     Args:
-        model: A masked language model, or its folder.
+        model: A language model, or its folder or hub name.
         texts: The documents.
-        tokenizer: Needed with a model in memory.
-        max_length: Tokens of each text that are read, special tokens included, virtual tokens not.
+        tokenizer: The tokenizer of a model in memory.
+        max_length: Maximum tokens per text, including special tokens but not virtual ones.
         rate: Share of tokens that are masked.
-        seed: Of the masks.
+        seed: Random seed of the masks.
 
     Returns:
-        ``nats``: mean loss over all masked tokens; ``masked``: their number; ``texts``: number of texts;
-        ``per_text``: for each text the summed loss, and ``per_text_masked``: over how many tokens.
-        ``tokens``: how many tokens were read, special ones aside; ``bytes``: how many bytes of UTF-8 these stand for;
-        ``bits_per_byte``: nats * tokens / (bytes * ln 2), which charges every token the mean of the masked ones and
-        so does not grow with the length of a vocabulary's tokens. It is a pseudo-measure: each token is guessed
-        from both sides with 85 % of the others in view, so it is no code length, and lower than that of a causal
-        model. A token that the vocabulary does not know is never masked; it is charged the mean, too.
+        ``nats``: mean loss over all predicted tokens; ``masked``: their number; ``texts``: number of texts;
+        ``per_text``: summed loss of each text, and ``per_text_masked``: its predicted tokens;
+        ``tokens``: tokens read, without special ones; ``bytes``: the bytes of UTF-8 that they stand for;
+        ``bits_per_byte``: nats * tokens / (bytes * ln 2), which does not grow with the length of a vocabulary's
+        tokens. For a masked model it is a pseudo-measure: each token is predicted from both sides with 85 % of the
+        others visible, so it is no code length, and lower than that of a causal model. Tokens that are not predicted,
+        such as unknown ones, count with the mean loss.
 
     Raises:
-        UserError: If the model has no trained head or reads no texts of that length, or no text has a token to mask.
+        UserError: If the model has no trained head or cannot read texts of that length, or no text has a token to
+            predict.
     """
     if isinstance(model, PreTrainedModel):
         if tokenizer is None:
@@ -63,7 +75,9 @@ def language_model_loss(
         return _measure(model, tokenizer, texts, max_length, rate, seed)
     loaded = load_language_model(model)
     if loaded.absent_head:
-        raise UserError(f"The model '{model}' has no masked-LM head, so it has no masked-LM loss; adapt it first.")
+        raise UserError(
+            f"The model '{model}' has no language-model head, so it has no {loaded.kind.loss_name}; adapt it first."
+        )
     return _measure(to_device(loaded.model), loaded.tokenizer, texts, max_length, rate, seed)
 
 
@@ -76,45 +90,45 @@ def _measure(
     seed: int,
 ) -> dict[str, Any]:
     attach(model)
+    kind = kind_of(model)
     virtual = virtual_ids(tokenizer)
-    found = tokenizer(
+    encoded = tokenizer(
         list(texts),
         truncation=True,
         max_length=max_length + len(virtual),
-        split_special_tokens=True,  # one that stands in a text is text, as in a corpus
+        split_special_tokens=True,  # special tokens written in a text are text, as in a corpus
         return_special_tokens_mask=True,
         return_offsets_mapping=tokenizer.is_fast,
     )
-    encoded = found["input_ids"]
-    room = longest_text(model)
-    if room is not None and max(map(len, encoded), default=0) > room:
+    rows: list[list[int]] = encoded["input_ids"]
+    available = longest_text(model)
+    if available is not None and max(map(len, rows), default=0) > available:
         raise UserError(
-            f"The masked-LM loss reads up to {max_length} tokens of a text"
+            f"The {kind.loss_name} reads up to {max_length} tokens per text"
             + (f" and {len(virtual)} virtual ones" if virtual else "")
-            + f", more than the {room} positions of this model. Lower max_length, for all models alike."
+            + f", more than the {available} positions of this model. Lower max_length, for all models alike."
         )
-    special = tokenizer.all_special_ids
-    questions = [_choose_masked_positions(np.array(ids), special, virtual, rate, seed) for ids in encoded]
-    order = sorted((index for index, item in enumerate(questions) if item is not None), key=lambda i: -len(encoded[i]))
+    questions = [_make_question(kind, tokenizer, np.array(row), virtual, rate, seed) for row in rows]
+    order = sorted((index for index, item in enumerate(questions) if item is not None), key=lambda i: -len(rows[i]))
     if not order:
-        raise UserError("The text to measure the masked-LM loss on has no token that could be masked.")
-    losses, counts = [0.0] * len(encoded), [0] * len(encoded)
-    device = next(model.parameters()).device
-    grain = padding_policy(model)
-    scored = 8 * rate * model.config.vocab_size  # logits and their softmax in fp32, at masked tokens
-    budget = micro_batch_tokens(model, scored, times=2)
+        raise UserError(f"The text to measure the {kind.loss_name} on has no token to predict.")
+    losses, counts = [0.0] * len(rows), [0] * len(rows)
+    policy = padding_policy(model)
+    share = rate if kind.uses_masking else 1
+    budget = micro_batch_tokens(model, FP32_LOGIT_BYTES * share * model.config.vocab_size, times=2)
     training = model.training
     model.eval()
     start = 0
     with torch.no_grad():
         while start < len(order):
-            width = grain.padded_width(len(encoded[order[start]]))
+            width = policy.padded_width(len(rows[order[start]]))
             group = order[start : start + max(1, budget // width)]
             start += len(group)
-            for index, loss, count in _group_losses(model, tokenizer, encoded, questions, group, width, device):
+            asked = [question for index in group if (question := questions[index]) is not None]
+            for index, (loss, count) in zip(group, _group_losses(model, tokenizer, asked, width), strict=True):
                 losses[index], counts[index] = loss, count
     model.train(training)
-    extents = [_count_tokens_and_bytes(tokenizer, texts[i], found, i, max_length + len(virtual)) for i in order]
+    extents = [_count_tokens_and_bytes(tokenizer, texts[i], encoded, i, max_length + len(virtual)) for i in order]
     nats, tokens, size = sum(losses) / sum(counts), *(sum(column) for column in zip(*extents, strict=True))
     return {
         "nats": nats,
@@ -122,7 +136,7 @@ def _measure(
         "tokens": tokens,
         "bytes": size,
         "masked": sum(counts),
-        "texts": len(encoded),
+        "texts": len(rows),
         "per_text": losses,
         "per_text_masked": counts,
     }
@@ -131,61 +145,70 @@ def _measure(
 def _count_tokens_and_bytes(
     tokenizer: PreTrainedTokenizerBase, text: str, encoded: Any, index: int, max_length: int
 ) -> tuple[int, int]:
-    """Return how many tokens of a text were read, special ones aside, and of how many bytes.
+    """Return how many tokens of a text were read, without special ones, and how many bytes they stand for.
 
-    A text that was not cut counts whole, with white space that no token stands for.
+    A text that was not truncated counts whole, including white space that no token stands for.
     """
     ids, added = encoded["input_ids"][index], encoded["special_tokens_mask"][index]
     own = [place for place, flag in enumerate(added) if not flag]
     read = text
-    if len(ids) >= max_length:  # it may have been cut
+    if len(ids) >= max_length:  # it may have been truncated
         if tokenizer.is_fast:
             offsets = encoded["offset_mapping"][index]
-            start, end = offsets[own[0]][0], offsets[own[-1]][1]  # some tokenizers cut the beginning
+            start, end = offsets[own[0]][0], offsets[own[-1]][1]  # some tokenizers truncate the beginning
             read = text[start if text[:start].strip() else 0 : end if text[end:].strip() else len(text)]
         else:
             read = str(tokenizer.decode([ids[place] for place in own]))
     return len(own), len(read.encode("utf-8", "surrogatepass"))
 
 
+def _make_question(
+    kind: ModelKind,
+    tokenizer: PreTrainedTokenizerBase,
+    ids: np.ndarray,
+    virtual: Sequence[int],
+    rate: float,
+    seed: int,
+) -> _Question | None:
+    """Return what a model is asked about a text; None if there is nothing to predict."""
+    if kind.targets is not None:
+        labels = kind.targets(ids[None], np.zeros_like(ids)[None])[0]
+        return _Question(ids, labels) if (labels != IGNORE_INDEX).any() else None
+    places = _choose_masked_positions(ids, tokenizer.all_special_ids, virtual, rate, seed)
+    if places is None:
+        return None
+    masked, labels = ids.copy(), np.full_like(ids, IGNORE_INDEX)
+    masked[places], labels[places] = tokenizer.mask_token_id, ids[places]
+    return _Question(masked, labels)
+
+
 def _choose_masked_positions(
     ids: np.ndarray, special: Sequence[int], virtual: Sequence[int], rate: float, seed: int
 ) -> np.ndarray | None:
-    """Choose positions to mask from the content of the text; None if there is nothing to choose."""
+    """Choose positions to mask by the content of a text; None if there is nothing to choose from."""
     ordinary = np.flatnonzero(~np.isin(ids, special))
     if not len(ordinary):
         return None
-    asked = ids[~np.isin(ids, virtual)]  # a model with a soft prompt is asked the same
-    rng = np.random.default_rng([seed, zlib.crc32(asked.astype(np.int64).tobytes())])
+    content = ids[~np.isin(ids, virtual)]  # a model with a soft prompt is asked the same
+    rng = np.random.default_rng([seed, zlib.crc32(content.astype(np.int64).tobytes())])
     return rng.choice(ordinary, max(1, round(rate * len(ordinary))), replace=False)
 
 
 def _group_losses(
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase,
-    encoded: Sequence[Sequence[int]],
-    questions: Sequence[np.ndarray | None],
-    group: Sequence[int],
-    width: int,
-    device: torch.device,
-) -> list[tuple[int, float, int]]:
-    """Return (index, summed loss, count) of each text of a group that is read in one forward."""
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, questions: Sequence[_Question], width: int
+) -> list[tuple[float, int]]:
+    """Return the summed loss and the number of predicted tokens of each text, computed in one forward pass."""
     padding = tokenizer.pad_token_id
-    ids = np.full((len(group), width), padding if isinstance(padding, int) else 0, dtype=np.int64)
-    labels = np.full((len(group), width), IGNORE_INDEX, dtype=np.int64)
-    text = np.full((len(group), width), -1, dtype=np.int64)
-    for row, index in enumerate(group):
-        tokens, places = np.array(encoded[index]), questions[index]
-        ids[row, : len(tokens)], text[row, : len(tokens)] = tokens, row
-        labels[row, places] = ids[row, places]
-        ids[row, places] = tokenizer.mask_token_id
-    targets = torch.from_numpy(labels).to(device)
-    hidden = encode(model, torch.from_numpy(ids).to(device), torch.from_numpy(text).to(device))
+    shape = (len(questions), width)
+    ids = np.full(shape, padding if isinstance(padding, int) else 0, dtype=np.int64)
+    labels, text = np.full(shape, IGNORE_INDEX, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
+    for row, question in enumerate(questions):
+        tokens = len(question.ids)
+        ids[row, :tokens], labels[row, :tokens], text[row, :tokens] = question.ids, question.labels, row
+    targets = torch.from_numpy(labels).to(model.device)
+    hidden = encode(model, torch.from_numpy(ids).to(model.device), torch.from_numpy(text).to(model.device))
     chosen = targets >= 0
     logits = logits_at(language_head(model), hidden, chosen)
     loss = nn.functional.cross_entropy(logits.float(), targets[chosen], reduction="none")
     counts = chosen.sum(1).tolist()
-    return [
-        (index, float(part.double().sum()), count)
-        for index, part, count in zip(group, loss.split(counts), counts, strict=True)
-    ]
+    return [(float(part.double().sum()), count) for part, count in zip(loss.split(counts), counts, strict=True)]

@@ -21,7 +21,7 @@ _ARTICLE = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION_REMOVAL = str.maketrans("", "", string.punctuation)
 
 
-def normalise_squad(text: str) -> str:
+def normalize_squad(text: str) -> str:
     """Normalise an answer as SQuAD does: lower case, no ASCII punctuation, no articles, single spaces.
 
     As in the official scorer, punctuation is removed before articles, so that "a-b" becomes "ab". Other punctuation
@@ -30,7 +30,7 @@ def normalise_squad(text: str) -> str:
     return " ".join(_ARTICLE.sub(" ", text.lower().translate(_PUNCTUATION_REMOVAL)).split())
 
 
-def normalise_bioasq(text: str) -> str:
+def normalize_bioasq(text: str) -> str:
     """Normalise an answer as BioASQ does: lower case, with punctuation and articles.
 
     White space is also reduced to single spaces, which the official scorer does not do.
@@ -40,7 +40,7 @@ def normalise_bioasq(text: str) -> str:
 
 def exact_match(predicted: str, gold: Sequence[str]) -> float:
     """Return 1 if a prediction equals a gold answer after normalisation, else 0."""
-    return float(any(normalise_squad(predicted) == normalise_squad(answer) for answer in gold))
+    return float(any(normalize_squad(predicted) == normalize_squad(answer) for answer in gold))
 
 
 def f1(predicted: str, gold: Sequence[str]) -> float:
@@ -49,7 +49,7 @@ def f1(predicted: str, gold: Sequence[str]) -> float:
     As in the scorer of SQuAD v1.1, F1 is 0 if no word is shared, even if both are empty after normalisation.
     """
     return max(
-        _word_overlap_f1(normalise_squad(predicted).split(), normalise_squad(answer).split()) for answer in gold
+        _word_overlap_f1(normalize_squad(predicted).split(), normalize_squad(answer).split()) for answer in gold
     )
 
 
@@ -60,8 +60,8 @@ def _word_overlap_f1(predicted: list[str], gold: list[str]) -> float:
 
 def reciprocal_rank(ranked: Sequence[str], gold: Sequence[str]) -> float:
     """Return 1 / rank of the first correct answer among the best five, 0 if there is none (BioASQ)."""
-    correct = {normalise_bioasq(answer) for answer in gold}
-    return next((1 / rank for rank, text in enumerate(ranked[:MAX_RANK], 1) if normalise_bioasq(text) in correct), 0.0)
+    correct = {normalize_bioasq(answer) for answer in gold}
+    return next((1 / rank for rank, text in enumerate(ranked[:MAX_RANK], 1) if normalize_bioasq(text) in correct), 0.0)
 
 
 def qa_scores(gold: Sequence[Sequence[str]], ranked: Sequence[Sequence[str]]) -> dict[str, list[float]]:
@@ -109,6 +109,7 @@ class QAScoring(Scoring):
     """
 
     kind: ClassVar[str] = "qa"
+    hub_task: ClassVar[tuple[str, str]] = ("question-answering", "Question Answering")
 
     @property
     def metrics(self) -> tuple[str, ...]:

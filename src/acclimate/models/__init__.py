@@ -1,10 +1,11 @@
-"""Hugging Face models from the inside: families, loading, attention, gates, batching and saving."""
+"""Hugging Face models from the inside: kinds, families, loading, attention, gates, batching and saving."""
 
+from acclimate.model_kinds import KINDS, MASKED, ModelKind, get_kind, kind_of, kind_of_checkpoint, register_kind
 from acclimate.models.attention import HeadLayer, Projection, attach, head_rows
 from acclimate.models.checkpoints import save_model
 from acclimate.models.encoding import encode
 from acclimate.models.extensions import adapter_size, add_adapters, keep_original
-from acclimate.models.families import kernels_of, language_head, longest_text, use_kernels
+from acclimate.models.families import Family, family_of, kernels_of, language_head, longest_text, use_kernels
 from acclimate.models.gates import PARTS, Part, UnitGroup, gate_units
 from acclimate.models.loading import (
     LanguageModel,
@@ -15,9 +16,13 @@ from acclimate.models.loading import (
 )
 
 __all__ = [
+    "KINDS",
+    "MASKED",
     "PARTS",
+    "Family",
     "HeadLayer",
     "LanguageModel",
+    "ModelKind",
     "Part",
     "Projection",
     "UnitGroup",
@@ -26,15 +31,20 @@ __all__ = [
     "attach",
     "dropout_rates",
     "encode",
+    "family_of",
     "gate_units",
+    "get_kind",
     "head_parameters",
     "head_rows",
     "keep_original",
     "kernels_of",
+    "kind_of",
+    "kind_of_checkpoint",
     "language_head",
     "load_language_model",
     "load_tokenizer",
     "longest_text",
+    "register_kind",
     "save_model",
     "use_kernels",
 ]

@@ -62,26 +62,25 @@ class Family:
             a layer that combines context vectors and residual stream; None if nowhere.
         positions_after_padding: Whether positions are numbered from the padding id plus one; None if the embedding
             has to be asked.
-        tokenizer: The kind of tokenizer that a model from scratch gets; None if it cannot be trained from scratch by
-            the name of its architecture.
+        tokenizer: The kind of tokenizer that ``pretrain`` trains for it by default; None if it does not know it.
     """
 
     head: LMHead | None = None
     tokenwise: bool = False
     last_layer_end: tuple[str, str] | None = None
     positions_after_padding: bool | None = None
-    tokenizer: Literal["wordpiece", "bpe"] | None = None
+    tokenizer: Literal["wordpiece", "byte-bpe"] | None = None
 
 
 _BERT = Family(BERT_HEAD, True, ("encoder.layer", "attention.output"), False, "wordpiece")
-_ROBERTA = Family(ROBERTA_HEAD, True, ("encoder.layer", "attention.output"), True, "bpe")
+_ROBERTA = Family(ROBERTA_HEAD, True, ("encoder.layer", "attention.output"), True, "byte-bpe")
 FAMILIES: dict[str, Family] = {
     "albert": Family(ALBERT_HEAD, True, None, False, "wordpiece"),
     "bert": _BERT,
     "camembert": _ROBERTA,
     "distilbert": Family(DISTILBERT_HEAD, True, None, False, "wordpiece"),
     "electra": Family(ELECTRA_HEAD, True, ("encoder.layer", "attention.output"), False, "wordpiece"),
-    "modernbert": Family(MODERNBERT_HEAD, True, None, False, "bpe"),
+    "modernbert": Family(MODERNBERT_HEAD, True, None, False, "byte-bpe"),
     "roberta": _ROBERTA,
     "xlm-roberta": _ROBERTA,
 }

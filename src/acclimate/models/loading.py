@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
-    AutoModelForMaskedLM,
     AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
@@ -19,6 +19,7 @@ from transformers import (
 
 from acclimate.device import enable_fast_fp32_matmul
 from acclimate.errors import UserError
+from acclimate.model_kinds import ModelKind, kind_of, kind_of_checkpoint
 from acclimate.models.batching import chosen_positions
 from acclimate.models.checkpoints import (
     UNREADABLE,
@@ -29,7 +30,7 @@ from acclimate.models.checkpoints import (
     silence_transformers,
     trusts_remote_code,
 )
-from acclimate.models.families import language_head
+from acclimate.models.families import Family, family_of, language_head
 
 TASK_HEAD_PREFIXES = ("classifier", "qa", "seq_classif", "summary")
 """Prefixes of the configuration entries that hold dropout probabilities of end-task heads."""
@@ -78,12 +79,28 @@ def initialize_head(model: PreTrainedModel, missing: set[str]) -> None:
 
 @dataclass
 class LanguageModel:
-    """A masked language model with what is known about how it was loaded."""
+    """A language model and its tokenizer.
+
+    Attributes:
+        model: The model.
+        tokenizer: Its tokenizer.
+        absent_head: Whether the checkpoint lacked the language-model head, or a part of it. The head then needs
+            training before its losses mean anything.
+    """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
-    absent_head: bool
-    """The checkpoint held no (or not the whole) masked-LM head: it needs a warm-up before its losses mean anything."""
+    absent_head: bool = False
+
+    @property
+    def kind(self) -> ModelKind:
+        """Its kind."""
+        return kind_of(self.model)
+
+    @property
+    def family(self) -> Family:
+        """What is known about its architecture."""
+        return family_of(self.model.config)
 
 
 def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
@@ -105,34 +122,34 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
 
 
 def load_language_model(path: str | Path, dropout: float | None = None) -> LanguageModel:
-    """Load a masked language model in fp32, whatever the file holds, and its tokenizer.
+    """Load a language model in fp32, whatever the type of its weights, and its tokenizer.
 
     Args:
         path: A model folder, or a name on the hub.
-        dropout: Probability of every dropout in the encoder, in place of those of its configuration, which stays as it
-            is: who saves the model saves the old ones.
+        dropout: Probability of every dropout in the encoder, in place of those of the configuration. The configuration
+            keeps its values, so that a saved model has the original ones.
 
     Returns:
-        The model in evaluation mode, the tokenizer, and whether the head was absent.
+        The model in evaluation mode.
 
     Raises:
-        UserError: If there is no model there, it has no masked-LM form, or encoder weights are missing.
+        UserError: If there is no model, it cannot be a language model of a known kind, or weights of its encoder are
+            missing.
     """
-    enable_fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
+    enable_fast_fp32_matmul()  # before any product, so that results do not depend on what the process did earlier
     check_folder(path)
     try:
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code())
+        kind = kind_of_checkpoint(config.architectures)
         with silence_transformers():
-            before = _with_dropout(path, config, dropout)
-            model, info = from_pretrained(AutoModelForMaskedLM, path, config, dtype=torch.float32)
+            before = _set_dropout(path, config, dropout)
+            model, info = from_pretrained(getattr(transformers, kind.auto_class), path, config, dtype=torch.float32)
             for name, value in before.items():
                 setattr(model.config, name, value)
     except UNREADABLE as error:
-        raise UserError(
-            f"No masked language model could be loaded from '{path}': {load_error(error, path)}"
-        ) from error
+        raise UserError(f"No language model could be loaded from '{path}': {load_error(error, path)}") from error
     tokenizer = load_tokenizer(path)
-    if tokenizer.mask_token_id is None:
+    if kind.uses_masking and tokenizer.mask_token_id is None:
         raise UserError(f"The tokenizer of '{path}' has no mask token, so the model cannot be trained by masking.")
     vocabulary = model.get_input_embeddings().weight.shape[0]
     if len(tokenizer) > vocabulary:
@@ -144,21 +161,23 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
     if lost:
         raise UserError(f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.")
     absent = bool(missing & set(head_parameters(model)))
+    if absent and not kind.trains_missing_head:
+        raise UserError(f"The model in '{path}' has no language-model head; use a checkpoint with one.")
     if absent:
         initialize_head(model, missing)
     model.eval()
     return LanguageModel(model, tokenizer, absent)
 
 
-def _with_dropout(path: str | Path, config: PretrainedConfig, dropout: float | None) -> dict[str, float]:
-    """Set the dropout of a configuration, if one is given; return what it was."""
+def _set_dropout(path: str | Path, config: PretrainedConfig, dropout: float | None) -> dict[str, float]:
+    """Set the dropout probabilities of a configuration, if one is given; return the previous ones by name."""
     if dropout is None:
         return {}
     if not 0 <= dropout < 1:
-        raise UserError(f"Dropout is a probability, from 0 to below 1, not {dropout:g}.")
+        raise UserError(f"The dropout must be from 0 to below 1, not {dropout:g}.")
     names = dropout_names(config)
     if not names:
-        raise UserError(f"The configuration of '{path}' knows no dropout, so none can be set; leave it out.")
+        raise UserError(f"The configuration of '{path}' has no dropout entry, so none can be set; leave dropout out.")
     before = {name: getattr(config, name) for name in names}
     for name in names:
         setattr(config, name, float(dropout))

@@ -1,7 +1,7 @@
-"""What an objective asks for and what it gets: views of a batch.
+"""Views, batches, and the interface of objectives.
 
-A view says how one model reads the batch. The engine takes the union of the views of all objectives, runs one forward
-for all that the same model reads, and hands out the slices; two objectives that ask for equal views share them.
+A view says how a model reads a batch. The engine takes the union of the views of all objectives, runs one forward pass
+for all views of the same reader, and hands out the parts. Objectives that ask for equal views share them.
 """
 
 from __future__ import annotations
@@ -9,31 +9,32 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Self
 
 import torch
 from torch import Tensor
 
 from acclimate.masking import Rewriting
+from acclimate.model_kinds import ModelKind
 from acclimate.models.batching import chosen_positions
 
 
 @dataclass(frozen=True, eq=False)
 class Gates:
-    """Gates that a view applies to every text: (layers, units) for each part. Equal only to itself."""
+    """Gates that a view applies to every text: (layers, units) by part. An instance equals only itself."""
 
     values: Mapping[str, Tensor]
 
 
 @dataclass(frozen=True)
 class View:
-    """How a model reads the batch.
+    """How a model reads a batch.
 
     Attributes:
-        tokens: The corrupted tokens, the original ones, or the texts rewritten in another way.
-        draw: Number of the dropout draw; views that differ in nothing else get independent dropout.
-        gates: Gates on the heads or other units; None means ones.
-        reader: The model in training, or its frozen original (no gradient, no dropout).
+        tokens: The masked tokens, the original ones, or the texts rewritten in another way.
+        draw: Index of the dropout mask. Views that differ only in it get independent dropout.
+        gates: Gates on heads or other units; None means ones.
+        reader: The model in training, or its frozen original (without gradient and dropout).
     """
 
     tokens: Literal["masked", "original"] | Rewriting = "masked"
@@ -43,12 +44,12 @@ class View:
 
     @property
     def full(self) -> bool:
-        """Whether it reads about as many tokens as the texts have."""
+        """Whether it has about as many tokens as the texts."""
         return not isinstance(self.tokens, Rewriting) or self.tokens.full
 
 
 class ViewInput(NamedTuple):
-    """What a view reads: token ids, and the number of the text of each token, -1 at padding; both (rows, tokens)."""
+    """The input of a view: token ids, and the index of the text of each token, -1 at padding; both (rows, tokens)."""
 
     ids: Tensor
     text: Tensor
@@ -56,15 +57,15 @@ class ViewInput(NamedTuple):
 
 @dataclass(frozen=True)
 class Batch:
-    """Some rows of tokens with their corruption; the micro-batch that one forward reads.
+    """The rows that one forward pass reads: a micro-batch.
 
     Attributes:
         original: Token ids (rows, tokens).
-        masked: Corrupted ids (rows, tokens).
-        labels: Original id where the token was chosen, else -100 (rows, tokens).
-        text: Number of the text each token belongs to, from 0; -1 at padding (rows, tokens).
-        texts: How many texts there are.
-        rewritten: The texts written in the other ways that views ask for.
+        masked: Token ids after masking (rows, tokens).
+        labels: The token that the logits at a position should predict, or -100 (rows, tokens).
+        text: Index of the text of each token, from 0; -1 at padding (rows, tokens).
+        texts: Number of texts.
+        rewritten: The texts rewritten in the other ways that views ask for.
     """
 
     original: Tensor
@@ -81,10 +82,10 @@ class Batch:
         return replace(self, **moved, rewritten=rewritten)
 
     def reading(self, tokens: Literal["masked", "original"] | Rewriting) -> ViewInput:
-        """Return what a view of those ``tokens`` reads.
+        """Return the input of a view with those ``tokens``.
 
         Raises:
-            ValueError: If the collator was not asked for that rewriting.
+            ValueError: If the collator has not made that rewriting.
         """
         if isinstance(tokens, Rewriting):
             if tokens not in self.rewritten:
@@ -94,7 +95,7 @@ class Batch:
 
     @property
     def chosen(self) -> Tensor:
-        """Where the chosen positions are in the flattened rows, in order, and the first once more to round up."""
+        """Indices of labelled positions in the flattened rows, then copies of the first as the device prefers."""
         return chosen_positions(self.labels >= 0)
 
     @property
@@ -108,8 +109,8 @@ def mean_pool(hidden: Tensor, text: Tensor, texts: int) -> Tensor:
 
     Args:
         hidden: (rows, tokens, width).
-        text: Number of the text of each token, -1 at padding (rows, tokens).
-        texts: How many texts there are.
+        text: Index of the text of each token, -1 at padding (rows, tokens).
+        texts: Number of texts.
 
     Returns:
         (texts, width) in float32.
@@ -122,14 +123,14 @@ def mean_pool(hidden: Tensor, text: Tensor, texts: int) -> Tensor:
 
 
 def mark_text_starts(text: Tensor) -> Tensor:
-    """Return where a text begins (rows, tokens), from the number of the text of each token, -1 at padding."""
+    """Return where texts begin (rows, tokens), from the index of the text of each token, -1 at padding."""
     first = torch.ones_like(text, dtype=torch.bool)
     first[:, 1:] = text[:, 1:] != text[:, :-1]
     return first & (text >= 0)
 
 
 class Outputs:
-    """What the forward made of the views; what is derived from them is computed once and shared."""
+    """What the forward pass computed for each view. Derived values are computed once and shared."""
 
     def __init__(
         self,
@@ -139,14 +140,14 @@ class Outputs:
         embedded: dict[View, Tensor] | None = None,
         chosen: dict[View, Tensor] | None = None,
     ) -> None:
-        """Keep what is known of each view, and the vocabulary head of each reader.
+        """Store the outputs.
 
         Args:
-            hidden: Hidden states (rows, tokens, width).
-            batch: What was read.
-            heads: From hidden states to logits, by reader.
-            embedded: What entered the first layer (rows, tokens, width).
-            chosen: Of views that are not in ``hidden``: the states at :attr:`Batch.chosen` only (places, width).
+            hidden: Hidden states by view, (rows, tokens, width).
+            batch: The batch.
+            heads: The function from hidden states to logits of each reader.
+            embedded: Input of the first layer by view, (rows, tokens, width).
+            chosen: For views that are not in ``hidden``: the states at :attr:`Batch.chosen` only, (positions, width).
         """
         self._hidden, self.batch, self._heads, self._embedded = hidden, batch, heads, embedded or {}
         self._chosen = chosen or {}
@@ -154,49 +155,45 @@ class Outputs:
         self._logits: dict[View, Tensor] = {}
 
     def hidden(self, view: View) -> Tensor:
-        """Last hidden states (rows, tokens, width); padding has no meaning.
+        """Return the last hidden states (rows, tokens, width), undefined at padding.
 
         Raises:
             ValueError: If all terms that read the view are ``chosen_only``.
         """
         if view in self._chosen:
-            raise ValueError("a term that is chosen_only asks for all hidden states; take that attribute back")
+            raise ValueError("a term with chosen_only=True asks for all hidden states; set it to False")
         return self._hidden[view]
 
     def embedded(self, view: View) -> Tensor:
-        """What entered the first layer (rows, tokens, width), for terms whose ``embeddings`` is true."""
+        """Return the input of the first layer (rows, tokens, width), for terms whose ``embeddings`` is true."""
         return self._embedded[view]
 
     def pooled(self, view: View) -> Tensor:
-        """Mean over the real tokens of each text: (texts, width), float32."""
+        """Return the mean over the real tokens of each text: (texts, width), float32."""
         if view not in self._pooled:
             self._pooled[view] = mean_pool(self._hidden[view], self.batch.reading(view.tokens).text, self.batch.texts)
         return self._pooled[view]
 
     def masked_logits(self, view: View) -> Tensor:
-        """Vocabulary logits at the chosen positions only, in row order: (chosen, vocabulary)."""
-        return self.scored(view)[: int((self.batch.labels >= 0).sum())]
-
-    def scored(self, view: View) -> Tensor:
-        """The same, perhaps followed by rows that mean nothing: their number suits the device."""
+        """Return vocabulary logits at the labelled positions only, in row order: (positions, vocabulary)."""
         if view not in self._logits:
             states = (
                 self._chosen[view] if view in self._chosen else self._hidden[view].flatten(0, 1)[self.batch.chosen]
             )
             self._logits[view] = self._heads[view.reader](states)
-        return self._logits[view]
+        return self._logits[view][: int((self.batch.labels >= 0).sum())]
 
 
-class Objective(ABC):
-    """A loss term that is a mean over items (tokens, texts), so that micro-batches add up exactly.
+class LossTerm(ABC):
+    """What the engine needs to know of any loss term.
 
     Attributes:
-        name: How the term is called in logs.
+        name: Name of the term in logs.
         weight: Factor of the term in the total loss.
         views: The views that the term reads.
-        embeddings: Whether it asks for what entered the first layer, :meth:`Outputs.embedded`.
-        chosen_only: Whether it asks its views for :meth:`Outputs.masked_logits` only, which saves a part of the last
-            layer where no other term asks for more.
+        embeddings: Whether it needs the input of the first layer, :meth:`Outputs.embedded`.
+        chosen_only: Whether it needs no more of its views than :meth:`Outputs.masked_logits`. Then a part of the last
+            layer is skipped, unless another term needs it.
     """
 
     name: str
@@ -204,36 +201,38 @@ class Objective(ABC):
     views: tuple[View, ...]
     embeddings: bool = False
     chosen_only: bool = False
+
+    def for_kind(self, kind: ModelKind) -> Self:
+        """Return the term for a kind of language models; by default the same for all kinds."""
+        return self
+
+
+class Objective(LossTerm):
+    """A loss term that is a mean over items (tokens, texts), so that micro-batches add up exactly."""
 
     @abstractmethod
     def count(self, batch: Batch) -> int:
-        """Return over how many items of this micro-batch the mean goes; may be 0."""
+        """Return the number of items in this micro-batch; may be 0."""
 
     @abstractmethod
     def total(self, outputs: Outputs) -> Tensor:
-        """Return the sum over those items, a scalar; 0 with a graph where there are none."""
+        """Return the sum over those items, a scalar; 0 with a graph if there are none."""
 
 
-class BatchObjective(ABC):
+class BatchObjective(LossTerm):
     """A loss term that needs all texts of the effective batch at once, for example for their negatives.
 
     The engine collects the representations of all micro-batches, takes the gradient of the loss with respect to them,
-    and carries it on through the graph of each micro-batch. Where memory does not hold all graphs at once, the others
-    are read without one, and once more, with the same dropout, when it is their turn. Values and gradients are those
-    of one large batch.
+    and propagates it through the graph of each micro-batch. Where memory does not hold all graphs at once, the other
+    micro-batches run without a graph first, and once more, with the same dropout, when it is their turn. Values and
+    gradients are those of one large batch.
     """
-
-    name: str
-    weight: float
-    views: tuple[View, ...]
-    embeddings: bool = False
-    chosen_only: bool = False
 
     @abstractmethod
     def represent(self, outputs: Outputs) -> Tensor:
         """Return what the loss needs of each text (or token) of a micro-batch, in order: (texts, ...).
 
-        Those of all micro-batches are joined along the first dimension.
+        The engine concatenates those of all micro-batches along the first dimension.
         """
 
     @abstractmethod

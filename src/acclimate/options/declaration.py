@@ -39,6 +39,8 @@ TYPE_WORDS = {
     "path": "a path",
 }
 """What a value should have been, by the first word of the type of pydantic's error."""
+UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
+"""Types of pydantic's errors for names that are not options, of functions and of sections."""
 BOUNDS = {
     "greater_than": ("more than", "gt"),
     "greater_than_equal": ("at least", "ge"),
@@ -63,7 +65,7 @@ class Option:
         many: Whether the flag may be repeated.
         cli: Whether the command line has the option.
         study: Whether a study file may set the option; the study itself sets the others.
-        recorded: Whether the value decides the result, and is part of the identity of a run under the field's name.
+        recorded: Whether the value can change the result, and so is part of the identity of a run.
     """
 
     help: str
@@ -153,15 +155,19 @@ def explain(error: ValidationError, cls: Any, label: Callable[[str], str] | None
         cls: The class of options.
         label: From the name of a field to what the user knows it as; by default ``'name'``.
     """
-    label = label or "'{}'".format
+    return " ".join(_explain(error, cls, label or "'{}'".format).split())
+
+
+def _explain(error: ValidationError, cls: Any, label: Callable[[str], str]) -> str:
     # An unknown name explains a missing one, not the other way round.
     errors = error.errors(include_url=False)
-    first = next((one for one in errors if one["type"] == "unexpected_keyword_argument"), errors[0])
+    first = next((one for one in errors if one["type"] in UNKNOWN), errors[0])
     if not first["loc"]:
-        return explain_value(first) + "."
+        text = explain_value(first)
+        return f"{text[:1].upper()}{text[1:]}."
     name = str(first["loc"][0])
-    if first["type"] == "unexpected_keyword_argument":
-        known = sorted(option_fields(cls))
+    if first["type"] in UNKNOWN:
+        known = sorted(cls.option_names if issubclass(cls, Section) else option_fields(cls))
         return f"Unknown option {label(name)}.{did_you_mean(name, known)} Available: {', '.join(known)}."
     if first["type"] in ("missing", "missing_argument"):
         return f"{label(name)} is required: {option_fields(cls)[name].option.help}"
@@ -175,7 +181,7 @@ def explain_value(error: Mapping[str, Any]) -> str:
     kind, given, limits = error["type"], error["input"], error.get("ctx", {})
     if kind in BOUNDS:
         words, bound = BOUNDS[kind]
-        return f"must be {words} {limits[bound]:g}, not {given}"
+        return f"must be {words} {limits[bound]:,.12g}, not {given}"
     if kind == "literal_error":
         return f"must be {limits['expected']}, not {given!r}"
     if kind == "value_error":
@@ -235,15 +241,27 @@ def values(given: Any, names: type[Any] | None = None) -> dict[str, Any]:
     return {name: getattr(given, name) for name in option_fields(cast(Any, names or type(given)))}
 
 
-def recorded(given: Any, **resolved: Any) -> dict[str, Any]:
+def recorded(given: Any, without: Collection[str] = (), **resolved: Any) -> dict[str, Any]:
     """Return what decides the result of a run: the options that are marked so, and what was made of others.
 
     Args:
         given: An instance of a class of options.
+        without: Options to leave out, because others of ``resolved`` contain them.
         resolved: What replaces options, or is added to them, such as the hash of a file in place of its name.
     """
-    fields = option_fields(cast(Any, type(given)))
-    return {name: getattr(given, name) for name, field in fields.items() if field.option.recorded} | resolved
+    names = recorded_names(type(given))
+    return {name: getattr(given, name) for name in names if name not in without} | resolved
+
+
+def recorded_names(cls: type[Any]) -> list[str]:
+    """Return the names of the options of a class that can change the result of a run."""
+    return [name for name, field in option_fields(cast(Any, cls)).items() if field.option.recorded]
+
+
+def defaults(cls: type[Any]) -> dict[str, Any]:
+    """Return the options of a class that are not required, with their defaults."""
+    fields = option_fields(cast(Any, cls))
+    return {name: field.default for name, field in fields.items() if field.default is not MISSING}
 
 
 class Section(BaseModel):
@@ -256,6 +274,20 @@ class Section(BaseModel):
     def given(self) -> dict[str, Any]:
         """Return the options that the section sets, by name."""
         return {name: getattr(self, name) for name in self.option_names if getattr(self, name) is not None}
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return values of some of the options, converted to their types.
+
+        Raises:
+            ValueError: If a name is not an option, or a value is wrong; the message is one line.
+        """
+        try:
+            made = cls.model_validate(values)
+        except ValidationError as error:
+            text = explain(error, cls).removesuffix(".")
+            raise ValueError(f"{text[:1].lower()}{text[1:]}") from error
+        return {name: getattr(made, name) for name in values if getattr(made, name) is not None}
 
 
 def section(cls: Any, *, without: Collection[str] = ()) -> Any:
@@ -270,16 +302,26 @@ def section(cls: Any, *, without: Collection[str] = ()) -> Any:
     """
     fields = {name: field for name, field in option_fields(cls).items() if field.option.study and name not in without}
 
+    def refuse_others(model: type[Section], value: Any) -> Any:
+        for name in set(value) & (option_fields(cls).keys() - fields.keys()) if isinstance(value, Mapping) else ():
+            if name not in model.model_fields:
+                raise ValueError(f"the study itself sets '{name}'; remove it")
+        return value
+
     def check(self: Section) -> Section:
         placeholders = {name: name for name, field in option_fields(cls).items() if field.default is MISSING}
         try:
             cls(**placeholders, **self.given())
         except ValidationError as error:
-            raise ValueError(explain(error, cls).removesuffix(".")) from error
+            text = explain(error, cls).removesuffix(".")
+            raise ValueError(f"{text[:1].lower()}{text[1:]}") from error
         return self
 
     definitions: dict[str, Any] = {name: (field.annotation | None, None) for name, field in fields.items()}
-    validators: dict[str, Any] = {"check_options": model_validator(mode="after")(check)}
+    validators: dict[str, Any] = {
+        "refuse_others": model_validator(mode="before")(classmethod(refuse_others)),
+        "check_options": model_validator(mode="after")(check),
+    }
     title = f"{cls.__name__.removesuffix('Options')}Section"
     model = pydantic.create_model(title, __base__=Section, __validators__=validators, **definitions)
     model.option_names = tuple(fields)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from acclimate.model_kinds import MASKED
 from acclimate.results import StudyResults
 from acclimate.rows import AdaptationRow, DistillationRow, DriftRow, Interval, LossRow, MetricSummary, TaskScores
 
@@ -19,8 +20,7 @@ METRIC_NAMES = {
 VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
 LOSS_VERDICTS = {"win": "loss", "loss": "win", "tie": "tie"}
 """Verdict on a model from the verdict on its loss, where an increase is a regression."""
-LOSS_NAME = "masked-LM loss"
-LOSS_UNIT = "nats per masked token"
+LOSS_NAME, LOSS_UNIT = MASKED.loss_name, MASKED.loss_unit
 Row = TaskScores | LossRow | DriftRow | AdaptationRow | DistillationRow
 
 

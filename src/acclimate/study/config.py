@@ -21,6 +21,7 @@ from acclimate.errors import UserError, did_you_mean, unknown_name_error
 from acclimate.files import read_settings
 from acclimate.masking import file_parameters
 from acclimate.models.checkpoints import is_written_as_path
+from acclimate.options.declaration import explain_value
 from acclimate.registry import Registry
 from acclimate.study.sections import DistillSpec, MethodSearch, SearchSettings
 from acclimate.study.settings import (
@@ -76,15 +77,12 @@ class ModelSpec(Strict):
         return self
 
 
-def _check_adapt_settings(given: dict[str, Any]) -> dict[str, Any]:
-    """Check settings of adaptation that belong to one method."""
+def _adapt_value(name: str, value: Any) -> Any:
+    """Return a value to try of an option of ``adapt``, converted to its type."""
     try:
-        sound = AdaptSettings(**given).given()
-        return {name: sound[name] for name in given if name in sound}
-    except ValidationError as error:
-        first = error.errors()[0]
-        name = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"'{name}': {first['msg']}" if name else first["msg"]) from error
+        return AdaptSettings.check({name: value}).get(name, value)
+    except ValueError as error:
+        raise ValueError(f"search.adapt: {error}") from error
 
 
 class MethodSpec(BaseModel):
@@ -104,7 +102,7 @@ class MethodSpec(BaseModel):
     name: str
     label: str = ""
     on: Literal["domain", "task"] | None = None
-    adapt: Annotated[dict[str, Any], AfterValidator(_check_adapt_settings)] = Field(default_factory=dict)
+    adapt: Annotated[dict[str, Any], AfterValidator(AdaptSettings.check)] = Field(default_factory=dict)
     search: MethodSearch | None = None
 
     @property
@@ -210,6 +208,8 @@ class StudyConfig(Strict):
         if isinstance(seeds, int) and not isinstance(seeds, bool):
             value["seeds"] = seed_list(seeds)
         given = value.get("extensions") or {}
+        if not isinstance(given, Mapping):
+            raise ValueError(f"extensions: give sections by name, not {given!r}")
         value["extensions"] = {
             key: _read_section(key, entry, value.pop(key, None) or given.get(key))
             for key, entry in extension_types().items()
@@ -238,9 +238,8 @@ class StudyConfig(Strict):
         if self.search is None and any(entry.search for entry in searchable):
             self.search = SearchSettings()
         searches: list[Any] = [self.search, *(method.search for method in self.methods)]
-        for lists in (search.adapt for search in searches if search):
-            for name, values in lists.items():
-                lists[name] = [_check_adapt_settings({name: value}).get(name, value) for value in values]
+        for grid in (search.adapt for search in searches if search):
+            grid.update({name: [_adapt_value(name, value) for value in values] for name, values in grid.items()})
         labels = [method.label for method in self.methods]
         if self.baseline not in rows:
             if "baseline" in self.model_fields_set:
@@ -316,7 +315,7 @@ class StudyConfig(Strict):
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise UserError(f"{where}: {_explain(error, cls)}") from error
+            raise UserError(f"{where}: {' '.join(_explain(error, cls).split())}") from error
 
     def relative_to(self, folder: Path) -> StudyConfig:
         """Return a copy whose relative paths are relative to ``folder``; names on the Hub stay."""
@@ -338,7 +337,7 @@ class StudyConfig(Strict):
         for method in copy.methods:
             for given in (method.model_extra, method.search and method.search.model_extra):
                 _locate(given, _files_of(method.name), folder)
-        options = [copy.adapt.model_extra, *(method.adapt for method in copy.methods)]
+        options = [copy.adapt.given(), *(method.adapt for method in copy.methods)]
         for given in (*options, *(search.adapt for search in searches if search)):
             settings = (given or {}).get("masking_settings")
             for one in settings if isinstance(settings, list) else [settings]:
@@ -383,8 +382,9 @@ def _explain(error: ValidationError, root: type[BaseModel]) -> str:
         return f"unknown key '{where}'.{did_you_mean(name, known)} Known here: {', '.join(sorted(known))}."
     if first["type"] == "missing":
         return f"the key '{where}' is missing."
-    message = first["msg"].removeprefix("Value error, ")
-    return f"'{where}': {message}." if where else f"{message}."
+    message = explain_value(first)
+    colon = ":" if first["type"] == "value_error" else ""
+    return f"'{where}'{colon} {message}." if where else f"{message}."
 
 
 def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:

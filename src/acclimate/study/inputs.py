@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from acclimate.corpus import Corpus
 from acclimate.corpus.documents import subsample_documents
-from acclimate.errors import UserError, did_you_mean, unknown_name_error
+from acclimate.errors import UserError, unknown_name_error
 from acclimate.models.checkpoints import model_fingerprint
+from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, option_fields
 from acclimate.records import texts_fingerprint
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
@@ -31,8 +31,6 @@ SPLIT_SEED = 0
 WARM_UP_SPLIT = 0.5
 FAR = 30
 """A learning rate this many times above or below the method's own is probably a mistake."""
-RESERVED = ("model", "corpus", "task", "heldout", "method", "out", "settings", "progress")
-"""Options of ``adapt`` that the study sets."""
 SHARED = {"seed": "adapt.seed, or adapt_seeds", "text_column": "adapt.text_column", "head_tokens": "adapt.head_tokens"}
 """Options of ``adapt`` that are the same for all methods of a study, with the key that sets them."""
 
@@ -185,7 +183,7 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
         UserError: If a model, method, option, text or task does not exist or cannot be used.
     """
     options = read_options()
-    methods = _read_methods(config, options["adapt"])
+    methods = _read_methods(config)
     column = str(config.adapt.given().get("text_column", "text"))
     checkpoints = {model.name: Checkpoint.read(model.path) for model in config.models}
     headless = frozenset(
@@ -211,18 +209,15 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
 
 
 def read_options() -> dict[str, dict[str, Any]]:
-    """Return the options of ``adapt``, ``finetune`` and ``distill`` with their defaults."""
-    from acclimate.tasks import distill, finetune
-    from acclimate.training import adapt
-
-    functions: dict[str, Callable[..., Any]] = {"adapt": adapt, "finetune": finetune, "distill": distill}
+    """Return the options that a study file may set and that decide results, by verb, with their defaults."""
+    verbs = {"adapt": AdaptOptions, "finetune": FinetuneOptions, "distill": DistillOptions}
     return {
-        name: {
-            option: parameter.default
-            for option, parameter in inspect.signature(function).parameters.items()
-            if parameter.default is not inspect.Parameter.empty
+        verb: {
+            name: field.default
+            for name, field in option_fields(cls).items()
+            if field.option.study and field.option.recorded
         }
-        for name, function in functions.items()
+        for verb, cls in verbs.items()
     }
 
 
@@ -242,13 +237,11 @@ def read_method(method: MethodSpec) -> MethodInput:
     return MethodInput(parameters, method.on or made.reads, made.needs_task)
 
 
-def _read_methods(config: StudyConfig, options: Mapping[str, Any]) -> dict[str, MethodInput]:
-    check_options(config.adapt.given(), options, "adapt")
+def _read_methods(config: StudyConfig) -> dict[str, MethodInput]:
     found = {}
     for method in config.methods:
         if method.name != UNADAPTED or method.parameters:
             found[method.label] = read_method(method)
-        check_options(method.adapt, options, f"methods.{method.label}.adapt")
         check_not_shared(method.adapt, f"methods.{method.label}.adapt")
         _warn_of_learning_rate(method, config)
     return found
@@ -352,20 +345,3 @@ def check_not_shared(given: Iterable[str], where: str) -> None:
                 f"study: '{where}.{name}' cannot be set for one method, as all methods of a study share it. Remove "
                 f"it, or set {SHARED[name]}."
             )
-
-
-def check_options(given: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Raise UserError for an option that does not exist or that the study sets.
-
-    Args:
-        given: Names of options.
-        known: Names that exist.
-        where: Section of the study file, for the message.
-    """
-    options = sorted(set(known) - set(RESERVED))
-    for name in given:
-        if name in RESERVED:
-            raise UserError(f"study: the study itself sets '{where}.{name}'; remove it.")
-        if name not in options:
-            hint = did_you_mean(name, options)
-            raise UserError(f"study: unknown key '{where}.{name}'.{hint} Known here: {', '.join(options)}.")

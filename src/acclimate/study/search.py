@@ -18,7 +18,7 @@ from acclimate.errors import UserError
 from acclimate.rows import SearchRow, TrialRow
 from acclimate.study.config import DomainSpec, MethodSpec, TaskSpec
 from acclimate.study.graph import Choice, Choices, SearchPlace, extend, narrow, plan, plan_chosen, plan_models
-from acclimate.study.inputs import StudyInputs, check_not_shared, check_options, read_method
+from acclimate.study.inputs import StudyInputs, check_not_shared, read_method
 from acclimate.study.jobs.base import Job, JobGraph, Outcome, Place
 from acclimate.study.jobs.distill import TEACHER_OPTIONS, DistillJob
 from acclimate.study.jobs.finetune import FinetuneJob
@@ -160,7 +160,6 @@ def check_search(inputs: StudyInputs) -> None:
         )
     given = [*search.adapt, *(name for method in config.methods if method.search for name in method.search.adapt)]
     check_not_shared(given, "search.adapt")
-    check_options(given, inputs.options["adapt"], "search.adapt")
     for method in config.methods:
         parameters = method.search.parameters if method.search else {}
         lists = {("parameters", name): values for name, values in parameters.items()}

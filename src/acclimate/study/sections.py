@@ -11,8 +11,19 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-from acclimate.registry import parse_number
-from acclimate.study.settings import Count, FinetuneLists, Lists, Seed, Strict, distinct, lists, seed_list, several
+from acclimate.study.settings import (
+    Count,
+    DistillLists,
+    DistillSection,
+    FinetuneLists,
+    Lists,
+    Seed,
+    Strict,
+    distinct,
+    lists,
+    seed_list,
+    several,
+)
 
 Name = TypeVar("Name", bound=Hashable)
 
@@ -59,7 +70,7 @@ class SearchSettings(Strict):
     teacher_tolerance: float = Field(default=0.01, ge=0)
     finetune: FinetuneLists = Field(default_factory=dict)
     adapt: Lists = Field(default_factory=dict)
-    distill: Lists = Field(default_factory=dict)
+    distill: DistillLists = Field(default_factory=dict)
 
 
 class MethodSearch(BaseModel):
@@ -144,7 +155,7 @@ class TeacherSpec(Strict):
         return Path(self.path).name if self.path else f"{self.model}, {self.method}"
 
 
-class DistillSpec(BaseModel):
+class DistillSpec(DistillSection):
     """A row of a study whose students are distilled from a teacher: ``{teacher, label?, students?, **settings}``.
 
     Other keys are settings of :func:`acclimate.distill`. Teacher and student are fine-tuned with the study's settings
@@ -158,17 +169,16 @@ class DistillSpec(BaseModel):
         search: Values to try for settings of this row, in place of those under ``search.distill``.
     """
 
-    model_config = ConfigDict(extra="allow")
     teacher: TeacherSpec
     label: str = ""
     students: Annotated[list[str] | None, BeforeValidator(several), Field(min_length=1)] = None
     domains: Annotated[list[str] | None, BeforeValidator(several), Field(min_length=1)] = None
-    search: Lists | None = None
+    search: DistillLists | None = None
 
     @property
     def settings(self) -> dict[str, Any]:
         """Settings of distillation, without defaults."""
-        return {name: parse_number(value) for name, value in (self.model_extra or {}).items()}
+        return self.given()
 
     def student_names(self, models: Sequence[str]) -> list[str]:
         """Return the names of the students; ``models`` are those of the study."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import (
     AfterValidator,
@@ -12,11 +12,11 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    ValidationError,
     model_validator,
 )
 
-from acclimate.errors import did_you_mean
+from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, Section, section
+from acclimate.options.training import BUDGETS as BUDGETS
 from acclimate.registry import parse_number
 
 Paths = list[str]
@@ -65,23 +65,15 @@ def distinct(what: str, names: list[str], remedy: str) -> None:
             raise ValueError(f"'{name}' is duplicated under {what}: {remedy}")
 
 
-def _of_finetuning(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Check names and values of settings of fine-tuning; return the values as they are meant."""
-    made: dict[str, list[Any]] = {}
-    for name, values in given.items():
-        known = FinetuneSettings.model_fields
-        if name not in known:
-            raise ValueError(f"unknown setting '{name}'.{did_you_mean(name, known)} Known here: {', '.join(known)}")
-        try:
-            made[name] = [getattr(FinetuneSettings.model_validate({name: entry}), name) for entry in values]
-        except ValidationError as error:
-            raise ValueError(f"'{name}': {error.errors()[0]['msg']}") from error
-    return made
+def _check_values(options: type[Section], given: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Check names and values of options to try; return the values converted to their types."""
+    return {name: [options.check({name: value})[name] for value in values] for name, values in given.items()}
 
 
 Lists = Annotated[dict[str, list[Any]], BeforeValidator(lists)]
-FinetuneLists = Annotated[Lists, AfterValidator(_of_finetuning)]
 """Values to try, by name of the setting."""
+FinetuneLists = Annotated[Lists, AfterValidator(lambda given: _check_values(FinetuneSettings, given))]
+DistillLists = Annotated[Lists, AfterValidator(lambda given: _check_values(DistillSection, given))]
 Seed = Annotated[int, BeforeValidator(parse_number), Field(ge=0)]
 Count = Annotated[int, BeforeValidator(parse_number), Field(ge=1)]
 
@@ -92,24 +84,12 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), coerce_numbers_to_str=True)
 
 
-class FinetuneSettings(Strict):
-    """Settings of fine-tuning; what is None is left to the defaults of ``acclimate.finetune``."""
-
-    epochs: Count | None = None
-    learning_rate: float | None = Field(default=None, gt=0)
-    batch_size: Count | None = None
-    max_length: Count | None = None
-    few_shot: Count | None = None
-    select: Literal["last", "dev"] | None = None
-    warmup: float | None = Field(default=None, ge=0, lt=1)
-    weight_decay: float | None = Field(default=None, ge=0)
-    precision: Literal["fp32", "bf16", "auto"] | None = None
-    confidence_penalty: float | None = Field(default=None, ge=0)
-
-    def given(self) -> dict[str, Any]:
-        """The settings that were given."""
-        values = {key: getattr(self, key) for key in FinetuneSettings.model_fields}
-        return {key: value for key, value in values.items() if value is not None}
+if TYPE_CHECKING:
+    FinetuneSettings = DistillSection = AdaptSection = Section
+else:
+    FinetuneSettings = section(FinetuneOptions, without=("report_to",))
+    DistillSection = section(DistillOptions, without=("report_to",))
+    AdaptSection = section(AdaptOptions)
 
 
 class TaskSpec(FinetuneSettings):
@@ -159,44 +139,13 @@ class TaskSpec(FinetuneSettings):
 
 
 FIRST_STAGE = ("first_epochs", "first_learning_rate")
-"""Settings of a task that are options of ``finetune`` about the task that is learnt before it."""
-BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
-"""Settings that say how long to adapt, one of which is given at most."""
+"""Options of ``finetune`` about the task that is trained on first."""
 
 
-class AdaptSettings(BaseModel):
-    """Settings of adaptation: any keyword of ``acclimate.adapt``, checked against it before the study starts."""
+class AdaptSettings(AdaptSection):
+    """The ``adapt`` section: options of ``acclimate.adapt``; what is None has its default."""
 
-    model_config = ConfigDict(extra="allow")
-    steps: Count | None = None
-    epochs: float | None = Field(default=None, gt=0)
-    tokens: Count | None = None
-    max_minutes: float | None = Field(default=None, gt=0)
     seed: Seed = 0
-    max_length: Count | None = None
-    batch_size: Count | None = None
-    learning_rate: float | None = Field(default=None, gt=0)
-    mask_rate: float | None = Field(default=None, gt=0, lt=1)
-    weight_decay: float | None = Field(default=None, ge=0)
-    warmup: float | None = Field(default=None, ge=0, lt=1)
-    dropout: float | None = Field(default=None, ge=0, lt=1)
-    precision: Literal["fp32", "bf16", "auto"] | None = None
-    layout: Literal["padded", "packed"] | None = None
-    head_tokens: Count | None = None
-    heldout_every: Count | None = None
-    save_every: Count | None = None
-
-    @model_validator(mode="after")
-    def _one_budget(self) -> AdaptSettings:
-        given = [name for name in BUDGETS if getattr(self, name) is not None]
-        if len(given) > 1:
-            raise ValueError(f"give one of {', '.join(BUDGETS[:-1])} and {BUDGETS[-1]}, not {' and '.join(given)}")
-        return self
-
-    def given(self) -> dict[str, Any]:
-        """The settings that were given."""
-        values = {key: getattr(self, key) for key in AdaptSettings.model_fields}
-        return {key: value for key, value in {**values, **(self.model_extra or {})}.items() if value is not None}
 
 
 class EvaluateSettings(Strict):

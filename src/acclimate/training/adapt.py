@@ -9,18 +9,18 @@ from pathlib import Path
 from typing import Any, cast
 
 from acclimate.cards import write_adapted_card
-from acclimate.corpus import Corpus, tokenize
+from acclimate.corpus import Corpus, TokenDataset, tokenize
 from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_writable, safe_join, write_json
 from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, identify, resolve
-from acclimate.models import LanguageModel, attach, load_language_model, save_model
+from acclimate.models import LanguageModel, ModelKind, attach, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.encoding import check_packable
 from acclimate.options import AdaptOptions, recorded, values, verb
-from acclimate.options.training import HEAD_TOKENS, MethodLike, PrecisionName
+from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
 from acclimate.progress import print_message
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
@@ -31,7 +31,7 @@ from acclimate.training.callbacks import (
     copy_kept_models,
     tensorboard_folder,
 )
-from acclimate.training.distributed import ProcessGroup, join_process_group
+from acclimate.training.distributed import join_process_group
 from acclimate.training.engine import Engine, check_dropout, make_reference
 from acclimate.training.heldout import HeldOutText
 from acclimate.training.inputs import TASK_EPOCHS, TextInput, open_task, resolve_texts
@@ -39,7 +39,6 @@ from acclimate.training.method import AdaptContext, Method, cache_folder, get
 from acclimate.training.mlm_head import warm_up_head
 from acclimate.training.options import Budget, add_method_virtual_tokens, check_length
 from acclimate.training.result import (
-    LOG_FILE,
     MANIFEST_FILE,
     AdaptResult,
     cache_masked_texts,
@@ -47,12 +46,11 @@ from acclimate.training.result import (
     load_finished,
     load_masked_texts,
     open_work_folder,
-    read_manifest,
-    roundtrip_json,
+    remove_work_folder,
     sample_masked_texts,
 )
 from acclimate.training.stages import adapt_in_stages, stages_folder
-from acclimate.training.trainer import StepTrainer, train
+from acclimate.training.trainer import LOG_FILE, StepTrainer, train
 from acclimate.version import __version__
 
 
@@ -98,6 +96,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     precision = choose_precision(options.precision, default_device())
     config = recorded(
         options,
+        (*BUDGETS, "masking_settings", "text_column", "heldout_every", "keep_steps"),
         acclimate=__version__,
         model=method.starts_from or str(options.model),
         model_files=None if method.starts_from else model_fingerprint(str(options.model)),
@@ -116,7 +115,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     work = out.parent / f".{out.name}.work"
     if (done := load_finished(out, config, options.overwrite)) is not None:
         for left in (work, stages_folder(out)):
-            _remove_work_folder(left, config, group)
+            remove_work_folder(left, config, group)
         done.masked = load_masked_texts(config)
         return done
     check_writable(out)
@@ -126,6 +125,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         shared = {name: value for name, value in values(options).items() if name not in own} | {"progress": progress}
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
     loaded = load_language_model(model, dropout=options.dropout)
+    kind = loaded.kind
+    _check_masking(options, kind)
     layers = attach(to_device(loaded.model))
     if options.layout == "packed":
         check_packable(loaded.model)
@@ -148,7 +149,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         )
         method.prepare(run)
         result.accounts = run.accounts
-        objectives = method.objectives()
+        objectives = [term.for_kind(kind) for term in method.objectives()]
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model)
         length = max_length + appended
@@ -156,10 +157,9 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         engine = Engine(loaded.model, objectives, precision, reference=reference, graph_tokens=kept, group=group)
         at_once = training_tokens(loaded.model, engine.student_views, length)
         chosen_by = method.masking(options.mask_rate) or hidden
-        collator = Collator.of(
-            loaded.tokenizer, chosen_by, at_once, options.layout, engine.rewritings, padding_policy(loaded.model)
-        )
-        result.masked = describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
+        policy = padding_policy(loaded.model)
+        collator = Collator.of(loaded.tokenizer, chosen_by, at_once, options.layout, engine.rewritings, policy, kind)
+        result.masked = _describe_masking(rows, collator)
         total = budget.resolve(rows, batch_size, appended)
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
@@ -198,10 +198,17 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
 adapt = verb(AdaptOptions, _adapt)
 
 
-def _remove_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
-    """Remove the working folder that a finished run left behind because it was interrupted before its last step."""
-    if group.first and read_manifest(work) in (None, roundtrip_json(config)):
-        shutil.rmtree(work, ignore_errors=True)
+def _check_masking(options: AdaptOptions, kind: ModelKind) -> None:
+    """Refuse masking options for a model that is trained without masking."""
+    if not kind.uses_masking and (options.masking or options.masking_settings):
+        raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'masking'.")
+
+
+def _describe_masking(rows: TokenDataset, collator: Collator) -> dict[str, Any] | None:
+    """Return some masked texts for the report; None if the model is trained without masking."""
+    if not collator.kind.uses_masking:
+        return None
+    return describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
 
 
 def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -> Method:

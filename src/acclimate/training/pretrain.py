@@ -1,13 +1,10 @@
-"""General pre-training: a masked language model from fresh weights, and a tokenizer if there is none.
-
-The configuration of a model that is trained from scratch.
-"""
+"""Pre-training from scratch: the configuration, tokenizer and initial weights of a masked language model."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,8 +20,8 @@ from acclimate.files import atomic_folder, write_json
 from acclimate.locks import output_lock
 from acclimate.models import load_tokenizer, longest_text
 from acclimate.models.checkpoints import local_folder
-from acclimate.options import PretrainOptions, TrainingOptions, values, verb
-from acclimate.options.training import SAMPLE_CHARACTERS
+from acclimate.models.families import FAMILIES, family_of
+from acclimate.options import PretrainOptions, TrainingOptions, recorded, values, verb
 from acclimate.progress import print_message
 from acclimate.training.adapt import adapt
 from acclimate.training.callbacks import check_keep_steps
@@ -34,29 +31,26 @@ from acclimate.training.method import Method
 from acclimate.training.result import MANIFEST_FILE, AdaptResult, read_manifest, roundtrip_json
 from acclimate.training.tokenizer import TOKENIZER_KINDS, sample_documents, train_tokenizer
 
-ARCHITECTURES = ("albert", "bert", "camembert", "distilbert", "electra", "modernbert", "roberta", "xlm-roberta")
+ARCHITECTURES = tuple(sorted(name for name, family in FAMILIES.items() if family.tokenizer))
 SIZES = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768)}
 """Layers and width of Turc et al., 2019 ("Well-Read Students Learn Better"); a head for every 64 units of width."""
-POSITIONS_AFTER_PADDING = ("camembert", "roberta", "xlm-roberta")
-"""Their first two positions are never used, so that 512 tokens take 514."""
 
 
 def make_config(architecture: str | Path, size: str | None = None, changes: dict[str, Any] | None = None) -> Any:
-    """Make the configuration of a model.
+    """Return the configuration of a model.
 
     Args:
-        architecture: One of :data:`ARCHITECTURES`; or a folder, a JSON file or a model of the hub (with ``/`` in its
-            name)
-            whose configuration is taken.
+        architecture: One of :data:`ARCHITECTURES`, or a folder, a JSON file or a model on the Hugging Face Hub (with
+            ``/`` in its name) whose configuration is used.
         size: One of :data:`SIZES`: layers, width and heads; the feed-forward layers keep their ratio to the width.
-            None for what the configuration says, of a family the defaults of ``transformers``.
-        changes: Values of single settings, as ``{"hidden_size": 256}``; strings are read as JSON where they can be.
+            None keeps the configuration's, for an architecture the defaults of ``transformers``.
+        changes: Values of single settings, such as ``{"hidden_size": 256}``; strings are parsed as JSON if possible.
 
     Returns:
-        A configuration; what the vocabulary decides is still to come (see :func:`fit_config_to_tokenizer`).
+        A configuration whose vocabulary is not set yet (see :func:`fit_config_to_tokenizer`).
 
     Raises:
-        UserError: If the architecture or a setting is unknown, or the values do not make a model.
+        UserError: If the architecture or a setting is unknown, or the values do not fit together.
     """
     config = _load_base_config(str(architecture))
     named = {**_size_settings(config, size), **_parse_changes(config, changes or {})}
@@ -64,25 +58,25 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
         config = type(config).from_dict({**config.to_dict(), **named})
         width, heads = config.hidden_size, config.num_attention_heads
         if min(width, heads, config.num_hidden_layers) < 1:
-            raise UserError("Layers, width and heads of a model must be 1 or more.")
+            raise UserError("The numbers of layers, hidden units and heads of a model must be at least 1.")
         if width % heads:
             raise UserError(
-                f"hidden_size {width} cannot be split among {heads} heads: set num_attention_heads to a divisor of it."
+                f"hidden_size {width} is not divisible by {heads} heads: set num_attention_heads to a divisor."
             )
         with torch.device("meta"):
             AutoModelForMaskedLM.from_config(config)
     except (ValueError, TypeError, RuntimeError, KeyError, StrictDataclassError) as error:
         reason = f"no such value {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
-        raise UserError(f"These settings do not make a model: {reason}") from error
+        raise UserError(f"A model with these settings cannot be built: {reason}") from error
     return config
 
 
 def _load_base_config(architecture: str) -> Any:
     if architecture in ARCHITECTURES:
-        positions = {"max_position_embeddings": 514} if architecture in POSITIONS_AFTER_PADDING else {}
+        positions = {"max_position_embeddings": 514} if FAMILIES[architecture].positions_after_padding else {}
         return AutoConfig.for_model(architecture, **positions)
     folder = local_folder(architecture)
-    known = folder.exists() if folder else "/" in architecture  # with a slash, it may be a name of the hub
+    known = folder.exists() if folder else "/" in architecture  # a name with a slash may be on the hub
     if not known:
         raise UserError(
             f"Unknown architecture '{architecture}'.{did_you_mean(architecture, ARCHITECTURES)} Give one of "
@@ -98,7 +92,7 @@ def _load_base_config(architecture: str) -> Any:
 
 
 def _size_settings(config: Any, size: str | None) -> dict[str, Any]:
-    """Return the settings of a named size under the names that the architecture has for them."""
+    """Return the settings of a named size, under the architecture's own names."""
     if size is None:
         return {}
     if size not in SIZES:
@@ -111,19 +105,21 @@ def _size_settings(config: Any, size: str | None) -> dict[str, Any]:
         "num_attention_heads": width // 64,
         inner: getattr(config, inner) * width // config.hidden_size,
     }
-    # Lists with an entry a layer follow from the number of layers again.
+    # None lets transformers derive lists with one entry per layer from the number of layers.
     listed = {name: None for name in ("layer_types",) if hasattr(config, name)}
     return {**{config.attribute_map.get(name, name): value for name, value in values.items()}, **listed}
 
 
 def _parse_changes(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
-    # What every configuration has says nothing about the network, and the tokenizer decides on the ids.
+    # Settings that every configuration has do not describe the network, and token ids come from the tokenizer.
     own = {name for name in config.to_dict() if not name.endswith("_token_id")} - {*PreTrainedConfig().to_dict()}
     known = {*own, *config.attribute_map} - {"vocab_size", "model_type"}
     values = {}
     for name, value in changes.items():
         if name == "vocab_size":
-            raise UserError("The tokenizer decides on the vocabulary: use vocab-size, not the setting vocab_size.")
+            raise UserError(
+                "The vocabulary size comes from the tokenizer: use the option vocab_size, not the setting."
+            )
         if name not in known:
             raise unknown_name_error(f"setting of {config.model_type}", name, known)
         try:
@@ -137,7 +133,7 @@ def _parse_changes(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_config(config: Any) -> dict[str, Any]:
-    """Return what a configuration says of the network, without what the vocabulary decides."""
+    """Return the settings of a configuration that describe the network, without those that the tokenizer sets."""
     left_out = ("vocab_size", "transformers_version")
     values = config.to_diff_dict().items()
     return {name: value for name, value in values if name not in left_out and not name.endswith("_token_id")}
@@ -147,60 +143,58 @@ def fit_config_to_tokenizer(config: Any, tokenizer: PreTrainedTokenizerBase) -> 
     """Return the configuration with the size of a tokenizer's vocabulary and the ids of its special tokens.
 
     Raises:
-        UserError: If the model counts positions from the id of the padding, and has none behind it.
+        UserError: If the model numbers positions from the padding id, and that id leaves no position.
     """
     values = {**config.to_dict(), "vocab_size": len(tokenizer)}
-    stand_in = {"bos": "cls", "eos": "sep"}
+    substitutes = {"bos": "cls", "eos": "sep"}
     for role in ("pad", "bos", "eos", "cls", "sep"):
         name = f"{role}_token_id"
         if values.get(name) is not None:
             found = getattr(tokenizer, name, None)
-            values[name] = found if found is not None else getattr(tokenizer, f"{stand_in.get(role, role)}_token_id")
+            values[name] = (
+                found if found is not None else getattr(tokenizer, f"{substitutes.get(role, role)}_token_id")
+            )
     pad, positions = values.get("pad_token_id"), values.get("max_position_embeddings")
-    if config.model_type in POSITIONS_AFTER_PADDING and pad is not None and pad + 1 >= positions:
+    if family_of(config).positions_after_padding and pad is not None and pad + 1 >= positions:
         raise UserError(
-            f"The padding of the tokenizer has the id {pad:,}, and {config.model_type} counts its {positions:,} "
-            "positions from there: give a tokenizer whose padding has a low id, or another architecture, such as bert."
+            f"The tokenizer's padding token has the id {pad:,}, and {config.model_type} numbers its {positions:,} "
+            "positions from there: use a tokenizer whose padding token has a low id, or bert as the architecture."
         )
     return type(config).from_dict(values)
 
 
 def init_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
-    """Make a masked language model with random weights: the same for the same seed."""
+    """Return a masked language model with random weights that depend only on the seed."""
     with preserve_rng_state():
         torch.manual_seed(seed)
         return AutoModelForMaskedLM.from_config(config)
 
 
-WORDPIECE_ARCHITECTURES = ("albert", "bert", "distilbert", "electra")
-"""Architectures that get a WordPiece tokenizer unless told otherwise; the others get byte-level BPE."""
-
-
 @dataclass
 class FromScratch(Method):
-    """Masked language modelling from fresh weights: as a method, so that its settings go with the model.
+    """Masked language modelling from random weights, as a method, so that its settings are recorded with the model.
 
-    It is not in the list of methods, since it says nothing about how to adapt a model.
+    It is not registered, because it does not adapt a model.
+
+    Attributes:
+        configuration: Settings of the model that do not come from the tokenizer.
+        options: Options of the tokenizer; ``tokenizer`` is a kind to train, or a folder or model.
     """
 
     name: ClassVar[str] = "pretrain"
-    starts_from: ClassVar[str | None] = "fresh weights"  # not the folder that holds them for a while
+    starts_from: ClassVar[str | None] = "fresh weights"  # not the temporary folder that holds them
     summary: ClassVar[str] = "masked language modelling from fresh weights"
     configuration: dict[str, Any] = field(default_factory=dict)
-    """Of the model, without what the vocabulary decides."""
-    tokenizer: str = "wordpiece"
-    """A kind to train, or a folder or model."""
-    vocab_size: int | None = None
-    lowercase: bool | None = None
-    tokenizer_characters: int = SAMPLE_CHARACTERS
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def settings(self) -> dict[str, Any]:
+        """Return the configuration and the options, by name."""
+        return {"configuration": self.configuration, **self.options}
 
     def file_contents(self) -> dict[str, str]:
-        """Return a hash of the tokenizer, if it is not trained here: it may change under its name."""
-        return (
-            {}
-            if self.tokenizer in TOKENIZER_KINDS
-            else {"tokenizer": fingerprint_tokenizer(load_tokenizer(self.tokenizer))}
-        )
+        """Return a hash of a given tokenizer, since its files can change while its name stays the same."""
+        name = self.options["tokenizer"]
+        return {} if name in TOKENIZER_KINDS else {"tokenizer": fingerprint_tokenizer(load_tokenizer(name))}
 
 
 def _pretrain(options: PretrainOptions) -> AdaptResult:
@@ -225,13 +219,14 @@ def _pretrain(options: PretrainOptions) -> AdaptResult:
     out, tokenizer, seed, progress = Path(options.out), options.tokenizer, options.seed, options.progress
     config = make_config(options.architecture, options.size, options.changes)
     if tokenizer is None:
-        tokenizer = "wordpiece" if config.model_type in WORDPIECE_ARCHITECTURES else "byte-bpe"
+        tokenizer = family_of(config).tokenizer or "byte-bpe"
     if str(tokenizer) not in TOKENIZER_KINDS and (options.vocab_size, options.lowercase) != (None, None):
         raise UserError(f"The tokenizer '{tokenizer}' is not trained here: remove 'vocab_size' and 'lowercase'.")
     text = as_corpus(options.corpus, options.text_column)
-    method = FromScratch(
-        describe_config(config), str(tokenizer), options.vocab_size, options.lowercase, options.tokenizer_characters
-    )
+    shared = values(options, TrainingOptions) | {"learning_rate": options.learning_rate}
+    in_configuration = ("corpus", "architecture", "size", "changes")
+    own = recorded(options, (*shared, *in_configuration), tokenizer=str(tokenizer))
+    method = FromScratch(describe_config(config), own)
     check_keep_steps(options.keep_steps, method, options.steps)
     start = out.parent / f".{out.name}.start"
     group = join_process_group()
@@ -243,7 +238,6 @@ def _pretrain(options: PretrainOptions) -> AdaptResult:
                     _write_initial_model(start, config, method, text, seed, progress)
         return start
 
-    shared = values(options, TrainingOptions) | {"learning_rate": options.learning_rate}
     result = adapt(make_initial_model, text, method, out, **shared)
     if group.first:
         shutil.rmtree(start, ignore_errors=True)
@@ -256,16 +250,16 @@ pretrain = verb(PretrainOptions, _pretrain)
 def _write_initial_model(
     start: Path, config: Any, method: FromScratch, text: Corpus, seed: int, progress: bool
 ) -> None:
-    """Make the model folder of step 0, unless it is there from a run that was cut."""
-    plan = roundtrip_json(
-        {**asdict(method), "files": method.file_contents(), "seed": seed, "corpus": text.fingerprint}
+    """Write the model folder of step 0, unless an interrupted run left it."""
+    identity = roundtrip_json(
+        {**method.settings(), "files": method.file_contents(), "seed": seed, "corpus": text.fingerprint}
     )
-    if read_manifest(start) == plan:
+    if read_manifest(start) == identity:
         return
-    tokenizer = _load_or_train_tokenizer(method, text, progress)
+    tokenizer = _load_or_train_tokenizer(method.options, text, progress)
     model = init_model(fit_config_to_tokenizer(config, tokenizer), seed)
-    room = longest_text(model)
-    tokenizer.model_max_length = min(tokenizer.model_max_length, room or tokenizer.model_max_length)
+    limit = longest_text(model)
+    tokenizer.model_max_length = min(tokenizer.model_max_length, limit or tokenizer.model_max_length)
     millions = sum(parameter.numel() for parameter in model.parameters()) / 1e6
     print_message(
         f"{type(model).__name__} from scratch: {config.num_hidden_layers} layers, width {config.hidden_size}, "
@@ -275,20 +269,20 @@ def _write_initial_model(
     with atomic_folder(start) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
-        write_json(folder / MANIFEST_FILE, plan)
+        write_json(folder / MANIFEST_FILE, identity)
 
 
-def _load_or_train_tokenizer(method: FromScratch, text: Corpus, progress: bool) -> PreTrainedTokenizerBase:
-    kind = next((kind for kind in TOKENIZER_KINDS if kind == method.tokenizer), None)
+def _load_or_train_tokenizer(options: dict[str, Any], text: Corpus, progress: bool) -> PreTrainedTokenizerBase:
+    kind = next((kind for kind in TOKENIZER_KINDS if kind == options["tokenizer"]), None)
     if kind is None:
-        tokenizer = load_tokenizer(method.tokenizer)
+        tokenizer = load_tokenizer(options["tokenizer"])
         if tokenizer.mask_token_id is None or tokenizer.pad_token_id is None:
-            raise UserError(f"The tokenizer '{method.tokenizer}' has no mask or no padding token; give another.")
+            raise UserError(f"The tokenizer '{options['tokenizer']}' has no mask or no padding token; use another.")
         return tokenizer
-    documents, total = sample_documents(text, method.tokenizer_characters, progress)
+    documents, total = sample_documents(text, options["tokenizer_characters"], progress)
     read = sum(map(len, documents))
     print_message(
         f"Training a tokenizer ({kind}) on {len(documents):,} documents: {read:,} of {total:,} characters.",
         enabled=progress,
     )
-    return train_tokenizer(documents, kind, method.vocab_size, lowercase=method.lowercase, progress=progress)
+    return train_tokenizer(documents, kind, options["vocab_size"], lowercase=options["lowercase"], progress=progress)

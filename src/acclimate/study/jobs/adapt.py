@@ -20,7 +20,7 @@ from acclimate.report.timing import preparation_minutes
 from acclimate.results import MethodRow
 from acclimate.rows import AdaptationRow, CurvePoint, MaskedSample, UnreadRecords
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec
-from acclimate.study.inputs import RESERVED, StudyInputs, Texts
+from acclimate.study.inputs import StudyInputs, Texts
 from acclimate.study.jobs.base import (
     HEAD,
     Job,
@@ -35,8 +35,6 @@ from acclimate.study.jobs.base import (
 )
 from acclimate.study.settings import BUDGETS, UNADAPTED
 
-HARMLESS = ("save_every", "overwrite", "progress", "report_to")
-"""Options of ``adapt`` that cannot change the result."""
 HEAD_OPTIONS = ("max_length", "precision", "head_tokens", "seed")
 """Options of ``adapt`` that matter for the warm-up of a head."""
 IMPORTANCE = "importance.json"
@@ -198,8 +196,8 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
     given = {**config.adapt.given(), **method.adapt, "seed": seed}
     if any(key in method.adapt for key in BUDGETS):  # a method's own budget replaces that of the study
         given = {key: value for key, value in given.items() if key not in BUDGETS or key in method.adapt}
-    known = {key: value for key, value in inputs.options["adapt"].items() if key not in RESERVED}
-    settings = {key: value for key, value in {**known, **given}.items() if key not in HARMLESS}
+    known = inputs.options["adapt"]
+    settings = {**known, **{key: value for key, value in given.items() if key in known}}
     settings["masking"] = identify(
         settings.pop("masking", None), settings.get("mask_rate", MASK_RATE), settings.pop("masking_settings", None)
     )

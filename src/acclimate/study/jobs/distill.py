@@ -14,7 +14,7 @@ from acclimate.results import MethodRow
 from acclimate.rows import DistillationRow
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, StudyConfig, TaskSpec
-from acclimate.study.inputs import Checkpoint, StudyInputs, check_options, read_options
+from acclimate.study.inputs import Checkpoint, StudyInputs
 from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.base import Job, Model, Place, Planner, RunContext, StudyView, register
 from acclimate.study.jobs.finetune import FinetuneJob
@@ -23,8 +23,6 @@ from acclimate.study.scores import TaskResult
 from acclimate.study.sections import DistillSpec
 from acclimate.study.settings import UNADAPTED
 
-STUDY_OPTIONS = ("teacher_out", "teacher_seed", "seed", "negative", "metric", "out", "progress", "report_to")
-"""Options of ``distill`` that the study sets, or that cannot change the result."""
 TEACHER_OPTIONS = {
     "epochs": "teacher_epochs",
     "learning_rate": "teacher_learning_rate",
@@ -102,16 +100,8 @@ class DistillJob(Job):
     @classmethod
     def read(cls, config: StudyConfig, backend: Backend) -> dict[str, Checkpoint]:
         """Check the rows of distillation; return the teachers that are no models of the study, by path."""
-        options = read_options()["distill"] if config.distill else {}
-        known = [name for name in options if name not in STUDY_OPTIONS]
         for row in config.distill:
             _check_names(row, config)
-            check_options(row.settings, known, f"distill.{row.label}")
-            if config.search is None:  # a search gives some of them other values
-                _check_values(row, options)
-        if config.search is not None and config.distill:
-            searched = (name for row in config.distill for name in row.search or {})
-            check_options([*config.search.distill, *searched], known, "search.distill")
         paths = [row.teacher.path for row in config.distill if row.teacher.path]
         return {path: Checkpoint.read(path) for path in dict.fromkeys(paths)}
 
@@ -185,16 +175,6 @@ def _mean(values: Sequence[float]) -> float:
     return float(np.mean(values))
 
 
-def _check_values(row: DistillSpec, options: Mapping[str, Any]) -> None:
-    from acclimate.tasks.distillation.student_training import CHECKED_OPTIONS, check_distill_options
-
-    values = {**options, **row.settings}
-    try:
-        check_distill_options(**{name: values[name] for name in CHECKED_OPTIONS})
-    except UserError as error:
-        raise UserError(f"study: the row '{row.label}' of distill: {error}") from error
-
-
 def _check_names(row: DistillSpec, config: StudyConfig) -> None:
     names, labels = [model.name for model in config.models], [method.label for method in config.methods]
     for name in [*(row.students or ()), *([row.teacher.model] if row.teacher.model else ())]:
@@ -258,7 +238,7 @@ def _split_settings(
     given |= {name: tuning[name] for name in (*COMMON_OPTIONS, "select") if name in tuning} | dict(own)
     if given.get("select") == "dev":
         given["metric"] = metric
-    settings = {**{name: value for name, value in defaults.items() if name not in STUDY_OPTIONS}, **given}
+    settings = {**defaults, **given}
     teaching = {name: settings.pop(option) for name, option in TEACHER_OPTIONS.items() if option in settings}
     teaching |= {name: settings[name] for name in COMMON_OPTIONS if name in settings}
     options = {name: value for name, value in given.items() if name not in TEACHER_OPTIONS.values()}

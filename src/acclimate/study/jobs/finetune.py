@@ -25,8 +25,6 @@ from acclimate.study.scores import (
     summarize_scores,
 )
 
-NOT_SETTINGS = ("model", "task", "first", "seed", "out", "progress", "report_to")
-"""Options of ``finetune`` that are fields of the job, or that cannot change the result."""
 STAGES = ("adaptation", "teacher", "student", "distillation", "finetuning")
 """Stages on the way to a score, in the order of the tables."""
 
@@ -115,7 +113,7 @@ def finetune_settings(inputs: StudyInputs, home: str, task: TaskSpec) -> tuple[d
     settings = {**inputs.options["finetune"], **given}
     if settings.get("max_length", 0) is None:
         settings["max_length"] = found.task.default_length
-    return {name: value for name, value in settings.items() if name not in NOT_SETTINGS}, given
+    return settings, given
 
 
 def _counts(job: Job) -> bool:

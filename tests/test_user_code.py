@@ -1,4 +1,4 @@
-"""What is known of code that users bring: results of what they have mended since are not taken for those of now."""
+"""User code is part of the identity of results, which are computed again after it has changed."""
 
 import importlib
 import sys
@@ -13,7 +13,7 @@ from acclimate.training import adapt
 from acclimate.training.method import REGISTRY
 from tests.tiny import TEXTS
 
-MINE = """
+USER_MODULE = """
 from dataclasses import dataclass
 from acclimate.methods import Method, register
 
@@ -29,11 +29,11 @@ class Mine(Method):
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """Give a function that writes the module of a method of one's own, and imports it."""
+    """Return a function that writes a module with a user-defined method and imports it."""
     monkeypatch.syspath_prepend(str(tmp_path))
 
-    def write(remark):
-        (tmp_path / "my_methods.py").write_text(MINE.format(remark))
+    def write(comment):
+        (tmp_path / "my_methods.py").write_text(USER_MODULE.format(comment))
         sys.modules.pop("my_methods", None)
         importlib.invalidate_caches()
         return importlib.import_module("my_methods").Mine
@@ -43,14 +43,14 @@ def mine(tmp_path, monkeypatch):
     REGISTRY.entries.pop("mine", None)
 
 
-def test_code_of_this_package_is_known_by_its_version():
+def test_code_of_this_package_is_identified_by_its_version():
     for name in methods.names():
         assert hash_user_code(methods.lookup(name)) == {}
     for name in masking.names():
         assert hash_user_code(masking.lookup(name)) == {}
 
 
-def test_code_of_others_is_known_by_its_file_also_through_what_derives_from_it(mine):
+def test_user_code_is_identified_by_its_file_also_for_derived_classes(mine):
     first = mine("first")
     code = hash_user_code(first)
     assert list(code) == ["my_methods"]
@@ -61,11 +61,11 @@ def test_code_of_others_is_known_by_its_file_also_through_what_derives_from_it(m
     assert hash_user_code(mine("first")) == code
 
 
-def test_a_class_without_a_file_has_no_code_to_look_at():
+def test_a_class_without_a_file_has_no_hash():
     assert hash_user_code(type("Typed", (methods.Method,), {"__module__": "nowhere"})) == {}
 
 
-def test_a_method_that_was_mended_is_not_finished(mine, tiny_bert, tmp_path):
+def test_a_changed_method_does_not_reuse_an_earlier_result(mine, tiny_bert, tmp_path):
     options = {
         "model": tiny_bert,
         "corpus": Corpus.of(TEXTS),

@@ -1,0 +1,114 @@
+"""Kinds of language models: what differs between masked and causal ones, in one object per kind.
+
+The module imports neither torch nor transformers, so that reports can take their words from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from acclimate.errors import UserError, unknown_name_error
+
+if TYPE_CHECKING:
+    import numpy as np
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class ModelKind:
+    """What a kind of language model brings along.
+
+    Attributes:
+        name: Name of the kind.
+        auto_class: The auto class of ``transformers`` that loads it.
+        class_suffix: How the names of its classes end.
+        pipeline_tag: Pipeline tag on the Hugging Face Hub.
+        task_name: The task of the pipeline tag in words.
+        term: Name of the loss term in logs and results.
+        loss_name: Name of the held-out loss in text.
+        loss_unit: Its unit.
+        trains_missing_head: Whether a head that a checkpoint lacks is initialised and trained before use. Otherwise
+            such a checkpoint is refused.
+        targets: From token ids and indices of texts (-1 at padding), both (rows, tokens), to the token that the logits
+            at each position predict, or -100. None if a masking strategy chooses the targets.
+    """
+
+    name: str
+    auto_class: str
+    class_suffix: str
+    pipeline_tag: str
+    task_name: str
+    term: str
+    loss_name: str
+    loss_unit: str
+    trains_missing_head: bool
+    targets: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+
+    @property
+    def uses_masking(self) -> bool:
+        """Whether a masking strategy hides tokens of the input."""
+        return self.targets is None
+
+
+MASKED = ModelKind(
+    name="masked",
+    auto_class="AutoModelForMaskedLM",
+    class_suffix="ForMaskedLM",
+    pipeline_tag="fill-mask",
+    task_name="Masked Language Modelling",
+    term="mlm",
+    loss_name="masked-LM loss",
+    loss_unit="nats per masked token",
+    trains_missing_head=True,
+)
+KINDS: dict[str, ModelKind] = {}
+"""The registered kinds, by name."""
+
+
+def register_kind(kind: ModelKind) -> ModelKind:
+    """Register a kind of language models, so that its checkpoints are recognised.
+
+    Raises:
+        ValueError: If another kind has that name.
+    """
+    if KINDS.setdefault(kind.name, kind) != kind:
+        raise ValueError(f"there is another kind of language models named '{kind.name}'")
+    return kind
+
+
+register_kind(MASKED)
+
+
+def get_kind(name: str) -> ModelKind:
+    """Return a registered kind.
+
+    Raises:
+        UserError: If there is no kind of that name.
+    """
+    if name not in KINDS:
+        raise unknown_name_error("kind of language model", name, KINDS)
+    return KINDS[name]
+
+
+def kind_of_checkpoint(architectures: Iterable[str] | None) -> ModelKind:
+    """Return the kind of a checkpoint by the ``architectures`` in its configuration.
+
+    Bare encoders and models of end tasks are masked language models without a head.
+    """
+    names = tuple(architectures or ())
+    return next((kind for kind in KINDS.values() if any(name.endswith(kind.class_suffix) for name in names)), MASKED)
+
+
+def kind_of(model: PreTrainedModel) -> ModelKind:
+    """Return the kind of a language model.
+
+    Raises:
+        UserError: If it is not a language model of a registered kind.
+    """
+    name = type(model).__name__
+    for kind in KINDS.values():
+        if name.endswith(kind.class_suffix):
+            return kind
+    raise UserError(f"{name} is not a language model of a kind that acclimate knows: {', '.join(KINDS)}.")
