@@ -67,6 +67,7 @@ class Job:
         threads: Threads per operation.
         warm_up: Optimizer steps before the clock starts.
         seconds: Minimum duration; the measurement ends with the first whole step after it.
+        steps: Minimum optimizer steps.
         seed: Random seed.
     """
 
@@ -79,6 +80,7 @@ class Job:
     threads: int = 2
     warm_up: int = 1
     seconds: float = 10.0
+    steps: int = 3
     seed: int = 0
 
 
@@ -89,8 +91,8 @@ class Finished(Exception):
 class Clock:
     """Counts real tokens (no padding) and time over whole optimizer steps."""
 
-    def __init__(self, warm_up: int, seconds: float) -> None:
-        self.warm_up, self.seconds = warm_up, seconds
+    def __init__(self, warm_up: int, seconds: float, steps: int) -> None:
+        self.warm_up, self.seconds, self.enough = warm_up, seconds, steps
         self.steps = self.tokens = 0
         self.elapsed = 0.0
         self._start = time.perf_counter()
@@ -112,7 +114,7 @@ class Clock:
         self.steps += 1
         self.tokens += tokens
         self.elapsed = now - self._start
-        if self.elapsed >= self.seconds:
+        if self.elapsed >= self.seconds and self.steps >= self.enough:
             raise Finished
 
 
@@ -199,7 +201,7 @@ def train_with_trainer(job: Job, clock: Clock, sampling: str = "random", blocks:
             disable_tqdm=True,
             seed=job.seed,
         )
-        Trainer(
+        SpreadTrainer(
             model=load_model(job),
             args=arguments,
             train_dataset=[collator.item(ids) for ids in texts],
@@ -290,6 +292,28 @@ class CountingCollator:
         return batch
 
 
+class SpreadTrainer(Trainer):
+    """``Trainer`` that takes the steps of ``group_by_length`` in an order in which short and long texts alternate.
+
+    The sampler of ``transformers`` begins with the longest texts and takes many steps to reach the shortest, so a few
+    steps would not be representative. Which texts share a step and a micro-batch is unchanged.
+    """
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
+        sampler = super()._get_train_sampler(train_dataset)
+        if self.args.train_sampling_strategy != "group_by_length":
+            return sampler
+        indices, batch = list(sampler), self.args.train_batch_size * self.args.gradient_accumulation_steps
+        steps = [indices[start : start + batch] for start in range(0, len(indices), batch)]
+        steps.sort(key=lambda step: sum(len(self.train_dataset[index]["input_ids"]) for index in step))
+        return [index for place in spread(len(steps)) for index in steps[place]]
+
+
+def spread(count: int) -> list[int]:
+    """Return the numbers below ``count`` in an order whose every beginning is spread over the whole range."""
+    return sorted(range(count), key=lambda place: (0.5 + place * 0.618034) % 1)
+
+
 class TimedCallback(TrainerCallback):
     """Reports the end of each optimizer step to the clock; the loader may have read ahead."""
 
@@ -345,7 +369,7 @@ def measure(job: Job) -> dict[str, Any]:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     before = peak_memory()
-    clock = Clock(job.warm_up, job.seconds)
+    clock = Clock(job.warm_up, job.seconds, job.steps)
     try:
         if job.name.startswith("acclimate:"):
             train_with_acclimate(job, clock)

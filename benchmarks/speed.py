@@ -2,7 +2,6 @@
 
     python benchmarks/speed.py                            # all rows, at most 90 minutes on two idle cores
     python benchmarks/speed.py --quick                    # a rough look, about 10 minutes
-    python benchmarks/speed.py --rows mlm-minilm          # rows whose name contains "mlm-minilm"
     python benchmarks/speed.py --rows cost-               # each method relative to our own MLM
     python benchmarks/speed.py --preload libtcmalloc.so.4 # another allocator, for all contenders
 
@@ -33,6 +32,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
+import transformers
 
 from acclimate.device import default_device, has_fast_bf16
 from acclimate.errors import UserError
@@ -48,8 +48,7 @@ BEGIN, END = "<!-- measured:begin -->", "<!-- measured:end -->"
 TOLERANCE = 0.15
 """How far the rounds may be from the search."""
 MICRO_SIZES = (4, 8, 16, 32, 64, 128, 256)
-MEAN_LENGTH = 74
-"""Mean tokens per text; see ``draw_lengths``."""
+MEAN_LENGTH = 74  # tokens per text; see draw_lengths
 TITLES = {"minilm": "MiniLM shape", "base": "RoBERTa-base shape"}
 
 
@@ -98,17 +97,17 @@ class Settings:
     quick: bool
     rounds: int
     seconds: float
+    steps: int
     minutes: float
     batch: int | None
     shape: str | None
     texts: int
     threads: int
     preload: str | None
-    seed: int
 
 
 class ContenderFailed(RuntimeError):
-    """A process ended with an error; the message is the end of its output."""
+    """A process failed; the message is the end of its output."""
 
 
 class Bench:
@@ -195,7 +194,7 @@ class Bench:
         folder = self.folder / used
         if not folder.is_dir():
             folder.mkdir(parents=True)
-            write_inputs(folder, used, settings.texts, settings.seed)
+            write_inputs(folder, used, settings.texts, seed=0)
         batch = settings.batch or SHAPES[used].batch
         if name == "trainer-blocks":
             batch = 4 * math.ceil(batch * MEAN_LENGTH / BLOCK / 4)
@@ -206,7 +205,7 @@ class Bench:
             batch=batch,
             threads=settings.threads,
             seconds=settings.seconds,
-            seed=settings.seed,
+            steps=settings.steps,
         )
 
     def _measure_rounds(self, jobs: dict[str, Job], shape: str, precision: str, deadline: float) -> None:
@@ -216,8 +215,8 @@ class Bench:
             if number >= 2 and begin + longest > deadline:
                 say(f"  stopped after {number} rounds: the time is used up")
                 return
-            order = list(jobs)[number % max(1, len(jobs)) :] + list(jobs)[: number % max(1, len(jobs))]
-            for name in order:
+            start = number % max(1, len(jobs))
+            for name in [*list(jobs)[start:], *list(jobs)[:start]]:
                 key = f"{shape}/{precision}/{name}"
                 try:
                     measured = self._measure(jobs[name])
@@ -297,7 +296,7 @@ HEAD = ["work", "compared with", "precision", "speed", "range", "ours, tokens/s"
 def text_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as a table with aligned columns."""
     lines = [HEAD, *map(_cells, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
@@ -342,25 +341,30 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
-    add("--quick", action="store_true", help="two short rounds, 16 texts per step, micro-batches of 8, no search")
+    add("--quick", action="store_true", help="MiniLM shape only, two short rounds, 16 texts per step, no search")
     add("--rows", action="append", metavar="TEXT", help="only rows whose name contains TEXT (repeatable)")
     add("--precision", choices=["fp32", "bf16"], help="only this precision")
     add("--rounds", type=int, help="maximum number of rounds (default 5, quick 2)")
-    add("--seconds", type=float, help="minimum seconds per measurement (default 10, quick 1)")
+    add(
+        "--seconds",
+        type=float,
+        help="minimum seconds per measurement, three steps at least (default 10, quick 1 and one step)",
+    )
     add("--minutes", type=float, help="time limit; at least two rounds are measured (default 90, quick 10)")
     add("--batch", type=int, help="texts per optimizer step (default: 64, RoBERTa-base 32, quick 16)")
     add("--threads", type=int, help="threads per contender (default: as torch chooses)")
     add("--preload", metavar="FILE", help="shared library of an allocator, preloaded into every contender")
     add("--shape", choices=sorted(SHAPES), help="use this shape in all rows (tests use tiny)")
-    add("--seed", type=int, default=0, help="random seed of weights, texts and masks (default 0)")
     add("--json", type=Path, help="output file (default benchmarks/results/DATE-speed.json)")
     add("--from-json", type=Path, nargs="+", help="measure nothing; read these results")
     add("--update-docs", action="store_true", help="write the table into docs/dev/performance.md")
     return parser.parse_args(arguments)
 
 
-def choose_rows(wanted: Sequence[str] | None) -> list[Row]:
-    """Return the rows whose name contains one of ``wanted``; by default all but the costs of methods.
+def choose_rows(wanted: Sequence[str] | None, quick: bool = False) -> list[Row]:
+    """Return the rows whose name contains one of ``wanted``.
+
+    By default these are all rows except the costs of methods, and with ``quick`` only those of the MiniLM shape.
 
     Raises:
         UserError: If there is none.
@@ -376,18 +380,19 @@ def choose_rows(wanted: Sequence[str] | None) -> list[Row]:
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Measure what the options ask for; return the result as plain values."""
-    rows, quick = choose_rows(options.rows), options.quick
+    quick = options.quick
+    rows = choose_rows(options.rows, quick)
     settings = Settings(
         quick=quick,
         rounds=options.rounds or (2 if quick else 5),
         seconds=options.seconds if options.seconds is not None else 1.0 if quick else 10.0,
+        steps=1 if quick else 3,
         minutes=options.minutes or (10.0 if quick else 90.0),
         batch=options.batch or (16 if quick else None),
         shape=options.shape,
         texts=512 if quick else 4_096,
         threads=options.threads or torch.get_num_threads(),
         preload=options.preload,
-        seed=options.seed,
     )
     device = default_device()
     load = round(os.getloadavg()[0], 1)
@@ -397,6 +402,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     if "bf16" in precisions and not has_fast_bf16(device.type):
         say("This device has no fast bfloat16 arithmetic; only fp32 is measured.")
         precisions.remove("bf16")
+    transformers.logging.disable_progress_bar()
     begin = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         bench = Bench(settings, Path(folder))

@@ -1,4 +1,4 @@
-"""Choices by the processor."""
+"""Precision, caches of the math libraries, and the default device."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ import torch
 from acclimate import device
 
 
-def test_the_fast_products_are_switched_on_at_each_call(monkeypatch):
-    """What was measured stays known; another library may have set the switch back meanwhile."""
+def test_fast_products_are_enabled_on_each_call(monkeypatch):
+    """The result of the test product is cached, but another library may have reset the precision."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     before = torch.get_float32_matmul_precision()
     try:
@@ -33,7 +33,7 @@ def test_the_fast_products_are_switched_on_at_each_call(monkeypatch):
         torch.set_float32_matmul_precision(before)
 
 
-def test_attention_on_an_accelerator_is_none_that_plans_for_each_shape(monkeypatch):
+def test_cudnn_attention_is_off_on_an_accelerator(monkeypatch):
     before = torch.backends.cuda.cudnn_sdp_enabled()
     try:
         torch.backends.cuda.enable_cudnn_sdp(True)
@@ -48,9 +48,9 @@ def test_attention_on_an_accelerator_is_none_that_plans_for_each_shape(monkeypat
 
 
 @pytest.mark.parametrize(("amx", "kept"), [(False, device.ONEDNN_CACHE_SIZE), (True, device.ONEDNN_CACHE_SIZE_AMX)])
-def test_kernels_are_kept_where_they_are_dear_to_compile(monkeypatch, amx, kept):
+def test_more_compiled_products_are_kept_with_amx(monkeypatch, amx, kept):
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        monkeypatch.setenv(name, "")  # so that it is put back
+        monkeypatch.setenv(name, "")  # so that it is restored
         monkeypatch.delenv(name)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
     monkeypatch.setattr(device, "_medium_precision_is_exact", lambda: False)
@@ -59,7 +59,7 @@ def test_kernels_are_kept_where_they_are_dear_to_compile(monkeypatch, amx, kept)
     assert os.environ["LRU_CACHE_CAPACITY"] == str(device.TORCH_LRU_CACHE_SIZE)
 
 
-def test_whoever_has_set_the_variables_is_obeyed(monkeypatch):
+def test_environment_variables_take_precedence(monkeypatch):
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "77")
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
     device.enable_fast_fp32_matmul()
@@ -85,7 +85,7 @@ print(own() - before)
     not (sys.platform == "linux" and device.has_fast_bf16()), reason="reads /proc, multiplies bf16 by oneDNN"
 )
 def test_a_thousand_shapes_do_not_fill_the_memory():
-    """What oneDNN keeps does not say: each thread would keep a thousand kernels by itself."""
+    """The limit of oneDNN alone is not enough: each thread would keep a thousand kernels."""
 
     def growth(of_a_thread: int) -> int:
         kept = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "40", "LRU_CACHE_CAPACITY": str(of_a_thread)}

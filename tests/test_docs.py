@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import re
 from pathlib import Path
 
@@ -59,6 +60,18 @@ def test_every_command_on_the_pages_has_the_options_it_shows():
             assert not unknown, f"{page.name}: {' '.join(names)} has no {unknown}"
             checked += 1
     assert checked > 20
+
+
+def test_every_python_name_and_file_of_the_package_on_the_pages_exists():
+    for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
+        if page.name in ("CHANGELOG.md", "log.md"):
+            continue  # history
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"`(acclimate(?:\.[a-z_]+)+)[`(]", text):
+            if name != "acclimate.json":
+                assert pkgutil.resolve_name(name), f"{page.name}: {name}"
+        for file in re.findall(r"`((?:\w+/)+\w+\.py)`", text):
+            assert (ROOT / file).exists() or (ROOT / "src" / "acclimate" / file).exists(), f"{page.name}: {file}"
 
 
 def test_performance_page_is_short():

@@ -114,6 +114,16 @@ def test_packages_import_from_their_own_floor_or_below():
     assert not upwards
 
 
+def test_kernels_are_used_through_their_package_alone():
+    below = [
+        f"{module} imports {name}"
+        for module, names in modules().items()
+        for name in names
+        if name.startswith("acclimate.kernels.") and name.count(".") > 2 and not module.startswith("acclimate.kernels")
+    ]
+    assert not below
+
+
 @until_merged
 def test_no_packages_import_each_other():
     check(packages())

@@ -58,16 +58,18 @@ def test_the_last_line_is_not_repeated_and_the_total_may_change(capfd, clock):
     assert capfd.readouterr().err == "Working: 50 of 50 steps, 100 %, 0:10 min\n"
 
 
-def test_a_bar_shows_a_new_total_title_and_note(capfd, monkeypatch):
+def test_a_bar_shows_a_new_total_and_notes(capfd, monkeypatch):
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "150")
     with Progress("Working", 10, unit="tokens", delay=0) as bar:
         bar.update(4)
         bar.set_total(8)
-        bar.set_title("Resting")
         bar.update(5, "loss 2.5")
     shown = capfd.readouterr().err
-    assert "5/8" in shown and "Resting" in shown and "loss 2.5" in shown
+    assert "5/8" in shown and "loss 2.5" in shown
+    with Progress("Working", 10, unit="jobs", delay=0) as bar:
+        bar.set_note("first job")
+    assert "first job" in capfd.readouterr().err
 
 
 def test_a_paused_bar_comes_back(capfd, monkeypatch):

@@ -15,6 +15,20 @@ class UserError(Exception):
     """
 
 
+class DamagedFileError(Exception):
+    """The rest of a file cannot be read.
+
+    Attributes:
+        line: The line (or row) at which reading stopped, from 1.
+        reason: What is wrong.
+    """
+
+    def __init__(self, line: int, reason: str) -> None:
+        super().__init__(reason)
+        self.line = line
+        self.reason = reason
+
+
 def check_positive(**values: float) -> None:
     """Check that every value is finite and greater than zero.
 

@@ -117,9 +117,9 @@ class Progress:
         self._total = total
         self._redraw()
 
-    def set_title(self, title: str) -> None:
-        """Change what is being done."""
-        self._title = title
+    def set_note(self, note: str) -> None:
+        """Change the text beside the bar until the next update, for work whose steps take long."""
+        self._note = note
         self._redraw()
 
     def pause(self) -> None:
@@ -133,9 +133,7 @@ class Progress:
             self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     def _redraw(self) -> None:
-        self._bar.update(
-            self._task, completed=self._count, total=self._total, description=self._title, note=self._note
-        )
+        self._bar.update(self._task, completed=self._count, total=self._total, note=self._note)
 
     def _seconds_left(self, elapsed: float) -> float | None:
         if self._first is None or self._total is None or self._count >= self._total:

@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from benchmarks.contenders import OTHERS, Clock, Finished, Job, train_with_acclimate
+from benchmarks.contenders import OTHERS, Clock, Finished, Job, SpreadTrainer, spread, train_with_acclimate
 from benchmarks.inputs import MAX_LENGTH, SHAPES, draw_lengths, make_tokenizer, write_inputs
-from transformers import AutoModelForMaskedLM
+from transformers import AutoModelForMaskedLM, TrainingArguments
 
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
@@ -45,11 +45,40 @@ class Counts(Clock):
 def test_the_clock_counts_whole_steps_after_the_warm_up(monkeypatch):
     now = iter([0.0, 1.0, 2.0, 4.0, 7.0])
     monkeypatch.setattr("benchmarks.contenders.time.perf_counter", lambda: next(now))
-    clock = Clock(warm_up=2, seconds=5.0)
+    clock = Clock(warm_up=2, seconds=5.0, steps=1)
     with pytest.raises(Finished):
         for tokens in (100, 100, 10, 20, 40):
             clock.step(tokens)
     assert (clock.steps, clock.tokens, clock.elapsed) == (2, 30, 5.0)
+    now = iter(range(9))
+    clock = Clock(warm_up=0, seconds=1.0, steps=3)
+    with pytest.raises(Finished):
+        while True:
+            clock.step(10)
+    assert clock.tokens == 30
+
+
+@each("count", [1, 2, 16, 64, 100])
+def test_steps_by_length_are_spread_over_all_lengths(count):
+    order = spread(count)
+    assert sorted(order) == list(range(count))
+    if count >= 16:
+        first = np.array(order[1:4]) / count  # what is measured after one step of warm-up
+        assert first.min() < 0.35 and first.max() > 0.65 and 0.3 < first.mean() < 0.7
+
+
+def test_grouped_steps_hold_texts_of_like_length_in_every_epoch(folder, tmp_path):
+    lengths = np.random.default_rng(0).permutation(np.arange(10, 74))
+    rows = [{"input_ids": [1] * int(length)} for length in lengths]
+    arguments = TrainingArguments(
+        str(tmp_path), per_device_train_batch_size=2, gradient_accumulation_steps=2, use_cpu=True, report_to="none",
+        train_sampling_strategy="group_by_length",
+    )  # fmt: skip
+    model = AutoModelForMaskedLM.from_pretrained(folder / "model")
+    order = list(SpreadTrainer(model=model, args=arguments, train_dataset=rows)._get_train_sampler())
+    assert sorted(order) == list(range(64))
+    spreads = [np.ptp(lengths[order[start : start + 4]]) for start in range(0, 64, 4)]
+    assert np.median(spreads) <= 25  # of 63; four random texts spread over 38
 
 
 @each(("name", "precision"), [
@@ -58,7 +87,10 @@ def test_the_clock_counts_whole_steps_after_the_warm_up(monkeypatch):
 ])  # fmt: skip
 def test_every_contender_counts_the_real_tokens_of_a_step(name, precision, folder, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
-    job, clock = Job(name, str(folder), precision, batch=2 if name == "trainer-blocks" else 4, micro=2), Counts(0, 0.0)
+    job, clock = (
+        Job(name, str(folder), precision, batch=2 if name == "trainer-blocks" else 4, micro=2),
+        Counts(0, 0.0, 1),
+    )
     train = train_with_acclimate if name.startswith("acclimate:") else OTHERS[name]
     step, before = Engine.step, torch.get_float32_matmul_precision()
     try:
@@ -136,7 +168,7 @@ def fake_bench(monkeypatch, rate):
         return {"tokens_per_second": rate(job), "steps": 1, "peak_bytes": 1, "allocator": "glibc 2.36"}
 
     monkeypatch.setattr(speed.Bench, "_measure", measure)
-    monkeypatch.setattr(speed, "write_inputs", lambda *_: None)
+    monkeypatch.setattr(speed, "write_inputs", lambda *_, **__: None)
     monkeypatch.setattr(speed, "has_fast_bf16", lambda _: True)
     return measured
 
@@ -202,8 +234,8 @@ def test_no_round_begins_after_the_time_limit(tmp_path, monkeypatch):
 
 
 def test_a_process_prints_what_it_measured(folder, monkeypatch):
-    bench = speed.Bench(speed.Settings(True, 1, 0.0, 1.0, 4, "tiny", 40, 1, None, 0), folder)
-    job = Job("trainer-by-length", str(folder), batch=4, micro=2, threads=1, seconds=0.0)
+    bench = speed.Bench(speed.Settings(True, 1, 0.0, 1, 1.0, 4, "tiny", 40, 1, None), folder)
+    job = Job("trainer-by-length", str(folder), batch=4, micro=2, threads=1, seconds=0.0, steps=1)
     measured = bench._measure(job)
     assert measured["tokens_per_second"] > 0 and measured["steps"] == 1
     assert measured["peak_bytes"] > 0 and measured["allocator"]

@@ -8,15 +8,15 @@ import pytest
 
 from acclimate.corpus import csv_reader
 from acclimate.corpus.csv_reader import read_csv
-from acclimate.corpus.line_reader import DamagedFileError
-from acclimate.errors import UserError
+from acclimate.corpus.readers import read_numbered_lines
+from acclimate.errors import DamagedFileError, UserError
 from tests.cases import each
 
 
 def table(tmp_path, content, delimiter=","):
     path = tmp_path / "a.csv"
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
-    return list(read_csv(path, "text", delimiter))
+    return list(read_csv(read_numbered_lines(path), path, "text", delimiter))
 
 
 def test_wrong_number_of_fields_and_line_numbers(tmp_path):
@@ -102,7 +102,7 @@ def test_a_damaged_file_raises(tmp_path):
     path = tmp_path / "a.csv.gz"
     path.write_bytes(b"not gzip")
     with pytest.raises(DamagedFileError):
-        list(read_csv(path, "text", ","))
+        list(read_csv(read_numbered_lines(path), path, "text", ","))
 
 
 @each("delimiter", [",", "\t"])
@@ -113,7 +113,7 @@ def test_an_open_quote_loses_no_row_of_a_truncated_file(tmp_path, delimiter):
     path.write_bytes(packed[: len(packed) * 95 // 100])
     found = []
     with pytest.raises(DamagedFileError) as caught:
-        for record in read_csv(path, "text", delimiter):
+        for record in read_csv(read_numbered_lines(path), path, "text", delimiter):
             found.append(record)
     whole = caught.value.line - 1  # lines that could be read
     assert whole > 1_500

@@ -149,7 +149,7 @@ def test_a_truncated_file_gives_what_it_has(tmp_path, suffix):
     records = list(read_records(path))
     assert "cut off" in records[-1][2]
     read = [text for _, text, problem in records if not problem]
-    assert 100 < len(read) < len(texts) and read == texts[: len(read)]
+    assert 0.4 * len(texts) < len(read) < len(texts) and read == texts[: len(read)]
     assert records[-1][0] in (len(read) + 1, len(read) + 2)  # CSV has a header
 
 

@@ -166,13 +166,13 @@ def test_unequal_groups_have_the_same_weights_in_the_estimate_and_its_variance()
 def test_the_variance_and_coverage_of_unequal_groups(sizes):
     rng = np.random.default_rng(9)
     groups = np.repeat(np.arange(len(sizes)), sizes)
-    found = [grouped_interval(rng.normal(0, 1e-3, len(sizes))[groups], groups.tolist()) for _ in range(3000)]
+    found = [grouped_interval(rng.normal(0, 1e-3, len(sizes))[groups], groups.tolist()) for _ in range(1000)]
     margins = np.array([interval.high - interval.difference for interval in found])
     claimed = (margins / stats.t.ppf(0.975, len(sizes) - 1)) ** 2
     true = 1e-6 * sum(size**2 for size in sizes) / sum(sizes) ** 2
-    assert claimed.mean() / true == pytest.approx(1, abs=4 * (2 / (len(sizes) - 1) / 3000) ** 0.5)
+    assert claimed.mean() / true == pytest.approx(1, abs=4 * (2 / (len(sizes) - 1) / 1000) ** 0.5)
     inside = np.mean([interval.low <= 0 <= interval.high for interval in found])
-    assert inside == pytest.approx(0.95, abs=4 * (0.95 * 0.05 / 3000) ** 0.5)
+    assert inside == pytest.approx(0.95, abs=4 * (0.95 * 0.05 / 1000) ** 0.5)
 
 
 def test_variance_components_of_unequal_groups_against_a_direct_implementation():

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.masking.random import sample_words
+from acclimate.masking.whole_word import sample_words
 from acclimate.masking.words import Words
 from tests.cases import each
 

@@ -1,4 +1,4 @@
-"""Adapters: where they are, what learns, and how folders with them are told from ordinary ones."""
+"""Adapters: their place, what trains, and model folders that contain them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_bottleneck_is_the_equation():
 
 
 @pytest.mark.parametrize("kind", sorted(ENCODERS))
-def test_they_start_near_the_identity_and_all_of_them_are_used(kind):
+def test_they_start_near_the_identity_and_are_all_used(kind):
     model = tiny_model(kind)
     layers = attach(model)
     plain = encode(model, IDS, TEXT)
@@ -57,7 +57,7 @@ def run(tiny_bert, out):
     return adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm-adapter", out, settings={"size": 4}, **SHORT)
 
 
-def test_only_adapters_learn_and_the_folder_cannot_be_misread(tiny_bert, tmp_path):
+def test_only_adapters_train_and_transformers_refuses_the_folder(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "out")
     state, before = load_file(tmp_path / "out" / WEIGHTS), load_file(tiny_bert / "model.safetensors")
     for name, value in before.items():
@@ -77,7 +77,7 @@ def test_only_adapters_learn_and_the_folder_cannot_be_misread(tiny_bert, tmp_pat
     assert (encode(loaded, IDS, TEXT) - encode(plain, IDS, TEXT)).abs().max() > 1e-4
 
 
-def test_in_the_end_task_everything_learns_and_the_adapters_stay(tiny_bert, tmp_path):
+def test_everything_trains_in_the_end_task(tiny_bert, tmp_path):
     from acclimate import finetune
 
     tiny_task = keyword_task()
@@ -104,8 +104,8 @@ def test_incomplete_adapters_are_refused(tiny_bert, tmp_path):
         load_language_model(tmp_path / "out")
 
 
-def test_adapters_upon_adapters_are_refused(tiny_bert, tmp_path):
-    """The new ones would take the place of those that learnt; with another method all of them go on."""
+def test_a_second_set_of_adapters_is_refused(tiny_bert, tmp_path):
+    """They would replace the trained ones. Another method trains the model with its adapters."""
     run(tiny_bert, tmp_path / "out")
     for method in ("mlm-adapter", "ensemble"):
         with pytest.raises(UserError, match="adapters"):

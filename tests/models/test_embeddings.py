@@ -1,4 +1,4 @@
-"""What enters the first layer, on every supported architecture."""
+"""The input of the first layer, on every supported architecture."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ FIRST = {
 
 
 @pytest.mark.parametrize("kind", sorted(ENCODERS))
-def test_embeddings_are_what_the_first_layer_is_given_in_the_same_pass(kind):
-    """Under dropout, so that another pass would give other numbers; ELECTRA and ALBERT widen their embeddings."""
+def test_embeddings_are_the_input_of_the_first_layer_in_the_same_pass(kind):
+    """With dropout, so that another pass would give other numbers. ELECTRA and ALBERT widen their embeddings."""
     model = tiny_model(kind)
     attach(model)
     given = []

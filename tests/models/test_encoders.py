@@ -21,14 +21,14 @@ def model(request):
     return tiny_model(request.param)
 
 
-def test_matches_the_model_without_us(model):
+def test_hidden_states_equal_those_of_transformers(model):
     expected = model(input_ids=IDS, attention_mask=(TEXT >= 0).long()).logits
     attach(model)
     hidden = encode(model, IDS, TEXT)
     torch.testing.assert_close(language_head(model)(hidden)[TEXT >= 0], expected[TEXT >= 0], atol=1e-5, rtol=1e-5)
 
 
-def test_gate_of_one_changes_nothing_and_of_zero_does(model):
+def test_a_gate_of_one_changes_nothing_and_a_gate_of_zero_does(model):
     layers = attach(model)
     plain = encode(model, IDS, TEXT)
     ones = torch.ones(len(layers), 2, layers[0].heads)
@@ -49,7 +49,7 @@ def test_gradients_reach_every_gate(model):
     assert (gates.grad != 0).all()
 
 
-def test_packed_rows_agree_with_rows_of_their_own(model):
+def test_packed_rows_equal_separate_rows(model):
     attach(model)
     alone = encode(model, IDS, TEXT)
     packed_ids = torch.cat([IDS[0], IDS[1, :4]])[None]
@@ -59,7 +59,7 @@ def test_packed_rows_agree_with_rows_of_their_own(model):
     torch.testing.assert_close(packed[0, 8:], alone[1, :4], atol=1e-5, rtol=1e-4)
 
 
-def test_texts_in_a_packed_row_do_not_see_each_other(model):
+def test_texts_in_a_packed_row_are_independent(model):
     attach(model)
     text = torch.tensor([[0] * 4 + [1] * 4])
     ids = torch.tensor([[2, 10, 11, 3, 2, 12, 13, 3]])
@@ -68,7 +68,7 @@ def test_texts_in_a_packed_row_do_not_see_each_other(model):
     torch.testing.assert_close(encode(model, ids, text)[0, :4], encode(model, other, text)[0, :4])
 
 
-def test_rows_of_a_head_are_what_its_gate_silences(model):
+def test_a_gate_silences_the_rows_of_its_head(model):
     """Zeroing the value rows of head h in the weights is the same as a gate of zero on it."""
     layers = attach(model)
     gates = torch.ones(len(layers), 2, layers[0].heads)
@@ -87,7 +87,7 @@ def test_rows_of_a_head_are_what_its_gate_silences(model):
     torch.testing.assert_close(encode(model, IDS, TEXT), expected, atol=1e-6, rtol=1e-5)
 
 
-def test_saved_model_does_not_name_us(any_encoder, tmp_path):
+def test_a_saved_model_does_not_need_acclimate(any_encoder, tmp_path):
     model = load_language_model(any_encoder).model
     attach(model)
     model.save_pretrained(tmp_path)
@@ -102,7 +102,7 @@ def test_a_model_without_the_attention_function_is_refused():
         attach(transformers.FNetForMaskedLM(config))
 
 
-def test_a_model_whose_embeddings_read_their_neighbours_is_not_packed(model):
+def test_a_model_whose_embeddings_depend_on_neighbours_is_not_packed(model):
     small = {"hidden_size": 32, "embedding_size": 16, "true_hidden_size": 16, "intra_bottleneck_size": 16}
     config = transformers.MobileBertConfig(vocab_size=50, num_hidden_layers=1, num_attention_heads=2, **small)
     mobile = transformers.MobileBertForMaskedLM(config).eval()
@@ -127,7 +127,7 @@ def test_absent_head_is_detected_and_tied(tmp_path):
     torch.testing.assert_close(dense.weight, torch.eye(32), atol=0.06, rtol=0)
 
 
-def test_weights_that_transformers_has_no_place_for_are_told(tmp_path, caplog):
+def test_ignored_weights_cause_a_warning(tmp_path, caplog):
     folder = save_tiny("bert", tmp_path / "model")
     load_language_model(folder)
     assert not caplog.text
@@ -135,10 +135,10 @@ def test_weights_that_transformers_has_no_place_for_are_told(tmp_path, caplog):
     extra = "bert.encoder.layer.0.attention.self.distance_embedding.weight"
     save_file({**weights, extra: torch.zeros(3, 4)}, folder / "model.safetensors", metadata={"format": "pt"})
     load_language_model(folder)
-    assert "1 weights of the encoder" in caplog.text and extra in caplog.text
+    assert "1 encoder weights" in caplog.text and extra in caplog.text
 
 
-def test_heads_and_poolers_that_are_not_read_are_no_news(tmp_path, caplog):
+def test_unused_heads_and_poolers_cause_no_warning(tmp_path, caplog):
     transformers.BertForPreTraining(tiny_model("bert").config).save_pretrained(tmp_path)
     tiny_tokenizer().save_pretrained(tmp_path)
     load_language_model(tmp_path)

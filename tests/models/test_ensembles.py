@@ -1,4 +1,4 @@
-"""The original beside a model: kept to the bit in adaptation, averaged and trained in the end task."""
+"""Ensembles: the original stays the same in adaptation, and is averaged and trained in the end task."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def run(model, out):
     return adapt(model, Corpus.of(DOCUMENTS), "ensemble", out, **{**SHORT, "steps": 4, "learning_rate": 1e-2})
 
 
-def test_a_model_with_old_names_of_weights(tmp_path):
+def test_a_model_with_old_weight_names(tmp_path):
     run(with_old_names(save_tiny("bert", tmp_path / "start")), tmp_path / "out")
     assert load_classifier(tmp_path / "out", ["a", "b"], 32, torch.device("cpu"))
 
 
 @pytest.mark.parametrize("kind", sorted(ENCODERS))
 def test_the_head_reads_the_mean_of_both(kind, tmp_path):
-    """Against a loop: both encoders by themselves, averaged, then the head of the classifier."""
+    """Against both encoders run separately, averaged, and followed by the head of the classifier."""
     start = save_tiny(kind, tmp_path / "start")
     run(start, tmp_path / "out")
     torch.manual_seed(0)
@@ -46,7 +46,7 @@ def test_the_head_reads_the_mean_of_both(kind, tmp_path):
     assert (hidden[0] - hidden[1]).abs().max() > 1e-3
     mean = (hidden[0] + hidden[1]) / 2
 
-    # The same head on a plain model whose encoder is made to give the mean.
+    # The same head on a plain model whose encoder returns the mean.
     config = AutoConfig.from_pretrained(start, num_labels=2)
     plain = AutoModelForSequenceClassification.from_config(config).eval()
     head = {name: value for name, value in both.state_dict().items() if not name.startswith("original.")}
@@ -64,7 +64,7 @@ def test_the_head_reads_the_mean_of_both(kind, tmp_path):
     torch.testing.assert_close(found, plain(input_ids=IDS, attention_mask=MASK).logits, atol=1e-5, rtol=1e-4)
 
 
-def test_adaptation_leaves_the_original_and_is_that_of_mlm(tiny_bert, tmp_path):
+def test_adaptation_equals_mlm_and_keeps_the_original(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "out")
     adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "mlm", **{**SHORT, "steps": 4, "learning_rate": 1e-2})
     state = load_file(tmp_path / "out" / WEIGHTS)
@@ -75,7 +75,7 @@ def test_adaptation_leaves_the_original_and_is_that_of_mlm(tiny_bert, tmp_path):
             assert torch.equal(state["original." + name.removeprefix("bert.")], start[name])
 
 
-def test_both_learn_in_the_end_task_and_the_classifier_loads_again(tiny_bert, tmp_path):
+def test_both_train_in_the_end_task_and_the_classifier_can_be_loaded(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "out")
     result = finetune(
         tmp_path / "out", keyword_task(), out=tmp_path / "tuned", epochs=2, learning_rate=1e-2, progress=False
@@ -88,7 +88,7 @@ def test_both_learn_in_the_end_task_and_the_classifier_loads_again(tiny_bert, tm
     torch.testing.assert_close(probabilities, torch.tensor(result.probabilities), atol=0.02, rtol=0.05)
 
 
-def test_as_a_language_model_it_is_its_adapted_half(tiny_bert, tmp_path):
+def test_as_a_language_model_it_is_the_adapted_encoder(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "out")
     loaded = load_language_model(tmp_path / "out").model
     assert not hasattr(loaded, "original")
@@ -96,10 +96,10 @@ def test_as_a_language_model_it_is_its_adapted_half(tiny_bert, tmp_path):
     AutoModelForMaskedLM.from_pretrained(tmp_path / "more")
 
 
-def test_a_missing_original_is_one_line(tiny_bert, tmp_path):
+def test_a_missing_original_is_refused(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "out")
     file = tmp_path / "out" / WEIGHTS
     state = load_file(file)
     save_file({name: value for name, value in state.items() if "original.encoder.layer.1" not in name}, file)
-    with pytest.raises(UserError, match="original beside the model"):
+    with pytest.raises(UserError, match="original encoder"):
         load_classifier(tmp_path / "out", ["a", "b"], 32, torch.device("cpu"))

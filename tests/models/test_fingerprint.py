@@ -1,4 +1,4 @@
-"""What makes two model folders the same model."""
+"""Fingerprints of model folders."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from acclimate.models.checkpoints import local_folder, model_fingerprint
 from tests.tiny import save_tiny
 
 
-def test_notes_beside_a_model_do_not_make_it_another(tmp_path):
+def test_records_and_logs_do_not_change_the_fingerprint(tmp_path):
     save_tiny("bert", tmp_path / "model")
     before = model_fingerprint(str(tmp_path / "model"))
     for name in ("metrics.json", "selective.json", "fasttext.json", "acclimate.json"):
@@ -22,7 +22,7 @@ def test_notes_beside_a_model_do_not_make_it_another(tmp_path):
     assert model_fingerprint(str(tmp_path / "model")) != before
 
 
-def test_what_is_written_as_a_path_is_no_name_of_the_hub(tmp_path, monkeypatch):
+def test_a_path_is_not_a_hub_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "org" / "name").mkdir(parents=True)
     assert local_folder("org/name") is not None

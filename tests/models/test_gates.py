@@ -1,4 +1,4 @@
-"""Gates and soft masks on units beside the heads, for every family of encoders."""
+"""Gates and soft masks on units other than heads, for every family of encoders."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def ones(units, rows=2):
     return {part: torch.ones(len(layers), rows, layers[0].units) for part, layers in units.items()}
 
 
-def test_gate_of_one_changes_nothing_and_of_zero_does(model):
+def test_a_gate_of_one_changes_nothing_and_a_gate_of_zero_does(model):
     units = gate_units(model, attach(model), ("H", *OTHERS))
     plain = encode(model, IDS, TEXT)
     torch.testing.assert_close(encode(model, IDS, TEXT, ones(units)), plain)
@@ -52,7 +52,7 @@ def test_gradients_reach_every_gate(model):
 
 
 @pytest.mark.parametrize("part", OTHERS)
-def test_what_a_unit_owns_is_what_its_gate_silences(model, part):
+def test_a_gate_silences_the_weights_of_its_unit(model, part):
     """Zeroing the weights of some units is the same as gates of zero on them."""
     units = gate_units(model, attach(model), [part])
     gates = ones(units)
@@ -63,13 +63,13 @@ def test_what_a_unit_owns_is_what_its_gate_silences(model, part):
     with torch.no_grad():
         for layer in units[part]:
             owned = layer.owned(chosen)
-            # The normalisation behind the embedding belongs to its features, but a gate stands before it.
+            # The normalisation after the embedding belongs to its features, but the gate comes before it.
             for weight, shares in [entry for entry in owned if part != "E" or entry[0].dim() == 2]:
                 weight *= 1 - shares
     torch.testing.assert_close(encode(model, IDS, TEXT)[REAL], expected[REAL], atol=1e-5, rtol=1e-4)
 
 
-def test_fully_important_units_stay_and_the_others_move(model):
+def test_fully_important_units_do_not_change_and_others_do(model):
     units = gate_units(model, attach(model), OTHERS)
     importance = {part: torch.zeros(len(layers), layers[0].units) for part, layers in units.items()}
     for values in importance.values():
@@ -112,7 +112,7 @@ def test_importance_of_all_parts_is_the_mean_of_absolute_gradients(kind):
         assert (fast[part] > 0).float().mean() > 0.95
 
 
-def test_a_copy_of_a_model_has_gates_of_its_own():
+def test_a_copy_of_a_model_has_separate_gates():
     model = tiny_model("bert")
     units = gate_units(model, attach(model), OTHERS)
     other = copy.deepcopy(model)
@@ -122,7 +122,7 @@ def test_a_copy_of_a_model_has_gates_of_its_own():
     torch.testing.assert_close(encode(model, IDS, TEXT), plain)
 
 
-def test_an_unknown_part_is_named():
+def test_an_unknown_part_is_refused():
     model = tiny_model("bert")
     with pytest.raises(UserError, match="Unknown part 'X'"):
         gate_units(model, attach(model), ["X"])

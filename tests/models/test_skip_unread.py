@@ -1,4 +1,4 @@
-"""A model of a task gives the same outputs and gradients for less work, and is itself again afterwards."""
+"""Skipping unread tokens leaves outputs and gradients of end-task models the same, and ends with its context."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_same_logits_and_gradients(kind, auto, ensemble, tmp_path):
         run(start, tmp_path / "out")
     model = with_head(auto, tmp_path / "out" if ensemble else start)
     expected = outputs(model, HEADS[auto])
-    with skip_unread_tokens(model), skip_unread_tokens(model):  # scored while it is trained
+    with skip_unread_tokens(model), skip_unread_tokens(model):  # nested: evaluated during training
         found = outputs(model, HEADS[auto])
     assert found[1].keys() == expected[1].keys()
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-4)
@@ -67,15 +67,15 @@ def tokens_read(model, seen, **changes):
 
 @pytest.mark.parametrize("kind", BERT_LIKE)
 @pytest.mark.parametrize("auto", HEADS, ids=lambda auto: auto.__name__)
-def test_how_much_is_read(kind, auto, tmp_path):
+def test_tokens_read_by_bert_like_models(kind, auto, tmp_path):
     model = with_head(auto, save_tiny(kind, tmp_path))
     seen = count_tokens_by_layer(model)
     read = tokens_read(model, seen)[0]
-    if auto is transformers.AutoModelForQuestionAnswering:  # whose softmax goes over padding, too
+    if auto is transformers.AutoModelForQuestionAnswering:  # its softmax includes padding
         assert read == [REAL.numel()] * 2
     else:
         first = auto is transformers.AutoModelForSequenceClassification
-        assert read == [64, len(LENGTHS) if first else 64]  # 58 and what it is rounded up to
+        assert read == [64, len(LENGTHS) if first else 64]  # 58, rounded up
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_how_much_is_read(kind, auto, tmp_path):
         ("modernbert", transformers.AutoModelForTokenClassification, 64),
     ],
 )
-def test_how_much_others_read(kind, auto, tokens, tmp_path):
+def test_tokens_read_by_other_models(kind, auto, tokens, tmp_path):
     model = with_head(auto, save_tiny(kind, tmp_path))
     seen = count_tokens(model)
     with skip_unread_tokens(model):
@@ -97,7 +97,7 @@ def test_how_much_others_read(kind, auto, tokens, tmp_path):
     assert seen == [tokens, tokens]
 
 
-def test_what_is_read_as_it_comes(tmp_path):
+def test_calls_that_are_not_changed(tmp_path):
     model = with_head(transformers.AutoModelForTokenClassification, save_tiny("bert", tmp_path))
     seen = count_tokens_by_layer(model)
     whole = [REAL.numel()] * 2
@@ -113,5 +113,5 @@ def test_what_is_read_as_it_comes(tmp_path):
     read, output = tokens_read(model, seen, token_type_ids=segments)
     assert read == [64, 64]
     torch.testing.assert_close(output.logits[REAL], model(**INPUTS, token_type_ids=segments).logits[REAL])
-    model.set_attn_implementation("eager")  # which knows nothing of it
+    model.set_attn_implementation("eager")  # an attention function without unpadding
     assert tokens_read(model, seen)[0] == whole

@@ -1,4 +1,4 @@
-"""Virtual tokens: appended to every text, kept by ordinary folders, never predicted."""
+"""Virtual tokens: appended to every text, saved in ordinary folders, never predicted."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ def test_every_text_and_pair_ends_with_them_also_after_saving(encoders, kind, tm
         assert tokenizer.mask_token_id == loaded.tokenizer.mask_token_id
 
 
-def test_segments_of_a_pair_are_given_as_before(tiny_bert, tmp_path):
-    """Plain transformers must feed the folder what the model learnt with."""
+def test_segment_ids_of_a_pair_stay_the_same(tiny_bert, tmp_path):
+    """Plain transformers must encode texts as in training."""
     loaded = load_language_model(tiny_bert)
     with_segments = type(loaded.tokenizer)(
         tokenizer_object=loaded.tokenizer.backend_tokenizer,
@@ -51,7 +51,7 @@ def test_segments_of_a_pair_are_given_as_before(tiny_bert, tmp_path):
 
 
 @each("kind", sorted(ENCODERS))
-def test_the_model_reads_them_never_predicts_them_and_loads_without_us(encoders, kind, tmp_path):
+def test_the_model_reads_but_never_predicts_them_and_loads_in_transformers(encoders, kind, tmp_path):
     loaded = load_language_model(encoders[kind])
     longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 3)
     loaded.model.save_pretrained(tmp_path)
@@ -66,7 +66,7 @@ def test_the_model_reads_them_never_predicts_them_and_loads_without_us(encoders,
     assert not torch.allclose(before, model(**longer(TEXTS[0], return_tensors="pt")).logits[0, 1, :50], atol=1e-6)
 
 
-def test_they_start_at_ordinary_vectors_or_uniform(tiny_bert):
+def test_initial_vectors_are_those_of_ordinary_tokens_or_uniform(tiny_bert):
     for start in ("vocabulary", "uniform"):
         loaded = load_language_model(tiny_bert)
         old = loaded.model.get_input_embeddings().weight.detach().clone()
@@ -86,12 +86,12 @@ def test_they_start_at_ordinary_vectors_or_uniform(tiny_bert):
 def test_twice_is_refused(tiny_bert):
     loaded = load_language_model(tiny_bert)
     longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 1)
-    with pytest.raises(UserError, match="virtual tokens already"):
+    with pytest.raises(UserError, match="already has virtual tokens"):
         add_virtual_tokens(loaded.model, longer, 1)
 
 
-def test_masked_lm_loss_asks_the_same_questions(tiny_bert, tmp_path):
-    """With the vectors unseen (attention cannot be told to skip them) at least the masked tokens are the same."""
+def test_the_held_out_loss_masks_the_same_tokens(tiny_bert, tmp_path):
+    """Losses differ, since the model attends to the virtual tokens, but the masked tokens are the same."""
     loaded = load_language_model(tiny_bert)
     plain = language_model_loss(loaded.model, TEXTS, tokenizer=loaded.tokenizer, max_length=8)
     longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 3)

@@ -1,4 +1,4 @@
-"""The same texts cut into micro-batches, packed into rows, or with made-up hidden states."""
+"""The same texts in micro-batches, in packed rows, or with artificial hidden states."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.tiny import tiny_tokenizer
 from tests.training.helpers import rows
 
 PADDING = 50.0
-"""What the made-up states hold at padding: far from anything, so that reading it shows."""
+"""Artificial state at padding: so large that reading it is noticed."""
 
 
 def padded(texts: list[list[int]] | None = None, rate: float = 0.3, rewritings=(), seed: int = 0) -> Batch:
@@ -26,7 +26,7 @@ def padded(texts: list[list[int]] | None = None, rate: float = 0.3, rewritings=(
 
 
 def cut(batch: Batch, size: int) -> list[Batch]:
-    """A padded batch in pieces of ``size`` texts, each as wide as its longest text."""
+    """A padded batch in micro-batches of ``size`` texts, each as wide as its longest text."""
     pieces = []
     for first in range(0, batch.texts, size):
         some = slice(first, first + size)
@@ -63,7 +63,7 @@ def packed(batch: Batch, per_row: int = 2) -> Batch:
 
 
 def spread(states: list[torch.Tensor], batch: Batch, text: torch.Tensor | None = None) -> torch.Tensor:
-    """Put the states (tokens, width) of each text where its tokens are: (rows, tokens, width)."""
+    """Place the states (tokens, width) of each text at its tokens: (rows, tokens, width)."""
     text = batch.text if text is None else text
     width = states[0].shape[1]
     hidden = torch.full((*text.shape, width), PADDING, dtype=states[0].dtype)
@@ -71,7 +71,7 @@ def spread(states: list[torch.Tensor], batch: Batch, text: torch.Tensor | None =
 
 
 def outputs(batch: Batch, states: dict, embedded: dict | None = None) -> Outputs:
-    """Outputs with made-up states: for each view the states of each text."""
+    """Outputs with artificial states: for each view the states of each text."""
     hidden = {view: spread(each, batch, batch.reading(view.tokens).text) for view, each in states.items()}
     first = {view: spread(each, batch) for view, each in (embedded or {}).items()}
     return Outputs(hidden, batch, {}, first)

@@ -1,4 +1,4 @@
-"""The activation-boundary loss against its equation, a unit at a time."""
+"""The activation boundary loss against its equation, one unit at a time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from acclimate.objectives.distillation import activation_boundary_loss, count_di
 from tests.cases import each
 
 
-def spelled_out(student, teacher, margin, scale):
-    """Eq. 5 with indicator functions: the squared norm of each example, their mean."""
+def reference(student, teacher, margin, scale):
+    """Eq. 5 with indicator functions: the mean of the squared norms of all examples."""
     total = 0.0
     for ours, theirs in zip(student, teacher, strict=True):
         norm = 0.0
@@ -29,7 +29,7 @@ def test_equals_the_equation_in_value_and_gradient(margin, scale):
     teacher[0, :3] = 0.0  # zero is not active
     ours, slow = (
         activation_boundary_loss(student, teacher > 0, margin, scale),
-        spelled_out(student, teacher, margin, scale),
+        reference(student, teacher, margin, scale),
     )
     torch.testing.assert_close(ours, slow)
     assert ours > 0
@@ -41,11 +41,11 @@ def test_the_gradient_is_that_of_the_released_cases():
     student = torch.tensor([[-2.0, -0.5, 0.5, 2.0], [-2.0, -0.5, 0.5, 2.0]], requires_grad=True)
     active = torch.tensor([[False] * 4, [True] * 4])
     activation_boundary_loss(student, active, margin=1.0, scale=1.0).backward()
-    expected = torch.tensor([[0.0, 1.0, 3.0, 6.0], [-6.0, -3.0, -1.0, 0.0]]) / 2  # of a mean over two examples
+    expected = torch.tensor([[0.0, 1.0, 3.0, 6.0], [-6.0, -3.0, -1.0, 0.0]]) / 2  # the mean over two examples
     torch.testing.assert_close(student.grad, expected)
 
 
-def test_an_example_weighs_the_same_in_a_batch_of_any_size():
+def test_an_example_has_the_same_weight_in_a_batch_of_any_size():
     chance = torch.Generator().manual_seed(1)
     student, active = torch.randn(6, 4, generator=chance), torch.randn(6, 4, generator=chance) > 0
     alone = torch.stack([activation_boundary_loss(student[[n]], active[[n]]) for n in range(6)])

@@ -1,4 +1,4 @@
-"""The added terms of the baselines on a real model: cuts, packing, dropout, and texts with nothing to learn from."""
+"""The terms of the baselines on a real model: micro-batches, packing, dropout, and texts without labels."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ VARIANTS = [
 
 
 def engine_for(name, settings=None, training=False, graph_tokens=None):
-    """An engine over a tiny model whose original was another one, so that no term is zero."""
+    """An engine over a tiny model whose original differs, so that no term is zero."""
     model = tiny_model("bert")
     attach(model)
     objectives = get(name, **(settings or {})).objectives()
@@ -55,7 +55,7 @@ def assert_same(one, other):
 
 
 @each(("name", "settings"), VARIANTS)
-def test_neither_the_cut_nor_packing_changes_value_or_gradient(name, settings):
+def test_neither_micro_batches_nor_packing_change_value_or_gradient(name, settings):
     model, engine = engine_for(name, settings)
     batch = padded(rewritings=engine.rewritings)
     whole = run(model, engine, [batch])
@@ -67,7 +67,7 @@ def test_neither_the_cut_nor_packing_changes_value_or_gradient(name, settings):
 
 
 @each("name", METHODS)
-def test_two_passes_repeat_the_dropout_and_the_draws_of_one(name):
+def test_a_second_pass_repeats_dropout_and_random_draws(name):
     model, engine = engine_for(name, training=True, graph_tokens=100_000)
     pieces = cut(padded(rewritings=engine.rewritings), 3)
     kept = run(model, engine, pieces)
@@ -78,7 +78,7 @@ def test_two_passes_repeat_the_dropout_and_the_draws_of_one(name):
 
 
 @each(("name", "settings"), VARIANTS)
-def test_texts_with_little_or_nothing_to_learn_from_give_finite_numbers(name, settings):
+def test_texts_without_labels_give_finite_numbers(name, settings):
     model, engine = engine_for(name, settings)
     for texts in [[[2]], [[2, 3]], [[2, 10, 3], [2]], [[2, 10, 11, 12, 3]], [[2, 10, 11, 3]] * 3]:
         for rate in (1e-9, 0.999):
@@ -87,7 +87,7 @@ def test_texts_with_little_or_nothing_to_learn_from_give_finite_numbers(name, se
             assert all(value.isfinite().all() for value in gradients.values()), (texts, rate)
 
 
-def test_the_reference_is_a_frozen_copy_that_reads_without_dropout():
+def test_the_reference_is_a_frozen_copy_without_dropout():
     model = tiny_model("bert")
     attach(model)
     objectives = get("mlm-kd").objectives()

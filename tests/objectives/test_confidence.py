@@ -1,4 +1,4 @@
-"""The confidence penalty and the divergence of predictions, class by class."""
+"""The confidence penalty and the divergence of predictions, one class at a time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def distributions(row, several):
 
 
 @each("several", [False, True])
-def test_the_penalty_is_the_entropy_spelled_out(several):
+def test_the_penalty_is_the_entropy(several):
     logits = draw(0)
     entropies = [-sum(p * p.log() for group in distributions(row, several) for p in group) for row in logits]
     torch.testing.assert_close(entropy(logits, several), torch.stack(entropies))
@@ -45,7 +45,7 @@ def test_certain_and_uncertain_predictions(several):
 
 @each("several", [False, True])
 @each("temperature", [1.0, 2.5])
-def test_the_divergence_spelled_out(several, temperature):
+def test_the_reference(several, temperature):
     student, teacher = draw(1), draw(2).detach()
     slow = 0.0
     for ours, theirs in zip(student, teacher, strict=True):

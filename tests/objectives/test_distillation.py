@@ -1,4 +1,4 @@
-"""Distillation token by token and feature by feature."""
+"""Distillation against a loop over tokens and features."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from tests.cases import each
 from tests.objectives.layouts import outputs, packed, padded, random_states, same_gradients, spread
 
 
-def spelled_out(student, teacher, temperature, reverse):
-    """T^2 KL, a mean over all tokens of all texts, one feature at a time."""
+def reference(student, teacher, temperature, reverse):
+    """T^2 KL, the mean over all tokens of all texts, one feature at a time."""
     total, count = 0.0, 0
     for ours, theirs in zip(student, teacher, strict=True):
         for h, r in zip(ours, theirs, strict=True):
@@ -24,15 +24,15 @@ def spelled_out(student, teacher, temperature, reverse):
 
 @each("layout", [lambda batch: batch, packed])
 @each(("divergence", "temperature"), [("forward", 1.0), ("forward", 2.5), ("reverse", 1.0)])
-def test_equals_the_divergence_spelled_out(layout, divergence, temperature):
+def test_equals_the_reference(layout, divergence, temperature):
     batch = layout(padded())
     term = Distillation(temperature=temperature, divergence=divergence)
     student, teacher = random_states(batch, seed=1), random_states(batch, seed=2, grad=False)
     ours = term.total(outputs(batch, {term.student: student, term.teacher: teacher})) / term.count(batch)
-    same_gradients(ours, spelled_out(student, teacher, temperature, divergence == "reverse"), student)
+    same_gradients(ours, reference(student, teacher, temperature, divergence == "reverse"), student)
 
 
-def test_is_zero_for_equal_models_and_blind_to_padding():
+def test_is_zero_for_equal_models_and_ignores_padding():
     batch = padded()
     term = Distillation()
     states, others = random_states(batch), random_states(batch, seed=3)

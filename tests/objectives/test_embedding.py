@@ -24,8 +24,8 @@ def parts(model):
     return table, projection, vectors, regularised
 
 
-def spelled_out(batches, table, projection, vectors, regularised):
-    """One occurrence after the other, layer normalisation by hand."""
+def reference(batches, table, projection, vectors, regularised):
+    """One occurrence at a time, with layer normalisation by hand."""
     losses = []
     for batch in batches:
         for ids, text in zip(batch.original.tolist(), batch.text.tolist(), strict=True):
@@ -41,8 +41,8 @@ def spelled_out(batches, table, projection, vectors, regularised):
 
 
 @each("precision", ["fp32", "bf16"])
-def test_is_the_equation_in_value_and_gradient_however_a_step_is_cut(precision):
-    """Also where the rest of the model is read with weights in bfloat16, f among them: both stay exact."""
+def test_equals_the_equation_in_value_and_gradient_for_any_micro_batches(precision):
+    """Also when the model runs on bfloat16 weights: E and f stay in float32."""
     model = tiny_model("bert")
     attach(model)
     table, projection, vectors, regularised = parts(model)
@@ -50,7 +50,7 @@ def test_is_the_equation_in_value_and_gradient_however_a_step_is_cut(precision):
     wanted = [table, *projection.parameters()]
     for tokens in (10_000, 60):
         batches = micro_batches(tokens)
-        expected = spelled_out(batches, table, projection, vectors, regularised)
+        expected = reference(batches, table, projection, vectors, regularised)
         slow = torch.autograd.grad(expected, wanted)
         term = EmbeddingRegulariser(table, projection, vectors, regularised, 2.0)
         engine = Engine(model, [LanguageModelling(0.0), term], precision)
@@ -62,7 +62,7 @@ def test_is_the_equation_in_value_and_gradient_however_a_step_is_cut(precision):
         model.zero_grad()
 
 
-def test_it_reads_no_text():
+def test_it_needs_no_forward_pass():
     model = tiny_model("bert")
     attach(model)
     engine = Engine(model, [LanguageModelling(), EmbeddingRegulariser(*parts(model))])

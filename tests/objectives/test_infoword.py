@@ -1,4 +1,4 @@
-"""InfoWord, text by text."""
+"""InfoWord against a loop over texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def whole_batch():
     return padded(TEXTS, rewritings=(MaskNGram(NGRAMS), ExtractNGram(NGRAMS)))
 
 
-def spelled_out(whole, local, temperature, similarity):
+def reference(whole, local, temperature, similarity):
     """InfoNCE over pairs of vectors, one exponential at a time."""
 
     def e(g, other):
@@ -49,7 +49,7 @@ def spelled_out(whole, local, temperature, similarity):
 @each("layout", [lambda batch: batch, packed])
 @each("pooling", ["mean", "first"])
 @each(("similarity", "temperature"), [("cosine", 0.3), ("dot", 2.0)])
-def test_hidden_ngram_against_the_text_around_it(layout, pooling, similarity, temperature):
+def test_a_masked_ngram_against_its_text(layout, pooling, similarity, temperature):
     batch = layout(whole_batch())
     term = SpanContrast(temperature=temperature, pooling=pooling, similarity=similarity, ngrams=NGRAMS)
     alone = batch.reading(term.local.tokens).text
@@ -62,12 +62,12 @@ def test_hidden_ngram_against_the_text_around_it(layout, pooling, similarity, te
     def pool(states):
         return sum(states) / len(states) if pooling == "mean" else states[0]
 
-    slow = spelled_out([pool(around[i]) for i in part], [pool(inside[i]) for i in part], temperature, similarity)
+    slow = reference([pool(around[i]) for i in part], [pool(inside[i]) for i in part], temperature, similarity)
     same_gradients(term.loss(representations), slow, around + inside)
 
 
 @each("layout", [lambda batch: batch, packed])
-def test_masked_tokens_against_the_text_around_them(layout):
+def test_masked_tokens_against_their_text(layout):
     """The recipe of the released code, which divides by zero for a text without a masked token."""
     batch = layout(without_labels(padded(), 2))
     term = SpanContrast(temperature=0.3, span="masked")
@@ -78,12 +78,12 @@ def test_masked_tokens_against_the_text_around_them(layout):
     assert 2 not in part
     assert 1 < len(part) < batch.texts
     locals_ = [sum(clean[i][chosen[i]]) / int(chosen[i].sum()) for i in part]
-    slow = spelled_out([sum(around[i]) / len(around[i]) for i in part], locals_, 0.3, "cosine")
+    slow = reference([sum(around[i]) / len(around[i]) for i in part], locals_, 0.3, "cosine")
     ours = term.loss(term.represent(outputs(batch, {term.text: around, term.local: clean})))
     same_gradients(ours, slow, around + clean)
 
 
-def test_the_ngram_costs_next_to_no_reading():
+def test_the_ngram_view_has_few_tokens():
     model = tiny_model("bert")
     attach(model)
     engine = Engine(model, [LanguageModelling(), SpanContrast(ngrams=NGRAMS)])
@@ -93,7 +93,7 @@ def test_the_ngram_costs_next_to_no_reading():
         engine.read(padded(), engine.views)
 
 
-def test_no_pair_is_no_loss():
+def test_no_pairs_give_zero():
     term = SpanContrast(ngrams=NGRAMS)
     nothing = torch.zeros(0, 2, 4, requires_grad=True)
     loss = term.loss(nothing)

@@ -1,4 +1,4 @@
-"""SimCSE, one exponential at a time."""
+"""SimCSE against a plain loop."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from tests.objectives.layouts import outputs, packed, padded, random_states, sam
 from tests.tiny import tiny_model
 
 
-def spelled_out(first, second, temperature):
-    """Mean pooling and the loss of SimCSE, text by text."""
+def reference(first, second, temperature):
+    """Mean pooling and the loss of SimCSE, one text at a time."""
     z = [[sum(states) / len(states) for states in draw] for draw in (first, second)]
 
     def e(i, j):
@@ -25,16 +25,16 @@ def spelled_out(first, second, temperature):
 
 
 @each("layout", [lambda batch: batch, packed])
-def test_equals_the_loss_spelled_out(layout):
+def test_equals_the_reference(layout):
     batch = layout(padded())
     term = TextContrast(temperature=0.3)
     first, second = random_states(batch, seed=1), random_states(batch, seed=2)
     ours = term.loss(term.represent(outputs(batch, dict(zip(term.views, (first, second), strict=True)))))
-    same_gradients(ours, spelled_out(first, second, 0.3), first + second)
+    same_gradients(ours, reference(first, second, 0.3), first + second)
 
 
-def test_pairs_are_two_draws_of_the_same_text():
-    """Without dropout both readings of a text are the same vector; with it they are not."""
+def test_pairs_are_two_dropout_masks_of_the_same_text():
+    """Without dropout both vectors of a text are equal; with it they are not."""
     model = tiny_model("bert")
     attach(model)
     term = TextContrast()
@@ -47,7 +47,7 @@ def test_pairs_are_two_draws_of_the_same_text():
     assert ((first - second).abs().amax(1) > 1e-3).all()
 
 
-def test_corrupted_text_shares_the_reading_of_the_mlm_loss():
+def test_masked_text_shares_the_view_of_the_mlm_loss():
     model = tiny_model("bert")
     attach(model)
     assert Engine(model, [LanguageModelling(), TextContrast()]).student_views == 3

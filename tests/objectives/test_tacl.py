@@ -1,4 +1,4 @@
-"""TaCL, token by token."""
+"""TaCL against a loop over tokens."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.cases import each
 from tests.objectives.layouts import by_text, outputs, packed, padded, random_states, same_gradients, without_labels
 
 
-def spelled_out(student, teacher, chosen, temperature, similarity):
+def reference(student, teacher, chosen, temperature, similarity):
     """The mean over the chosen tokens; the denominator runs over the tokens of the same text."""
 
     def e(h, r):
@@ -31,17 +31,17 @@ def spelled_out(student, teacher, chosen, temperature, similarity):
 @each("layout", [lambda batch: batch, packed])
 @each("positions", ["masked", "unmasked"])
 @each(("similarity", "temperature"), [("cosine", 0.1), ("dot", 2.0)])
-def test_equals_the_loss_spelled_out(layout, positions, similarity, temperature):
+def test_equals_the_reference(layout, positions, similarity, temperature):
     batch = layout(without_labels(padded(), 2))
     term = TokenAwareContrast(temperature=temperature, similarity=similarity, positions=positions)
     student, teacher = random_states(batch, seed=1), random_states(batch, seed=2, grad=False)
     chosen = [(labels >= 0) == (positions == "masked") for labels in by_text(batch, "labels")]
     ours = term.total(outputs(batch, {term.student: student, term.teacher: teacher})) / term.count(batch)
-    same_gradients(ours, spelled_out(student, teacher, chosen, temperature, similarity), student)
+    same_gradients(ours, reference(student, teacher, chosen, temperature, similarity), student)
 
 
-def test_masked_tokens_are_the_anchors_and_the_student_reads_what_the_mlm_loss_reads():
-    """Right at the masked tokens and wrong everywhere else is no loss; the released code has it the other way."""
+def test_anchors_are_masked_tokens_in_the_view_of_the_mlm_loss():
+    """The loss is zero if masked tokens are right and others wrong; in the released code it is the other way round."""
     batch = padded()
     term = TokenAwareContrast()
     assert term.student == LanguageModelling().view
@@ -57,7 +57,7 @@ def test_masked_tokens_are_the_anchors_and_the_student_reads_what_the_mlm_loss_r
     assert other.total(outputs(batch, {term.student: student, term.teacher: teacher})) > 10
 
 
-def test_a_text_of_one_token_has_nothing_to_tell_apart():
+def test_a_text_of_one_token_has_no_loss():
     batch = padded([[10], [11, 12]], rate=0.999)
     assert (batch.labels >= 0).sum() == 3
     term = TokenAwareContrast(temperature=1.0)

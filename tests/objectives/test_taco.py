@@ -1,4 +1,4 @@
-"""TACO, token by token, and its draws."""
+"""TACO against a loop over tokens, and its random draws."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from tests.objectives.layouts import outputs, packed, padded, random_states, sam
 LENGTHS = torch.tensor([4, 1, 6, 2])
 
 
-def spelled_out(states, lengths, positive, negative, temperature):
-    """The mean over tokens that have a positive; gradients go through the anchor alone."""
+def reference(states, lengths, positive, negative, temperature):
+    """The mean over tokens with a positive; gradients go through the anchor only."""
     text = [number for number, length in enumerate(lengths.tolist()) for _ in range(length)]
 
     def e(a, b):
@@ -30,16 +30,16 @@ def spelled_out(states, lengths, positive, negative, temperature):
     return sum(losses) / len(losses)
 
 
-def test_equals_the_loss_spelled_out():
+def test_equals_the_reference():
     torch.manual_seed(0)
     states = torch.randn(13, 5, dtype=torch.float64, requires_grad=True)
     positive, negative = draw_positives(LENGTHS, 5), draw_negatives(LENGTHS, 7)
     ours = context_contrastive_loss(states, LENGTHS, positive, negative, 0.2)
-    same_gradients(ours, spelled_out(states, LENGTHS, positive, negative, 0.2), [states])
+    same_gradients(ours, reference(states, LENGTHS, positive, negative, 0.2), [states])
 
 
 @each("layout", [lambda batch: batch, packed])
-def test_the_context_is_the_last_state_less_the_embedding_of_the_same_pass(layout):
+def test_the_context_is_the_last_state_minus_the_embedding_of_the_same_pass(layout):
     batch = layout(padded())
     term = ContextContrast(temperature=0.3, negatives=9)
     assert term.view == LanguageModelling().view
@@ -51,11 +51,11 @@ def test_the_context_is_the_last_state_less_the_embedding_of_the_same_pass(layou
     lengths = torch.tensor([len(states) for states in last])
     positive, negative = draw_positives(lengths, 5), draw_negatives(lengths, 9)
     context = torch.cat(last) - torch.cat(first)
-    same_gradients(ours, spelled_out(context, lengths, positive, negative, 0.3), last + first)
+    same_gradients(ours, reference(context, lengths, positive, negative, 0.3), last + first)
 
 
 def test_positives_are_neighbours_in_the_text():
-    """One or two away, evenly; beyond the edge any other token of the text, never the token itself."""
+    """One or two away, uniformly; outside of the text, any other token of it, never the token itself."""
     torch.manual_seed(0)
     counts = torch.zeros(13, 13)
     for _ in range(4000):
@@ -66,7 +66,7 @@ def test_positives_are_neighbours_in_the_text():
     assert counts[~same].max() == 0
     assert counts.diagonal()[[0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12]].max() == 0
     assert counts[4, 4] == 1, "the only token of a text gets itself, and is left out of the mean"
-    # In the text of six, its third token has all four neighbours; its first has two, and half its draws go anywhere.
+    # In a text of six, the third token has four neighbours. The first has two, so half of its draws are replaced.
     torch.testing.assert_close(counts[7, 5:11], torch.tensor([0.25, 0.25, 0, 0.25, 0.25, 0]), atol=0.03, rtol=0)
     torch.testing.assert_close(counts[5, 5:11], torch.tensor([0, 0.35, 0.35, 0.1, 0.1, 0.1]), atol=0.03, rtol=0)
 

@@ -40,7 +40,7 @@ def parts(request):
 
 
 @each("distance", ["divergence", "cosine", "squared"])
-def test_is_the_equation_in_value_and_gradient(parts, distance):
+def test_equals_the_equation_in_value_and_gradient(parts, distance):
     model, reference, token, make = parts
     engine, (batch,) = make(TokenDistillation(token, distance=distance))
     model.zero_grad()
@@ -78,7 +78,7 @@ def test_micro_batches_add_up(parts):
     torch.testing.assert_close(engine.step(whole)["loss"], engine.step(cut)["loss"])
 
 
-def test_a_reference_is_made_and_never_learns(parts):
+def test_the_reference_is_frozen(parts):
     model, _, token, _ = parts
     reference = make_reference([TokenDistillation(token)], model)
     assert reference is not None

@@ -83,7 +83,7 @@ def test_code_in_a_model_folder_is_not_run(tmp_path, monkeypatch):
     (folder / "code.py").write_text(f"open({str(flag)!r}, 'w')\nC = M = None\n")
     tiny_tokenizer().save_pretrained(folder)
     for use in (lambda: load_language_model(folder), lambda: finetune(folder, TASK, epochs=1, progress=False)):
-        with pytest.raises(UserError, match=f"Python code of its own, which is not run\\. Set {TRUST}=1") as caught:
+        with pytest.raises(UserError, match=f"its own Python code, which is not run\\. Set {TRUST}=1") as caught:
             use()
         assert "\n" not in str(caught.value)
     assert not flag.exists()

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from acclimate.corpus import Corpus, line_reader, tokenize, tokenizing
+from acclimate.corpus import Corpus, readers, tokenize, tokenizing
 from acclimate.errors import UserError
 from acclimate.tasks import load_task
 from acclimate.training import adapt
@@ -150,7 +150,7 @@ def test_files_that_may_not_be_opened(tmp_path, monkeypatch):
 
 def test_a_line_that_is_too_long_ends_the_file_and_memory_stays_bounded(tmp_path, monkeypatch):
     """A file of 64 MB in one line, with a limit of a quarter of a megabyte instead of 256."""
-    monkeypatch.setattr(line_reader, "MAX_LINE_BYTES", 1 << 18)
+    monkeypatch.setattr(readers, "MAX_LINE_BYTES", 1 << 18)
     path = tmp_path / "a.jsonl"
     with path.open("wb") as file:
         file.write(b'{"text": "before"}\n[')

@@ -18,12 +18,12 @@ import unicodedata
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from hashlib import blake2b
 from typing import Any
 
 import numpy as np
 import regex
 
+from acclimate.corpus.documents import hash_document
 from acclimate.errors import UserError
 from acclimate.progress import Progress
 
@@ -274,15 +274,6 @@ def summarize_contamination(found: Mapping[str, Any], places: Mapping[str, Mappi
         "texts": [{**places[group], **counts} for group, counts in found["groups"].items()],
         "examples": examples,
     }
-
-
-def hash_document(data: bytes) -> bytes:
-    """Return the digest that identifies a document, 12 bytes.
-
-    Args:
-        data: The document in UTF-8.
-    """
-    return blake2b(data, digest_size=12).digest()
 
 
 def find_contamination(

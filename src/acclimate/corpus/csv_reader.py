@@ -5,10 +5,8 @@ from __future__ import annotations
 import csv
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
-from acclimate.corpus.line_reader import DamagedFileError, read_numbered_lines
-from acclimate.errors import UserError
+from acclimate.errors import DamagedFileError, UserError
 
 # A quoted field may span many lines, and so does one whose closing quote is missing. These limits distinguish them.
 MAX_ROW_LINES = 10_000
@@ -60,9 +58,9 @@ class _ReplayableLines:
             inside a field that is still open are read again as well.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, lines: Iterator[tuple[int, bytes]]) -> None:
         self.damage: DamagedFileError | None = None
-        self._source = read_numbered_lines(path)
+        self._source = lines
         self._replayed: deque[tuple[int, str]] = deque()
         self._row: list[tuple[int, str]] = []
 
@@ -111,7 +109,7 @@ class _ReplayableLines:
         self._row.clear()
 
 
-def _parse_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str], str]]:
+def _parse_rows(source: Iterator[tuple[int, bytes]], delimiter: str) -> Iterator[tuple[int, list[str], str]]:
     """Yield the first line number, the fields and the quoting error (or an empty string) of each row.
 
     After a quoting error the row is only its first line, split at every delimiter.
@@ -120,7 +118,7 @@ def _parse_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str], st
         DamagedFileError: If the file is damaged, after all rows before the damage.
     """
     csv.field_size_limit(max(csv.field_size_limit(), MAX_FIELD_CHARACTERS))  # the default refuses texts above 128 KiB
-    lines = _ReplayableLines(path)
+    lines = _ReplayableLines(source)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     width = 0
     while True:
@@ -143,12 +141,20 @@ def _parse_rows(path: Path, delimiter: str) -> Iterator[tuple[int, list[str], st
             reader = csv.reader(lines, delimiter=delimiter, strict=True)
 
 
-def read_csv(path: Path, text_column: str, delimiter: str) -> Iterator[tuple[int, str, str]]:
+def read_csv(
+    lines: Iterator[tuple[int, bytes]], where: object, text_column: str, delimiter: str
+) -> Iterator[tuple[int, str, str]]:
     """Stream the records of a CSV or TSV file whose first row names the columns.
 
     Fields may be quoted with ``"``, also in TSV, as spreadsheets and ``csv.writer`` do. Since many TSV files do not
     use quoting, a TSV line that violates its rules is split at the tabs if that gives the right number of fields, and
     so are the lines of a multi-line field that look like rows: see :func:`split_unquoted_tsv_rows`.
+
+    Args:
+        lines: The numbered lines of the file.
+        where: Name of the file, for messages.
+        text_column: The column that holds the text.
+        delimiter: Comma or tab.
 
     Yields:
         ``(line, text, problem)`` as defined in :mod:`acclimate.corpus.readers`.
@@ -158,16 +164,16 @@ def read_csv(path: Path, text_column: str, delimiter: str) -> Iterator[tuple[int
         DamagedFileError: If the file is damaged.
     """
     width = column = -1
-    for line, fields, problem in _parse_rows(path, delimiter):
+    for line, fields, problem in _parse_rows(lines, delimiter):
         if width < 0:
             if problem:
-                raise UserError(f"The header of '{path}' cannot be read: {problem}.")
+                raise UserError(f"The header of '{where}' cannot be read: {problem}.")
             if fields:
                 names = [name.strip() for name in fields]
                 if text_column not in names:
-                    raise missing_column_error(path, text_column, names)
+                    raise missing_column_error(where, text_column, names)
                 if names.count(text_column) > 1:
-                    raise duplicate_column_error(path, text_column)
+                    raise duplicate_column_error(where, text_column)
                 width, column = len(names), names.index(text_column)
         elif problem and (delimiter != "\t" or len(fields) != width):
             yield line, "", problem

@@ -11,13 +11,21 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any, get_args
 
-from acclimate.corpus.contamination import hash_document
 from acclimate.corpus.readers import TxtLayout
 from acclimate.corpus.sources import ListSource, Source, resolve_sources
 from acclimate.errors import UserError, unknown_name_error
 
 MAX_REPORTED_PROBLEMS = 20
 _VERSION = 1  # increment when the same files give different documents
+
+
+def hash_document(data: bytes) -> bytes:
+    """Return the digest that identifies a document, 12 bytes.
+
+    Args:
+        data: The document in UTF-8.
+    """
+    return blake2b(data, digest_size=12).digest()
 
 
 @dataclass

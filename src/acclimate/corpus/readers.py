@@ -1,4 +1,4 @@
-"""Readers that turn a file of each format into a stream of records.
+"""Readers that turn a file of each format, plain or compressed, into a stream of records.
 
 A record is ``(line, text, problem)``: the line where it starts (the row in a parquet file), from 1; its text, empty
 for a blank record; and why it cannot be used, empty if it can. A bad record never ends the stream. Whatever makes the
@@ -7,24 +7,40 @@ whole file useless, such as a missing text column, raises ``UserError``.
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import Literal
+from typing import IO, Literal, cast
 
 from acclimate.corpus.csv_reader import duplicate_column_error, missing_column_error, read_csv
-from acclimate.corpus.line_reader import COMPRESSIONS, DamagedFileError, read_numbered_lines
+from acclimate.errors import DamagedFileError, UserError
 
 Record = tuple[int, str, str]
 TxtLayout = Literal["auto", "line", "block"]
 
+BOM = b"\xef\xbb\xbf"
+WIDE_ENCODING_BOMS = {
+    b"\xff\xfe\0\0": "UTF-32",
+    b"\0\0\xfe\xff": "UTF-32",
+    b"\xff\xfe": "UTF-16",
+    b"\xfe\xff": "UTF-16",
+}
+"""Byte order marks of encodings other than UTF-8."""
+
 FORMATS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet")
+COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 SUFFIXES = (
     *FORMATS,
     *(form + compression for form in FORMATS if form != ".parquet" for compression in COMPRESSIONS),
 )
 FORMATS_DESCRIPTION = f"{', '.join(FORMATS)} (all but .parquet also compressed as .gz or .zst)"
+
+DAMAGE_BYTES = 1 << 12
+"""How much of the text before the damage is lost at most, since pyarrow fails on a whole block."""
+MAX_LINE_BYTES = 1 << 28
+"""A longer line is hardly a document and would only fill the memory."""
 
 # If none of the first rows has the text column, no row is expected to: a mistyped name should not cost a pass over
 # many gigabytes.
@@ -40,6 +56,58 @@ def detect_format(path: Path) -> str | None:
     name = path.name.lower()
     suffix = next((suffix for suffix in SUFFIXES if name.endswith(suffix)), None)
     return suffix and suffix.removesuffix(".gz").removesuffix(".zst")
+
+
+def open_bytes(path: Path) -> IO[bytes]:
+    """Open a file for reading, decompressed if its name ends in ``.gz`` or ``.zst``.
+
+    Reading raises ``OSError`` if the compressed data are damaged or end too early. The readers of ``zstandard`` and
+    ``fsspec`` take a file that ends too early for a complete one, hence pyarrow's.
+
+    Raises:
+        UserError: If the file cannot be opened.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise UserError(f"Cannot read '{path}': {error.strerror or error}.") from error
+    compression = COMPRESSIONS.get(path.suffix.lower())
+    if compression is None:
+        return file
+    import pyarrow
+
+    stream = pyarrow.CompressedInputStream(file, compression)
+    return cast("IO[bytes]", io.BufferedReader(stream, buffer_size=DAMAGE_BYTES))
+
+
+def read_numbered_lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    r"""Yield each line with its number, from 1, and its line end; a byte order mark is removed.
+
+    Lines end at ``\n`` only: the other line boundaries of ``str.splitlines`` occur inside documents.
+
+    Raises:
+        UserError: If the file cannot be opened.
+        DamagedFileError: If the file is damaged, truncated or not compressed as its name says, has a line that is too
+            long, or is encoded in UTF-16 or UTF-32.
+    """
+    number = 0
+    with open_bytes(path) as file:
+        try:
+            while line := file.readline(MAX_LINE_BYTES):
+                number += 1
+                if len(line) == MAX_LINE_BYTES and not line.endswith(b"\n"):
+                    raise DamagedFileError(
+                        number, f"the line has more than {MAX_LINE_BYTES:,} bytes; the rest of the file is not read"
+                    )
+                if number == 1:
+                    line = line.removeprefix(BOM)
+                    if wide := next((name for mark, name in WIDE_ENCODING_BOMS.items() if line.startswith(mark)), ""):
+                        raise DamagedFileError(
+                            1, f"{wide}, not UTF-8; convert the file, for example with 'iconv -f {wide} -t UTF-8'"
+                        )
+                yield number, line
+        except OSError as error:
+            raise DamagedFileError(number + 1, f"the file is damaged or cut off from here on ({error})") from error
 
 
 def detect_txt_layout(path: Path) -> Literal["line", "block"]:
@@ -82,7 +150,8 @@ def read_records(path: Path, text_column: str = "text", txt: TxtLayout = "auto")
         elif form == ".parquet":
             yield from _read_parquet(path, text_column)
         else:
-            yield from read_csv(path, text_column, delimiter="," if form == ".csv" else "\t")
+            delimiter = "," if form == ".csv" else "\t"
+            yield from read_csv(read_numbered_lines(path), path, text_column, delimiter)
     except DamagedFileError as damage:
         yield damage.line, "", damage.reason
 

@@ -4,6 +4,7 @@ from acclimate.masking.base import (
     IGNORE_INDEX,
     MASK_RATE,
     Masking,
+    RandomMasking,
     Strategy,
     Vocabulary,
     file_parameters,
@@ -14,7 +15,6 @@ from acclimate.masking.base import (
     register,
     resolve,
 )
-from acclimate.masking.random import RandomMasking
 from acclimate.masking.rewriting import ExtractNGram, MaskNGram, NGramSampler, Rewriting
 from acclimate.masking.wrappers import RandomSameCount
 

@@ -1,4 +1,4 @@
-"""Interface, base class and registry of masking strategies.
+"""Interface, base class and registry of masking strategies, and the default strategy.
 
 A new strategy needs one file with ``@register``: every module of ``acclimate.masking`` is imported when the registry
 is first read, and so is every entry point of the group ``acclimate.masking`` of other packages.
@@ -165,9 +165,21 @@ class Strategy(ABC):
         return {"name": self.name, **values, **({"code": code} if code else {})}
 
 
-DEFAULT_STRATEGY = "random"
 REGISTRY: Registry[Strategy] = Registry("acclimate.masking", "masking", "masking strategies")
 register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
+
+
+@register("random", paper="Devlin et al., NAACL 2019", summary="each token independently, with the same probability")
+@dataclass(frozen=True)
+class RandomMasking(Strategy):
+    """Chooses each token independently with probability ``rate`` (Devlin et al., 2019)."""
+
+    def choose(
+        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
+    ) -> np.ndarray:
+        """Choose tokens."""
+        chosen = allowed & (rng.random(ids.shape) < self.rate)
+        return np.where(chosen, np.arange(ids.size).reshape(ids.shape), -1)
 
 
 def file_parameters() -> set[str]:
@@ -206,7 +218,7 @@ def resolve(masking: str | Strategy | None, rate: float, settings: Mapping[str, 
         if settings:
             raise UserError("Give the parameters in the masking or in masking-settings, not in both.")
         return masking
-    return get(masking or DEFAULT_STRATEGY, rate, **(settings or {}))
+    return get(masking or RandomMasking.name, rate, **(settings or {}))
 
 
 def identify(
@@ -218,4 +230,4 @@ def identify(
         UserError: As :func:`resolve`, or if a file is missing.
     """
     chosen = resolve(masking, rate, settings)
-    return None if chosen == get(DEFAULT_STRATEGY, rate) else chosen.identity()
+    return None if chosen == RandomMasking(rate) else chosen.identity()

@@ -11,7 +11,7 @@ import numpy as np
 
 from acclimate.errors import UserError
 from acclimate.masking.base import Strategy, Vocabulary, register
-from acclimate.masking.random import sample_words
+from acclimate.masking.whole_word import sample_words
 from acclimate.masking.words import Words
 
 

@@ -9,9 +9,9 @@ from typing import Any, Self
 import numpy as np
 
 from acclimate.masking.base import IGNORE_INDEX, Masking, Strategy, Vocabulary, get, register
-from acclimate.masking.random import WholeWordMasking
 from acclimate.masking.rewriting import positions_by_text
 from acclimate.masking.token_importance_store import hash_text
+from acclimate.masking.whole_word import WholeWordMasking
 
 
 @register("random-same-count", summary="as many tokens of each text as another strategy, at random: a control")

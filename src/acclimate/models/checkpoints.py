@@ -1,10 +1,8 @@
-"""Reading and writing model folders, those of models with parts that no architecture of ``transformers`` has.
+"""Load, save and fingerprint model folders, including models with modules that ``transformers`` does not know.
 
-Mostly a folder is an ordinary one. Adapters, and an original beside the model, would be left out with no more than a
-warning by a loader that does not know them. So the weights of a model with such parts have a name that such a loader
-does not look for: it stops, and the README in the folder says what is needed.
-
-What makes two model folders the same model.
+A model without such modules is saved as an ordinary folder. With adapters or an original encoder, ``from_pretrained``
+of ``transformers`` would drop them with a warning. Their weights are therefore saved under a name that it does not
+look for: it stops, and the README in the folder says how to load the model.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ from acclimate.files import hash_file, write_text
 from acclimate.models.attention import attach
 from acclimate.models.extensions import ADAPTER_SIZE_KEY, ENSEMBLE_KEY, ORIGINAL, add_adapters, average_with_original
 
-# Files of a model folder that decide what it computes. Its card, its logs and our own notes do not: they hold minutes.
+# Files that decide what a model computes. Cards, logs and acclimate's own records do not, and they contain times.
 _SUFFIXES = {".json", ".txt", ".model", ".safetensors", ".bin", ".jinja"}
 _IGNORED = {
     *("acclimate.json", "metrics.json", "importance.json", "selective.json", "fasttext.json", "run.json"),
@@ -38,42 +36,40 @@ _IGNORED = {
 
 
 def is_written_as_path(model: str) -> bool:
-    """Say whether a model is no name of the hub, which has no more than one slash, and does not begin with a dot."""
+    """Return whether a model is given as a path: hub names have at most one slash and do not start with a dot."""
     return model.startswith((".", "/", "~")) or model.count("/") > 1
 
 
 def local_folder(path: str | Path) -> Path | None:
-    """Return the folder that a model is meant to be in, or None for the name of a model on the hub.
-
-    A path that is written as one is a folder, whether it is there or not.
-    """
+    """Return the folder of a model, which may not exist if it is written as a path; None for a hub name."""
     folder = Path(path)
     return folder if folder.exists() or is_written_as_path(str(path)) else None
 
 
 def check_folder(path: str | Path) -> None:
-    """Check that a model folder is there and is one; a name of the hub is not looked at.
+    """Check that a model folder exists and is one. Hub names are not checked.
 
     Raises:
-        UserError: If it is not there, or has no ``config.json``.
+        UserError: If the folder does not exist or has no ``config.json``.
     """
     folder = local_folder(path)
     if folder is None:
         return
     if not folder.is_dir():
-        raise UserError(f"There is no model folder '{path}'. Give a Hugging Face model folder or the name of a model.")
+        raise UserError(
+            f"There is no model folder '{path}'. Give a Hugging Face model folder or the name of a model on the hub."
+        )
     if not (folder / "config.json").is_file():
-        raise UserError(f"The folder '{path}' holds no config.json, so it is no Hugging Face model.")
+        raise UserError(f"The folder '{path}' has no config.json, so it is not a Hugging Face model.")
 
 
 def model_fingerprint(path: str) -> str:
-    """Return a hash of the files of a model folder, or the name itself when it is a name of the hub.
+    """Return a hash of the files of a model folder, or the name itself for a hub name.
 
-    The weights are read whole: a model that was trained again in the same place is another model, and a folder
-    that was moved is the same one.
+    The hash covers the weights, so it changes when a model is retrained, and not when its folder moves.
 
     Raises:
-        UserError: If the path is a folder without a ``config.json``, or looks like a path and is not there.
+        UserError: If the folder does not exist or has no ``config.json``.
     """
     folder = local_folder(path)
     if folder is None:
@@ -90,16 +86,16 @@ log = logging.getLogger(__name__)
 WEIGHTS = "adapted.safetensors"
 ADAPTER_KEY, ORIGINAL_PREFIX = ".adapter.", f"{ORIGINAL}."
 IGNORED_WEIGHTS = (".pooler.", "position_ids")
-"""Parts of names of weights that an encoder does not need: other heads read them, or they are the same in all."""
+"""Parts of the names of weights that an encoder does not need: poolers, and constant buffers."""
 
 README = """# A model that needs acclimate
 
-The weights in `{weights}` are those of a {kind} with {parts}. They are no part of that architecture, so
+The weights in `{weights}` are those of a {kind} with {parts}, which that architecture does not have, so
 `from_pretrained` of transformers does not load them. Load this folder with
 
 {how}
 
-or give it to `acclimate finetune --model` as it is.
+or pass it to `acclimate finetune --model`.
 """
 LOADERS = {
     "ForMaskedLM": """    from acclimate.models import load_language_model
@@ -110,60 +106,60 @@ LOADERS = {
     auto = transformers.AutoModel{head}
     model, tokenizer, length = load_with_head(auto, "{folder}", {{}}, 128, torch.device("cpu"), "model")""",
 }
-"""How to load it, by the end of the name of its class; the last fits any end task."""
+"""How to load such a model, by the suffix of its class; the last entry fits any end task."""
 
 
 UNREADABLE = (
     *(OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError),
     *(SafetensorError, StrictDataclassError, UnpicklingError),
 )
-"""What ``transformers`` raises where a configuration, a tokenizer or weights are damaged or of another kind."""
+"""Exceptions of ``transformers`` for damaged or unsuitable configurations, tokenizers and weights."""
 
 TRUST = "ACCLIMATE_TRUST_REMOTE_CODE"
-"""Variable of the environment: 1 lets a model folder run Python code of its own while it is loaded."""
+"""Environment variable: 1 lets a model run its own Python code when it is loaded."""
 
 
 def trusts_remote_code() -> bool:
-    """Say whether the user trusts the code that comes with models; nobody is asked for it in the middle of a run."""
+    """Return whether code that comes with models may run."""
     return os.environ.get(TRUST, "") == "1"
 
 
 def load_error(error: Exception, path: str | Path) -> str:
-    """Return in a line why a model could not be loaded; what to do if it wants to run code of its own.
+    """Explain in one line why a model could not be loaded.
 
-    Where ``path`` is read as a name of the hub, it adds that there is no such folder: a path may have been meant.
+    For a hub name, the line adds that there is no such folder, in case a path was meant.
     """
-    here = "" if local_folder(path) else f" There is no folder '{path}' here, either."
+    here = "" if local_folder(path) else f" There is no folder '{path}' either."
     if "custom code" in str(error) or "trust_remote_code" in str(error):
         return (
-            f"it comes with Python code of its own, which is not run. Set {TRUST}=1 if you have read it and trust it."
+            f"it needs its own Python code, which is not run. Set {TRUST}=1 if you have read the code and trust it."
             + here
         )
     return first_line(error) + here
 
 
 def describe_extensions(config: Any) -> str:
-    """Say in words which parts a model has that its architecture has not; empty for an ordinary model."""
+    """Describe the modules of a model that its architecture does not have; empty for an ordinary model."""
     size = getattr(config, ADAPTER_SIZE_KEY, 0)
     adapters = f"bottleneck adapters of size {size} (Houlsby et al., 2019)" if size else ""
-    original = "its original beside it, for an ensemble" if getattr(config, ENSEMBLE_KEY, False) else ""
+    original = "its original encoder, for an ensemble" if getattr(config, ENSEMBLE_KEY, False) else ""
     return " and ".join(part for part in (adapters, original) if part)
 
 
 def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """Load a model with one of the auto classes of ``transformers``, with its parts beyond the architecture.
+    """Load a model with an auto class of ``transformers``, including modules beyond its architecture.
 
     Args:
-        auto: Such as ``AutoModelForMaskedLM``.
+        auto: An auto class, such as ``AutoModelForMaskedLM``.
         path: A model folder, or a name on the hub.
         config: Its configuration.
-        options: Of ``from_pretrained``.
+        options: Further arguments of ``from_pretrained``.
 
     Returns:
-        The model, and what ``transformers`` says about missing and mismatched weights.
+        The model, and the loading information of ``transformers`` (missing and mismatched weights).
 
     Raises:
-        UserError: If those parts are incomplete.
+        UserError: If weights of these modules are missing.
     """
     parts = describe_extensions(config)
     if not parts:
@@ -174,7 +170,9 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     try:
         state = load_file(Path(path) / WEIGHTS)
     except OSError as error:
-        raise UserError(f"The folder '{path}' should hold a model with {parts}, but {WEIGHTS} is missing.") from error
+        raise UserError(
+            f"The folder '{path}' should contain a model with {parts}, but {WEIGHTS} is missing."
+        ) from error
     original = {
         name.removeprefix(ORIGINAL_PREFIX): value for name, value in state.items() if name.startswith(ORIGINAL_PREFIX)
     }
@@ -182,14 +180,16 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     plain = {
         name: value for name, value in state.items() if name not in adapters and not name.startswith(ORIGINAL_PREFIX)
     }
-    kind = type(auto.from_config(config))  # the auto classes themselves want a path
+    kind = type(auto.from_config(config))  # auto classes cannot load from a state dict
     model, info = kind.from_pretrained(None, config=config, state_dict=plain, output_loading_info=True, **options)
     _keep_weight_names(model)
     if size := getattr(config, ADAPTER_SIZE_KEY, 0):
         add_adapters(model, attach(model), size)
         expected = {name for name in model.state_dict() if ADAPTER_KEY in name}
         if expected != set(adapters):
-            raise UserError(f"The adapters in '{path}' are not those of a {type(model).__name__} with size {size}.")
+            raise UserError(
+                f"The adapters in '{path}' do not fit a {type(model).__name__} with adapters of size {size}."
+            )
         model.load_state_dict(adapters, strict=False)
     if getattr(config, ENSEMBLE_KEY, False):
         _load_ensemble(model, original, path)
@@ -197,15 +197,15 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
 
 
 def _warn_of_unused_weights(model: Any, names: Iterable[str], path: str) -> None:
-    """Warn of weights of an encoder that ``transformers`` has no place for: what it makes is another model."""
+    """Warn of encoder weights that ``transformers`` ignores: the loaded model then differs from the trained one."""
     places = (f"{model.base_model_prefix}.", "embeddings.", "encoder.", "layers.", "transformer.")
     unread = sorted(
         name for name in names if name.startswith(places) and not any(part in name for part in IGNORED_WEIGHTS)
     )
     if unread:
         log.warning(
-            "%d weights of the encoder in '%s' have no place in the %s that transformers makes of it, such as %s: it "
-            "reads text as another model than the one that was trained.",
+            "%d encoder weights in '%s' are ignored, because %s of transformers does not have them, such as %s: the "
+            "loaded model differs from the one that was trained.",
             len(unread),
             path,
             type(model).__name__,
@@ -214,34 +214,34 @@ def _warn_of_unused_weights(model: Any, names: Iterable[str], path: str) -> None
 
 
 def _keep_weight_names(model: Any) -> Any:
-    """Let a model be saved under the names that its weights have in memory.
+    """Make ``save_pretrained`` use the names that weights have in memory.
 
-    ``transformers`` renames weights of old files when it reads them (``LayerNorm.gamma`` of bert-base-uncased), and
-    renames them back in all that it saves. What reads such a file with ``load_state_dict``, as the ``Trainer`` does
-    with its checkpoints, leaves those weights as they were, with a warning.
+    ``transformers`` renames weights of old files when it loads them (``LayerNorm.gamma`` of bert-base-uncased), and
+    renames them back when it saves. ``load_state_dict``, which the ``Trainer`` uses for checkpoints, would then skip
+    those weights with a warning.
     """
     model._weight_conversions = None
     return model
 
 
 def _load_ensemble(model: Any, original: dict[str, Any], path: str | Path) -> None:
-    """Make an ensemble of a model that is not a language model; as one, it is its adapted half."""
+    """Turn an end-task model into an ensemble. A language model stays its adapted encoder alone."""
     if model.get_output_embeddings() is not None:
         setattr(model.config, ENSEMBLE_KEY, False)
         return
     try:
         average_with_original(model, original)
     except (ValueError, RuntimeError) as error:
-        raise UserError(f"The original beside the model in '{path}' cannot be loaded: {first_line(error)}") from error
+        raise UserError(f"The original encoder in '{path}' cannot be loaded: {first_line(error)}") from error
 
 
 def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | None = None) -> None:
-    """Write a model into a folder that exists; see the head of this module for those with parts of ours.
+    """Save a model into an existing folder.
 
     Args:
         model: The model.
-        folder: Where to write.
-        name: How the folder is going to be called, for its README.
+        folder: The folder.
+        name: Final name of the folder, for its README.
     """
     folder = Path(folder)
     parts = describe_extensions(model.config)
@@ -254,12 +254,12 @@ def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | No
 
 
 def instructions(kind: str, parts: str, folder: str) -> str:
-    """Say what a model needs that has parts beyond its architecture.
+    """Return loading instructions for a model with modules beyond its architecture.
 
     Args:
-        kind: Name of the class of ``transformers``.
-        parts: What :func:`parts_beyond` says.
-        folder: Where the model is.
+        kind: Name of its class.
+        parts: The result of :func:`describe_extensions`.
+        folder: Folder of the model.
     """
     how = next(text for end, text in LOADERS.items() if kind.endswith(end))
     head = kind[kind.index("For") :] if "For" in kind else ""
@@ -268,7 +268,7 @@ def instructions(kind: str, parts: str, folder: str) -> str:
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Keep transformers from listing the new weights and drawing bars: what is new is known and documented."""
+    """Return a context in which transformers shows neither progress bars nor its list of new weights."""
     level, bar = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
     their_logging.set_verbosity_error()
     their_logging.disable_progress_bar()

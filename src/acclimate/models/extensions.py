@@ -1,6 +1,7 @@
-"""Bottleneck adapters (Houlsby et al., ICML 2019): two in each layer, before the residual and the normalisation.
+"""Modules that an architecture of ``transformers`` does not have: bottleneck adapters, and the original encoder.
 
-A model that keeps its original beside it, and reads a text with the mean of both (Ke et al., 2022: Ensemble).
+Adapters are those of Houlsby et al. (ICML 2019). A model with its original encoder is the ensemble of Ke et al.
+(2022).
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from acclimate.models.attention import HeadLayer
 from acclimate.models.gates import gate_units
 
 ADAPTER_SIZE_KEY = "acclimate_adapter_size"
-"""Entry of the configuration of a model with adapters: the width of their bottleneck."""
+"""Configuration entry of a model with adapters: the width of their bottleneck."""
 
 
 class Bottleneck(nn.Module):
-    """h + W_up gelu(W_down h + b_down) + b_up, near the identity at the start."""
+    """h + W_up gelu(W_down h + b_down) + b_up, initialised near the identity."""
 
     def __init__(self, width: int, size: int) -> None:
-        """Make an adapter for vectors of ``width``, with a bottleneck of ``size``."""
+        """Make an adapter for vectors of ``width`` with a bottleneck of ``size``."""
         super().__init__()
         self.down, self.up = nn.Linear(width, size), nn.Linear(size, width)
         for layer in (self.down, self.up):
@@ -38,32 +39,31 @@ class Bottleneck(nn.Module):
 
 
 def adapter_size(model: PreTrainedModel) -> int:
-    """Return the bottleneck of the adapters in a model; 0 if it has none."""
+    """Return the bottleneck width of the adapters in a model; 0 if it has none."""
     return int(getattr(model.config, ADAPTER_SIZE_KEY, 0) or 0)
 
 
 def add_adapters(model: PreTrainedModel, layers: Sequence[HeadLayer], size: int, seed: int = 0) -> list[nn.Parameter]:
-    """Put an adapter behind the output projection of each attention and of each feed-forward.
+    """Add an adapter after the output projection of each attention and of each feed-forward.
 
-    In front of dropout, residual and normalisation: the place of Houlsby et al. but for dropout, which they have
-    before the adapter.
+    Each comes before dropout, residual and normalisation. Houlsby et al. apply dropout before the adapter.
 
     Args:
-        model: A model that went through :func:`acclimate.models.attach`.
-        layers: What ``attach`` returned.
+        model: A model that :func:`acclimate.models.attach` has prepared.
+        layers: The result of ``attach``.
         size: Width of the bottleneck.
-        seed: Of the first weights.
+        seed: Random seed of the initial weights.
 
     Returns:
         The parameters of the adapters.
 
     Raises:
-        UserError: If the feed-forward of the model cannot be found, or the model has adapters already.
+        UserError: If the feed-forward of the model cannot be found, or the model already has adapters.
     """
     if adapter_size(model) and any(hasattr(layer.output, "adapter") for layer in layers):
         raise UserError(
-            "The model has adapters already. Go on with another method, under which everything in it learns, or start "
-            "from the model without them."
+            "The model already has adapters. Use another method, which trains all of its weights, or start from the "
+            "model without adapters."
         )
     feed_forward: list[Any] = gate_units(model, layers, ["O"])["O"]
     linears = [layer.output for layer in layers] + [units.linear for units in feed_forward]
@@ -84,13 +84,13 @@ def _apply_adapter(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
 
 
 ENSEMBLE_KEY = "acclimate_ensemble"
-"""Entry of the configuration of a model that has its original beside it."""
+"""Configuration entry of a model that contains its original encoder."""
 ORIGINAL = "original"
-"""Name of the submodule that holds it, and so the prefix of its weights."""
+"""Name of the submodule with the original encoder, and prefix of its weights."""
 
 
 def keep_original(model: PreTrainedModel) -> nn.Module:
-    """Put a frozen copy of the encoder, as it is now, beside a model; its forward does not read it.
+    """Add a frozen copy of the current encoder to a model, as a submodule that its forward pass does not use.
 
     Returns:
         The copy.
@@ -99,7 +99,7 @@ def keep_original(model: PreTrainedModel) -> nn.Module:
         UserError: If the model has adapters.
     """
     if adapter_size(model):
-        raise UserError("An ensemble of models with adapters cannot be saved; start from a model without them.")
+        raise UserError("An ensemble of models with adapters cannot be saved; start from a model without adapters.")
     original = copy.deepcopy(model.base_model)
     original.requires_grad_(False)
     model.add_module(ORIGINAL, original)
@@ -108,18 +108,18 @@ def keep_original(model: PreTrainedModel) -> nn.Module:
 
 
 def average_with_original(model: PreTrainedModel, state: dict[str, torch.Tensor]) -> None:
-    """Let the encoder of a model give the mean of its last hidden states and those of its original; both learn.
+    """Let the encoder of a model return the mean of its last hidden states and those of its original; both train.
 
     Args:
         model: A model whose head reads the last hidden states of ``base_model``, or its pooler.
-        state: Weights of the original, named without prefix.
+        state: Weights of the original, named without the prefix.
 
     Raises:
         ValueError: If weights are missing.
     """
     original: Any = keep_original(model)
     if getattr(original, "pooler", None) is not None:
-        original.pooler = None  # the one pooler reads the mean
+        original.pooler = None  # the pooler of the model reads the mean
     missing = original.load_state_dict(state, strict=False).missing_keys
     if missing:
         raise ValueError(f"weights of the original are missing, such as {missing[0]}")
@@ -135,7 +135,7 @@ class _Average:
         other = self.original(*inputs, **options)
         output.last_hidden_state = (output.last_hidden_state + other.last_hidden_state) / 2
         pooler: Any = getattr(module, "pooler", None)
-        if isinstance(pooler, nn.Linear):  # of ALBERT: what it does with it stands in the model
+        if isinstance(pooler, nn.Linear):  # ALBERT applies it and its activation in the model
             first = pooler(output.last_hidden_state[:, 0])
             output.pooler_output = module.pooler_activation(first)  # type: ignore[operator]
         elif pooler is not None:

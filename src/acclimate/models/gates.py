@@ -1,4 +1,4 @@
-"""Units beside the attention heads that can be gated and protected: feed-forward and embedding (DGA, Table 3)."""
+"""Gates on units besides attention heads: feed-forward units and embedding features (DGA, Table 3)."""
 
 from __future__ import annotations
 
@@ -34,37 +34,37 @@ GATES_ATTRIBUTE, UNITS_ATTRIBUTE = "acclimate_gates", "acclimate_units"
 
 
 def parse_parts(parts: Any) -> Any:
-    """Read ``"H,I"`` as letters; what is not text comes back as it is."""
+    """Return the letters of ``"H,I"`` as a tuple; other values unchanged."""
     return tuple(letter.strip() for letter in parts.split(",")) if isinstance(parts, str) else parts
 
 
 class UnitGroup(Protocol):
-    """Some units of one layer."""
+    """The units of one layer."""
 
     @property
     def units(self) -> int:
-        """How many there are."""
+        """Number of units."""
 
     def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Spread one value a unit over the weights that the unit owns.
+        """Spread one value per unit over the weights of that unit.
 
         Args:
             values: (units,).
 
         Returns:
-            Parameters, each with values that broadcast over it; zero where a weight belongs to no unit.
+            Parameters, each with values that broadcast over it; zero for weights that belong to no unit.
         """
 
 
 @dataclass(frozen=True)
 class LinearUnits:
-    """The units of one linear layer: each owns its rows and its biases, twice where the layer is a fused gated one."""
+    """The output units of one linear layer: each has its row and its bias, two of both in a fused gated layer."""
 
     linear: nn.Linear
     units: int
 
     def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """See :class:`Gated`."""
+        """See :meth:`UnitGroup.owned`."""
         rows = values.repeat(self.linear.out_features // self.units)
         weight = [(self.linear.weight, rows[:, None])]
         return weight if self.linear.bias is None else [*weight, (self.linear.bias, rows)]
@@ -72,9 +72,9 @@ class LinearUnits:
 
 @dataclass(frozen=True)
 class EmbeddingUnits:
-    """The features of the embedding: each owns a column of every table and its place in the normalisation.
+    """The features of the embedding: each has a column of every table and its entries of the normalisation.
 
-    The word table is usually tied to the decoder, which is then protected with it.
+    The word embeddings are usually tied to the decoder, which is then protected with them.
     """
 
     tables: tuple[nn.Embedding, ...]
@@ -82,57 +82,57 @@ class EmbeddingUnits:
     units: int
 
     def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """See :class:`Gated`."""
+        """See :meth:`UnitGroup.owned`."""
         columns = [(table.weight, values[None, :]) for table in self.tables]
         scales = [(value, values) for value in (self.norm.weight, self.norm.bias) if value is not None]
         return [*columns, *scales]
 
 
 class _Gate:
-    """A hook that multiplies what a linear layer gives by the gates on the board, if there are any."""
+    """A forward hook that multiplies the output of a linear layer by the current gates of its part, if any."""
 
-    def __init__(self, board: dict[str, Tensor], part: str, index: int, units: int) -> None:
-        self.board, self.part, self.index, self.units = board, part, index, units
+    def __init__(self, gates_by_part: dict[str, Tensor], part: str, index: int, units: int) -> None:
+        self.gates_by_part, self.part, self.index, self.units = gates_by_part, part, index, units
 
     def _apply(self, values: Tensor) -> Tensor:
-        gates = self.board[self.part][self.index][:, None, :].to(values.dtype)
+        gates = self.gates_by_part[self.part][self.index][:, None, :].to(values.dtype)
         if values.shape[-1] == self.units:
             return values * gates
-        # A gated linear unit computes its two halves in one layer; the first goes through the activation.
+        # A gated linear unit computes both halves in one layer; the activation is applied to the first.
         first, second = values.split([self.units, values.shape[-1] - self.units], dim=-1)
         return torch.cat([first * gates, second], dim=-1)
 
     def __call__(self, module: nn.Module, inputs: Any, output: Tensor) -> Tensor | None:
-        return self._apply(output) if self.part in self.board else None
+        return self._apply(output) if self.part in self.gates_by_part else None
 
 
 class _GateBefore(_Gate):
-    """The same for what a layer takes in."""
+    """A forward pre-hook that does the same with the input of a layer."""
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any = None) -> Any:
-        return (self._apply(inputs[0]), *inputs[1:]) if self.part in self.board else None
+        return (self._apply(inputs[0]), *inputs[1:]) if self.part in self.gates_by_part else None
 
 
 def gate_units(
     model: PreTrainedModel, layers: Sequence[HeadLayer], parts: Iterable[str]
 ) -> dict[str, list[UnitGroup]]:
-    """Find the units of some parts of a model and make them ready for gates.
+    """Find the units of some parts of a model and register the hooks that gate them.
 
-    A gate multiplies a head's context vector (H), an intermediate unit before its activation (I), an output unit of
-    the feed-forward before dropout (O), or a feature of the summed embeddings before normalisation (E).
+    A gate multiplies the context vector of a head (H), an intermediate unit before its activation (I), an output unit
+    of the feed-forward before dropout (O), or a feature of the summed embeddings before normalisation (E).
 
     Args:
-        model: A model that went through :func:`acclimate.models.attach`.
-        layers: What ``attach`` returned.
+        model: A model that :func:`acclimate.models.attach` has prepared.
+        layers: The result of ``attach``.
         parts: Letters of :data:`PARTS`.
 
     Raises:
-        UserError: If a part has no such name or cannot be found in this model.
+        UserError: If there is no such part, or it cannot be found in this model.
     """
     if not hasattr(model, GATES_ATTRIBUTE):
         setattr(model, GATES_ATTRIBUTE, {})
         setattr(model, UNITS_ATTRIBUTE, {})
-    board, known = getattr(model, GATES_ATTRIBUTE), getattr(model, UNITS_ATTRIBUTE)
+    gates_by_part, known = getattr(model, GATES_ATTRIBUTE), getattr(model, UNITS_ATTRIBUTE)
     for part in parts:
         if part not in PARTS:
             raise unknown_name_error("part", part, PARTS)
@@ -140,32 +140,32 @@ def gate_units(
             known[part] = list(layers)
         elif part == "E" and part not in known:
             units = _embedding(model)
-            units.norm.register_forward_pre_hook(_GateBefore(board, part, 0, units.units))
+            units.norm.register_forward_pre_hook(_GateBefore(gates_by_part, part, 0, units.units))
             known[part] = [units]
         elif part not in known:
             known[part] = [_feed_forward(model, layer, part) for layer in layers]
             for index, found in enumerate(known[part]):
-                found.linear.register_forward_hook(_Gate(board, part, index, found.units))
+                found.linear.register_forward_hook(_Gate(gates_by_part, part, index, found.units))
     return {part: known[part] for part in parts}
 
 
 def use_gates(model: PreTrainedModel, gates: Mapping[str, Tensor]) -> AbstractContextManager[None]:
-    """Return a context in which forwards of ``model`` run with gates (layers, rows, units) on parts other than H."""
+    """Return a context in which ``model`` runs with gates (layers, rows, units) on parts other than H."""
     return _use_gates(model, gates) if gates else nullcontext()
 
 
 @contextmanager
 def _use_gates(model: PreTrainedModel, gates: Mapping[str, Tensor]) -> Any:
-    board = getattr(model, GATES_ATTRIBUTE)
-    board.update(gates)
+    gates_by_part = getattr(model, GATES_ATTRIBUTE)
+    gates_by_part.update(gates)
     try:
         yield
     finally:
-        board.clear()
+        gates_by_part.clear()
 
 
 def _feed_forward(model: PreTrainedModel, layer: HeadLayer, part: str) -> LinearUnits:
-    """Find the feed-forward next to an attention: in the nearest module that holds both."""
+    """Find the feed-forward of an attention layer: in the nearest module that contains both."""
     name = layer.name
     while name:
         name = name.rpartition(".")[0]
@@ -175,7 +175,7 @@ def _feed_forward(model: PreTrainedModel, layer: HeadLayer, part: str) -> Linear
             if inner is not None and outer is not None and inner.out_features % outer.in_features == 0:
                 found = inner if part == "I" else outer
                 return LinearUnits(found, outer.in_features if part == "I" else outer.out_features)
-    raise UserError(f"The feed-forward of {type(model).__name__} cannot be found; use the parts H and E only.")
+    raise UserError(f"The feed-forward of {type(model).__name__} cannot be found; use only the parts H and E.")
 
 
 def _linear(model: nn.Module, name: str) -> nn.Linear | None:
@@ -191,5 +191,5 @@ def _embedding(model: PreTrainedModel) -> EmbeddingUnits:
     norm = next((found for name in EMBEDDING_NORM if (found := getattr(embeddings, name, None)) is not None), None)
     tables = tuple(module for module in embeddings.modules() if isinstance(module, nn.Embedding))
     if not isinstance(norm, nn.LayerNorm) or not tables:
-        raise UserError(f"The embedding of {type(model).__name__} cannot be gated; use the parts H, I and O only.")
+        raise UserError(f"The embedding of {type(model).__name__} cannot be gated; use only the parts H, I and O.")
     return EmbeddingUnits(tables, norm, tables[0].embedding_dim)

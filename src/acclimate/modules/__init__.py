@@ -1,4 +1,4 @@
-"""Changes to the network that fold away on export: learned vectors that are read as tokens."""
+"""Additions to a network during training: learned vectors that are read as tokens, and projections."""
 
 from acclimate.modules.virtual_tokens import add_virtual_tokens, virtual_ids
 

@@ -1,4 +1,4 @@
-"""What brings the representations of two models of different width together while one learns from the other."""
+"""Projections between the representations of a teacher and a student of different width."""
 
 from __future__ import annotations
 
@@ -11,43 +11,42 @@ from acclimate.errors import UserError, unknown_name_error
 
 ConnectorKind = Literal["auto", "none", "teacher", "student"]
 TEACHER_BIAS = 0.01
-"""Of the projection of the teacher, as in the released code of DoKTra."""
+"""Bias of the teacher's projection, as in the released code of DoKTra."""
 
 
 def check_connector(kind: str) -> None:
-    """Raise UserError for a kind of connector that is not known."""
+    """Raise UserError for an unknown kind of connector."""
     if kind not in get_args(ConnectorKind):
         raise unknown_name_error("connector", kind, get_args(ConnectorKind))
 
 
 class Connectors(nn.Module):
-    """A projection of one of the two models; the other is read as it is. It is used in training only.
+    """A projection of one of the two models, used only in training.
 
     Attributes:
-        kind: What ``"auto"`` became: ``"none"``, ``"teacher"`` or ``"student"``.
-        teacher: Applied to the teacher's representations (examples, width of the teacher).
-        student: Applied to those of the student (examples, width of the student).
-        units: Width of what is compared.
+        kind: ``"none"``, ``"teacher"`` or ``"student"``; ``"auto"`` is resolved to one of these.
+        teacher: Applied to the representations of the teacher (examples, teacher width).
+        student: Applied to those of the student (examples, student width).
+        units: Width of the compared representations.
     """
 
     def __init__(self, kind: ConnectorKind, teacher_width: int, student_width: int, seed: int) -> None:
-        """Draw the projection; torch's global generator is left alone.
+        """Initialise the projection without torch's global generator.
 
         Args:
-            kind: ``"teacher"``: a frozen random projection of the teacher to the student's width, Xavier-uniform, as
-                in the released code of DoKTra: what is distilled are the signs of random combinations of its units,
-                and every unit of the student learns. ``"student"``: a learned projection of the student to the
-                teacher's width, as in the paper on activation boundaries (Heo et al., 2019), without its batch
-                normalisation, for the last layer of an encoder is normalised: the signs are the teacher's own, but
-                the projection may learn what the student then does not. ``"none"``: the widths are the same.
-                ``"auto"``: none where the widths agree, else the teacher's: with these the results of the paper
-                were made.
+            kind: ``"teacher"`` is a frozen random projection (Xavier-uniform) of the teacher to the student's width,
+                as in the released code of DoKTra: signs of random combinations of its units are distilled, into every
+                unit of the student. ``"student"`` is a trained projection of the student to the teacher's width, as
+                in Heo et al. (2019), but without batch normalisation, since the last layer of an encoder is
+                normalised: the signs are those of the teacher's units, but the projection may learn what the student
+                should. ``"none"`` needs equal widths. ``"auto"`` is ``"none"`` for equal widths and ``"teacher"``
+                otherwise, as for the results of the paper.
             teacher_width: Units of the teacher.
             student_width: Units of the student.
-            seed: Of the draw.
+            seed: Random seed.
 
         Raises:
-            UserError: If the kind is not known, or is ``"none"`` and the widths differ.
+            UserError: If the kind is unknown, or is ``"none"`` and the widths differ.
         """
         super().__init__()
         check_connector(kind)
@@ -55,7 +54,7 @@ class Connectors(nn.Module):
             kind = "none" if teacher_width == student_width else "teacher"
         if kind == "none" and teacher_width != student_width:
             raise UserError(
-                f"The teacher has {teacher_width} units and the student {student_width}: the connector cannot be "
+                f"The teacher has {teacher_width} units and the student {student_width}, so the connector cannot be "
                 "'none'; use 'teacher' or 'student'."
             )
         self.kind = kind

@@ -1,7 +1,7 @@
-"""Learned vectors that every text is read with: soft prompts and distillation tokens, as entries of the vocabulary.
+"""Virtual tokens: learned vectors that are appended to every text, for soft prompts and distillation tokens.
 
-A vector that is an entry of the vocabulary needs no code of ours to be read: the tokenizer appends its token to every
-text and every pair, and the embedding table gives its vector. So a model with a learned prompt is an ordinary folder.
+They are entries of the vocabulary. The tokenizer appends them to every text and pair, and the embedding table contains
+their vectors, so a model with a learned prompt is an ordinary model folder.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTok
 from acclimate.errors import UserError
 
 VIRTUAL_TOKEN_BIAS = -1e4
-"""Bias of the language head on virtual tokens: no model should predict them."""
+"""Bias of the language-model head for virtual tokens, which should never be predicted."""
 
 _VIRTUAL_TOKEN_NAME = re.compile(r"\[VIRTUAL\d+\]")
 SPECIAL_TOKEN_ROLES = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token", "bos_token", "eos_token")
 
 
 def virtual_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the ids of the virtual tokens that the tokenizer appends to every text, in order; mostly none."""
+    """Return the ids of the virtual tokens that the tokenizer appends to every text, in order."""
     added = tokenizer.get_added_vocab()
     return sorted(index for name, index in added.items() if _VIRTUAL_TOKEN_NAME.fullmatch(name))
 
@@ -37,25 +37,25 @@ def add_virtual_tokens(
     start: Literal["vocabulary", "uniform"] = "vocabulary",
     seed: int = 0,
 ) -> PreTrainedTokenizerBase:
-    """Append ``count`` virtual tokens to every text that the tokenizer returned here encodes.
+    """Add virtual tokens to a model, and return a tokenizer that appends them to every text.
 
     Args:
         model: A masked language model; its embedding table grows.
-        tokenizer: Its tokenizer, which is left as it is.
-        count: How many tokens.
-        start: Their first vectors: those of ordinary tokens drawn without replacement (Lester et al., 2021, found
-            this better), or uniform in -0.5 to 0.5.
-        seed: Of the draw.
+        tokenizer: Its tokenizer, which is not changed.
+        count: Number of tokens.
+        start: Their initial vectors: those of ordinary tokens sampled without replacement (which Lester et al., 2021,
+            found to be better), or uniform in -0.5 to 0.5.
+        seed: Random seed.
 
     Returns:
-        A tokenizer that appends them at the end, behind the closing special token. When it truncates, it makes room
-        for them as for any special token.
+        A tokenizer that appends them after the final special token. Truncation leaves room for them, as for any
+        special token.
 
     Raises:
-        UserError: If the tokenizer is not a fast one, or has virtual tokens already.
+        UserError: If the tokenizer is not a fast one, or already has virtual tokens.
     """
     if virtual_ids(tokenizer):
-        raise UserError("The model has virtual tokens already; start from one without.")
+        raise UserError("The model already has virtual tokens; start from a model without.")
     backend = getattr(tokenizer, "backend_tokenizer", None)
     if backend is None:
         raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer; virtual tokens need one.")
@@ -68,14 +68,14 @@ def add_virtual_tokens(
         model.resize_token_embeddings(len(longer), mean_resizing=False)
         table = model.get_input_embeddings().weight  # type: ignore[assignment]
     ids = virtual_ids(longer)
-    chance = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         if start == "vocabulary":
-            drawn = torch.randperm(len(ordinary), generator=chance)[:count]
+            drawn = torch.randperm(len(ordinary), generator=generator)[:count]
             drawn = drawn.repeat(-(-count // len(drawn)))[:count]
             table[ids] = table[torch.tensor(ordinary)[drawn]]
         else:
-            table[ids] = (torch.rand(count, table.shape[1], generator=chance) - 0.5).to(table)
+            table[ids] = (torch.rand(count, table.shape[1], generator=generator) - 0.5).to(table)
         bias = getattr(model.get_output_embeddings(), "bias", None)
         if isinstance(bias, nn.Parameter):
             bias[ids] = VIRTUAL_TOKEN_BIAS
@@ -83,10 +83,9 @@ def add_virtual_tokens(
 
 
 def _make_appending_tokenizer(tokenizer: PreTrainedTokenizerBase, names: list[str]) -> PreTrainedTokenizerBase:
-    """Make a tokenizer with the same tokens and a template of its own.
+    """Make a tokenizer with the same tokens whose template appends ``names``.
 
-    Tokenizers of named classes build their template anew when they are loaded, so that ours would be lost: the
-    general class keeps it.
+    Tokenizer classes of one architecture rebuild their template when they are loaded. The general class keeps it.
     """
     template = _read_template(tokenizer)
     backend = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
@@ -113,7 +112,7 @@ def _make_appending_tokenizer(tokenizer: PreTrainedTokenizerBase, names: list[st
 
 
 def _read_template(tokenizer: PreTrainedTokenizerBase) -> tuple[list[tuple[str, int]], list[tuple[str, int]]]:
-    """Read off an encoding what the tokenizer puts around a text and a pair: names and segments."""
+    """Return the templates of a single text and of a pair, inferred from encodings: names and segment ids."""
     specials = set(tokenizer.all_special_ids)
     result = []
     for texts, letters in ((("a",), "A"), (("a", "a"), "AB")):
@@ -126,6 +125,8 @@ def _read_template(tokenizer: PreTrainedTokenizerBase) -> tuple[list[tuple[str, 
             elif not parts or not parts[-1][0].startswith("$"):
                 parts.append((f"${remaining.pop(0)}", segment))
         if remaining:
-            raise UserError(f"What {type(tokenizer).__name__} puts around a text cannot be told; use another model.")
+            raise UserError(
+                f"The special tokens that {type(tokenizer).__name__} adds cannot be inferred; use another model."
+            )
         result.append(parts)
     return result[0], result[1]

@@ -1,9 +1,4 @@
-"""Contrast of general with full knowledge (DGA, Ke et al., EMNLP 2022, Section 3.2).
-
-How alike two sets of vectors are.
-
-Contrast of texts under two dropout draws (unsupervised SimCSE, Gao et al., EMNLP 2021).
-"""
+"""Contrastive losses over texts: DGA (Ke et al., EMNLP 2022, Section 3.2) and SimCSE (Gao et al., EMNLP 2021)."""
 
 from __future__ import annotations
 
@@ -19,15 +14,15 @@ Similarity = Literal["cosine", "dot"]
 
 
 def similarities(anchors: Tensor, keys: Tensor, kind: Similarity = "cosine") -> Tensor:
-    """Compare every anchor with every key.
+    """Return the similarity of every anchor to every key.
 
-    The product is taken in float32 also under autocast: a cosine near one has steps of 0.004 in bfloat16, which a
-    temperature of 0.01 would turn into steps of 0.4 in the logits.
+    The product is computed in float32 even under autocast: near one, bfloat16 rounds a cosine to steps of 0.004, which
+    a temperature of 0.01 turns into steps of 0.4 in the logits.
 
     Args:
         anchors: (..., anchors, width).
         keys: (..., keys, width).
-        kind: The cosine, or the plain dot product.
+        kind: Cosine, or plain dot product.
 
     Returns:
         (..., anchors, keys).
@@ -41,15 +36,15 @@ def similarities(anchors: Tensor, keys: Tensor, kind: Similarity = "cosine") -> 
 
 
 def contrastive_loss(anchor: Tensor, positive: Tensor, negative: Tensor | None, temperature: float) -> Tensor:
-    """Compute Eq. 15, averaged over texts.
+    """Compute Eq. 15 of DGA, averaged over texts.
 
-    For each text the numerator is the similarity to its own positive; the denominator sums the similarities to the
-    positives of all texts and, if given, to the negatives of all texts.
+    For each text, the numerator is the similarity to its own positive. The denominator sums over the positives of all
+    texts and, if given, the negatives of all texts.
 
     Args:
         anchor: (texts, width).
         positive: (texts, width).
-        negative: (texts, width), or None for the loss without them (Eq. 1).
+        negative: (texts, width), or None for the loss without negatives (Eq. 1).
         temperature: Divides the cosine similarities.
 
     Returns:
@@ -61,12 +56,12 @@ def contrastive_loss(anchor: Tensor, positive: Tensor, negative: Tensor | None, 
 
 
 class GeneralKnowledgeContrast(BatchObjective):
-    """Full knowledge twice (two dropout draws) against general knowledge (Eq. 11 to 15).
+    """Contrast of full knowledge (under two dropout masks) with general knowledge (Eq. 11 to 15).
 
     The general knowledge of a text is its representation with the normalised importances as gates.
 
     Attributes:
-        temperature: Divides the cosine similarities; the paper takes 0.05.
+        temperature: Divides the cosine similarities; 0.05 in the paper.
     """
 
     name = "contrast"
@@ -85,12 +80,11 @@ class GeneralKnowledgeContrast(BatchObjective):
             importance: Normalised importances (layers, units) in [0, 1] of each part.
             temperature: Divides the cosine similarities.
             weight: The paper's lambda.
-            tokens: With ``"masked"`` the anchor is the view that the MLM loss reads anyway, so a text is read three
-                times in all; with ``"original"`` (as the released code) the uncorrupted text is read three times
-                beside it.
+            tokens: With ``"masked"`` the anchor shares the view of the MLM loss, so each text is read three times.
+                With ``"original"`` (as in the released code) the unmasked text is read three times in addition.
             knowledge: What general knowledge is contrasted with: ``"full"`` (no gates), or ``"domain"`` (one minus
-                the importances as gates), the ablation "domain-specific" of Table 3, whose anchor is a reading of
-                its own.
+                the importances as gates), the ablation "domain-specific" of Table 3. The latter does not share the
+                view of the MLM loss.
         """
         self.temperature, self.weight = temperature, weight
         gates = None
@@ -102,7 +96,7 @@ class GeneralKnowledgeContrast(BatchObjective):
         self.views = (self.anchor, self.positive, self.general)
 
     def represent(self, outputs: Outputs) -> Tensor:
-        """Return the pooled anchor, positive and general representation: (texts, 3, width)."""
+        """Return the pooled anchor, positive and general representations: (texts, 3, width)."""
         return torch.stack([outputs.pooled(view) for view in self.views], dim=1)
 
     def loss(self, representations: Tensor) -> Tensor:
@@ -114,7 +108,7 @@ class GeneralKnowledgeContrast(BatchObjective):
 class TextContrast(BatchObjective):
     """Mean over texts of -log( exp(cos(z_i, z_i') / t) / sum_j exp(cos(z_i, z_j') / t) ).
 
-    z and z' are the mean-pooled readings of a text under two dropout draws, j runs over all texts of the step.
+    z and z' are the mean-pooled representations of a text under two dropout masks; j runs over all texts of the step.
     """
 
     name = "simcse"
@@ -130,15 +124,15 @@ class TextContrast(BatchObjective):
         Args:
             weight: Factor of the term.
             temperature: Divides the cosines.
-            tokens: With ``"original"`` the uncorrupted text is read twice beside the reading of the MLM loss, as in
-                SimCSE and in the DGA paper. With ``"masked"`` one of the two is the MLM reading, so that two readings
-                do instead of three; but both then have their masks at the same places, which gives the pair away.
+            tokens: With ``"original"`` the unmasked text is read twice, besides the view of the MLM loss, as in SimCSE
+                and in the DGA paper. With ``"masked"`` one of the two is the view of the MLM loss, which saves one of
+                three forward passes; but both then have their masks at the same positions, which reveals the pair.
         """
         self.weight, self.temperature = weight, temperature
         self.views = (View(tokens, draw=0), View(tokens, draw=1))
 
     def represent(self, outputs: Outputs) -> Tensor:
-        """Return both pooled readings of each text: (texts, 2, width)."""
+        """Return both pooled representations of each text: (texts, 2, width)."""
         return torch.stack([outputs.pooled(view) for view in self.views], dim=1)
 
     def loss(self, representations: Tensor) -> Tensor:

@@ -1,11 +1,4 @@
-"""Distillation of the frozen original into the model in training (Hinton et al., 2015; MLM+KD of the DGA paper).
-
-Distillation through a token of its own (DeiT, Touvron et al., ICML 2021, as adapted in the DGA paper).
-
-Which units of a representation are active, in teacher and student (Heo et al., 2019; DoKTra, Choi et al., 2022).
-
-The confidence penalty (Pereyra et al., 2017), and the divergence between two classifiers.
-"""
+"""Distillation losses: from the frozen original during adaptation, and between classifiers of end tasks."""
 
 from __future__ import annotations
 
@@ -19,14 +12,14 @@ from acclimate.objectives.base import Batch, Objective, Outputs, View
 
 
 class Distillation(Objective):
-    """Mean over real tokens, special ones included, of T^2 KL(softmax(r_t / T) || softmax(h_t / T)).
+    """Mean over real tokens, including special ones, of T^2 KL(softmax(r_t / T) || softmax(h_t / T)).
 
-    h_t is the last hidden state of the model in training, before the vocabulary head, and r_t that of the frozen
-    original for the same input; the softmax goes over the features of a token. The factor T^2 keeps the size of the
-    gradient (Hinton et al., 2015); the DGA paper takes T = 1.
+    h_t is the last hidden state of the model in training, r_t that of the frozen original for the same input (MLM+KD
+    of the DGA paper). The softmax is over the features of a token. The factor T^2 keeps the size of the gradient
+    (Hinton et al., 2015); the DGA paper uses T = 1.
 
-    The released code of DGA takes the softmax over the tokens of a padded batch and leaves the dropout of the teacher
-    on. Then the loss of a text depends on its padding and is not zero for equal models; neither is offered.
+    The released code of DGA takes the softmax over the tokens of a padded batch and keeps the dropout of the teacher.
+    Then the loss of a text depends on its padding and is not zero for equal models, so neither is offered.
     """
 
     name = "kd"
@@ -43,9 +36,9 @@ class Distillation(Objective):
         Args:
             weight: Factor of the term.
             temperature: Divides the hidden states.
-            tokens: What both models read. ``"original"``: each token is the word that the original knows, which is
-                what the paper compares. ``"masked"`` shares the reading of the MLM loss and saves one in two, but
-                then masked positions compare two guesses.
+            tokens: The input of both models. ``"original"`` is the unmasked text, as in the paper. ``"masked"`` shares
+                the view of the MLM loss, which saves one of two forward passes, but compares two guesses at masked
+                positions.
             divergence: ``"forward"`` is KL(original || student), as in distillation; ``"reverse"`` is
                 KL(student || original), as in the released code.
         """
@@ -73,10 +66,10 @@ class Distillation(Objective):
 class TokenDistillation(Objective):
     """Mean over texts of D(f0(x), h), where h is the student's last hidden state at the distillation token.
 
-    f0(x) is the mean over tokens of what the frozen original makes of the clean text; it does not see the token. The
-    student reads the corrupted text, the reading of the MLM loss. No code of this baseline was released, so D is a
-    choice: the divergence of softmaxes over features, as the paper's other distillation has it, the cosine distance,
-    or the squared distance (mean over features).
+    It is DeiT (Touvron et al., ICML 2021) as adapted in the DGA paper. f0(x) is the mean over tokens of the hidden
+    states of the frozen original for the unmasked text without the token. The student reads the masked text, the view
+    of the MLM loss. The code of this baseline was not released, so D is a choice: the divergence of softmaxes over
+    features, as in the paper's other distillation, the cosine distance, or the squared distance (mean over features).
     """
 
     name = "distillation"
@@ -87,7 +80,7 @@ class TokenDistillation(Objective):
         """Set up the two views.
 
         Args:
-            token: Id of the distillation token; every text has it once.
+            token: Id of the distillation token, which occurs once in every text.
             weight: Factor of the term.
             distance: D.
         """
@@ -113,24 +106,23 @@ class TokenDistillation(Objective):
 
 
 def activation_boundary_loss(student: Tensor, active: Tensor, margin: float = 1.0, scale: float = 1e-3) -> Tensor:
-    """Return Eq. 5 of DoKTra: how far the units of the student are from the teacher's side of zero, with a margin.
+    """Return the activation boundary loss, Eq. 5 of DoKTra (Choi et al., 2022; Heo et al., 2019).
 
-    ``L(x) = || rho(t) * relu(margin - s) + (1 - rho(t)) * relu(margin + s) ||_2^2``, where rho is 1 above zero and 0
-    at or below it; the mean over examples. So a unit costs ``(margin - s)^2`` where the teacher's is active and s is
-    below the margin, ``(margin + s)^2`` where it is not and s is above minus the margin, and nothing else.
+    ``L(x) = || rho(t) * relu(margin - s) + (1 - rho(t)) * relu(margin + s) ||_2^2``, averaged over examples, where rho
+    is 1 above zero and 0 otherwise. A unit costs ``(margin - s)^2`` if the teacher's is active and s is below the
+    margin, ``(margin + s)^2`` if it is inactive and s is above minus the margin, and zero otherwise.
 
     Args:
         student: Representations (examples, units).
-        active: Which units of the teacher are above zero, as booleans (examples, units).
+        active: Whether each unit of the teacher is above zero, boolean (examples, units).
         margin: The paper's mu.
         scale: Factor of the loss. The squared norm is a sum over units, some hundreds at the start; the released code
-            of both papers multiplies it with 0.001. While this loss is the only one, the steps of Adam do not depend
-            on the factor: it decides how often the gradient is clipped, and what Adam still remembers of its size when
-            another loss follows.
+            of both papers multiplies it by 0.001. The steps of Adam do not depend on the factor while this is the only
+            loss. It matters for gradient clipping, and for Adam's moments when another loss follows.
 
     Returns:
-        A scalar. It is a mean over the examples that are there: the released code divides by the size of a full
-        batch, which gives a short last batch less weight.
+        A scalar, the mean over the given examples. The released code divides by the size of a full batch, which gives
+        a short last batch less weight.
     """
     student = student.float()
     signed = student.where(active, -student)
@@ -138,14 +130,14 @@ def activation_boundary_loss(student: Tensor, active: Tensor, margin: float = 1.
 
 
 def count_disagreements(student: Tensor, active: Tensor) -> Tensor:
-    """Return Eq. 4 of DoKTra: for each example, the number of units that are active in only one of the two models.
+    """Return Eq. 4 of DoKTra: the number of units, per example, that are active in only one of the two models.
 
     Args:
         student: Representations (examples, units).
         active: As in :func:`activation_boundary_loss`.
 
     Returns:
-        Whole numbers (examples,). It has no gradient; Eq. 5 stands in for it in training.
+        Integers (examples,). They have no gradient; training uses Eq. 5 instead.
     """
     return ((student > 0) != active).sum(-1)
 
@@ -155,7 +147,7 @@ def entropy(logits: Tensor, several: bool = False) -> Tensor:
 
     Args:
         logits: (examples, classes).
-        several: An example may have several labels: each class is a Bernoulli variable of its own, and the entropies
+        several: Whether an example may have several labels. Then each class is a Bernoulli variable, and the entropies
             of all classes are added.
 
     Returns:
@@ -169,11 +161,11 @@ def entropy(logits: Tensor, several: bool = False) -> Tensor:
 
 
 def confidence_penalty(logits: Tensor, weight: float, several: bool = False) -> Tensor:
-    """Return ``-weight * H``, what Eq. 2 of DoKTra adds to the cross-entropy; a mean over examples.
+    """Return ``-weight * H``, the term that Eq. 2 of DoKTra adds to the cross-entropy (Pereyra et al., 2017).
 
-    Where an example may have several labels, it is a mean over classes too, as the binary cross-entropy of
-    ``transformers`` is: then the balance of the two terms does not depend on the number of classes. (The released
-    code has no working path for such tasks.)
+    It is a mean over examples. Where an example may have several labels, it is also a mean over classes, as is the
+    binary cross-entropy of ``transformers``, so that the balance of the two does not depend on the number of classes.
+    (The released code does not work for such tasks.)
 
     Args:
         logits: (examples, classes).
@@ -185,18 +177,18 @@ def confidence_penalty(logits: Tensor, weight: float, several: bool = False) -> 
 
 
 def soft_target_loss(logits: Tensor, teacher: Tensor, temperature: float = 1.0, several: bool = False) -> Tensor:
-    """Return ``T^2 KL(teacher || student)`` of their softened predictions (Hinton et al., 2015); a mean over examples.
+    """Return the mean over examples of ``T^2 KL(teacher || student)`` of softened predictions (Hinton et al., 2015).
 
     The factor T^2 keeps the size of the gradient when the temperature changes.
 
     Args:
-        logits: Of the student (examples, classes).
+        logits: Logits of the student (examples, classes).
         teacher: Logits of the teacher (examples, classes).
         temperature: Divides both.
         several: As in :func:`entropy`: the divergences of all classes are added.
     """
     student, teacher = logits.float() / temperature, teacher.float() / temperature
-    if several:  # each class is a distribution of two
+    if several:  # each class is a distribution over two outcomes
         student, teacher = (nn.functional.logsigmoid(torch.stack((value, -value))) for value in (student, teacher))
     else:
         student, teacher = student.log_softmax(-1), teacher.log_softmax(-1)

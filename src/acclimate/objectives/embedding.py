@@ -1,4 +1,4 @@
-"""Drawing the embedding table towards word vectors (TAPTER, Nishida et al., Findings of EMNLP 2021)."""
+"""Regularisation of the embeddings towards word vectors (TAPTER, Nishida et al., Findings of EMNLP 2021)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from acclimate.objectives.base import Batch, Objective, Outputs
 
 
 class EmbeddingProjection(nn.Module):
-    """f(z) = LN(W z + b), from the space of the embedding to that of the word vectors; thrown away after training."""
+    """f(z) = LN(W z + b), from embeddings to word vectors; discarded after training."""
 
     def __init__(self, width: int, dimension: int) -> None:
         """Make f for embeddings of ``width`` and vectors of ``dimension``."""
@@ -27,9 +27,9 @@ class EmbeddingProjection(nn.Module):
 class EmbeddingRegulariser(Objective):
     """Mean over the tokens x in R(X) of || f(E[x]) - F[x] ||^2.
 
-    E is the static embedding table, read at the original tokens (the equation has X, not its corruption), F the word
-    vectors, R(X) the occurrences of tokens that take part. The mean goes over the whole step, not text by text: the
-    paper leaves that open, and so every occurrence weighs the same. No text is read for this term.
+    E is the static embedding table, looked up at the original tokens (the equation has X, not its masked version), F
+    are the word vectors, and R(X) the occurrences of regularised tokens. The mean is over the whole step rather than
+    per text, which the paper leaves open, so all occurrences have the same weight. The term needs no forward pass.
     """
 
     name = "embedding"
@@ -38,18 +38,18 @@ class EmbeddingRegulariser(Objective):
     def __init__(
         self, table: Tensor, projection: EmbeddingProjection, vectors: Tensor, regularised: Tensor, weight: float = 1.0
     ) -> None:
-        """Keep the parts.
+        """Set up the term.
 
         Args:
             table: E (vocabulary, width), with gradients.
             projection: f, with gradients.
             vectors: F (tokens, dimension), for the first tokens of the vocabulary at least.
-            regularised: Whether a token takes part (tokens,).
+            regularised: Whether each token is regularised (tokens,).
             weight: Factor of the term; the paper has none.
         """
         self.table, self.projection, self.weight = table, projection, weight
         self.vectors, self.regularised = vectors.to(table), regularised.to(table.device)
-        # E and f are read in float32 also where a step swaps the weights of the model for bfloat16 copies.
+        # E and f stay in float32 even when a step runs on bfloat16 copies of the weights.
         self._exact: dict[str, Tensor] = dict(projection.named_parameters())
 
     def _occurrences(self, batch: Batch) -> Tensor:
@@ -62,7 +62,7 @@ class EmbeddingRegulariser(Objective):
         return len(self._occurrences(batch))
 
     def total(self, outputs: Outputs) -> Tensor:
-        """Return the summed squared distances; each token of a micro-batch is projected once."""
+        """Return the summed squared distances; each distinct token of a micro-batch is projected once."""
         ids, counts = self._occurrences(outputs.batch).unique(return_counts=True)
         with torch.autocast(self.table.device.type, enabled=False):
             projected: Tensor = functional_call(self.projection, self._exact, (self.table[ids],))

@@ -1,4 +1,4 @@
-"""Contrast of a text without an n-gram with the n-gram (InfoWord, Kong et al., ICLR 2020)."""
+"""Contrast of a text whose n-gram is masked with the n-gram (InfoWord, Kong et al., ICLR 2020)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,16 @@ from acclimate.objectives.contrast import Similarity, similarities
 
 
 def info_nce(anchor: Tensor, other: Tensor, temperature: float, kind: Similarity = "cosine") -> Tensor:
-    """Compute InfoNCE: the mean over i of -log( exp(s(a_i, o_i) / t) / sum_j exp(s(a_i, o_j) / t) ); 0 for no pairs.
+    """Compute InfoNCE: the mean over i of -log( exp(s(a_i, o_i) / t) / sum_j exp(s(a_i, o_j) / t) ).
 
     Args:
         anchor: (pairs, width).
         other: (pairs, width).
         temperature: Divides the similarities.
         kind: The similarity s.
+
+    Returns:
+        A scalar; 0 if there are no pairs.
     """
     own = torch.arange(len(anchor), device=anchor.device)
     logits = similarities(anchor, other, kind) / temperature
@@ -27,20 +30,19 @@ def info_nce(anchor: Tensor, other: Tensor, temperature: float, kind: Similarity
 
 
 class SpanContrast(BatchObjective):
-    """InfoNCE between the global reading of each text and its own local n-gram, against the n-grams of all texts.
+    """InfoNCE between the global view of each text and its local n-gram, against the n-grams of all texts.
 
-    With ``span="ngram"``, the original recipe, the global reading is that of the clean text with one n-gram hidden,
-    and the local one that of the n-gram on its own. The n-gram is drawn apart from the corruption of the MLM loss,
-    which stays the same: one n-gram on top of it would hide more than the MLM loss is made for, and hiding whole
-    n-grams for it would make another method. So the global reading is one of its own; the local one costs little,
-    since an n-gram has a few tokens.
+    With ``span="ngram"``, the original recipe, the global view is the unmasked text with one n-gram masked, and the
+    local view is the n-gram alone. The n-gram is drawn independently of the masking of the MLM loss, which stays the
+    same: masking an n-gram in addition would hide more than the MLM loss is meant for, and masking whole n-grams for
+    it would be a different method. The local view costs little, since an n-gram has few tokens.
 
-    With ``span="masked"``, the recipe of the released code of DGA, the global reading is that of the MLM loss, and the
-    local one is the mean, at the scattered positions that the MLM loss predicts, of a reading of the clean text. The
-    local states then see the whole text, so that they are found by their text as much as by their words.
+    With ``span="masked"``, the recipe of the released code of DGA, the global view is that of the MLM loss, and the
+    local one is the mean, over the positions that the MLM loss predicts, of the hidden states of the unmasked text.
+    These states depend on the whole text, so they are identified by their text as much as by their words.
 
-    A text without an n-gram, or without a masked token, takes no part. Its mean would be empty, which is what makes
-    the released code return NaN.
+    A text without an n-gram, or without a masked token, is skipped. Its mean would be empty; the released code then
+    returns NaN.
     """
 
     name = "infoword"
@@ -59,12 +61,12 @@ class SpanContrast(BatchObjective):
         Args:
             weight: Factor of the term.
             temperature: Divides the similarities.
-            span: What is local, see above.
-            pooling: What stands for a sequence: the mean of its tokens, as in all contrasts of the DGA paper (its
-                footnote 13), or the first token, as in the original. It does not touch scattered positions.
-            similarity: The cosine, as in the released code; or the dot product of the original, for which a
-                temperature of 1 is meant.
-            ngrams: How n-grams are drawn.
+            span: The local view, see above.
+            pooling: The representation of a sequence: the mean of its tokens, as in all contrasts of the DGA paper
+                (footnote 13), or the first token, as in the original. Masked positions are always averaged.
+            similarity: The cosine, as in the released code, or the dot product of the original, which goes with a
+                temperature of 1.
+            ngrams: How n-grams are sampled.
         """
         self.weight, self.temperature, self.span = weight, temperature, span
         self.pooling, self.similarity = pooling, similarity
@@ -73,19 +75,19 @@ class SpanContrast(BatchObjective):
         self.views = (self.text, self.local)
 
     def _hidden_tokens(self, batch: Batch) -> Tensor:
-        """Return where the global reading misses a token (rows, tokens)."""
+        """Return where the global view lacks a token (rows, tokens)."""
         if self.span == "masked":
             return batch.labels >= 0
         return batch.reading(self.text.tokens).ids != batch.original
 
     def _sequence(self, outputs: Outputs, view: View) -> Tensor:
-        """Return what stands for each sequence of a view: (texts, width)."""
+        """Return the representation of each sequence of a view: (texts, width)."""
         if self.pooling == "mean":
             return outputs.pooled(view)
         return outputs.hidden(view)[mark_text_starts(outputs.batch.reading(view.tokens).text)].float()
 
     def represent(self, outputs: Outputs) -> Tensor:
-        """Return the global and the local vector of each text that takes part: (such texts, 2, width)."""
+        """Return the global and the local vector of each text that is not skipped: (such texts, 2, width)."""
         batch = outputs.batch
         hidden = self._hidden_tokens(batch)
         whole = self._sequence(outputs, self.text)
@@ -98,6 +100,6 @@ class SpanContrast(BatchObjective):
         return torch.stack([whole, local], dim=1)[takes_part]
 
     def loss(self, representations: Tensor) -> Tensor:
-        """Return the contrast over all texts that take part."""
+        """Return InfoNCE over all texts that are not skipped."""
         whole, local = representations.unbind(1)
         return info_nce(whole, local, self.temperature, self.similarity)

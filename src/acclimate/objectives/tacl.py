@@ -14,12 +14,12 @@ from acclimate.objectives.contrast import Similarity, similarities
 class TokenAwareContrast(Objective):
     """Mean over the masked tokens i of -log( exp(s(h_i, r_i) / t) / sum_j exp(s(h_i, r_j) / t) ).
 
-    h is the reading of the corrupted text by the model in training, which the MLM loss reads anyway; r is the reading
-    of the original text by the frozen original, and j runs over the real tokens of the same text. So the model has
-    to tell from the context which token stood at a masked place, in the terms of the original.
+    h are the hidden states of the model in training for the masked text, the view of the MLM loss; r are those of the
+    frozen original for the unmasked text; j runs over the real tokens of the same text. So the model has to identify
+    the masked token from its context, by the representation of the original.
 
-    The frozen original reads without dropout (the authors of TaCL forgot to switch it off and say so). The released
-    code of DGA lets the model read the clean text; the loss is then met by staying as one is, so that is not offered.
+    The frozen original has no dropout (the authors of TaCL state that they forgot to turn it off). In the released
+    code of DGA the model reads the unmasked text; an unchanged model then minimises the loss, so this is not offered.
     """
 
     name = "tacl"
@@ -36,9 +36,9 @@ class TokenAwareContrast(Objective):
         Args:
             weight: Factor of the term.
             temperature: Divides the similarities.
-            similarity: The cosine, the default of TaCL; or the dot product, for which a temperature of 1 is meant, as
-                in the released code of DGA.
-            positions: Over which tokens the mean goes: those that the MLM loss predicts, as in the equation of TaCL,
+            similarity: The cosine, the default of TaCL, or the dot product, which goes with a temperature of 1, as in
+                the released code of DGA.
+            positions: The tokens that the mean is over: those that the MLM loss predicts, as in the equation of TaCL,
                 or all others, as in the released code of DGA.
         """
         self.weight, self.temperature, self.similarity, self.positions = weight, temperature, similarity, positions
@@ -50,7 +50,7 @@ class TokenAwareContrast(Objective):
         return masked if self.positions == "masked" else (batch.text >= 0) & ~masked
 
     def count(self, batch: Batch) -> int:
-        """Return the number of tokens that the mean goes over."""
+        """Return the number of tokens that the mean is over."""
         return int(self._chosen(batch).sum())
 
     def total(self, outputs: Outputs) -> Tensor:

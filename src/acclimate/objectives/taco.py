@@ -1,4 +1,4 @@
-"""Contrast of the context of neighbouring tokens (TACO, Fu et al., ACL 2022)."""
+"""Contrast of the contexts of neighbouring tokens (TACO, Fu et al., ACL 2022)."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from acclimate.objectives.contrast import similarities
 
 
 def draw_positives(lengths: Tensor, window: int) -> Tensor:
-    """Draw for each token another one nearby: at most ``window // 2`` away, uniformly.
+    """Draw another token for each token, uniformly from those at most ``window // 2`` away.
 
-    Where that falls outside of the text, it is any other token of the text.
+    A draw outside of the text is replaced by any other token of the text.
 
     Args:
-        lengths: Tokens of each text (texts,); the tokens of all texts are numbered one text after the other.
-        window: Width of the window whose middle is the token.
+        lengths: Tokens of each text (texts,). Tokens are indexed through the concatenation of all texts.
+        window: Width of the window centred on the token.
 
     Returns:
-        Numbers of the drawn tokens (all tokens,); the only token of a text gets itself.
+        Indices of the drawn tokens (all tokens,); the token itself if its text has no other.
     """
     half = window // 2
     text, place = _token_positions(lengths)
@@ -41,7 +41,7 @@ def draw_negatives(lengths: Tensor, count: int) -> Tensor:
         count: How many tokens to draw.
 
     Returns:
-        Numbers of the drawn tokens (texts, count).
+        Indices of the drawn tokens (texts, count).
     """
     others = (lengths.sum() - lengths)[:, None]
     drawn = (torch.rand(len(lengths), count, device=lengths.device, dtype=torch.float64) * others).long()
@@ -53,7 +53,7 @@ def _text_offsets(lengths: Tensor) -> Tensor:
 
 
 def _token_positions(lengths: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the text of each token, and its place in it."""
+    """Return the text of each token, and its position in it."""
     text = torch.arange(len(lengths), device=lengths.device).repeat_interleave(lengths)
     return text, torch.arange(len(text), device=lengths.device) - _text_offsets(lengths)[text]
 
@@ -63,13 +63,13 @@ def context_contrastive_loss(
 ) -> Tensor:
     """Compute the mean over tokens t of -log( e(t, p_t) / (e(t, p_t) + sum_n e(t, n)) ), e(a, b) = exp(cos(a, b) / T).
 
-    The gradient goes through t only, as in the code of TACO. A text of one token has no positive and is left out.
+    The gradient goes through t only, as in the code of TACO. A text of one token has no positive and is skipped.
 
     Args:
-        context: (tokens, width), one text after the other.
+        context: (tokens, width), the concatenation of all texts.
         lengths: Tokens of each text (texts,).
-        positive: Number of the positive of each token (tokens,).
-        negative: Numbers of the negatives that the tokens of a text share (texts, negatives); None for none.
+        positive: Index of the positive of each token (tokens,).
+        negative: Indices of the negatives that the tokens of a text share (texts, negatives); None for none.
         temperature: T.
 
     Returns:
@@ -89,15 +89,15 @@ def context_contrastive_loss(
 
 
 class ContextContrast(BatchObjective):
-    """Draws the context of a token, g = h - e, to that of a neighbour and away from those of other texts.
+    """Pulls the context of a token, g = h - e, towards that of a neighbour and away from those of other texts.
 
-    h is the last hidden state, e what the embedding layer made of the token in the same pass; e holds what the token
-    is by itself, so g is what the context added.
+    h is the last hidden state, e the output of the embedding layer in the same forward pass. Since e represents the
+    token alone, g is what the context added.
 
-    The negatives come from the whole step, not from the micro-batch: micro-batches hold texts of like length, a long
-    text may be alone in its own, and the loss must not depend on how a step was cut. They are drawn once a text and
-    shared by its tokens. Each token then sees negatives of the same distribution as if it had drawn its own, so the
-    expected loss is the same, for one part in hundreds of the memory.
+    The negatives come from the whole step, not from the micro-batch: micro-batches contain texts of similar length, a
+    long text may have one to itself, and the loss must not depend on how a step is split. They are drawn once per text
+    and shared by its tokens. Each token sees the same distribution as with separate draws, so the expected loss is the
+    same, at less than a hundredth of the memory.
     """
 
     name = "taco"
@@ -116,24 +116,24 @@ class ContextContrast(BatchObjective):
         Args:
             weight: Factor of the term.
             temperature: Divides the cosines.
-            window: A positive is at most half of it away.
-            negatives: Tokens of other texts.
-            tokens: ``"masked"`` is the reading of the MLM loss, as in TACO, so the term costs no reading;
-                ``"original"`` reads the clean text beside it, as the released code of DGA does.
+            window: A positive is at most half of this away.
+            negatives: Number of negatives, tokens of other texts.
+            tokens: ``"masked"`` shares the view of the MLM loss, as in TACO, so the term needs no forward pass of its
+                own. ``"original"`` reads the unmasked text in addition, as the released code of DGA does.
         """
         self.weight, self.temperature, self.window, self.negatives = weight, temperature, window, negatives
         self.view = View(tokens)
         self.views = (self.view,)
 
     def represent(self, outputs: Outputs) -> Tensor:
-        """Return 1 for each real token that is the first of its text, else 0, and its context: (tokens, 1 + width)."""
+        """Return the context of each real token, after a 1 if it starts a text, else 0: (tokens, 1 + width)."""
         text = outputs.batch.text
         real = text >= 0
         context = outputs.hidden(self.view)[real].float() - outputs.embedded(self.view)[real].float()
         return torch.cat([mark_text_starts(text)[real][:, None].to(context.dtype), context], dim=1)
 
     def loss(self, representations: Tensor) -> Tensor:
-        """Draw positives and negatives among all tokens, and return their contrast."""
+        """Draw positives and negatives among all tokens and return the loss."""
         first, context = representations[:, 0], representations[:, 1:]
         lengths = torch.bincount(first.detach().long().cumsum(0) - 1)
         positive = draw_positives(lengths, self.window)

@@ -1,4 +1,4 @@
-"""Random masking of tokens or of whole words, as in BERT."""
+"""Random masking of whole words."""
 
 from __future__ import annotations
 
@@ -9,19 +9,6 @@ import numpy as np
 
 from acclimate.masking.base import Strategy, Vocabulary, register
 from acclimate.masking.words import Words
-
-
-@register("random", paper="Devlin et al., NAACL 2019", summary="each token independently, with the same probability")
-@dataclass(frozen=True)
-class RandomMasking(Strategy):
-    """Chooses each token independently with probability ``rate`` (Devlin et al., 2019)."""
-
-    def choose(
-        self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
-    ) -> np.ndarray:
-        """Choose tokens."""
-        chosen = allowed & (rng.random(ids.shape) < self.rate)
-        return np.where(chosen, np.arange(ids.size).reshape(ids.shape), -1)
 
 
 def sample_words(
