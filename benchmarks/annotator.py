@@ -30,7 +30,7 @@ from acclimate.files import write_json
 from acclimate.methods.selective import AnnotationOptions, Unit, annotate_units
 from acclimate.methods.selective.annotation import make_units
 from acclimate.methods.selective.annotator import ClassifierConfidence
-from acclimate.study.environment import environment
+from acclimate.study.summary import environment
 from acclimate.tasks import load_task
 from acclimate.tasks.classification.classifier import Classifier, load_classifier
 from acclimate.tasks.loading import is_classifier_of

@@ -2,7 +2,6 @@
 
     python benchmarks/speed.py                            # all rows, at most 90 minutes on two idle cores
     python benchmarks/speed.py --quick                    # a rough look, about 10 minutes
-    python benchmarks/speed.py --rows mlm-minilm          # rows whose name contains "mlm-minilm"
     python benchmarks/speed.py --rows cost-               # each method relative to our own MLM
     python benchmarks/speed.py --preload libtcmalloc.so.4 # another allocator, for all contenders
 
@@ -39,7 +38,7 @@ from acclimate.device import default_device, has_fast_bf16
 from acclimate.errors import UserError
 from acclimate.files import read_json, write_json
 from acclimate.methods import names
-from acclimate.study.environment import environment
+from acclimate.study.summary import environment
 from benchmarks.contenders import BLOCK, Job
 from benchmarks.inputs import SHAPES, write_inputs
 
@@ -49,8 +48,7 @@ BEGIN, END = "<!-- measured:begin -->", "<!-- measured:end -->"
 TOLERANCE = 0.15
 """How far the rounds may be from the search."""
 MICRO_SIZES = (4, 8, 16, 32, 64, 128, 256)
-MEAN_LENGTH = 74
-"""Mean tokens per text; see ``draw_lengths``."""
+MEAN_LENGTH = 74  # tokens per text; see draw_lengths
 TITLES = {"minilm": "MiniLM shape", "base": "RoBERTa-base shape"}
 
 
@@ -106,11 +104,10 @@ class Settings:
     texts: int
     threads: int
     preload: str | None
-    seed: int
 
 
 class ContenderFailed(RuntimeError):
-    """A process ended with an error; the message is the end of its output."""
+    """A process failed; the message is the end of its output."""
 
 
 class Bench:
@@ -197,7 +194,7 @@ class Bench:
         folder = self.folder / used
         if not folder.is_dir():
             folder.mkdir(parents=True)
-            write_inputs(folder, used, settings.texts, settings.seed)
+            write_inputs(folder, used, settings.texts, seed=0)
         batch = settings.batch or SHAPES[used].batch
         if name == "trainer-blocks":
             batch = 4 * math.ceil(batch * MEAN_LENGTH / BLOCK / 4)
@@ -209,7 +206,6 @@ class Bench:
             threads=settings.threads,
             seconds=settings.seconds,
             steps=settings.steps,
-            seed=settings.seed,
         )
 
     def _measure_rounds(self, jobs: dict[str, Job], shape: str, precision: str, deadline: float) -> None:
@@ -219,8 +215,8 @@ class Bench:
             if number >= 2 and begin + longest > deadline:
                 say(f"  stopped after {number} rounds: the time is used up")
                 return
-            order = list(jobs)[number % max(1, len(jobs)) :] + list(jobs)[: number % max(1, len(jobs))]
-            for name in order:
+            start = number % max(1, len(jobs))
+            for name in [*list(jobs)[start:], *list(jobs)[:start]]:
                 key = f"{shape}/{precision}/{name}"
                 try:
                     measured = self._measure(jobs[name])
@@ -300,7 +296,7 @@ HEAD = ["work", "compared with", "precision", "speed", "range", "ours, tokens/s"
 def text_table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the rows as a table with aligned columns."""
     lines = [HEAD, *map(_cells, rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(HEAD))]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) for line in lines)
 
 
@@ -359,7 +355,6 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
     add("--threads", type=int, help="threads per contender (default: as torch chooses)")
     add("--preload", metavar="FILE", help="shared library of an allocator, preloaded into every contender")
     add("--shape", choices=sorted(SHAPES), help="use this shape in all rows (tests use tiny)")
-    add("--seed", type=int, default=0, help="random seed of weights, texts and masks (default 0)")
     add("--json", type=Path, help="output file (default benchmarks/results/DATE-speed.json)")
     add("--from-json", type=Path, nargs="+", help="measure nothing; read these results")
     add("--update-docs", action="store_true", help="write the table into docs/dev/performance.md")
@@ -398,7 +393,6 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
         texts=512 if quick else 4_096,
         threads=options.threads or torch.get_num_threads(),
         preload=options.preload,
-        seed=options.seed,
     )
     device = default_device()
     load = round(os.getloadavg()[0], 1)

@@ -1,4 +1,4 @@
-"""Trainings that are killed at a step, and the steps that a training makes."""
+"""Killing a training at a step, and recording the steps that a training takes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from acclimate.training.trainer import StepTrainer
 
 @contextmanager
 def killed(at: int | Callable[[TrainerState], bool]) -> Iterator[None]:
-    """Kill the training in its body before a step is made, and expect that; ``at`` is its number, or tells it."""
+    """Kill the training in the body before a step, and expect that; ``at`` is the step's number or a predicate."""
     is_it = at if callable(at) else lambda state: state.global_step == at
 
     def kill(state: TrainerState) -> None:
@@ -27,7 +27,7 @@ def killed(at: int | Callable[[TrainerState], bool]) -> Iterator[None]:
 
 @contextmanager
 def counted() -> Iterator[list[int]]:
-    """Collect the numbers of the steps that the training in its body makes."""
+    """Collect the numbers of the steps that the training in the body takes."""
     steps: list[int] = []
     with _before_steps(lambda state: steps.append(state.global_step)):
         yield steps

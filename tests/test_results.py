@@ -17,7 +17,7 @@ from tests.study.fakes import World, files, study
 @pytest.fixture
 def stored(tmp_path, monkeypatch):
     monkeypatch.setattr("acclimate.report.write_report", lambda results, path: path)
-    compare(study(files(tmp_path / "data")), tmp_path / "out", progress=False, parts=World().parts())
+    compare(study(files(tmp_path / "data")), tmp_path / "out", progress=False, backend=World().backend())
     return tmp_path / "out" / "results.json"
 
 

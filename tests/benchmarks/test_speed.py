@@ -168,7 +168,7 @@ def fake_bench(monkeypatch, rate):
         return {"tokens_per_second": rate(job), "steps": 1, "peak_bytes": 1, "allocator": "glibc 2.36"}
 
     monkeypatch.setattr(speed.Bench, "_measure", measure)
-    monkeypatch.setattr(speed, "write_inputs", lambda *_: None)
+    monkeypatch.setattr(speed, "write_inputs", lambda *_, **__: None)
     monkeypatch.setattr(speed, "has_fast_bf16", lambda _: True)
     return measured
 
@@ -234,7 +234,7 @@ def test_no_round_begins_after_the_time_limit(tmp_path, monkeypatch):
 
 
 def test_a_process_prints_what_it_measured(folder, monkeypatch):
-    bench = speed.Bench(speed.Settings(True, 1, 0.0, 1, 1.0, 4, "tiny", 40, 1, None, 0), folder)
+    bench = speed.Bench(speed.Settings(True, 1, 0.0, 1, 1.0, 4, "tiny", 40, 1, None), folder)
     job = Job("trainer-by-length", str(folder), batch=4, micro=2, threads=1, seconds=0.0, steps=1)
     measured = bench._measure(job)
     assert measured["tokens_per_second"] > 0 and measured["steps"] == 1

@@ -12,8 +12,9 @@ from acclimate.demo import comparison
 from acclimate.demo.comparison import demo, find_bundled_model, make_study, scale_tokens
 from acclimate.demo.data import DemoData
 from acclimate.errors import UserError
-from acclimate.study import Parts, StudyConfig
-from acclimate.study.plan import make_plan
+from acclimate.study import Backend, StudyConfig
+from acclimate.study.compare import prepare
+from acclimate.study.graph import read_study
 
 ABOUT = {
     "key": "k",
@@ -85,11 +86,11 @@ def test_documents_that_contain_a_test_text_are_removed(data, tmp_path, monkeypa
     model.mkdir()
     (model / "config.json").write_text("{}")
     config = StudyConfig.of(make_study(model, "mini", data, seeds=1))
-    plan = make_plan(config, Parts(has_head=lambda path, max_length: True))
-    (corpus,) = plan.corpora.values()
+    inputs, contamination = prepare(read_study(config, Backend(has_head=lambda path, max_length: True)))
+    (corpus,) = inputs.corpora.values()
     assert sorted(corpus) == texts
-    (found,) = plan.leakage.values()
-    assert found["removed"] and found["flagged"] == 2
+    (found,) = contamination.corpora
+    assert found.removed and found.flagged == 2
 
 
 def test_minutes_scale_the_token_budgets(data):

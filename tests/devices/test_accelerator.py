@@ -1,4 +1,4 @@
-"""What trains, reads and measures, on an emulated accelerator: no tensor is left in the wrong place."""
+"""Training, inference and evaluation on an emulated accelerator: every tensor is on the right device."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def adapts(model, method, out, precision):
 
 @pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains])
 def test_methods_adapt(tiny_bert, tmp_path, method):
-    """In bf16, as an accelerator that has it does: there dtypes can be wrong as well as devices."""
+    """In bf16, as an accelerator chooses, which can also reveal wrong dtypes."""
     with emulated(bf16=True) as accelerator:
         adapts(tiny_bert, method, tmp_path / "out", "bf16")
         assert accelerator.used, "all was computed elsewhere"
@@ -55,7 +55,7 @@ def test_methods_adapt_in_fp32(tiny_bert, tmp_path, method):
         assert accelerator.used, "all was computed elsewhere"
 
 
-def test_without_chance_the_weights_are_those_of_the_cpu(tmp_path):
+def test_without_randomness_the_weights_equal_those_of_the_cpu(tmp_path):
     model = save_tiny("bert", tmp_path / "model", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     run(model, "mlm", tmp_path / "here")
     with emulated():
@@ -64,7 +64,7 @@ def test_without_chance_the_weights_are_those_of_the_cpu(tmp_path):
     assert all(torch.allclose(here[name], there[name], atol=1e-5) for name in here)
 
 
-def test_a_killed_run_goes_on(tiny_bert, tmp_path):
+def test_a_killed_run_resumes(tiny_bert, tmp_path):
     with emulated():
         run(tiny_bert, "dga", tmp_path / "whole", steps=5)
         with killed(3):
@@ -94,7 +94,7 @@ def test_measures(accelerator, tiny_bert, tmp_path):
     assert language_model_loss(tiny_bert, DOCUMENTS, max_length=24)["nats"] > 0
     domains = {"a": Corpus.of(DOCUMENTS[:12]), "b": Corpus.of(DOCUMENTS[12:])}
     inspect_importance(
-        tiny_bert, domains, tmp_path / "out", parts="H,I,O,E", seeds=[0], tokens=100, max_length=24, progress=False
+        tiny_bert, domains, tmp_path / "out", backend="H,I,O,E", seeds=[0], tokens=100, max_length=24, progress=False
     )
 
 

@@ -1,4 +1,4 @@
-"""The emulated accelerator itself: what a real one refuses, it refuses."""
+"""The emulated accelerator refuses what a real one refuses."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ def accelerator():
         yield found
 
 
-def test_places_stay_apart(accelerator):
+def test_tensors_on_different_devices_do_not_mix(accelerator):
     there, here = torch.ones(3, device="cuda"), torch.ones(3)
     assert there.device == CUDA
     assert here.device.type == "cpu"
@@ -27,7 +27,7 @@ def test_places_stay_apart(accelerator):
     assert torch.equal(there.cpu() + here, torch.full((3,), 2.0))
 
 
-def test_what_a_device_allows(accelerator):
+def test_operations_allowed_on_the_device(accelerator):
     there = torch.ones(3, device="cuda")
     assert (there * torch.tensor(2.0)).device == CUDA  # a number is a number
     assert there[torch.tensor([0, 2])].device == CUDA
@@ -38,7 +38,7 @@ def test_what_a_device_allows(accelerator):
         here[torch.tensor([0], device="cuda")]
 
 
-def test_no_numpy_and_no_generators_of_the_cpu(accelerator):
+def test_numpy_and_cpu_generators_are_refused(accelerator):
     with pytest.raises(TypeError, match="numpy"):
         torch.ones(2, device="cuda").numpy()
     with pytest.raises(RuntimeError, match="generator"):
@@ -58,7 +58,7 @@ def test_modules_and_gradients(accelerator):
     assert layer(torch.ones(1, 2)).device.type == "cpu"
 
 
-def test_nothing_is_left_afterwards():
+def test_the_emulation_is_fully_removed():
     with emulated():
         kept = torch.ones(2, device="cuda")
     assert kept.device.type == "cpu"

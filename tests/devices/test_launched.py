@@ -1,4 +1,4 @@
-"""What ``torchrun`` and ``accelerate launch`` say by the environment."""
+"""The environment that ``torchrun`` and ``accelerate launch`` set."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PRECISION = "ACCELERATE_MIXED_PRECISION"
 
 
 @each(("rank", "devices", "index"), [(1, 1, 0), (3, 1, 0), (3, 4, 3), (0, 4, 0)])
-def test_a_process_takes_a_device_that_it_sees(rank, devices, index, monkeypatch):
+def test_a_process_uses_a_visible_device(rank, devices, index, monkeypatch):
     with emulated(), monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "device_count", lambda: devices)
         patch.setenv("LOCAL_RANK", str(rank))
         assert default_device() == torch.device("cuda", index)
 
 
-def test_chance_is_put_back_where_it_is_used_and_no_other_device_is_opened(monkeypatch):
+def test_random_state_is_restored_and_no_other_device_is_opened(monkeypatch):
     opened = []
     before = torch.get_rng_state()
     with emulated(), monkeypatch.context() as patch:
@@ -38,7 +38,7 @@ def test_chance_is_put_back_where_it_is_used_and_no_other_device_is_opened(monke
 
 
 @each("word", [*TRUE_VALUES, "True"])
-def test_the_cpu_is_taken_where_it_is_asked_for(word, monkeypatch):
+def test_the_cpu_is_used_on_request(word, monkeypatch):
     monkeypatch.setenv("ACCELERATE_USE_CPU", word)
     with emulated():
         assert parse_flag_from_env("ACCELERATE_USE_CPU")
@@ -57,8 +57,8 @@ def test_training_on_the_cpu_beside_an_accelerator(tiny_bert, tmp_path, monkeypa
 
 @each("told", ["fp16", "bf16"])
 @each("asked", ["fp32", "bf16"])
-def test_the_precision_of_a_run_is_its_own(told, asked, tiny_bert, tmp_path, monkeypatch):
-    """One of fp16 would ask for a scaler that no loss of ours goes through."""
+def test_the_launcher_does_not_change_the_precision(told, asked, tiny_bert, tmp_path, monkeypatch):
+    """With fp16 from the environment, the Trainer would use a gradient scaler, which our engine bypasses."""
     seen, train = [], Trainer.train
 
     def spy(trainer, *args, **options):

@@ -1,4 +1,4 @@
-"""Packed rows in the fused kernel of an accelerator, which may give NaN where a query sees nothing."""
+"""Packed rows in the fused attention kernel of an accelerator, which can return NaN for queries without keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ IDS = torch.arange(10, 34).view(2, 12) * (TEXT >= 0)
 
 
 @each("family", sorted(ENCODERS))
-def test_every_query_sees_something_and_padding_no_text(family, monkeypatch):
+def test_every_query_attends_to_something_and_padding_to_no_text(family, monkeypatch):
     masks, kernel = [], functional.scaled_dot_product_attention
 
     def spy(*args, attn_mask, **options):

@@ -19,7 +19,7 @@ def results(tmp_path_factory) -> StudyResults:
         {"name": "food", "corpus": str(data / "food.txt"), "tasks": [str(data / "aspect")]},
     ]
     world = World(items=600, gain=0.25)
-    found = compare(study(data, domains=domains, seeds=5), folder / "out", progress=False, parts=world.parts())
+    found = compare(study(data, domains=domains, seeds=5), folder / "out", progress=False, backend=world.backend())
     return StudyResults.from_dict(found)
 
 
@@ -35,6 +35,6 @@ def small(tmp_path):
     def run(**changes) -> StudyResults:
         values = study(files(tmp_path / "data"), **changes)
         values = {key: value for key, value in values.items() if value is not None}
-        return StudyResults.from_dict(compare(values, tmp_path / "out", progress=False, parts=World().parts()))
+        return StudyResults.from_dict(compare(values, tmp_path / "out", progress=False, backend=World().backend()))
 
     return run

@@ -150,7 +150,7 @@ def test_without_results_of_the_baseline(tmp_path):
     """Without the scores of all its seeds, of all but one, or without its loss on general text."""
     values = study(files(tmp_path / "data"))
     world = World()
-    found = StudyResults.from_dict(compare(values, tmp_path / "out", progress=False, parts=world.parts()))
+    found = StudyResults.from_dict(compare(values, tmp_path / "out", progress=False, backend=world.backend()))
     base = next(row for row in found.scores if row.method == "none")
     text = summarize(found).places[0].lines[0].text
     assert f"macro-F1 {plain(100 * base.summaries['macro_f1'].mean)} → " in text
@@ -160,7 +160,7 @@ def test_without_results_of_the_baseline(tmp_path):
         for path in stored.glob("*.json"):
             if lost(json.loads(path.read_text())["description"]):
                 path.unlink()
-        again = compare(values, tmp_path / "out", progress=False, parts=world.parts(), report_only=True)
+        again = compare(values, tmp_path / "out", progress=False, backend=world.backend(), report_only=True)
         return StudyResults.from_dict(again)
 
     some = without(lambda job: "none" in job and not job.endswith("0"))
@@ -168,7 +168,7 @@ def test_without_results_of_the_baseline(tmp_path):
     assert base.seeds == [0]
     (text,) = [line.text for line in summarize(some).places[0].lines if line.method == "mlm"]
     assert f"macro-F1 {plain(100 * base.summaries['macro_f1'].mean)} → " in text
-    headline = summarize(without(lambda job: "none" in job or job == "loss · model · cs · general")).headline
+    headline = summarize(without(lambda job: "none" in job or job == "lm_loss · model · cs · general")).headline
     assert "the baseline, none, has no scores" in headline
     assert "Forgetting of general text is unknown" in headline
 

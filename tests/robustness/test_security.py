@@ -165,6 +165,6 @@ def test_names_in_a_study_cannot_leave_its_folder(tmp_path):
     domain = {"name": "../../evil", "corpus": str(given / "cs.txt"), "tasks": [str(given / "intent")]}
     methods = ["none", {"name": "mlm", "label": "/../../worse"}]
     values = study(given, domains=[domain], methods=methods, seeds=1, name="../worst")
-    compare(values, tmp_path / "runs" / "out", progress=False, parts=World().parts())
+    compare(values, tmp_path / "runs" / "out", progress=False, backend=World().backend())
     made = {path for path in tmp_path.rglob("*") if path.is_file()} - before
     assert made and all(path.is_relative_to(tmp_path / "runs" / "out") for path in made)

@@ -207,11 +207,11 @@ def test_a_document_of_many_megabytes_takes_little_memory(tmp_path):
 @each(
     ("name", "data", "message"),
     [
-        ("test.jsonl", b'{"text": "x", "text": "y", "label": "pos"}\n', r"test\.jsonl:1: the key 'text' stands twice"),
-        ("test.jsonl", b'{"text": "x", "label": "pos", "label": "neg"}\n', "the key 'label' stands twice"),
-        ("test.csv", b"text,label,text\nx,pos,y\n", "two columns are called 'text'"),
+        ("test.jsonl", b'{"text": "x", "text": "y", "label": "pos"}\n', r"test.jsonl:1: the key 'text' is duplicated"),
+        ("test.jsonl", b'{"text": "x", "label": "pos", "label": "neg"}\n', "the key 'label' is duplicated"),
+        ("test.csv", b"text,label,text\nx,pos,y\n", "two columns are named 'text'"),
         ("test.jsonl", b'{"text": "x", "label": {"a": 1}}\n', "label must be a string"),
-        ("test.jsonl", b'{"text": {"a": "x"}, "label": "pos"}\n', "'text' must be a text"),
+        ("test.jsonl", b'{"text": {"a": "x"}, "label": "pos"}\n', "'text' must be a non-empty string"),
         ("test.jsonl", b'{"text": "x", "label": NaN}\n', "label must be a string"),
         ("test.jsonl", "naïve\n".encode("latin-1"), "not UTF-8"),
         ("test.tsv", "text\tlabel\nx\tpos\n".encode("utf-16"), "not UTF-8"),

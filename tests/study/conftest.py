@@ -1,4 +1,4 @@
-"""What tests of studies share."""
+"""Fixtures for tests of studies."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def folder(tmp_path):
 
 @pytest.fixture
 def no_report(monkeypatch):
-    """Leave out the drawing of figures where only cells matter."""
+    """Skip the drawing of figures where only jobs matter."""
     monkeypatch.setattr("acclimate.report.write_report", lambda results, path: path)

@@ -1,42 +1,24 @@
-"""Stand-ins for the heavy parts of a study: they compute nothing, but count and can fail or be killed."""
+"""A fake backend of studies: it trains nothing, but counts its calls and can fail or be killed."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
-from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
-from acclimate.corpus import Corpus
-from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.calibration import calibration_metrics
-from acclimate.evaluation.scoring import SingleLabel
-from acclimate.study import Parts
-from acclimate.tasks.classification.data import Example
-
-METHODS = {"none": {}, "mlm": {}, "dga": {"contrast_weight": 1.0, "temperature": 0.05}}
-
-
-@dataclass
-class FakeTask:
-    path: Path
-    name: str
-    default_length = 128
-    dev = (Example("a text", None, 0),)
-
-    def fingerprint(self) -> str:
-        return sha256(self.path.read_bytes()).hexdigest()
-
-    def scoring(self, split="test", negative=None):
-        return SingleLabel((1,) if negative else ())
+from acclimate.study import Backend, StudyConfig
+from acclimate.study.compare import prepare
+from acclimate.study.graph import plan, read_study
+from acclimate.study.inputs import StudyInputs
+from acclimate.study.jobs.base import Job, JobGraph
 
 
 class World:
-    """The parts, and what was asked of them."""
+    """The backend, and the calls that it got."""
 
     def __init__(self, items: int = 120, gain: float = 0.1, headless: bool = False):
         self.calls: Counter[str] = Counter()
@@ -103,7 +85,7 @@ class World:
         )
 
     def distill(self, teacher, student, task, *, seed=0, progress=True, **options):
-        """A distillation whose student agrees with its teacher the more, the longer they are together."""
+        """Distil such that disagreement falls with every epoch."""
         made = self.finetune(teacher, task, seed=seed)
         self.calls["distill"] += 1
         away = 0.3 if options.get("objective") == "kl" else 0.15
@@ -118,7 +100,7 @@ class World:
         return json.loads((Path(model) / "config.json").read_text()).get("method", "none")
 
     def lm_loss(self, model, texts, *, max_length):
-        self._called("loss", model=model, texts=list(texts), max_length=max_length)
+        self._called("lm_loss", model=model, texts=list(texts), max_length=max_length)
         kind = self._kind(model)
         general = texts[0].startswith("general")
         shift = {"none": 0.0, "mlm": 0.12, "dga": 0.05}[kind] * (1 if general else -3)
@@ -134,46 +116,52 @@ class World:
             "per_text_masked": counts.tolist(),
         }
 
-    @staticmethod
-    def method(name, settings):
-        if name not in METHODS:
-            raise unknown_name_error("method", name, METHODS)
-        for key in settings:
-            if key not in METHODS[name]:
-                raise unknown_name_error(f"parameter of method '{name}'", key, METHODS[name])
-        return {**METHODS[name], **settings}
+    def drift(self, base, adapted, texts, *, max_length):
+        self._called("drift", base=base, model=adapted, texts=list(texts), max_length=max_length)
+        layer = {"cka": 0.9, "distance": 1.0, "share": 0.1, "cosine": 0.95}
+        movement = {"distance": 0.05, "coordinate": 0.01, "share": 0.02, "cosine": 0.99, "moved": 1.0, "tokens": 7}
+        layers = [layer, {**layer, "cka": 0.7}, {**layer, "cka": 0.8}]
+        return {
+            "texts": len(texts),
+            "tokens": 99,
+            "embeddings": {"all": movement, "read": movement},
+            "layers": layers,
+        }
 
-    @staticmethod
-    def load_task(path, name):
-        if not Path(path).exists():
-            raise UserError(f"No task at '{path}'.")
-        return FakeTask(Path(path), name)
-
-    def parts(self) -> Parts:
-        return Parts(
-            adapt=self.adapt,
-            finetune=self.finetune,
-            distill=self.distill,
-            knows_task=lambda path, task: "ready" in str(path),
-            load_task=self.load_task,
-            lm_loss=self.lm_loss,
-            corpus=lambda sources, column: Corpus(sources, text_column=column),
-            has_head=lambda model, max_length: not self.headless,
-            method=self.method,
-            adapt_defaults=lambda: {
-                **{name: None for name in ("steps", "epochs", "tokens", "max_minutes", "save_every")},
-                **{"seed": 0, "batch_size": 64, "learning_rate": 1e-4, "head_tokens": 300_000, "mask_rate": 0.15},
-            },
-            finetune_defaults=lambda: {"epochs": 5, "learning_rate": 3e-5, "metric": "macro_f1", "select": "last"},
-            distill_defaults=lambda: {"epochs": 3, "objective": "boundary", "teacher_epochs": 5, "student_epochs": 5},
-        )
+    def backend(self, **functions) -> Backend:
+        """Return the backend, some of its functions replaced."""
+        own = {
+            "adapt": self.adapt,
+            "finetune": self.finetune,
+            "distill": self.distill,
+            "lm_loss": self.lm_loss,
+            "drift": self.drift,
+            "has_head": lambda model, max_length: not self.headless,
+        }
+        return Backend(**{**own, **functions})
 
 
 def _calibration(rng, right) -> dict:
-    """What a classifier of three classes that is too sure of itself would measure."""
+    """Calibration metrics of an overconfident classifier of three classes."""
     sure = np.clip(rng.beta(6, 1.5, right.size), 0.34, 1).tolist()
     rows = [[one, (1 - one) / 2, (1 - one) / 2] for one in sure]
     return calibration_metrics(rows, [0 if hit else 1 for hit in right.tolist()])
+
+
+def read(values: dict, world: World | None = None) -> StudyInputs:
+    """Read the inputs of a study as ``compare`` does."""
+    return prepare(read_study(StudyConfig.of(values), (world or World()).backend()))[0]
+
+
+def graph_of(values: dict, world: World | None = None) -> JobGraph:
+    """Plan a study without running it."""
+    return plan(read(values, world))
+
+
+def of_kind(graph: JobGraph, kind: str, **place) -> list[Job]:
+    """Return the jobs of a kind, or those of them at a place."""
+    jobs = [job for job in (graph.entries if place else graph.jobs.values()) if job.name == kind]
+    return [job for job in jobs if all(getattr(job.place, name) == value for name, value in place.items())]
 
 
 def files(folder: Path) -> Path:
@@ -184,12 +172,31 @@ def files(folder: Path) -> Path:
     for name, count in (("cs", 300), ("food", 300), ("general", 80), ("heldout", 60)):
         (folder / f"{name}.txt").write_text("".join(f"{name} document number {i} of many\n" for i in range(count)))
     for name in ("intent", "aspect"):
-        (folder / name).write_text(name)
+        write_task(folder / name, name)
+    return folder
+
+
+def write_classifier(folder: Path) -> Path:
+    """Write the configuration of a classifier of these tasks."""
+    folder.mkdir(parents=True)
+    config = {"model_type": "bert", "architectures": ["BertForSequenceClassification"]}
+    (folder / "config.json").write_text(json.dumps({**config, "id2label": {"0": "a", "1": "b", "2": "c"}}))
+    return folder
+
+
+def write_task(folder: Path, name: str, **texts: list[str]) -> Path:
+    """Write a task of three classes; ``texts`` are those of splits, others have a few of their own."""
+    folder.mkdir(parents=True, exist_ok=True)
+    classes = "abc"[: len(texts.get("train", "abc"))]
+    for split, count in (("train", 6), ("dev", 3), ("test", 3)):
+        own = texts.get(split, [f"{name} {split} text {number}" for number in range(count)])
+        rows = [{"text": text, "label": classes[number % len(classes)]} for number, text in enumerate(own)]
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return folder
 
 
 def distilling(folder: Path, **changes) -> dict:
-    """The same with a second model, and two rows in which it learns from the first one, adapted."""
+    """Return the values of a study with a second model, and two rows that distill the first one, adapted, into it."""
     (folder / "student").mkdir()
     (folder / "student" / "config.json").write_text('{"model_type": "bert", "hidden_size": 4}')
     teacher = {"model": "model", "method": "mlm"}
@@ -199,7 +206,7 @@ def distilling(folder: Path, **changes) -> dict:
 
 
 def study(folder: Path, **changes) -> dict:
-    """The values of a small study of those files."""
+    """Return the values of a small study of these files."""
     return {
         "name": "small",
         "models": [str(folder / "model")],

@@ -1,24 +1,22 @@
-"""A study of fakes whose settings are searched: real tasks, and learners whose score depends on settings alone."""
+"""A fake backend for searches: the scores depend on the settings alone."""
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from acclimate.study import Parts
-from acclimate.tasks import load_task
+from acclimate.study import Backend
 from tests.study.fakes import World, study
 
 BEST = 1e-4
-"""The learning rate that is best for every model, unless a test says otherwise."""
+"""The best learning rate of every model, unless a test changes it."""
 
 
 def write_task(folder: Path, marker: str = "TEST", dev: bool = True) -> Path:
-    """Write a task in which every text names its split."""
+    """Write a task whose texts name their split."""
     folder.mkdir(parents=True, exist_ok=True)
     splits = {"train": 24, "test": 30, **({"dev": 12} if dev else {})}
     for split, count in splits.items():
@@ -29,12 +27,12 @@ def write_task(folder: Path, marker: str = "TEST", dev: bool = True) -> Path:
 
 
 def splits_in(task: Any) -> set[str]:
-    """Name the splits whose rows a task holds, wherever they are."""
+    """Return the names of the splits whose rows a task holds, wherever they are."""
     return {example.text.split()[0] for split in ("train", "dev", "test") for example in getattr(task, split)}
 
 
 class Trials:
-    """Parts whose learners note what they were given, and whose scores are a table of settings."""
+    """A backend that records its calls, and whose scores are a function of the settings."""
 
     def __init__(self, ece: float = 0.1) -> None:
         self.world = World()
@@ -43,11 +41,11 @@ class Trials:
         self.fails_at: float | None = None
 
     def of(self, kind: str, test: bool) -> Iterator[dict[str, Any]]:
-        """Yield the calls of a kind that saw the test split, or that did not."""
+        """Yield the calls of a kind that saw the test split, or those that did not."""
         return (call for call in self.calls if call["kind"] == kind and ("TEST" in call["splits"]) == test)
 
     def score(self, options: dict[str, Any]) -> tuple[float, float]:
-        """Return the score and the calibration error of settings."""
+        """Return score and calibration error of settings."""
         rate, penalty = options.get("learning_rate", 3e-5), options.get("confidence_penalty", 0.0)
         return 0.9 - abs(rate - BEST) * 1000 - penalty / 100, self.ece - penalty / 20
 
@@ -87,23 +85,13 @@ class Trials:
             train_size=len(task.train), scoring=task.scoring().details(), kind=task.kind,
         )  # fmt: skip
 
-    def parts(self) -> Parts:
-        """Return the parts."""
-        distilling = {"epochs": 10, "learning_rate": 1e-5, "distill_share": 0.9, "confidence_penalty": 0.5}
-        teaching = {"teacher_epochs": 5, "teacher_learning_rate": 2e-5, "teacher_penalty": 0.3}
-        studying = {"student_epochs": 5, "student_learning_rate": 1e-5, "few_shot": None, "select": "last", "seed": 0}
-        return dataclasses.replace(
-            self.world.parts(),
-            load_task=lambda path, name: load_task(path, name=name),
-            finetune=self.finetune,
-            distill=self.distill,
-            knows_task=lambda path, task: "ready" in str(path),
-            distill_defaults=lambda: {**distilling, **teaching, **studying},
-        )
+    def backend(self) -> Backend:
+        """Return the backend."""
+        return self.world.backend(finetune=self.finetune, distill=self.distill)
 
 
 def searching(folder: Path, **changes: Any) -> dict[str, Any]:
-    """The values of a small study with a task ``intent`` that searches the learning rate."""
+    """Return the values of a small study that searches the learning rate."""
     write_task(folder / "task")
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [{"path": str(folder / "task")}]}]
     grid = {"seeds": 2, "finetune": {"learning_rate": [3e-5, BEST, 3e-4]}}

@@ -1,4 +1,4 @@
-"""Real processes that take part in a study of fakes. They are forked, so that none has to import everything anew."""
+"""Real processes that share a study with a fake backend; they are forked, which saves the imports."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import time
 from pathlib import Path
 
 from acclimate.errors import UserError
-from acclimate.study import compare, runner
+from acclimate.study import compare, executor
 from tests.study.fakes import World, study
 
 FORK = multiprocessing.get_context("fork")
 
 
 class Slow(World):
-    """Work that takes its time, and leaves a line in a journal when it starts: who, what kind, on what."""
+    """Slow jobs that write a line into a journal when they start: process, kind, inputs."""
 
     def __init__(self, journal: Path, seconds: float, endless: str = "", **options):
         super().__init__(**options)
@@ -32,7 +32,7 @@ class Slow(World):
 
 
 class Process:
-    """A process that computes cells of the study in ``folder / "data"`` into ``folder / "out"``."""
+    """A process that computes jobs of the study in ``folder / "data"`` into ``folder / "out"``."""
 
     def __init__(self, folder: Path, name: str, seconds: float = 0.02, endless: str = "", shard: str | None = None):
         self.folder, self.log, self.shard = folder, folder / f"{name}.log", shard
@@ -46,10 +46,10 @@ class Process:
         return self._process.pid
 
     def _run(self) -> None:
-        runner.POLL = 0.05
+        executor.POLL = 0.05
         sys.stdout = sys.stderr = self.log.open("w", buffering=1)
         try:
-            compare(study(self.folder / "data"), self.folder / "out", shard=self.shard, parts=self.world.parts())
+            compare(study(self.folder / "data"), self.folder / "out", shard=self.shard, backend=self.world.backend())
         except UserError as error:
             sys.stderr.write(f"{error}\n")
             sys.exit(2)

@@ -1,4 +1,4 @@
-"""The minutes of the stages of selective masking, from the adaptation to the report of a study."""
+"""Minutes of the stages of selective masking, from the adaptation to the report of a study."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import json
 import pytest
 
 from acclimate.study import compare
-from acclimate.study.cells import CellStore
+from acclimate.study.store import JobStore
 from tests.study.test_real import folder, write_study  # noqa: F401
 from tests.tiny import save_tiny
 
 QUICK = "{name: selective, delta: 1.0, finetune_epochs: 1, token_epochs: 3, token_learning_rate: 1e-2}"
 
 
-def test_they_reach_the_results_also_if_the_study_was_killed_before_it_noted_them(folder, monkeypatch):  # noqa: F811
+def test_they_reach_the_results_even_if_the_study_was_interrupted_before_storing_them(folder, monkeypatch):  # noqa: F811
     save_tiny("bert", folder / "model")
     path = write_study(folder, f"[none, mlm, {QUICK}]")
-    finish = CellStore.finish
+    finish = JobStore.finish
 
-    def killed(self, cell, result, seconds):
-        if cell.kind == "adapt" and cell.identity["method"] == "selective":
+    def killed(self, job, result, seconds):
+        if job.name == "adapt" and job.method == "selective":
             raise KeyboardInterrupt
-        finish(self, cell, result, seconds)
+        finish(self, job, result, seconds)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(CellStore, "finish", killed)
+        patch.setattr(JobStore, "finish", killed)
         compare(path, folder / "out", progress=False)
     results = compare(path, folder / "out", progress=False)
     plain, selective = results["adaptations"]

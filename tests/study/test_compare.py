@@ -11,20 +11,20 @@ from acclimate.study import StudyConfig, compare
 from tests.cases import each
 from tests.study.fakes import World, study
 
-CELLS = 2 + 6 + 9  # adaptations, losses, fine-tunings
+JOBS = 2 + 6 + 9  # adaptations, losses, fine-tunings
 
 
 def calls(world: World) -> int:
-    return sum(world.calls[kind] for kind in ("adapt", "loss", "finetune"))
+    return sum(world.calls[kind] for kind in ("adapt", "lm_loss", "finetune"))
 
 
 def test_results_and_files(folder, tmp_path, capsys):
     world = World()
-    results = compare(study(folder), tmp_path / "out", parts=world.parts())
-    assert calls(world) == CELLS
-    assert json.loads((tmp_path / "out" / "results.json").read_text()) == results
+    results = compare(study(folder), tmp_path / "out", backend=world.backend())
+    assert calls(world) == JOBS
+    assert json.loads((tmp_path / "out" / "results.json").read_text()) == results.to_dict()
     assert "<html" in (tmp_path / "out" / "report.html").read_text()
-    assert len(list((tmp_path / "out" / "cells").glob("*.json"))) == CELLS
+    assert len(list((tmp_path / "out" / "cells").glob("*.json"))) == JOBS
     assert [row["method"] for row in results["scores"]] == ["none", "mlm", "dga, no contrast"]
     row = results["scores"][1]
     assert len(row["macro_f1"]["values"]) == 3 and row["test_items"] == 120
@@ -37,86 +37,86 @@ def test_results_and_files(folder, tmp_path, capsys):
     assert results["adaptations"][0]["tokens"] == 200_000 and len(results["adaptations"][0]["curve"]) == 40
     output = capsys.readouterr()
     assert "helped" in output.out or "tie" in output.out or "win" in output.out
-    assert output.err.count("✓") == CELLS
+    assert output.err.count("✓") == JOBS
 
 
-@pytest.mark.parametrize("after", [1, 5, CELLS - 1])
-def test_a_killed_study_resumes_and_does_no_finished_cell_twice(no_report, folder, tmp_path, after):
-    whole = compare(study(folder), tmp_path / "whole", progress=False, parts=World().parts())
+@pytest.mark.parametrize("after", [1, 5, JOBS - 1])
+def test_an_interrupted_study_resumes_and_repeats_no_finished_job(no_report, folder, tmp_path, after):
+    whole = compare(study(folder), tmp_path / "whole", progress=False, backend=World().backend())
     killed = World()
     killed.die_after = after
     with pytest.raises(KeyboardInterrupt):
-        compare(study(folder), tmp_path / "out", progress=False, parts=killed.parts())
+        compare(study(folder), tmp_path / "out", progress=False, backend=killed.backend())
     assert not (tmp_path / "out" / "results.json").exists()
     again = World()
-    results = compare(study(folder), tmp_path / "out", progress=False, parts=again.parts())
-    assert len(list((tmp_path / "out" / "cells").glob("*.json"))) == CELLS
+    results = compare(study(folder), tmp_path / "out", progress=False, backend=again.backend())
+    assert len(list((tmp_path / "out" / "cells").glob("*.json"))) == JOBS
     done = results["cells"]
-    assert (done["done"], done["reused"]) == (calls(again), CELLS - calls(again))
+    assert (done["done"], done["reused"]) == (calls(again), JOBS - calls(again))
     for key in ("scores", "losses", "adaptations"):
         assert results[key] == whole[key]
     third = World()
-    compare(study(folder), tmp_path / "out", progress=False, parts=third.parts())
+    compare(study(folder), tmp_path / "out", progress=False, backend=third.backend())
     assert calls(third) == 0
 
 
-def test_a_method_more_costs_only_its_own_cells(no_report, folder, tmp_path):
-    compare(study(folder, methods=["none", "mlm"]), tmp_path / "out", progress=False, parts=World().parts())
+def test_another_method_adds_only_its_own_jobs(no_report, folder, tmp_path):
+    compare(study(folder, methods=["none", "mlm"]), tmp_path / "out", progress=False, backend=World().backend())
     world = World()
-    compare(study(folder), tmp_path / "out", progress=False, parts=world.parts())
-    assert (world.calls["adapt"], world.calls["loss"], world.calls["finetune"]) == (1, 2, 3)
+    compare(study(folder), tmp_path / "out", progress=False, backend=world.backend())
+    assert (world.calls["adapt"], world.calls["lm_loss"], world.calls["finetune"]) == (1, 2, 3)
 
 
-def test_a_model_that_was_deleted_is_made_again_only_when_needed(no_report, folder, tmp_path):
+def test_a_deleted_model_is_made_again_only_when_needed(no_report, folder, tmp_path):
     import shutil
 
-    compare(study(folder), tmp_path / "out", progress=False, parts=World().parts())
+    compare(study(folder), tmp_path / "out", progress=False, backend=World().backend())
     shutil.rmtree(tmp_path / "out" / "models")
     world = World()
-    compare(study(folder), tmp_path / "out", progress=False, parts=world.parts())
+    compare(study(folder), tmp_path / "out", progress=False, backend=world.backend())
     assert calls(world) == 0
-    compare(study(folder, seeds=4), tmp_path / "out", progress=False, parts=world.parts())
+    compare(study(folder, seeds=4), tmp_path / "out", progress=False, backend=world.backend())
     assert (world.calls["adapt"], world.calls["finetune"]) == (2, 3)
 
 
 @pytest.mark.parametrize("error", [UserError("The loss is nan."), RuntimeError("out of\nmemory")])
-def test_a_failed_cell_does_not_take_the_others_with_it(folder, tmp_path, error):
+def test_a_failed_job_does_not_stop_the_others(folder, tmp_path, error):
     world = World()
     world.fail_on["finetune intent"] = error
     domains = [
         {"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [str(folder / "intent"), str(folder / "aspect")]}
     ]
     values = study(folder, domains=domains)
-    with pytest.raises(UserError, match="9 of 26 cells failed") as caught:
-        compare(values, tmp_path / "out", progress=False, parts=world.parts())
+    with pytest.raises(UserError, match="9 of 26 jobs failed") as caught:
+        compare(values, tmp_path / "out", progress=False, backend=world.backend())
     assert "\n" not in str(caught.value)
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert {row["task"] for row in results["scores"]} == {"aspect"}
     assert len(results["failures"]) == 9
-    assert "Cells without a result" in (tmp_path / "out" / "report.html").read_text()
-    mended = World()
-    compare(values, tmp_path / "out", progress=False, parts=mended.parts())
-    assert calls(mended) == 9
+    assert "Jobs without a result" in (tmp_path / "out" / "report.html").read_text()
+    fixed = World()
+    compare(values, tmp_path / "out", progress=False, backend=fixed.backend())
+    assert calls(fixed) == 9
 
 
-def test_what_needs_a_failed_adaptation_is_not_tried(no_report, folder, tmp_path):
+def test_jobs_that_need_a_failed_adaptation_are_not_tried(no_report, folder, tmp_path):
     world = World()
     world.fail_on["adapt dga"] = UserError("The loss is nan at step 3.")
-    with pytest.raises(UserError, match=r"1 of 17 cells failed.*The loss is nan at step 3"):
-        compare(study(folder), tmp_path / "out", progress=False, parts=world.parts())
+    with pytest.raises(UserError, match=r"1 of 17 jobs failed.*The loss is nan at step 3"):
+        compare(study(folder), tmp_path / "out", progress=False, backend=world.backend())
     results = json.loads((tmp_path / "out" / "results.json").read_text())
     assert results["cells"]["blocked"] == 5
     assert [row["method"] for row in results["scores"]] == ["none", "mlm"]
 
 
-def test_a_model_without_a_head_is_given_one_first(no_report, folder, tmp_path):
+def test_a_missing_head_is_trained_first(no_report, folder, tmp_path):
     world = World(headless=True)
-    results = compare(study(folder), tmp_path / "out", progress=False, parts=world.parts())
+    results = compare(study(folder), tmp_path / "out", progress=False, backend=world.backend())
     first = world.arguments[0]
     assert (first["kind"], first["method"]) == ("adapt", "none")
     assert all(document.startswith("general") for document in first["documents"])
     measured = next(
-        entry["texts"] for entry in world.arguments if entry["kind"] == "loss" and "general" in entry["texts"][0]
+        entry["texts"] for entry in world.arguments if entry["kind"] == "lm_loss" and "general" in entry["texts"][0]
     )
     assert not set(measured) & set(first["documents"])
     made = str(tmp_path / "out" / results["adaptations"][0]["folder"])
@@ -124,11 +124,11 @@ def test_a_model_without_a_head_is_given_one_first(no_report, folder, tmp_path):
     assert later and all(entry["model"] == made for entry in later)
 
 
-def test_methods_get_their_parameters_and_tasks_their_settings(no_report, folder, tmp_path):
+def test_parameters_reach_methods_and_settings_reach_tasks(no_report, folder, tmp_path):
     world = World()
     task = {"path": str(folder / "intent"), "epochs": 7, "few_shot": 16}
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}]
-    compare(study(folder, domains=domains), tmp_path / "out", progress=False, parts=world.parts())
+    compare(study(folder, domains=domains), tmp_path / "out", progress=False, backend=world.backend())
     dga = next(entry for entry in world.arguments if entry["kind"] == "adapt" and entry["method"] == "dga")
     assert dga["settings"] == {"contrast_weight": 0} and dga["tokens"] == 200_000 and dga["seed"] == 0
     tuned = next(entry for entry in world.arguments if entry["kind"] == "finetune")
@@ -149,7 +149,7 @@ def test_methods_get_their_parameters_and_tasks_their_settings(no_report, folder
 def test_mistakes_are_found_before_any_time_is_spent(folder, tmp_path, changes, message):
     world = World()
     with pytest.raises(UserError) as caught:
-        compare(study(folder, **changes), tmp_path / "out", progress=False, parts=world.parts())
+        compare(study(folder, **changes), tmp_path / "out", progress=False, backend=world.backend())
     assert message in str(caught.value)
     assert calls(world) == 0
 
@@ -158,7 +158,7 @@ def test_one_seed_no_general_text_no_tasks(folder, tmp_path):
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "heldout": str(folder / "heldout.txt")}]
     values = study(folder, domains=domains, methods=["mlm"], seeds=1)
     values.pop("general")
-    results = compare(StudyConfig.of(values), tmp_path / "out", progress=False, parts=World().parts())
+    results = compare(StudyConfig.of(values), tmp_path / "out", progress=False, backend=World().backend())
     assert results["scores"] == []
     assert [(row["text"], row["method"]) for row in results["losses"]] == [("domain", "mlm")]
     assert "before" in results["losses"][0]

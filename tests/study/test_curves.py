@@ -8,11 +8,11 @@ import pytest
 from scipy import stats
 
 from acclimate.study import compare
-from acclimate.study.curves import CURVE_POINTS, read_curves
+from acclimate.study.jobs.adapt import CURVE_POINTS, read_curves
 from tests.study.fakes import World, study
 
 
-def test_both_kinds_of_lines_are_told_apart(tmp_path):
+def test_both_kinds_of_lines_are_distinguished(tmp_path):
     log = tmp_path / "log.jsonl"
     entries = [{"step": step, "tokens": 10 * step, "loss": 3.0, "terms": {"mlm": 3.0}} for step in range(1, 501)]
     aside = [{"step": step, "tokens": 10 * step, "heldout": {"loss": 4.0, "terms": {"mlm": 4.0}}} for step in (0, 500)]
@@ -28,7 +28,7 @@ def test_both_kinds_of_lines_are_told_apart(tmp_path):
 
 @pytest.fixture
 def results(folder, tmp_path, no_report):
-    return compare(study(folder), tmp_path / "out", progress=False, parts=World().parts())
+    return compare(study(folder), tmp_path / "out", progress=False, backend=World().backend())
 
 
 def test_results_hold_the_t_test_of_the_scores(results):

@@ -1,9 +1,7 @@
-"""Rows of distillation in a study: what cells they make, and a study from adaptation to distillation."""
+"""Rows of distillation in a study: their jobs, and a study from adaptation to distillation."""
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import re
 from pathlib import Path
 
@@ -11,126 +9,89 @@ import pytest
 import yaml
 
 from acclimate.errors import UserError
-from acclimate.study import Parts, compare
-from acclimate.study.config import StudyConfig
-from acclimate.study.distilling import OWN
-from acclimate.study.plan import make_plan
-from acclimate.study.shards import Shard
+from acclimate.study import StudyConfig, compare
+from acclimate.study.graph import Shard
 from tests.cases import each
-from tests.study.fakes import World, files, study
+from tests.study.fakes import files, graph_of, of_kind, study, write_classifier
 from tests.study.test_real import folder, write_study  # noqa: F401
 from tests.tasks.distillation.conftest import save_student
 from tests.tiny import save_tiny
 
 
-def fake_parts():
-    world = World()
-    defaults = {"epochs": 10, "learning_rate": 1e-5, "teacher_epochs": 5, "teacher_penalty": 0.3, "batch_size": 16}
-    defaults |= {
-        "student_epochs": 5,
-        "few_shot": None,
-        "select": "last",
-        "metric": None,
-        "objective": "boundary",
-        "progress": True,
-        "seed": 0,
-    }
-    return dataclasses.replace(
-        world.parts(), distill_defaults=lambda: defaults, knows_task=lambda path, task: "ready" in str(path)
-    )
-
-
 @pytest.fixture
 def two_models(tmp_path):
     files(tmp_path)
-    for name in ("other", "ready"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "config.json").write_text(json.dumps({"model_type": name}))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "config.json").write_text('{"model_type": "bert", "hidden_size": 4}')
+    write_classifier(tmp_path / "ready")
     models = [str(tmp_path / "model"), str(tmp_path / "other")]
 
-    def plan(distill, **changes):
-        values = study(tmp_path, models=models, methods=["none", "mlm"], distill=distill, **changes)
-        return make_plan(StudyConfig.of(values), fake_parts())
+    def graph(distill, **changes):
+        return graph_of(study(tmp_path, models=models, methods=["none", "mlm"], distill=distill, **changes))
 
-    plan.folder = tmp_path
-    return plan
-
-
-def cells(plan, kind):
-    return [cell for cell in plan.cells.values() if cell.kind == kind]
+    graph.folder = tmp_path
+    return graph
 
 
 ROW = {"teacher": {"model": "model", "method": "mlm"}}
 
 
-def test_the_seeds_share_a_teacher_and_it_comes_from_its_adaptation(two_models):
-    plan = two_models([ROW])
-    (teacher,) = cells(plan, "teacher")
-    adapted = [cell.key for cell in cells(plan, "adapt") if cell.labels["model"] == "model"]
-    assert [teacher.needs] == adapted
-    students = cells(plan, "distill")
-    assert [cell.labels["seed"] for cell in students] == [0, 1, 2]
-    assert {cell.needs for cell in students} == {teacher.key}
-    assert {(cell.labels["model"], cell.labels["method"]) for cell in students} == {
-        ("other", "distilled from model, mlm")
-    }
-    # what the study says of fine-tuning holds for both, and not for the phases
-    assert teacher.identity["settings"]["epochs"] == 3
-    assert teacher.identity["settings"]["confidence_penalty"] == 0.3
-    assert (students[0].identity["settings"]["student_epochs"], students[0].identity["settings"]["epochs"]) == (3, 10)
-    order = list(plan.cells)
-    assert all(order.index(cell.needs) < order.index(cell.key) for cell in plan.cells.values() if cell.needs)
+def test_seeds_share_a_teacher_and_it_comes_from_its_adaptation(two_models):
+    graph = two_models([ROW])
+    (teacher,) = of_kind(graph, "teacher")
+    assert [teacher.needs.key] == [job.key for job in of_kind(graph, "adapt") if job.place.model == "model"]
+    students = of_kind(graph, "distill")
+    assert [job.place.seed for job in students] == [0, 1, 2]
+    assert {job.needs.key for job in students} == {teacher.key}
+    assert {(job.place.model, job.place.method) for job in students} == {("other", "distilled from model, mlm")}
+    # Settings of fine-tuning hold for teacher and student, not for distillation itself.
+    assert teacher.settings["epochs"] == 3 and teacher.settings["confidence_penalty"] == 0.3
+    assert (students[0].settings["student_epochs"], students[0].settings["epochs"]) == (3, 10)
+    order = list(graph.jobs)
+    assert all(order.index(job.needs.key) < order.index(job.key) for job in graph.jobs.values() if job.needs)
 
 
-def test_keys_of_stored_studies_know_these_keywords_alone():
-    # Every default is part of the key, so a keyword that distill() is given later must be left out of it.
-    names = "objective epochs distill_share learning_rate confidence_penalty margin scale temperature connector"
-    names += " connector_learning_rate schedule teacher_epochs teacher_learning_rate teacher_penalty student_epochs"
-    names += " student_learning_rate batch_size max_length few_shot select warmup weight_decay precision"
-    assert {*(Parts().distill_defaults() or {})} - {*OWN} == {*names.split()}
-
-
-def test_each_adaptation_has_a_teacher_and_each_draw_of_few(two_models):
-    plan = two_models([ROW], adapt_seeds=[5, 6])
-    assert [cell.labels["seed"] for cell in cells(plan, "teacher")] == [5, 6]
-    needs = [cell.needs for cell in cells(plan, "distill")]
+def test_each_adaptation_has_a_teacher_and_each_few_shot_sample(two_models):
+    graph = two_models([ROW], adapt_seeds=[5, 6])
+    assert [job.place.seed for job in of_kind(graph, "teacher")] == [5, 6]
+    needs = [job.needs.key for job in of_kind(graph, "distill")]
     assert needs[0] == needs[2] != needs[1]
-    plan = two_models([ROW], finetune={"few_shot": 2})
-    assert [cell.labels["seed"] for cell in cells(plan, "teacher")] == [0, 1, 2]
+    graph = two_models([ROW], finetune={"few_shot": 2})
+    assert [job.place.seed for job in of_kind(graph, "teacher")] == [0, 1, 2]
 
 
-def test_rows_that_differ_after_the_teacher_share_it(two_models):
-    plan = two_models([ROW, {**ROW, "objective": "kl"}, {**ROW, "teacher_penalty": 0, "label": "no calibration"}])
-    assert len(cells(plan, "teacher")) == 2
-    assert len(cells(plan, "distill")) == 9
-    assert "distilled from model, mlm (objective=kl)" in [cell.labels["method"] for cell in cells(plan, "distill")]
-    plan = two_models([{**ROW, "learning_rate": "1e-4"}])  # as YAML reads it
-    assert cells(plan, "distill")[0].identity["settings"]["learning_rate"] == 1e-4
+def test_rows_that_differ_only_in_distillation_share_the_teacher(two_models):
+    graph = two_models([ROW, {**ROW, "objective": "kl"}, {**ROW, "teacher_penalty": 0, "label": "no calibration"}])
+    assert len(of_kind(graph, "teacher")) == 2
+    assert len(of_kind(graph, "distill")) == 9
+    assert of_kind(graph, "distill", method="distilled from model, mlm (objective=kl)")
+    graph = two_models([{**ROW, "learning_rate": "1e-4"}])  # as YAML reads it
+    assert of_kind(graph, "distill")[0].settings["learning_rate"] == 1e-4
 
 
-def test_rows_of_one_seed_follow_each_other_and_find_what_the_first_one_learnt(two_models):
+def test_rows_of_one_seed_are_adjacent_so_that_they_reuse_the_cached_student(two_models):
     rows = [{**ROW, "label": "DoKTra"}, {**ROW, "label": "KL", "objective": "kl"}]
-    students = [(cell.labels["seed"], cell.labels["method"]) for cell in cells(two_models(rows), "distill")]
+    students = [(job.place.seed, job.place.method) for job in of_kind(two_models(rows), "distill")]
     assert students == [(seed, label) for seed in (0, 1, 2) for label in ("DoKTra", "KL")]
 
 
-def test_a_classifier_from_elsewhere_teaches_as_it_is(two_models):
-    plan = two_models([{"teacher": {"path": str(two_models.folder / "ready")}}])
-    assert not cells(plan, "teacher")
-    assert {cell.labels["model"] for cell in cells(plan, "distill")} == {"model", "other"}
-    assert {cell.needs for cell in cells(plan, "distill")} == {None}
-    plan = two_models([{"teacher": str(two_models.folder / "other"), "students": "model"}])
-    assert len(cells(plan, "teacher")) == 1
-    assert {cell.labels["model"] for cell in cells(plan, "distill")} == {"model"}
+def test_a_foreign_classifier_of_the_task_is_not_fine_tuned_again(two_models):
+    graph = two_models([{"teacher": {"path": str(two_models.folder / "ready")}}])
+    assert not of_kind(graph, "teacher")
+    assert {job.place.model for job in of_kind(graph, "distill")} == {"model", "other"}
+    assert {job.needs for job in of_kind(graph, "distill")} == {None}
+    graph = two_models([{"teacher": str(two_models.folder / "other"), "students": "model"}])
+    assert len(of_kind(graph, "teacher")) == 1
+    assert {job.place.model for job in of_kind(graph, "distill")} == {"model"}
 
 
-def test_other_cells_keep_their_keys_and_shards_keep_chains_together(two_models):
-    plan, before = two_models([ROW]), two_models([])
-    assert list(plan.cells)[: len(before.cells)] == list(before.cells)
-    (teacher,) = cells(plan, "teacher")
+def test_distillations_change_no_other_job_and_shards_keep_chains_together(two_models):
+    graph, before = two_models([ROW]), two_models([])
+    assert list(graph.jobs)[: len(before.jobs)] == list(before.jobs)
+    (teacher,) = of_kind(graph, "teacher")
     for index in (1, 2, 3):
-        own = Shard(index, 3).own(plan.cells)
-        chain = {teacher.needs, teacher.key, *(cell.key for cell in cells(plan, "distill"))}
+        own = Shard(index, 3).select(graph.jobs)
+        chain = {teacher.needs.key, teacher.key, *(job.key for job in of_kind(graph, "distill"))}
         assert chain <= set(own) or not chain & set(own)
 
 
@@ -141,13 +102,13 @@ def test_other_cells_keep_their_keys_and_shards_keep_chains_together(two_models)
         ({"teacher": {"model": "model", "method": "mln"}}, "Did you mean 'mlm'"),
         ({**ROW, "students": ["nobody"]}, "Unknown model in the row"),
         ({**ROW, "epochz": 3}, "Did you mean 'epochs'"),
-        ({**ROW, "objective": "kd"}, "of distill: Unknown objective 'kd'"),
-        ({**ROW, "epochs": 1}, "not one whole epoch"),
+        ({**ROW, "objective": "kd"}, "objective' must be 'boundary' or 'kl', not 'kd'"),
+        ({**ROW, "epochs": 1}, "less than one epoch"),
         ({"teacher": {"model": "model", "path": "model"}}, "give one"),
         ({**ROW, "label": "mlm"}, "'mlm' stands twice"),
     ],
 )
-def test_rows_that_make_no_sense(two_models, row, message):
+def test_rows_with_mistakes(two_models, row, message):
     with pytest.raises(UserError, match=message):
         two_models([row])
 
@@ -155,14 +116,14 @@ def test_rows_that_make_no_sense(two_models, row, message):
 def test_a_study_with_one_model_has_no_student(tmp_path):
     files(tmp_path)
     with pytest.raises(UserError, match="has no student; add another model"):
-        make_plan(StudyConfig.of(study(tmp_path, distill=[{"teacher": {"model": "model"}}])), fake_parts())
+        graph_of(study(tmp_path, distill=[{"teacher": {"model": "model"}}]))
 
 
 def test_the_study_of_the_page_is_one():
     page = (Path(__file__).resolve().parents[2] / "docs" / "distill.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.S)
     config = StudyConfig.of(yaml.safe_load(text))
-    assert [row.label for row in config.distill] == ["doktra", "kl", "from outside"]
+    assert [row.label for row in config.distill] == ["doktra", "kl", "external teacher"]
     assert config.distill[1].settings == {"objective": "kl"}
 
 

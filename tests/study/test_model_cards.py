@@ -29,7 +29,7 @@ class Accounts(World):
 @pytest.mark.parametrize("adapt_seeds", [None, [3, 4]])
 def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds):
     values = study(folder, adapt_seeds=adapt_seeds)
-    results = compare(values, tmp_path / "out", progress=False, parts=Accounts(gain=0.3).parts())
+    results = compare(values, tmp_path / "out", progress=False, backend=Accounts(gain=0.3).backend())
     row = next(row for row in results["scores"] if row["method"] == "mlm")
     entry = row["difference"]["macro_f1"]
     runs = [run for run in results["adaptations"] if run["method"] == "mlm"]
@@ -52,5 +52,5 @@ def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds):
 
 
 def test_a_folder_without_an_account_is_left_alone(folder, tmp_path):
-    results = compare(study(folder), tmp_path / "out", progress=False, parts=World().parts())
+    results = compare(study(folder), tmp_path / "out", progress=False, backend=World().backend())
     assert not list((tmp_path / "out").rglob("README.md")) and results["adaptations"]

@@ -8,8 +8,8 @@ import pytest
 
 from acclimate.errors import UserError
 from acclimate.study import StudyConfig, compare
-from acclimate.study.parts import Parts
-from acclimate.study.plan import make_plan
+from acclimate.study.backend import Backend
+from acclimate.study.graph import plan, read_study
 from tests.tasks.qa.toy import squad
 from tests.tiny import TEXTS, save_tiny
 
@@ -54,8 +54,8 @@ def study(folder, *tasks, **more):
 
 
 def keys(config):
-    plan = make_plan(config, Parts())
-    return {cell.key: cell.identity for cell in plan.cells.values() if cell.kind == "finetune"}
+    graph = plan(read_study(config, Backend()))
+    return {job.key: job.identity for job in graph.jobs.values() if job.name == "finetune"}
 
 
 def test_questions_are_compared_by_f1_or_what_is_asked_for(folder):
@@ -74,15 +74,14 @@ def test_questions_are_compared_by_f1_or_what_is_asked_for(folder):
         compare(study(folder, {"path": "food", "metric": "macro_f1"}), folder / "out", progress=False)
 
 
-def test_the_first_task_is_part_of_the_identity_only_where_there_is_one(folder):
+def test_the_first_task_is_part_of_the_identity(folder):
     plain = keys(study(folder, {"path": "food"}))
     first = keys(study(folder, {"path": "food", "first": "before", "first_epochs": 2}))
     assert not plain.keys() & first.keys()
     for one, two in zip(plain.values(), first.values(), strict=True):
-        added = {name: two["settings"].pop(name) for name in ("first", "first_epochs")}
+        assert (one.pop("first"), one["settings"].pop("first_epochs")) == (None, None)
+        assert (len(two.pop("first")), two["settings"].pop("first_epochs")) == (64, 2)
         assert one == two
-        assert added["first_epochs"] == 2
-        assert len(added["first"]) == 64
     again = keys(study(folder, {"path": "food", "first": "before", "first_epochs": 2}))
     assert first.keys() == again.keys()
     (folder / "before" / "train.json").write_text(json.dumps(squad(11, "other")))

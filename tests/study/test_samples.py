@@ -1,4 +1,4 @@
-"""What a study counts and keeps to show: wins over tasks, masked texts, importances."""
+"""Wins over tasks, masked texts and importance in the results of a study."""
 
 from __future__ import annotations
 
@@ -7,20 +7,24 @@ from types import SimpleNamespace
 
 import pytest
 
+from acclimate.rows import ScoreRow
 from acclimate.study import compare
-from acclimate.study.samples import masked_texts, read_importance
-from acclimate.study.tally import tally
+from acclimate.study.jobs.adapt import masked_samples, read_importance
+from acclimate.study.jobs.base import Measured, Place
+from acclimate.study.scores import count_wins
 from tests.cases import each
 from tests.report.full import importance
 from tests.study.fakes import World, study
 
 
 def row(method, verdict, difference, p_holm, model="m"):
-    entry = {"verdict": verdict, "difference": difference, "p_holm": p_holm}
-    return {"model": model, "method": method, "metric": "macro_f1", "difference": {"macro_f1": entry}}
+    entry = {"verdict": verdict, "difference": difference, "p_holm": p_holm, "low": 0, "high": 0, "p": 0}
+    entry |= {"before": 0, "after": 0, "p_models": 0}
+    values = {"model": model, "domain": "d", "task": "t", "method": method, "metric": "macro_f1"}
+    return ScoreRow.from_dict({**values, "difference": {"seeds": [0], "macro_f1": entry}})
 
 
-def test_tally_counts_verdicts_for_each_model_and_method():
+def test_verdicts_are_counted_for_each_model_and_method():
     rows = [
         row("a", "win", 0.10, 0.01),
         row("a", "win", 0.05, 0.20),
@@ -28,13 +32,13 @@ def test_tally_counts_verdicts_for_each_model_and_method():
         row("a", "loss", -0.04, 0.04),
         row("b", "tie", 0.0, 1.0),
         row("a", "win", 0.2, 0.001, model="n"),
-        {"model": "m", "method": "none", "metric": "macro_f1"},
+        ScoreRow(model="m", domain="d", task="t", method="none", metric="macro_f1"),
     ]
-    first, second, third = tally(rows)
-    assert (first["tasks"], first["win"], first["tie"], first["loss"]) == (4, 2, 1, 1)
-    assert (first["win_holm"], first["loss_holm"]) == (1, 1)
-    assert first["mean"] == pytest.approx(0.03)
-    assert (second["method"], second["tie"]) == ("b", 1) and (third["model"], third["win"]) == ("n", 1)
+    first, second, third = count_wins(rows)
+    assert (first.tasks, first.win, first.tie, first.loss) == (4, 2, 1, 1)
+    assert (first.win_holm, first.loss_holm) == (1, 1)
+    assert first.mean == pytest.approx(0.03)
+    assert (second.method, second.tie) == ("b", 1) and (third.model, third.win) == ("n", 1)
 
 
 class Masks(World):
@@ -54,7 +58,7 @@ class Masks(World):
 def test_masked_texts_and_importances_reach_the_results(folder, tmp_path):
     methods = ["none", "mlm", "dga", {"name": "dga", "label": "dga 2", "contrast_weight": 0}]
     values = study(folder, methods=methods)
-    found = compare(values, tmp_path / "out", progress=False, parts=Masks().parts())
+    found = compare(values, tmp_path / "out", progress=False, backend=Masks().backend())
     first, second = found["masked"]
     assert {label: pieces[0]["fate"] for label, pieces in first["maskings"].items()} == {
         "mlm: random": "mask",
@@ -64,30 +68,31 @@ def test_masked_texts_and_importances_reach_the_results(folder, tmp_path):
     assert [run["importance"] is not None for run in found["adaptations"]] == [False, True, True]
     assert json.loads((tmp_path / "out" / "results.json").read_text())["masked"] == found["masked"]
     quiet = {**values, "evaluate": {"documents": 20, "masked_texts": 0}}
-    hidden = compare(quiet, tmp_path / "out", progress=False, parts=Masks().parts())
+    hidden = compare(quiet, tmp_path / "out", progress=False, backend=Masks().backend())
     assert hidden["masked"] == [] and hidden["cells"]["done"] == 0
 
 
 @each("content", [None, "{", "[]", '{"parts": 3}'])
-def test_what_is_no_account_of_importance_is_none(tmp_path, content):
+def test_files_that_hold_no_importance(tmp_path, content):
     if content is not None:
         (tmp_path / "importance.json").write_text(content)
     assert read_importance(tmp_path) is None
 
 
-def test_methods_of_a_task_stand_beside_those_of_the_domain_on_the_same_text():
-    def cell(key, method, task=None):
-        return SimpleNamespace(key=key, kind="adapt", labels={"domain": "cs", "method": method, "task": task})
+def test_methods_of_a_task_are_beside_those_of_the_domain_on_the_same_text():
+    def found(method, word, name, fate, task=None):
+        place = Place(domain="cs", method=method, adapted_for=task)
+        pieces = [{"text": word, "space": False, "fate": fate, "became": ""}]
+        return Measured(SimpleNamespace(place=place), SimpleNamespace(masked={"masking": name, "texts": [pieces]}))
 
-    def outcome(word, name, fate):
-        piece = {"text": word, "space": False, "fate": fate, "became": ""}
-        return SimpleNamespace(result={"masked": {"masking": name, "texts": [[piece]]}})
-
-    cells = [cell("a", "mlm"), cell("b", "selective", "t1"), cell("c", "selective", "t2"), cell("d", "tapt", "t1")]
-    found = [outcome("w", "random", "mask"), outcome("w", "selective", ""), outcome("w", "selective", "kept")]
-    outcomes = dict(zip("abcd", [*found, outcome("v", "random", "")], strict=True))
-    first, second = masked_texts(SimpleNamespace(entries=cells), outcomes, 3)
-    assert list(first["maskings"]) == ["mlm: random", "selective, t1: selective", "selective, t2: selective"]
-    assert list(second["maskings"]) == ["tapt, t1: random"]
-    alone, _ = masked_texts(SimpleNamespace(entries=[cells[0], cells[1], cells[3]]), outcomes, 3)
-    assert list(alone["maskings"]) == ["mlm: random", "selective"]
+    entries = [
+        found("mlm", "w", "random", "mask"),
+        found("selective", "w", "selective", "", "t1"),
+        found("selective", "w", "selective", "kept", "t2"),
+        found("tapt", "v", "random", "", "t1"),
+    ]
+    first, second = masked_samples(entries, 3)
+    assert list(first.maskings) == ["mlm: random", "selective, t1: selective", "selective, t2: selective"]
+    assert list(second.maskings) == ["tapt, t1: random"]
+    alone, _ = masked_samples([entries[0], entries[1], entries[3]], 3)
+    assert list(alone.maskings) == ["mlm: random", "selective"]

@@ -1,28 +1,28 @@
-"""Settings are chosen on dev, test is read once with the chosen ones, and the results say what was tried."""
+"""Settings are chosen on dev, test is read once with the chosen ones, and the results list what was tried."""
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 
 import pytest
 
 from acclimate.errors import UserError
+from acclimate.rows import SearchRow
 from acclimate.study import StudyConfig, compare
-from acclimate.study.choices import CHOSEN, Choice, settled
-from acclimate.study.grid import combinations
-from acclimate.study.plan import make_plan, survey
-from acclimate.study.rounds import rounds
-from acclimate.study.search import _Judged, choose
+from acclimate.study.graph import Choice, plan
+from acclimate.study.search import TrialScore, choose, stages
+from acclimate.study.search_space import combinations
+from acclimate.study.summary import CHOSEN, used_parameters
 from tests.cases import each
+from tests.study.fakes import of_kind, read
 from tests.study.searching import BEST, Trials, searching, write_task
 
 pytestmark = pytest.mark.usefixtures("no_report")
 
 
 def run(folder, out, trials, **changes):
-    return compare(searching(folder, **changes), out, progress=False, parts=trials.parts())
+    return compare(searching(folder, **changes), out, progress=False, backend=trials.backend())
 
 
 def test_every_combination_on_dev_and_the_best_on_test_once(folder, tmp_path):
@@ -53,25 +53,24 @@ def test_a_metric_that_dev_does_not_have_is_found_before_anything_is_tried(folde
     config["domains"][0]["tasks"][0]["metric"] = "document_f1"
     for split, held in rows.items():
         (folder / "task" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held))
-    with pytest.raises(UserError, match="judged by document_f1, which its dev split does not have"):
-        survey(StudyConfig.of(config), Trials().parts())
+    with pytest.raises(UserError, match="evaluated on document_f1, which its dev split does not have"):
+        read(config, Trials())
 
 
-def test_what_is_searched_knows_nothing_of_the_test_split(folder):
+def test_a_search_does_not_depend_on_the_test_split(folder):
     def keys(marker):
-        config = StudyConfig.of(searching(folder))
+        values = searching(folder)
         write_task(folder / "task", marker)
-        ground = survey(config, Trials().parts())
-        (made,) = rounds(ground, {})
-        final = make_plan(config, Trials().parts())
-        return [{cell.key for cell in plan.cells.values() if cell.kind == "finetune"} for plan in (made.plan, final)]
+        inputs = read(values, Trials())
+        (stage,) = stages(inputs, {})
+        return [{job.key for job in of_kind(graph, "finetune")} for graph in (stage.graph, plan(inputs))]
 
     before, after = keys("TEST"), keys("OTHER")
     assert before[0] == after[0]
     assert not before[1] & after[1]
 
 
-def test_a_killed_search_goes_on(folder, tmp_path):
+def test_an_interrupted_search_resumes(folder, tmp_path):
     whole = run(folder, tmp_path / "whole", Trials())
     killed = Trials()
 
@@ -127,7 +126,7 @@ def test_one_setting_for_all_methods(folder, tmp_path):
     assert [trial["score"] for trial in row["trials"]] == pytest.approx([0.7, 0.75])
 
 
-def test_a_task_may_say_itself_what_is_tried(folder, tmp_path):
+def test_a_task_may_have_values_of_its_own_to_try(folder, tmp_path):
     task = {"path": str(folder / "task"), "search": {"epochs": [1, 2]}}
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}]
     trials = Trials()
@@ -136,25 +135,25 @@ def test_a_task_may_say_itself_what_is_tried(folder, tmp_path):
     assert results["searched"][0]["seeds"] == [0, 1, 2]
 
 
-def test_equals_are_told_apart_by_calibration_and_then_by_order():
-    def judged(name, score, ece):
-        return _Judged(Choice({"name": name}), "done", [score - 0.01, score + 0.01], ece)
+def test_ties_are_broken_by_calibration_and_then_by_order():
+    def scored(name, score, ece):
+        return TrialScore(Choice({"name": name}), "done", [score - 0.01, score + 0.01], ece)
 
     def chosen(trials, tolerance=0.0):
         return choose(trials, tolerance).choice.finetune["name"]
 
-    trials = [judged("a", 0.80, 0.2), judged("b", 0.81, 0.3), judged("c", 0.81, 0.1), judged("d", 0.79, 0.01)]
+    trials = [scored("a", 0.80, 0.2), scored("b", 0.81, 0.3), scored("c", 0.81, 0.1), scored("d", 0.79, 0.01)]
     assert chosen(trials) == "c"
     assert chosen(trials, 0.01) == "c"
     assert chosen(trials, 0.02) == "d"
-    assert chosen([judged("a", 0.5, None), judged("b", 0.6, None), judged("c", 0.6, None)], 0.2) == "b"
-    failed = _Judged(Choice(), "failed", [], errors=("no",))
-    assert chosen([failed, judged("a", 0.5, 0.1)]) == "a"
+    assert chosen([scored("a", 0.5, None), scored("b", 0.6, None), scored("c", 0.6, None)], 0.2) == "b"
+    failed = TrialScore(Choice(), "failed", [], errors=("no",))
+    assert chosen([failed, scored("a", 0.5, 0.1)]) == "a"
     assert choose([failed], 0) is None
-    assert choose([_Judged(Choice(), "missing", []), judged("a", 0.5, 0.1)], 0) is None
+    assert choose([TrialScore(Choice(), "missing", []), scored("a", 0.5, 0.1)], 0) is None
 
 
-def test_what_fails_is_left_out_and_told(folder, tmp_path, caplog):
+def test_what_fails_is_left_out_and_reported(folder, tmp_path, caplog):
     trials = Trials()
     trials.fails_at = 3e-4
     results = run(folder, tmp_path / "out", trials)  # no error: another combination could be chosen
@@ -163,13 +162,13 @@ def test_what_fails_is_left_out_and_told(folder, tmp_path, caplog):
     assert len(results["failures"]) == 4 and len(results["scores"]) == 2
     trials.fails_at = BEST
     grid = {"seeds": 1, "finetune": {"learning_rate": [BEST]}}
-    with pytest.raises(UserError, match="2 of 3 cells failed"):
+    with pytest.raises(UserError, match="2 of 3 jobs failed"):
         run(folder, tmp_path / "none", trials, search=grid)
     results = json.loads((tmp_path / "none" / "results.json").read_text())
     assert results["searched"][0]["chosen"] is None and not results["scores"]
 
 
-def test_an_adaptation_that_fails_is_left_out_and_told(folder, tmp_path, caplog):
+def test_an_adaptation_that_fails_is_left_out_and_reported(folder, tmp_path, caplog):
     trials, grid = Trials(), {"seeds": 1, "adapt": {"learning_rate": [1e-4, 1e-2]}}
 
     def adapt(*arguments, learning_rate=None, **options):
@@ -178,8 +177,8 @@ def test_an_adaptation_that_fails_is_left_out_and_told(folder, tmp_path, caplog)
         return trials.world.adapt(*arguments, **options)
 
     def again(**options):
-        fresh = dataclasses.replace(trials.parts(), adapt=adapt)
-        return compare(searching(folder, search=grid), tmp_path / "out", progress=False, parts=fresh, **options)
+        fresh = trials.world.backend(adapt=adapt, finetune=trials.finetune)
+        return compare(searching(folder, search=grid), tmp_path / "out", progress=False, backend=fresh, **options)
 
     assert again(shard="1/1")["cells"]["left"] == 0 and (tmp_path / "out" / "results.json").exists()
     results = again()  # no error: another combination could be chosen
@@ -188,7 +187,7 @@ def test_an_adaptation_that_fails_is_left_out_and_told(folder, tmp_path, caplog)
     assert "adapt.learning_rate=0.01 failed and is not compared: RuntimeError: the loss is not a number" in caplog.text
     assert len(results["scores"]) == 2 and len(results["failures"]) == 2
     grid["adapt"]["learning_rate"] = [1e-2]
-    with pytest.raises(UserError, match="cells failed"):
+    with pytest.raises(UserError, match="jobs failed"):
         again()
 
 
@@ -197,11 +196,15 @@ def test_the_results_have_the_parameters_that_were_used(folder, tmp_path):
     results = run(folder, tmp_path / "out", Trials(), methods=methods, search={"seeds": 1})
     (row,) = results["searched"]
     (made,) = (method for method in results["methods"] if method["label"] == "dga")
-    assert made["parameters"] == {"contrast_weight": row["chosen"]["contrast_weight"], "temperature": 0.05}
+    assert made["parameters"]["contrast_weight"] == row["chosen"]["contrast_weight"]
+    assert made["parameters"]["temperature"] == 0.05
     assert row["chosen"]["contrast_weight"] == 0.5
-    rows = [{**row, "task": name, "chosen": {"contrast_weight": value}} for name, value in (("a", 0.5), ("b", 1))]
-    assert settled({"contrast_weight": 1, "x": 2}, "dga", rows) == {"contrast_weight": CHOSEN, "x": 2}
-    assert settled({"contrast_weight": 1}, "none", rows) == {"contrast_weight": 1}
+    rows = [
+        SearchRow.from_dict({**row, "task": name, "chosen": {"contrast_weight": value}})
+        for name, value in (("a", 0.5), ("b", 1))
+    ]
+    assert used_parameters({"contrast_weight": 1, "x": 2}, "dga", rows) == {"contrast_weight": CHOSEN, "x": 2}
+    assert used_parameters({"contrast_weight": 1}, "none", rows) == {"contrast_weight": 1}
 
 
 def test_a_task_without_dev_forbids_nothing_on_another(folder, tmp_path):
@@ -210,7 +213,7 @@ def test_a_task_without_dev_forbids_nothing_on_another(folder, tmp_path):
     tasks.append({"path": str(write_task(folder / "no dev", dev=False)), "name": "nodev"})
     values["domains"][0]["tasks"] = tasks
     trials = Trials()
-    results = compare(values, tmp_path / "out", progress=False, parts=trials.parts())
+    results = compare(values, tmp_path / "out", progress=False, backend=trials.backend())
     assert {row["task"] for row in results["searched"]} == {"task"}
     assert {row["task"] for row in results["scores"]} == {"task", "nodev"}
 
@@ -219,16 +222,16 @@ def test_shards_wait_for_the_search(folder, tmp_path, capsys):
     config, out = searching(folder), tmp_path / "out"
     for shard, done in (("1/2", False), ("2/2", False), ("1/2", True)):
         trials = Trials()
-        results = compare(config, out, shard=shard, parts=trials.parts())
+        results = compare(config, out, shard=shard, backend=trials.backend())
         assert bool(list(trials.of("finetune", test=True))) == (shard == "2/2" or done)
     assert results["scores"] and (out / "results.json").exists()
 
 
 def test_only_a_report_of_a_search_that_is_not_finished(folder, tmp_path):
     config, out = searching(folder), tmp_path / "out"
-    compare(config, out, shard="1/2", progress=False, parts=Trials().parts())
+    compare(config, out, shard="1/2", progress=False, backend=Trials().backend())
     trials = Trials()
-    results = compare(config, out, report_only=True, progress=False, parts=trials.parts())
+    results = compare(config, out, report_only=True, progress=False, backend=trials.backend())
     assert not trials.calls and not results["scores"]
     assert {row["chosen"] is None for row in results["searched"]} >= {True}
     assert results["cells"]["missing"]
@@ -263,18 +266,18 @@ def test_combinations():
         ({"search": {"finetune": {"epochs": [0]}}}, "'epochs' must be at least 1, not 0"),
         ({"search": {"combinations": "some", "finetune": {"epochs": [1]}}}, "combinations"),
         ({"search": {"adapt": {"learning_rat": [1]}}}, "search.adapt: unknown option 'learning_rat'"),
-        ({"search": {"adapt": {"seed": [1, 2]}}}, "'search.adapt.seed' would be for one method alone"),
+        ({"search": {"adapt": {"seed": [1, 2]}}}, "'search.adapt.seed' cannot be set for one method"),
         ({"methods": [{"name": "dga", "search": {"contrast": [1]}}]}, "contrast_weight"),
         ({"search": {"per": "task", "adapt": {"learning_rate": [1]}}}, "search these with per: method"),
     ],
 )
 def test_mistakes_are_found_before_any_time_is_spent(folder, changes, message):
     with pytest.raises(UserError, match=message):
-        survey(StudyConfig.of(searching(folder, **changes)), Trials().parts())
+        read(searching(folder, **changes), Trials())
 
 
 def test_a_task_without_dev_cannot_be_searched(folder):
-    config = StudyConfig.of(searching(folder))
+    values = searching(folder)
     (folder / "task" / "dev.jsonl").unlink()
     with pytest.raises(UserError, match="'task' has no dev split, so nothing can be searched"):
-        survey(config, Trials().parts())
+        read(values, Trials())

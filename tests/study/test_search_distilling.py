@@ -1,4 +1,4 @@
-"""The search of DoKTra: the student's fine-tuning, then the penalty of its teacher, then the distillation."""
+"""The search of DoKTra: fine-tuning of the student, then the penalty of its teacher, then distillation."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import json
 import pytest
 
 from acclimate.errors import UserError
-from acclimate.study import StudyConfig, compare
-from acclimate.study.plan import survey
+from acclimate.study import compare
+from tests.study.fakes import read, write_classifier
 from tests.study.searching import BEST, Trials, searching
 from tests.study.test_real import folder as real_folder  # noqa: F401
 from tests.study.test_real import write_study
@@ -21,15 +21,15 @@ GRID = {"teacher_penalty": [0, 0.3, 0.7], "distill_share": [0.6, 0.7], "confiden
 @pytest.fixture
 def two(folder):
     (folder / "other").mkdir()
-    (folder / "other" / "config.json").write_text('{"model_type": "other"}')
+    (folder / "other" / "config.json").write_text('{"model_type": "bert", "hidden_size": 4}')
     return {"models": [str(folder / "model"), str(folder / "other")]}
 
 
-def test_three_rounds_each_with_what_the_ones_before_chose(folder, tmp_path, two, no_report):
+def test_each_stage_uses_what_earlier_ones_chose(folder, tmp_path, two, no_report):
     trials = Trials()
     search = {"seeds": 2, "finetune": {"learning_rate": [3e-5, BEST]}, "distill": GRID}
     config = searching(folder, **two, distill=[ROW], search=search)
-    results = compare(config, tmp_path / "out", progress=False, parts=trials.parts())
+    results = compare(config, tmp_path / "out", progress=False, backend=trials.backend())
     stages = [(row["stage"], row["model"], row["tried"], row["possible"]) for row in results["searched"]]
     assert stages == [("method", name, 2, 2) for name in ("model", "model", "other", "other")] + [
         ("teacher", "", 3, 3),
@@ -48,7 +48,7 @@ def test_three_rounds_each_with_what_the_ones_before_chose(folder, tmp_path, two
     assert [(call["distill_share"], call["confidence_penalty"]) for call in final] == [(0.7, 0.3)] * 3
     assert all("TEST" not in call["splits"] for call in trials.calls[: -(3 * 4 + 1 + 3)])
     again = Trials()
-    compare(config, tmp_path / "out", progress=False, parts=again.parts())
+    compare(config, tmp_path / "out", progress=False, backend=again.backend())
     assert not again.calls
 
 
@@ -56,32 +56,31 @@ def test_a_zero_tolerance_takes_the_best_teacher(folder, tmp_path, two, no_repor
     trials = Trials()
     search = {"seeds": 1, "teacher_tolerance": 0, "distill": {"teacher_penalty": [0, 0.3]}}
     config = searching(folder, **two, distill=[ROW], search=search)
-    results = compare(config, tmp_path / "out", progress=False, parts=trials.parts())
+    results = compare(config, tmp_path / "out", progress=False, backend=trials.backend())
     (row,) = results["searched"]
     assert (row["chosen"], row["methods"]) == ({"teacher_penalty": 0}, ["doktra"])
 
 
 def test_a_teacher_from_outside(folder, tmp_path, two, no_report):
-    for name in ("elsewhere", "ready"):
-        (folder / name).mkdir()
-        (folder / name / "config.json").write_text("{}")
+    write_classifier(folder / "ready")
+    (folder / "elsewhere").mkdir()
+    (folder / "elsewhere" / "config.json").write_text('{"model_type": "bert"}')
     trials = Trials()
     rows = [{"label": name, "teacher": str(folder / name), "students": ["other"]} for name in ("elsewhere", "ready")]
     rows[0]["search"] = {"teacher_penalty": [0, 0.3]}
     config = searching(folder, **two, distill=rows, search={"seeds": 1, "distill": {"teacher_penalty": [0.7]}})
-    results = compare(config, tmp_path / "out", progress=False, parts=trials.parts())
+    results = compare(config, tmp_path / "out", progress=False, backend=trials.backend())
     (row,) = results["searched"]  # a classifier of the task learns nothing, so nothing is searched for it
     assert [trial["settings"]["teacher_penalty"] for trial in row["trials"]] == [0, 0.3]
     assert {call["model"] for call in trials.of("finetune", test=False)} == {str(folder / "elsewhere")}
 
 
 def test_an_unknown_setting_of_distillation(folder, two):
-    config = StudyConfig.of(searching(folder, **two, distill=[ROW], search={"distill": {"margn": [1]}}))
     with pytest.raises(UserError, match=r"unknown key 'search\.distill\.margn'"):
-        survey(config, Trials().parts())
+        read(searching(folder, **two, distill=[ROW], search={"distill": {"margn": [1]}}), Trials())
 
 
-def test_with_real_parts_the_search_is_the_same_whatever_the_test_split_is(real_folder):  # noqa: F811
+def test_a_real_search_does_not_depend_on_the_test_split(real_folder):  # noqa: F811
     save_tiny("bert", real_folder / "model")
     rows = (real_folder / "task" / "train.jsonl").read_text().splitlines()
     (real_folder / "task" / "dev.jsonl").write_text("\n".join(rows[:6]) + "\n")

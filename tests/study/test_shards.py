@@ -1,9 +1,9 @@
-"""A study that several processes compute: no cell twice, none forgotten, and no claim outlives its process."""
+"""Studies that several processes compute: no job twice, none forgotten, and no claim outlives its process."""
 
 from __future__ import annotations
 
 import json
-from typing import get_args
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
@@ -11,72 +11,89 @@ from hypothesis import strategies as st
 
 from acclimate import cli
 from acclimate.errors import UserError
-from acclimate.study import StudyConfig, compare, runner
-from acclimate.study.cells import Cell, CellStore, Kind
-from acclimate.study.plan import make_plan
-from acclimate.study.shards import Shard, with_needs
+from acclimate.results import JobCounts, StudyResults
+from acclimate.study import compare, executor
+from acclimate.study.graph import Shard, with_needs
+from acclimate.study.jobs.base import Job, JobGraph, Place
+from acclimate.study.store import JobStore
 from tests.cases import each
-from tests.study.fakes import World, study
+from tests.study.fakes import World, graph_of, of_kind, study
 from tests.study.sharing import Process
 
-CELLS = 2 + 6 + 9
+JOBS = 2 + 6 + 9
 
 
 def run(folder, out, world=None, **options):
-    return compare(study(folder), out, progress=False, parts=(world or World()).parts(), **options)
+    return compare(study(folder), out, progress=False, backend=(world or World()).backend(), **options)
 
 
 def calls(world: World) -> int:
-    return sum(world.calls[kind] for kind in ("adapt", "loss", "finetune"))
+    return sum(world.calls[kind] for kind in ("adapt", "lm_loss", "finetune"))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Step(Job):
+    """A job of no study."""
+
+    number: int
+    model: Job | None = None
+
+    name = "step"
+
+    def run(self, context):
+        raise NotImplementedError
+
+
+class Adaptation(Step):
+    name, cost = "adaptation", 10.0
+
+
+class Head(Step):
+    name, cost, is_shared_base = "head", 10.0, True
 
 
 @st.composite
-def plans(draw) -> dict[str, Cell]:
-    """Cells as a study lays them out: perhaps a head, adaptations that need it, and what reads any of them."""
-    cells = []
-    head = None
-    if draw(st.booleans()):
-        cells.append(Cell("adapt", {"name": "head"}))
-        head = cells[0].key
-    bases = [head]
+def plans(draw) -> dict[str, Job]:
+    """Jobs as a study plans them: perhaps a head, adaptations that need it, and jobs that read any of these models."""
+    graph = JobGraph()
+    head = graph.add(Head(place=Place(), number=0)) if draw(st.booleans()) else None
+    models = [head]
     for number in range(draw(st.integers(0, 4))):
-        cells.append(Cell("adapt", {"name": number}, needs=head))
-        bases.append(cells[-1].key)
+        models.append(graph.add(Adaptation(place=Place(), number=number, model=head)))
     for number in range(draw(st.integers(0, 12))):
-        kind = draw(st.sampled_from([kind for kind in get_args(Kind) if kind != "adapt"]))
-        cells.append(Cell(kind, {"name": number}, needs=draw(st.sampled_from(bases))))
-    return {cell.key: cell for cell in cells}
+        graph.add(Step(place=Place(), number=number, model=draw(st.sampled_from(models))))
+    return graph.jobs
 
 
 @given(plans(), st.integers(1, 9))
-def test_the_shards_hold_each_cell_once_and_adaptations_whole(cells, count):
-    shares = [Shard(index, count).own(cells) for index in range(1, count + 1)]
-    assert sorted(key for share in shares for key in share) == sorted(cells)
-    assert shares == [Shard(index, count).own(dict(cells)) for index in range(1, count + 1)]
+def test_shards_hold_each_job_once_and_keep_adaptations_with_their_jobs(jobs, count):
+    shares = [Shard(index, count).select(jobs) for index in range(1, count + 1)]
+    assert sorted(key for share in shares for key in share) == sorted(jobs)
+    assert shares == [Shard(index, count).select(dict(jobs)) for index in range(1, count + 1)]
     place = {key: index for index, share in enumerate(shares) for key in share}
-    heads = {cell.needs for cell in cells.values() if cell.kind == "adapt" and cell.needs}
-    for key, cell in cells.items():
-        if cell.needs and cell.needs not in heads:
-            assert place[key] == place[cell.needs]
-    order = list(cells)
+    heads = {key for key, job in jobs.items() if isinstance(job, Head)}
+    for key, job in jobs.items():
+        if job.needs and job.needs.key not in heads:
+            assert place[key] == place[job.needs.key]
+    order = list(jobs)
     for share in shares:
         assert share == sorted(share, key=order.index)
-        full = with_needs(share, cells)
-        assert set(full) - set(share) <= heads  # all else that a share needs is its own
-        assert {cells[key].needs for key in full} <= {*full, None}
+        full = with_needs(share, jobs)
+        assert set(full) - set(share) <= heads  # everything else that a share needs is its own
+        assert {jobs[key].needs.key for key in full if jobs[key].needs} <= set(full)
 
 
 def test_shares_cost_about_the_same(folder):
-    cells = make_plan(StudyConfig.of(study(folder)), World().parts()).cells
-    adaptations = [sum(cells[key].kind == "adapt" for key in Shard(i, 2).own(cells)) for i in (1, 2)]
-    sizes = [len(Shard(i, 2).own(cells)) for i in (1, 2)]
-    assert adaptations == [1, 1] and min(sizes) >= CELLS // 2 - 1
+    jobs = graph_of(study(folder)).jobs
+    shares = [Shard(index, 2).select(jobs) for index in (1, 2)]
+    assert [sum(jobs[key].name == "adapt" for key in share) for share in shares] == [1, 1]
+    assert min(map(len, shares)) >= JOBS // 2 - 1
 
 
 @each("text", ["0/4", "5/4", "x", "", "1", "1/", "-1/2", "1/0", "1.5/2", "1/2/3", "²/3"])
-def test_what_is_no_shard(folder, tmp_path, text):
+def test_texts_that_are_not_a_shard(folder, tmp_path, text):
     world = World()
-    with pytest.raises(UserError, match=r"no shard. Give i/n"):
+    with pytest.raises(UserError, match=r"not a shard. Give i/n"):
         run(folder, tmp_path / "out", world, shard=text)
     assert calls(world) == 0
 
@@ -85,18 +102,18 @@ def test_the_last_shard_writes_the_report_and_gathering_computes_nothing(no_repo
     out = tmp_path / "out"
     worlds = [World() for _ in range(3)]
     for index, world in enumerate(worlds[:2], 1):
-        results = compare(study(folder), out, parts=world.parts(), shard=f"{index}/3")
+        results = compare(study(folder), out, backend=world.backend(), shard=f"{index}/3")
         assert not (out / "results.json").exists()
-        assert results["cells"]["missing"] == CELLS - sum(calls(world) for world in worlds)
-    assert "Shard 2/3 is through" in capsys.readouterr().err
+        assert results["cells"]["missing"] == JOBS - sum(calls(world) for world in worlds)
+    assert "Shard 2/3 is finished" in capsys.readouterr().err
     run(folder, out, worlds[2], shard="3/3")
-    assert sum(calls(world) for world in worlds) == CELLS
+    assert sum(calls(world) for world in worlds) == JOBS
     written = json.loads((out / "results.json").read_text())
     whole = run(folder, tmp_path / "whole")
     for key in ("scores", "losses", "adaptations"):
         assert written[key] == whole[key]
     gather = World()
-    assert run(folder, out, gather)["cells"]["reused"] == CELLS and calls(gather) == 0
+    assert run(folder, out, gather)["cells"]["reused"] == JOBS and calls(gather) == 0
     assert [path.name for path in (out / "cells").iterdir() if path.suffix != ".json"] == []
 
 
@@ -104,11 +121,11 @@ def test_more_shards_than_work(no_report, folder, tmp_path):
     worlds = [World() for _ in range(9)]
     for index, world in enumerate(worlds, 1):
         run(folder, tmp_path / "out", world, shard=f"{index}/9")
-    assert sum(calls(world) for world in worlds) == CELLS and 0 in [calls(world) for world in worlds]
+    assert sum(calls(world) for world in worlds) == JOBS and 0 in [calls(world) for world in worlds]
     assert (tmp_path / "out" / "results.json").exists()
 
 
-def test_a_shard_with_a_failed_cell_says_so_and_writes_no_report(no_report, folder, tmp_path):
+def test_a_shard_with_a_failed_job_reports_it_and_writes_no_report(no_report, folder, tmp_path):
     for index in (1, 2):
         world = World()
         world.fail_on["adapt dga"] = UserError("The loss is nan.")
@@ -124,20 +141,20 @@ def test_a_shard_with_a_failed_cell_says_so_and_writes_no_report(no_report, fold
 
 def test_only_a_report(folder, tmp_path, capsys):
     out, world = tmp_path / "out", World()
-    with pytest.raises(UserError, match="No cell of this study is finished"):
+    with pytest.raises(UserError, match="No job of this study is finished"):
         run(folder, out, world, report_only=True)
     with pytest.raises(UserError, match="give one of them"):
         run(folder, out, world, report_only=True, shard="1/2")
     first = World()
     run(folder, out, first, shard="1/2")
-    results = compare(study(folder), out, parts=world.parts(), report_only=True)
+    results = compare(study(folder), out, backend=world.backend(), report_only=True)
     assert calls(world) == 0
-    left = CELLS - calls(first)
+    left = JOBS - calls(first)
     assert results["cells"]["missing"] == left == len(results["failures"])
     assert json.loads((out / "results.json").read_text())["cells"]["missing"] == left
     assert results["failures"][0]["cell"] in (out / "report.html").read_text()
     said = capsys.readouterr().err
-    assert f"{left} of {CELLS} cells of the study are left" in said and results["failures"][0]["cell"] in said
+    assert f"{left} of {JOBS} jobs of the study are left" in said and results["failures"][0]["cell"] in said
 
 
 def work(folder) -> list[tuple[str, ...]]:
@@ -146,12 +163,12 @@ def work(folder) -> list[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("shards", [[None] * 3, ["1/2", "2/2", None]])
-def test_processes_share_a_folder_and_do_nothing_twice(no_report, folder, tmp_path, shards):
+def test_processes_share_a_folder_and_repeat_nothing(no_report, folder, tmp_path, shards):
     # The model lacks a head, which everything in every shard needs.
     processes = [Process(tmp_path, f"process{i}", 0.05, shard=shard) for i, shard in enumerate(shards)]
     assert [process.end() for process in processes] == [0, 0, 0], [process.log.read_text() for process in processes]
     done = work(tmp_path)
-    assert len({what for _, what in done}) == len(done) == CELLS + 1
+    assert len({what for _, what in done}) == len(done) == JOBS + 1
     assert len({who for who, _ in done}) == 3
     assert json.loads((tmp_path / "out" / "results.json").read_text())["cells"]["missing"] == 0
     assert [path.name for path in (tmp_path / "out" / "cells").iterdir() if path.suffix != ".json"] == []
@@ -171,20 +188,19 @@ def test_the_claim_of_a_killed_process_is_taken_over(no_report, folder, tmp_path
 
 
 def test_what_failed_elsewhere_during_this_run_is_not_tried_again(no_report, folder, tmp_path, monkeypatch):
-    monkeypatch.setattr(runner, "POLL", 0.0)
+    monkeypatch.setattr(executor, "POLL", 0.0)
     out, world = tmp_path / "out", World()
-    store = CellStore(out)
-    plan = make_plan(StudyConfig.of(study(folder)), world.parts())
-    cell = next(cell for cell in plan.cells.values() if cell.kind == "adapt")
-    claim = store.claim(cell)
+    store = JobStore(out)
+    job = of_kind(graph_of(study(folder), world), "adapt")[0]
+    claim = store.claim(job)
     assert claim.take()
 
     def elsewhere(seconds):
-        store.fail(cell, "no memory", 1.0)
+        store.fail(job, "no memory", 1.0)
         claim.release()
 
-    monkeypatch.setattr("acclimate.study.runner.time.sleep", elsewhere)
-    with pytest.raises(UserError, match=r"1 of 17 cells failed.*no memory"):
+    monkeypatch.setattr("acclimate.study.executor.time.sleep", elsewhere)
+    with pytest.raises(UserError, match=r"1 of 17 jobs failed.*no memory"):
         run(folder, out, world)
     assert world.calls["adapt"] == 1
     run(folder, out, again := World())  # the next run tries once more
@@ -196,10 +212,10 @@ def test_the_command_line(monkeypatch, tmp_path, capsys):
 
     def fake(study, out, **options):
         asked.update(options)
-        return {"cells": {"total": 9, "done": 2, "reused": 3, "left": 4}}
+        return StudyResults(name="small", jobs=JobCounts(total=9, done=2, reused=3, left=4))
 
     monkeypatch.setattr("acclimate.study.compare", fake)
-    for extra, said in ((["--shard", "2/4"], "4 of 9 cells are left"), (["--report-only"], "Report: ")):
+    for extra, said in ((["--shard", "2/4"], "4 of 9 jobs are left"), (["--report-only"], "Report: ")):
         asked.clear()
         monkeypatch.setattr("sys.argv", ["acclimate", "compare", "study.yaml", "--out", str(tmp_path), *extra])
         with pytest.raises(SystemExit) as ended:

@@ -1,4 +1,4 @@
-"""Task folders in every format, and one clear line for each that cannot be used."""
+"""Task folders in every format, and a one-line error for each that cannot be used."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_every_format_gives_the_same_task(tmp_path, ending):
 
 @settings(max_examples=30, deadline=None)
 @given(st.lists(st.text(st.characters(codec="utf-8"), min_size=1).filter(str.strip), min_size=1, max_size=5))
-def test_any_text_comes_through_jsonl_as_it_was(tmp_path_factory, texts):
+def test_any_text_survives_jsonl(tmp_path_factory, texts):
     path = tmp_path_factory.mktemp("task")
     task = load_task(folder(path, test=[{"text": text, "label": "pos"} for text in texts]))
     assert [example.text for example in task.test] == texts
@@ -75,7 +75,7 @@ def test_any_text_comes_through_jsonl_as_it_was(tmp_path_factory, texts):
 
 @settings(max_examples=30, deadline=None)
 @given(st.binary(max_size=60))
-def test_any_bytes_give_a_task_or_one_line(tmp_path_factory, data):
+def test_any_bytes_give_a_task_or_a_one_line_error(tmp_path_factory, data):
     path = folder(tmp_path_factory.mktemp("task"), test=None)
     for name in ("test.jsonl", "test.csv", "test.tsv", "test.jsonl.gz", "test.parquet"):
         (path / name).write_bytes(data)
@@ -102,7 +102,7 @@ def test_label_order_is_stable(labels, order):
     assert Task.of("t", rows[::-1], rows[:1]).labels == order
 
 
-def test_the_fingerprint_sees_what_matters_only(tmp_path):
+def test_the_fingerprint_ignores_what_does_not_matter(tmp_path):
     base = load_task(folder(tmp_path / "a")).fingerprint()
     assert load_task(folder(tmp_path / "b", test=[{**TEST[0], "id": 3}])).fingerprint() == base
     assert load_task(folder(tmp_path / "c", test=[{"text": "fresh pasta.", "label": "pos"}])).fingerprint() != base
@@ -122,7 +122,7 @@ def test_few_shot_keeps_that_many_of_each_class():
         task.few_shot(0, seed=0)
 
 
-def test_no_such_folder_names_the_closest(tmp_path):
+def test_a_missing_folder_proposes_the_closest_name(tmp_path):
     folder(tmp_path / "asc_restaurant")
     with pytest.raises(UserError, match=r"no task folder .*asc_restaurnt'\. Did you mean .*asc_restaurant'"):
         load_task(tmp_path / "asc_restaurnt")
@@ -132,7 +132,7 @@ def test_no_such_folder_names_the_closest(tmp_path):
         load_task(tmp_path / "no" / "where")
 
 
-def test_missing_and_doubled_files(tmp_path):
+def test_missing_and_duplicate_files(tmp_path):
     path = folder(tmp_path / "t", test=None)
     with pytest.raises(UserError, match=r"no test file; it needs test\.jsonl .*Found: train\.jsonl\."):
         load_task(path)
@@ -152,10 +152,10 @@ def test_missing_and_doubled_files(tmp_path):
         ("test", "[1]\n", r"test\.jsonl:1: a row must be a JSON object"),
         ("train", [{"sentence": "x", "label": "pos"}], r":1: no column 'text'\. The columns are: sentence, label"),
         ("dev", [{"text": "x", "gold": "pos"}], r"dev\.jsonl:1: no column 'label'\. The columns are: text, gold"),
-        ("test", [{"text": " \n", "label": "pos"}], ":1: 'text' must be a text that is not empty"),
-        ("test", [{"text": 3, "label": "pos"}], ":1: 'text' must be a text"),
+        ("test", [{"text": " \n", "label": "pos"}], ":1: 'text' must be a non-empty string"),
+        ("test", [{"text": 3, "label": "pos"}], ":1: 'text' must be a non-empty string"),
         ("test", [{"text": "\ud800", "label": "pos"}], "surrogate"),
-        ("test", [{"text": "x", "text_pair": 3, "label": "pos"}], "'text_pair' must be a text"),
+        ("test", [{"text": "x", "text_pair": 3, "label": "pos"}], "'text_pair' must be a string"),
         ("test", [{"text": "x", "text_pair": "y", "label": "pos"}], "has a 'text_pair', the first train row none"),
         ("test", [{"text": "x", "label": None}], "label must be a string"),
         ("test", [{"text": "x", "label": 0.5}], "label must be a string"),
@@ -173,7 +173,7 @@ def test_bad_rows_are_named_by_file_and_line(tmp_path, split, content, message):
     assert "\n" not in str(caught.value)
 
 
-def test_a_pair_task_wants_a_pair_everywhere(tmp_path):
+def test_pair_tasks_need_a_pair_in_every_row(tmp_path):
     pairs = [{**row, "text_pair": "x"} for row in TRAIN]
     with pytest.raises(UserError, match=r"test\.jsonl:1: has no 'text_pair'"):
         load_task(folder(tmp_path / "t", train=pairs))
@@ -198,13 +198,13 @@ def test_damaged_files(tmp_path, name, data, message):
         load_task(path)
 
 
-def test_a_byte_order_mark_and_long_cells_are_no_trouble(tmp_path):
+def test_byte_order_marks_and_long_cells_are_read(tmp_path):
     path = folder(tmp_path / "t", test=None)
     (path / "test.csv").write_bytes(b"\xef\xbb\xbftext,label\r\n" + b"x" * 200_000 + b",pos\r\n")
     assert len(load_task(path).test[0].text) == 200_000
 
 
-def test_a_quotation_over_several_rows_of_tsv_costs_no_example(tmp_path):
+def test_a_quotation_over_several_tsv_rows_loses_no_example(tmp_path):
     path = folder(tmp_path / "t", test=None)
     rows = ['"This is good.\tpos', "I hate the rest.\tneg", 'I like it."\tpos', "end\tneg"]
     (path / "test.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")

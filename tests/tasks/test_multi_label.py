@@ -1,4 +1,4 @@
-"""Tasks with lists of labels: reading them, learning a tiny one, scoring it, and the real sets."""
+"""Multi-label tasks: reading, training, scoring, and the real data sets."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LABELS = st.lists(st.sampled_from(["good", "bad", "fresh", " fresh ", 7, 7.0, Tr
 
 
 def words_task(train=96, test=24):
-    """Texts in which "good" and "cold" stand or not, each on its own; two rows are a document."""
+    """Texts that may contain "good" and "cold", independently; two rows are a document."""
     chance = random.Random(0)
 
     def row(number):
@@ -43,7 +43,7 @@ def read(labels, test=None):
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(LABELS, min_size=1, max_size=6))
-def test_lists_of_labels_come_through(lists):
+def test_lists_of_labels_are_read(lists):
     names = [{"fresh" if value == " fresh " else str(value) for value in row if value is not True} for row in lists]
     for row, name in zip(lists, names, strict=True):
         name.discard("7.0")
@@ -78,8 +78,8 @@ def test_lists_and_single_labels_do_not_mix(labels):
         ([["a"], [None]], [], "row 2: the label must be a string"),
         ([["a"], [["b"]]], [], "row 2: the label must be a string"),
         ([["a"], [" "]], [], "row 2: the label is empty"),
-        ([["a"], ["b"]], "a", "t/test: row 1: the label is no list, but that of the first train row is"),
-        (["a", "b"], [], "t/test: row 1: the label is a list, but that of the first train row is none"),
+        ([["a"], ["b"]], "a", "t/test: row 1: the label is not a list, but that of the first train row is"),
+        (["a", "b"], [], "t/test: row 1: the label is a list, but that of the first train row is not"),
     ],
 )
 def test_lists_that_cannot_be_used(train, test, message):
@@ -100,7 +100,7 @@ def test_documents_come_from_a_column_or_from_the_id():
     assert [example.document for example in Task.of("t", single, single).train] == [None, None]
 
 
-def test_few_shot_draws_of_each_label_and_of_none():
+def test_few_shot_draws_each_label_and_unlabelled_examples():
     task = words_task(train=40)
     kept = task.few_shot(2, seed=0)
     assert kept == task.few_shot(2, seed=0)
@@ -108,14 +108,14 @@ def test_few_shot_draws_of_each_label_and_of_none():
     assert sum(not example.places for example in kept) == 2 and len(kept) <= 6
 
 
-def test_what_needs_one_label_an_item_says_so():
+def test_single_label_operations_are_refused():
     with pytest.raises(UserError, match="cannot be re-partitioned"):
         repartition(words_task(), 0.5)
-    with pytest.raises(UserError, match="needs no negative label"):
+    with pytest.raises(UserError, match="'negative' does not apply"):
         words_task().scoring(negative=["good"])
 
 
-def test_weights_are_chosen_by_what_the_dev_split_has(tiny_bert):
+def test_weights_are_selected_by_a_metric_of_the_dev_split(tiny_bert):
     task = words_task(train=8)
     apart = dataclasses.replace(task, dev=[dataclasses.replace(example, document=None) for example in task.dev])
     assert "document_f1" in apart.scoring().metrics
@@ -130,7 +130,7 @@ def learnt(tiny_bert, tmp_path_factory):
     return finetune(tiny_bert, words_task(train=384), out=out, seed=1, **options, **QUICK), out
 
 
-def test_a_multi_label_task_is_learnt(learnt):
+def test_a_multi_label_task_is_learned(learnt):
     result, _ = learnt
     assert result.kind == "multi_label" and result.scoring["classes"] == 2
     assert result.metrics["micro_f1"] > 0.9 and result.metrics["document_f1"] > 0.9
@@ -142,7 +142,7 @@ def test_a_multi_label_task_is_learnt(learnt):
     assert sum(entry["count"] for entry in result.metrics["reliability"]) == 2 * 24
 
 
-def test_what_is_saved_reads_as_a_multi_label_model(learnt):
+def test_the_saved_model_is_a_multi_label_model(learnt):
     result, out = learnt
     config = AutoModelForSequenceClassification.from_pretrained(out).config
     assert config.problem_type == "multi_label_classification"
@@ -168,7 +168,7 @@ def test_the_loss_is_the_mean_binary_cross_entropy(tiny_bert):
 
 
 @each("task", ["chemprot", "ddi", "hoc", "hoc_doc"])
-def test_real_sets_are_read(shared, task):
+def test_real_data_sets_are_read(shared, task):
     loaded = load_task(shared / "data" / task)
     sizes = {"chemprot": (4169, 2427, 3469), "ddi": (25296, 2496, 5716)}
     sizes |= {"hoc": (12119, 1798, 3547), "hoc_doc": (1295, 186, 371)}

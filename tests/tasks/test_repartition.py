@@ -1,4 +1,4 @@
-"""The paper's re-partition: its sizes on the real tasks, and on made-up ones that no row is lost or doubled."""
+"""The paper's re-partition: its sizes on the real tasks, and invariants on generated ones."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from acclimate.errors import UserError
 from acclimate.study import StudyConfig
-from acclimate.study.plan import make_plan
 from acclimate.tasks import Task, load_task, repartition
 from tests.cases import each
-from tests.study.fakes import World, files, study
+from tests.study.fakes import files, graph_of, study
 from tests.test_cli import call
 
 
@@ -79,7 +78,7 @@ def test_nothing_left_to_learn():
     st.lists(st.sampled_from("ab"), max_size=8),
     st.floats(0.05, 1.0),
 )
-def test_no_row_is_lost_or_doubled_and_the_quota_holds(train, test, dev, ratio):
+def test_no_row_is_lost_or_duplicated_and_the_quota_holds(train, test, dev, ratio):
     assume({"a", "b"} <= set(train))
     task = Task.of("t", rows("".join(train)), rows("".join(test), "test"), rows("".join(dev), "dev"))
     try:
@@ -119,7 +118,7 @@ def test_the_sizes_of_the_papers_table_1(shared, caplog, name, ratio, sizes, emp
         ("asc_phone", "Nokia_6610", 0.7, (237, 558)),
     ],
 )
-def test_products_apart_give_nearly_the_papers_sizes(shared, name, product, ratio, sizes):
+def test_regrouped_products_give_nearly_the_papers_sizes(shared, name, product, ratio, sizes):
     """The paper trains on one product and tests on the others; our copies are split by review, so regroup them."""
     parts: dict[bool, list[dict]] = {True: [], False: []}
     for split in ("train", "dev", "test"):
@@ -132,12 +131,10 @@ def test_products_apart_give_nearly_the_papers_sizes(shared, name, product, rati
 
 def planned(folder, task: dict, **changes):
     domain = {"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}
-    parts = World().parts()
-    real = type(parts)(**{**vars(parts), "load_task": type(parts)().load_task})
-    return make_plan(StudyConfig.of(study(folder, domains=[domain], **changes)), real)
+    return graph_of(study(folder, domains=[domain], **changes))
 
 
-def test_a_study_has_other_cells_only_where_it_is_set(tmp_path):
+def test_a_study_has_other_jobs_only_where_it_is_set(tmp_path):
     folder = files(tmp_path / "data")
     task = tmp_path / "intent"
     task.mkdir()
@@ -147,11 +144,12 @@ def test_a_study_has_other_cells_only_where_it_is_set(tmp_path):
     plain = planned(folder, {"path": str(task)})
     unset = planned(folder, {"path": str(task), "repartition": None})
     moved = planned(folder, {"path": str(task), "repartition": 0.5})
-    assert set(plain.cells) == set(unset.cells)
-    kinds = {key: cell.kind for key, cell in {**plain.cells, **moved.cells}.items()}
-    assert {kinds[key] for key in set(plain.cells) ^ set(moved.cells)} == {"finetune"}
-    assert not {key for key in set(plain.cells) & set(moved.cells) if kinds[key] == "finetune"}
-    assert len(moved.tasks["cs", "intent"].test) == 8
+    assert set(plain.jobs) == set(unset.jobs)
+    kinds = {key: job.name for key, job in {**plain.jobs, **moved.jobs}.items()}
+    assert {kinds[key] for key in set(plain.jobs) ^ set(moved.jobs)} == {"finetune"}
+    assert not {key for key in set(plain.jobs) & set(moved.jobs) if kinds[key] == "finetune"}
+    sizes = {len(job.task.test) for job in moved.jobs.values() if job.name == "finetune"}
+    assert sizes == {8}
     with pytest.raises(UserError, match="needs a dev split, and the task 'intent' has none, as repartition"):
         planned(folder, {"path": str(task), "repartition": 0.5, "select": "dev"})
 
@@ -169,7 +167,7 @@ def test_on_the_command_line(tmp_path, tiny_bert, monkeypatch, capsys):
 
 
 @each("value", [0, 1.2, "much"])
-def test_a_study_with_a_ratio_that_makes_no_sense(value):
+def test_a_study_with_an_invalid_ratio(value):
     domain = {"name": "d", "corpus": "c", "tasks": [{"path": "t", "repartition": value}]}
     with pytest.raises(UserError, match=r"domains\[0\]\.tasks\[0\]\.repartition"):
         StudyConfig.of({"models": ["m"], "methods": ["mlm"], "domains": [domain]})

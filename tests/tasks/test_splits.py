@@ -1,4 +1,4 @@
-"""A part of a task, and a task without its test split."""
+"""Random subsets of a task, and a task without its test split."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def task(several: bool = False) -> Task:
     return Task.of("t", rows("train", 200, several), rows("test", 90, several), rows("dev", 30, several))
 
 
-def test_a_part_is_drawn_at_random_once_and_in_order():
+def test_a_subset_is_random_fixed_and_in_order():
     whole = task()
     part = limit_splits(whole, train=50, test=20)
     assert (len(part.train), len(part.dev), len(part.test)) == (50, 30, 20)
@@ -34,7 +34,7 @@ def test_a_part_is_drawn_at_random_once_and_in_order():
     assert set(limit_splits(whole, train=20).train) != set(part.train[:20])
 
 
-def test_documents_stay_whole():
+def test_documents_stay_together():
     part = limit_splits(task(several=True), test=20)
     counts = Counter(example.document for example in part.test)
     assert set(counts.values()) == {3} and len(part.test) == 18
@@ -65,12 +65,12 @@ class Untouchable(list):
     __hash__ = None  # type: ignore[assignment]
 
 
-def test_without_its_test_split_a_task_measures_dev_and_reads_no_test_row():
+def test_replacing_test_by_dev_reads_no_test_row():
     whole = task()
     held = replace_test_with_dev(Task("t", whole.train, Untouchable(whole.test), whole.labels, whole.dev))
     assert held.test == held.dev == whole.dev
     other = Task("t", whole.train, Untouchable(whole.test[:3]), whole.labels, whole.dev)
     assert held.fingerprint() == replace_test_with_dev(other).fingerprint() != whole.fingerprint()
     assert held.scoring().metrics == whole.scoring().metrics
-    with pytest.raises(UserError, match="'t' has no dev split, so nothing can be searched on it"):
+    with pytest.raises(UserError, match="'t' has no dev split, which a search needs"):
         replace_test_with_dev(Task("t", whole.train, whole.test, whole.labels))

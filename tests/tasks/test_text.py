@@ -6,7 +6,7 @@ from acclimate.tasks import Task
 from acclimate.tasks.text import task_text
 
 
-def test_texts_and_pairs_of_train_come_once_in_their_order():
+def test_train_texts_and_pairs_are_distinct_and_in_order():
     rows = [
         {"text": "The soup was cold.", "text_pair": "soup", "label": "bad"},
         {"text": "The soup was cold.", "text_pair": "", "label": "good"},

@@ -1,4 +1,4 @@
-"""The loss that fine-tuning minimises, spelled out."""
+"""The loss of fine-tuning against its equation."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LABELS = [["cold"], ["good"], ["cold", "good"], [], ["good", "rude"], ["rude"], 
 
 
 def spelled_out(logits, labels, weight, several):
-    """Cross-entropy - weight x entropy, of the classes or, label by label, of yes and no; a mean over all."""
+    """Cross-entropy - weight x entropy, of the classes or of each label; a mean over all."""
     values = []
     for row, wanted in zip(logits.double(), labels, strict=True):
         if several:
@@ -34,7 +34,7 @@ def spelled_out(logits, labels, weight, several):
 
 @each("several", [False, True])
 @each("weight", [0.0, 0.3])
-def test_it_is_the_cross_entropy_minus_the_weighted_entropy(several, weight, tmp_path):
+def test_the_loss_is_the_cross_entropy_minus_the_weighted_entropy(several, weight, tmp_path):
     """Without a weight it is the cross-entropy alone."""
     rows = [
         {"text": text, "label": label if several else (label or ["rude"])[0]}
@@ -66,7 +66,7 @@ def test_it_is_the_cross_entropy_minus_the_weighted_entropy(several, weight, tmp
         negative=(),
         confidence_penalty=weight,
     )
-    found = train(model, features, classifier.collate, options, "fp32")
+    found = train(classifier, features, options, "fp32")
     assert found.steps == 1
     wanted = spelled_out(logits, batch["labels"], weight, several)
     assert found.loss == pytest.approx(wanted.item(), rel=1e-5)

@@ -18,6 +18,6 @@ def rows(copies: int = 1) -> TokenDataset:
 
 
 def micro_batches(tokens: int = 64, rate: float = 0.3, layout: str = "padded", seed: int = 0) -> list[Batch]:
-    """All texts, cut into micro-batches of so many tokens."""
+    """All texts, split into micro-batches of so many tokens."""
     collator = Collator.of(tiny_tokenizer(), RandomMasking(rate), tokens, layout)
     return collator([np.asarray(row) for row in rows()], np.random.default_rng(seed))

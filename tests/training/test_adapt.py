@@ -1,4 +1,4 @@
-"""Budgets, outputs, the warm-up of an absent head, and one clear line for every mistake."""
+"""Budgets, outputs, the warm-up of a missing head, and a one-line error for invalid input."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def test_budgets(tiny_bert, tmp_path):
         ({"steps": 1, "head_tokens": -1}, "'head_tokens' must be at least 1, not -1"),
     ],
 )
-def test_mistakes_are_explained(tiny_bert, tmp_path, options, message):
+def test_invalid_input_is_explained(tiny_bert, tmp_path, options, message):
     with pytest.raises(UserError, match=message):
         run(tiny_bert, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()
 
 
-def test_a_loss_that_is_not_finite_stops_with_advice(tmp_path):
+def test_a_non_finite_loss_stops_with_advice(tmp_path):
     save_tiny("bert", tmp_path / "model")
     model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "model")
     with torch.no_grad():
@@ -83,12 +83,12 @@ def test_finished_run_is_not_repeated_and_another_is_not_overwritten(tiny_bert, 
     (tmp_path / "full" / "thesis.txt").write_text("dear")
     with pytest.raises(UserError, match="not empty"):
         run(tiny_bert, tmp_path / "full", steps=2)
-    with pytest.raises(UserError, match="not an adaptation"):
+    with pytest.raises(UserError, match="has no adapted model"):
         run(tiny_bert, tmp_path / "full", steps=2, overwrite=True)
     assert (tmp_path / "full" / "thesis.txt").read_text() == "dear"
 
 
-def test_a_run_with_other_dropout_or_another_model_in_the_same_place_is_another_run(tmp_path):
+def test_other_dropout_or_another_model_at_the_same_path_is_another_run(tmp_path):
     save_tiny("bert", tmp_path / "model")
     run(tmp_path / "model", tmp_path / "out", steps=2, dropout=0.3)
     with pytest.raises(UserError, match="another adaptation"):
@@ -112,7 +112,7 @@ def test_the_learning_rate_never_exceeds_its_peak(tiny_bert, tmp_path, steps, wa
         assert max(rates) > 0.7 * SHORT["learning_rate"]
 
 
-def test_the_configuration_and_the_losses_go_with_the_model(tiny_bert, tmp_path):
+def test_configuration_and_losses_are_written_beside_the_model(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "out", steps=3)
     card = json.loads((tmp_path / "out" / "acclimate.json").read_text())
     assert card["method"] == "mlm"
@@ -131,7 +131,7 @@ def headless(tmp_path):
     return tmp_path / "bare"
 
 
-def test_an_absent_head_is_warmed_up_with_the_encoder_frozen(headless, tmp_path, capsys):
+def test_a_missing_head_is_warmed_up_with_the_encoder_frozen(headless, tmp_path, capsys):
     out = ensure_head(headless, Corpus.of(DOCUMENTS), tmp_path / "warm", tokens=600, max_length=24, precision="fp32")
     assert "no masked-LM head" in " ".join(capsys.readouterr().err.split())
     before, after = load_file(headless / "model.safetensors"), load_file(out / "model.safetensors")

@@ -1,4 +1,4 @@
-"""Steps are a function of the seed and their number; cutting loses nothing and mixes nothing."""
+"""Steps are a function of the seed and their number, and the split loses and mixes nothing."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ TOKENIZER = tiny_tokenizer()
     st.integers(0, 99),
     st.sampled_from([MINIMAL_PADDING, PaddingPolicy(8, 16, max_width=42)]),
 )
-def test_every_text_is_there_once_and_whole(lengths, tokens, layout, seed, grain):
+def test_every_text_occurs_once_and_complete(lengths, tokens, layout, seed, policy):
     texts = [np.array([2, *[5 + (i + k) % 90 for k in range(n)], 3]) for i, n in enumerate(lengths)]
-    collator = Collator.of(TOKENIZER, RandomMasking(0.3), tokens, layout, grain=grain)
+    collator = Collator.of(TOKENIZER, RandomMasking(0.3), tokens, layout, policy=policy)
     found = []
     for batch in collator(texts, np.random.default_rng(seed)):
         assert sorted(set(batch.text[batch.text >= 0].tolist())) == list(range(batch.texts))
@@ -33,7 +33,7 @@ def test_every_text_is_there_once_and_whole(lengths, tokens, layout, seed, grain
             assert batch.original.numel() <= tokens
         if layout == "padded":
             assert len(batch.text) == batch.texts
-        assert batch.text.shape[1] % grain.multiple == 0 or batch.text.shape[1] == grain.max_width
+        assert batch.text.shape[1] % policy.multiple == 0 or batch.text.shape[1] == policy.max_width
         assert (batch.masked[batch.text < 0] == TOKENIZER.pad_token_id).all()
         found += [tuple(batch.original[batch.text == number].tolist()) for number in range(batch.texts)]
         special = (batch.original == 2) | (batch.original == 3) | (batch.text < 0)
@@ -50,8 +50,8 @@ def test_every_text_is_there_once_and_whole(lengths, tokens, layout, seed, grain
     st.sampled_from(["random", "whole-word", "span"]),
     st.integers(0, 99),
 )
-def test_the_same_tokens_are_hidden_however_the_texts_are_cut(lengths, strategy, seed):
-    """So all methods, whatever they read at once, and runs of several processes learn from the same masks."""
+def test_masks_do_not_depend_on_the_split(lengths, strategy, seed):
+    """So all methods, with any number of views or processes, train on the same masks."""
     texts = [np.array([2, 5 + i, *[5 + (i + k) % 90 for k in range(n)], 3]) for i, n in enumerate(lengths)]
     seen = []
     for tokens, layout in ((1, "padded"), (60, "padded"), (10_000, "padded"), (90, "packed")):

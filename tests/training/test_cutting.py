@@ -1,4 +1,4 @@
-"""The cut is the cheapest of all, and of a batch with usual lengths it leaves few shapes."""
+"""The split into micro-batches has minimal cost, and typical batches have few shapes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, POLICIES,
 from acclimate.training.batches import fewest_micro_batches, split_micro_batches
 
 
-def price(lengths, ends, limit, grain):
-    """What a cut costs, in the slow and obvious way; None if a piece does not fit."""
+def price(lengths, ends, limit, policy):
+    """The cost of a split, computed naively; None if a micro-batch does not fit."""
     total, begin = 0, 0
     for end in ends:
         part = lengths[begin:end]
-        width = max(-(-length // grain.multiple) * grain.multiple for length in part)
+        width = max(-(-length // policy.multiple) * policy.multiple for length in part)
         rows = len(part)
-        read = sum(part) + grain.padding_cost * (rows * width - sum(part))
+        read = sum(part) + policy.padding_cost * (rows * width - sum(part))
         if rows > 1 and read > limit:
             return None
-        total += read + grain.batch_overhead
+        total += read + policy.batch_overhead
         begin = end
     return total
 
@@ -43,18 +43,18 @@ def price(lengths, ends, limit, grain):
     ),
     st.booleans(),
 )
-def test_no_other_cut_is_cheaper(lengths, limit, grain, longest_first):
+def test_no_other_split_is_cheaper(lengths, limit, policy, longest_first):
     lengths = sorted(lengths, reverse=True) if longest_first else lengths
-    found = [part.stop for part in split_micro_batches(lengths, limit, grain)]
+    found = [part.stop for part in split_micro_batches(lengths, limit, policy)]
     inner = range(1, len(lengths))
     every = [[*ends, len(lengths)] for size in range(len(lengths)) for ends in combinations(inner, size)]
-    prices = [price(lengths, ends, limit, grain) for ends in every]
-    assert price(lengths, found, limit, grain) == min(value for value in prices if value is not None)
+    prices = [price(lengths, ends, limit, policy) for ends in every]
+    assert price(lengths, found, limit, policy) == min(value for value in prices if value is not None)
     possible = [len(ends) for ends, value in zip(every, prices, strict=True) if value is not None]
     assert (
-        fewest_micro_batches(lengths, limit, grain)
+        fewest_micro_batches(lengths, limit, policy)
         == min(possible)
-        == len(split_micro_batches(lengths, limit, grain._replace(batch_overhead=FEWEST_BATCHES)))
+        == len(split_micro_batches(lengths, limit, policy._replace(batch_overhead=FEWEST_BATCHES)))
     )
 
 
@@ -64,13 +64,13 @@ def lognormal(seed, count=64):
     return sorted(lengths.tolist(), reverse=True)
 
 
-def test_usual_steps_are_cut_into_few_shapes_with_little_padding():
-    grain = POLICIES["cpu"]
+def test_typical_steps_have_few_shapes_and_little_padding():
+    policy = POLICIES["cpu"]
     shapes, real, read = set(), 0, 0
     for seed in range(100):
         lengths = lognormal(seed)
-        for part in split_micro_batches(lengths, 1_024, grain):
-            rows, width = part.stop - part.start, grain.padded_width(lengths[part.start])
+        for part in split_micro_batches(lengths, 1_024, policy):
+            rows, width = part.stop - part.start, policy.padded_width(lengths[part.start])
             shapes.add((rows, width))
             real, read = real + sum(lengths[part]), read + rows * width
     assert real > 0.85 * read

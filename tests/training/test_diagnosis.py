@@ -1,4 +1,4 @@
-"""A loss, a gradient or weights that are not finite: the step, the term and the texts are named, checkpoints kept."""
+"""A non-finite loss, gradient or weight: the error names step, term and texts, and checkpoints are kept."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SHORT = {"batch_size": 8, "max_length": 30, "learning_rate": 1e-3, "precision": 
 
 
 def broken(folder, change):
-    """A model one of whose weights is not a number."""
+    """A model with a NaN weight."""
     save_tiny("bert", folder)
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder)
     with torch.no_grad():
@@ -37,7 +37,7 @@ def run(model, out, method="mlm", **options):
     return str(caught.value)
 
 
-def test_the_text_that_did_it_is_named(tmp_path):
+def test_the_text_that_causes_it_is_named(tmp_path):
     """Only one text is long enough to read the position whose embedding is broken."""
 
     def change(model):
@@ -46,20 +46,20 @@ def test_the_text_that_did_it_is_named(tmp_path):
     message = run(broken(tmp_path / "model", change), tmp_path / "out")
     assert message.startswith("The loss is nan at step 1: the term 'mlm' is not finite. ")
     named = f"document {TEXTS.index(LONG) + 1} ('w ##e train the method on …')"
-    assert f"Of the 8 texts of the step {named} gives that alone." in message
-    assert "now 0.001" in message and "the model as it came is as it was" in message
+    assert f"Of the 8 texts of the step, {named} is not finite when read alone." in message
+    assert "now 0.001" in message and "the base model is unchanged" in message
 
 
-def test_weights_that_are_broken_are_blamed_themselves(tmp_path):
+def test_broken_weights_are_named_as_the_cause(tmp_path):
     def change(model):
         model.bert.encoder.layer[0].output.dense.weight.fill_(float("nan"))
 
     message = run(broken(tmp_path / "model", change), tmp_path / "out")
-    assert "Each of the 8 texts of the step gives that, so it is the weights: document " in message
+    assert "All 8 texts of the step are not finite when read alone, so the weights are: document " in message
     assert message.count("document ") == 3 and " and 5 more" in message
 
 
-def test_of_several_terms_the_one_that_did_it_is_named(tiny_bert, tmp_path, monkeypatch):
+def test_the_term_that_causes_it_is_named(tiny_bert, tmp_path, monkeypatch):
     loss = GeneralKnowledgeContrast.loss
     monkeypatch.setattr(GeneralKnowledgeContrast, "loss", lambda self, parts: loss(self, parts) * float("inf"))
     message = run(tiny_bert, tmp_path / "out", "dga", settings={"importance_tokens": 100})
@@ -68,7 +68,7 @@ def test_of_several_terms_the_one_that_did_it_is_named(tiny_bert, tmp_path, monk
 
 @pytest.mark.parametrize("spoilt", ["loss", "gradient", "weights"])
 def test_the_last_good_checkpoint_is_kept(tiny_bert, tmp_path, monkeypatch, spoilt):
-    """Also where the loss is still finite: what the step after it would show must not be saved first."""
+    """Even if the loss is still finite: broken weights must not be saved before the next step reveals them."""
     step, taken = Engine.step, []
 
     def spoiling(self, batches, **options):

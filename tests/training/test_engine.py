@@ -24,8 +24,8 @@ def gradients(model):
 
 @pytest.mark.parametrize("kind", sorted(ENCODERS))
 @each("layout", ["padded", "packed"])
-def test_mlm_equals_the_model_of_transformers(kind, layout):
-    """Loss and gradients agree with ``model(labels=...)`` on all texts padded together, however they are cut here."""
+def test_mlm_equals_transformers(kind, layout):
+    """Loss and gradients equal ``model(labels=...)`` on all texts padded together, for any split."""
     ours = tiny_model(kind)
     theirs = copy.deepcopy(ours)
     attach(ours)
@@ -48,8 +48,8 @@ def test_mlm_equals_the_model_of_transformers(kind, layout):
 
 
 @each("kind", sorted(ENCODERS))
-def test_bf16_is_near_fp32_however_a_step_is_cut(kind):
-    """Few digits in each product, but sums over micro-batches in float32: no worse for many of them."""
+def test_bf16_is_close_to_fp32_for_any_split(kind):
+    """Products have few digits, but sums over micro-batches are in fp32: more of them are no worse."""
     found = {}
     for precision, tokens, kept in (("fp32", 10_000, 10_000), ("bf16", 40, 10_000), ("bf16", 40, 0)):
         model = tiny_model(kind)
@@ -66,7 +66,7 @@ def test_bf16_is_near_fp32_however_a_step_is_cut(kind):
 
 
 @pytest.mark.parametrize("contrast", [False, True])
-def test_memory_of_gradients_stays_where_states_are_not_all_there_before_them(contrast):
+def test_gradient_buffers_are_reused(contrast):
     model = tiny_model("bert")
     attach(model)
     engine = Engine(model, dga({"H": torch.ones(2, 4)}) if contrast else [LanguageModelling()], "bf16")
@@ -87,10 +87,10 @@ def dga(importance):
 
 @each("kept", [0, 1, 2, 100])
 @each("training", [False, True])
-def test_micro_batches_add_up_to_one_batch(training, kept, monkeypatch):
-    """Value and gradient of DGA do not depend on the cut, negatives of the whole batch included.
+def test_micro_batches_equal_one_batch(training, kept, monkeypatch):
+    """Value and gradient of DGA do not depend on the split, including the negatives of the whole batch.
 
-    However many graphs are kept, the result is that of the loss written down here over the same draws, and only the
+    For any number of kept graphs, the result is that of the loss written out here with the same dropout, and only the
     other micro-batches are read twice.
     """
     model = tiny_model("bert")
@@ -122,8 +122,8 @@ def test_micro_batches_add_up_to_one_batch(training, kept, monkeypatch):
 
 
 @pytest.mark.parametrize("kept", [0, 100_000])
-def test_nothing_but_graphs_is_left_when_the_gradient_is_taken(kept, monkeypatch):
-    """Logits of a whole micro-batch are the largest of all that is made, and are only needed before."""
+def test_only_graphs_are_alive_during_backward(kept, monkeypatch):
+    """The logits of a micro-batch are the largest tensor, and not needed in backward."""
     model = tiny_model("bert")
     attach(model)
     engine = Engine(model, dga({"H": torch.rand(2, 4)}), graph_tokens=kept)
@@ -156,7 +156,7 @@ def test_without_gradients_nothing_is_read_twice(monkeypatch):
     assert len(reads) == len(many)
 
 
-def test_equal_views_are_read_once():
+def test_equal_views_share_a_forward_pass():
     importance = {"H": torch.rand(2, 4)}
     model = tiny_model("bert")
     attach(model)
@@ -193,7 +193,7 @@ def test_a_batch_without_masked_tokens_gives_a_finite_loss():
     assert all(value.isfinite().all() for value in gradients(model).values())
 
 
-def test_positives_of_the_general_contrast_are_readings_of_the_same_text():
+def test_positives_of_the_general_contrast_are_views_of_the_same_text():
     """Without dropout the anchor and its positive are the same vector: their cosine is one, text by text."""
     model = tiny_model("bert")
     attach(model)

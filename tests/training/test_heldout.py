@@ -1,4 +1,4 @@
-"""Loss on held-out text during training: what it is, that it disturbs nothing, and that a kill loses none of it."""
+"""Held-out loss during training: its value, that it does not affect training, and that a kill loses none of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ OPTIONS = {"batch_size": 4, "max_length": 24, "learning_rate": 1e-3, "precision"
 
 @torch.no_grad()
 def direct(model, batches):
-    """The masked-LM loss text by text, as a plain loop over positions; return its sum and the number of positions."""
+    """The masked-LM loss in a plain loop over positions; return its sum and the number of positions."""
     total, count = 0.0, 0
     model.eval()
     for batch in batches:
@@ -87,7 +87,7 @@ def held(out):
     return [(line["step"], line["heldout"]) for line in lines(out) if "heldout" in line]
 
 
-def test_it_is_measured_at_the_start_as_asked_and_at_the_end_and_changes_nothing(tiny_bert, tmp_path):
+def test_it_is_measured_at_start_interval_and_end_and_changes_nothing(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "plain")
     result = run(tiny_bert, tmp_path / "held", heldout=HELD, heldout_every=2)
     one, other = (weights(tmp_path / name) for name in ("plain", "held"))
@@ -108,7 +108,7 @@ def test_it_is_measured_at_the_start_as_asked_and_at_the_end_and_changes_nothing
 
 
 @pytest.mark.parametrize("at", [1, 3])
-def test_a_kill_loses_no_value_and_doubles_none(tiny_bert, tmp_path, at):
+def test_a_kill_loses_or_duplicates_no_value(tiny_bert, tmp_path, at):
     run(tiny_bert, tmp_path / "whole", heldout=HELD, heldout_every=2)
     with killed(at):
         run(tiny_bert, tmp_path / "cut", heldout=HELD, heldout_every=2, save_every=2)
@@ -143,7 +143,7 @@ def test_both_stages_measure_the_same_text(tiny_bert, tmp_path):
 
 
 @pytest.mark.parametrize("method", SINGLE_STAGE)
-def test_every_method_measures_the_terms_that_it_trains_and_trains_as_without(tiny_bert, tmp_path, method):
+def test_every_method_measures_its_terms_without_changing_training(tiny_bert, tmp_path, method):
     options = {**OPTIONS, "steps": 2, "settings": CHEAP.get(method)}
     options["task"] = TASK if lookup(method).needs_task else None
     for name, more in (("plain", {}), ("held", {"heldout": HELD, "heldout_every": 1})):
@@ -157,7 +157,7 @@ def test_every_method_measures_the_terms_that_it_trains_and_trains_as_without(ti
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_how_often_without_a_text_and_the_command_line(tiny_bert, tmp_path, monkeypatch, capsys):
+def test_interval_without_text_and_command_line(tiny_bert, tmp_path, monkeypatch, capsys):
     with pytest.raises(UserError, match="--heldout"):
         run(tiny_bert, tmp_path / "out", heldout_every=2)
     with pytest.raises(UserError, match="heldout_every"):

@@ -1,4 +1,4 @@
-"""Masking in an adaptation: by name, as an object, or of the method's own; what is recorded; what is refused."""
+"""Masking in an adaptation: by name, as an object, or from the method; what is recorded; what is refused."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def same(one, other):
 
 @dataclass
 class FirstToken(Method):
-    """Masks the first token of each text, after it has prepared."""
+    """Masks the first token of each text, after its preparation."""
 
     def prepare(self, run):
         self.asked = []
@@ -99,7 +99,7 @@ def test_a_method_brings_its_own(tiny_bert, tmp_path):
         ({"method": FirstToken(), "masking": "span"}, "has its own masking strategy"),
     ],
 )
-def test_mistakes_are_explained(tiny_bert, tmp_path, options, message):
+def test_invalid_input_is_explained(tiny_bert, tmp_path, options, message):
     with pytest.raises(UserError, match=message):
         run(tiny_bert, tmp_path / "out", **options)
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""Importance is measured until it is exact enough, and not longer."""
+"""Importance is measured until it is precise enough."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ def measured(tiny_bert, out, **settings):
     return json.loads((out / "importance.json").read_text()), method
 
 
-def test_no_error_asked_for_reads_all(tiny_bert, tmp_path):
+def test_without_a_target_error_all_text_is_read(tiny_bert, tmp_path):
     account, _ = measured(tiny_bert, tmp_path / "all", importance_error=0, importance_tokens=1_500)
     assert 1_400 < account["tokens"] <= 1_500
     assert 0 < account["standard_error"] < 1
 
 
-def test_measuring_stops_when_it_is_exact_enough(tiny_bert, tmp_path):
+def test_measuring_stops_at_the_target_error(tiny_bert, tmp_path):
     whole, exact = measured(tiny_bert, tmp_path / "a", importance_error=0)
     error = 1.5 * whole["standard_error"]
     account, _ = measured(tiny_bert, tmp_path / "b", importance_error=error)
@@ -56,8 +56,8 @@ def test_measuring_stops_when_it_is_exact_enough(tiny_bert, tmp_path):
     assert again == soon, "from the cache"
 
 
-def test_a_killed_measurement_and_a_more_exact_one_go_on(tiny_bert, tmp_path, monkeypatch):
-    """With the same values, to the last bit, as if nothing had happened."""
+def test_measuring_continues_after_a_kill_and_for_a_smaller_error(tiny_bert, tmp_path, monkeypatch):
+    """With bit-identical values."""
     measure, calls = measuring.summed_importance, []
 
     def counted(*args, **kwargs):
@@ -84,7 +84,7 @@ def test_a_killed_measurement_and_a_more_exact_one_go_on(tiny_bert, tmp_path, mo
     assert len(calls) == len(list((tmp_path / "one").glob("importance/*/*"))) - 5 > 0
 
 
-def test_too_little_text_to_tell_is_said_and_random_ones_have_no_error(tiny_bert, tmp_path):
+def test_too_little_text_has_no_error_estimate(tiny_bert, tmp_path):
     account, _ = measured(tiny_bert, tmp_path / "few", importance_tokens=100)
     assert account["standard_error"] is None
     assert account["tokens"] <= 100
@@ -92,7 +92,7 @@ def test_too_little_text_to_tell_is_said_and_random_ones_have_no_error(tiny_bert
     assert account["measured"] == "random" and "tokens" not in account
 
 
-def test_what_is_not_finite_is_told_at_the_first_group(tiny_bert, tmp_path, monkeypatch):
+def test_non_finite_values_are_reported_at_the_first_group(tiny_bert, tmp_path, monkeypatch):
     calls = []
 
     def broken(model, units, batches, **_):
@@ -101,7 +101,7 @@ def test_what_is_not_finite_is_told_at_the_first_group(tiny_bert, tmp_path, monk
 
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(measuring, "summed_importance", broken)
-    with pytest.raises(UserError, match="not finite; try precision fp32"):
+    with pytest.raises(UserError, match="not finite; try --precision fp32"):
         measured(tiny_bert, tmp_path / "out", importance_tokens=1_000)
     assert len(calls) == 1
     assert not list(tmp_path.glob("cache/importance/*/*")), "and not kept"
@@ -119,7 +119,7 @@ def test_a_damaged_group_is_measured_again(tiny_bert, tmp_path, monkeypatch):
     assert [file.read_bytes() for file in files] == before
 
 
-def test_a_cache_that_cannot_be_written_costs_no_run(tiny_bert, tmp_path, monkeypatch, caplog):
+def test_a_read_only_cache_does_not_stop_the_run(tiny_bert, tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
 
     def full(*_, **__):
@@ -127,11 +127,11 @@ def test_a_cache_that_cannot_be_written_costs_no_run(tiny_bert, tmp_path, monkey
 
     monkeypatch.setattr("acclimate.training.tensor_cache.save_file", full)
     account, _ = measured(tiny_bert, tmp_path / "a", importance_tokens=100)
-    assert account["parts"]["H"]["raw"] and "could not be kept" in caplog.text
+    assert account["parts"]["H"]["raw"] and "Cannot store measured values" in caplog.text
     assert not list((tmp_path / "cache").glob("importance/*/*"))
 
 
-def test_what_decides_the_draws_is_another_measurement(tiny_bert, tmp_path, monkeypatch):
+def test_the_cache_key_covers_what_decides_the_random_numbers(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     for number, (name, value) in enumerate([("__version__", "0"), ("training_tokens", lambda *_, **__: 50)]):
         measured(tiny_bert, tmp_path / f"a{number}", importance_tokens=100)
@@ -140,8 +140,8 @@ def test_what_decides_the_draws_is_another_measurement(tiny_bert, tmp_path, monk
     assert len(list((tmp_path / "cache").glob("importance/*"))) == 3
 
 
-def test_distributions_over_the_vocabulary_have_to_fit_too(tiny_bert, tmp_path, monkeypatch):
-    """Where they decide how much is read at once, and so the draws, it is another measurement."""
+def test_logits_limit_the_micro_batch(tiny_bert, tmp_path, monkeypatch):
+    """They then decide the micro-batches, and so the dropout masks and the cache key."""
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     measure, rows = measuring.summed_importance, []
 
@@ -162,6 +162,6 @@ def test_distributions_over_the_vocabulary_have_to_fit_too(tiny_bert, tmp_path, 
     assert len(list((tmp_path / "cache").glob("importance/*"))) == 3
 
 
-def test_a_negative_error_is_a_mistake():
+def test_a_negative_error_is_refused():
     with pytest.raises(UserError, match="importance-error must be zero or more"):
         get("dga", importance_error=-0.1)

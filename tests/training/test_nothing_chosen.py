@@ -1,4 +1,4 @@
-"""A text of a few tokens may have none that is masked: it adds nothing, and training goes on."""
+"""A short text may have no masked token: it contributes nothing, and training continues."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WORDS = ["pizza", "wine", "soup", "good soup", "cold pasta", "rude", "fresh", "t
 
 
 @each(("name", "kind"), [*(("mlm", kind) for kind in sorted(ENCODERS)), ("mlm-kd", "bert"), ("mlm-simcse", "bert")])
-def test_steps_of_one_text_go_on(name, kind, tmp_path, monkeypatch):
+def test_steps_without_masked_tokens_train_on(name, kind, tmp_path, monkeypatch):
     monkeypatch.setattr(vocabulary, "MIN_OUTPUTS", 11)  # as for vocabularies of real models
     counts = []
     score = vocabulary.RowProjection.forward

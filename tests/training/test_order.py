@@ -1,4 +1,4 @@
-"""Each epoch visits every text, and steps that reach over its end do not hold one twice."""
+"""Each epoch visits every text once, and steps across its end have no duplicates."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -21,7 +21,7 @@ def test_each_epoch_visits_every_text_once(size, seed, epochs):
 
 @settings(deadline=None)
 @given(sizes, st.integers(0, 3))
-def test_no_step_holds_a_text_twice_where_there_are_enough(size, seed):
+def test_no_step_has_duplicate_texts_if_there_are_enough(size, seed):
     texts, batch_size = size
     order = EpochSampler(texts, batch_size, seed)
     for step in range(4 * texts // batch_size + 1):
@@ -32,7 +32,7 @@ def test_no_step_holds_a_text_twice_where_there_are_enough(size, seed):
 
 @settings(deadline=None)
 @given(sizes, st.integers(0, 3), st.integers(0, 200))
-def test_a_step_is_the_same_whatever_was_asked_for_before(size, seed, step):
+def test_a_step_does_not_depend_on_earlier_requests(size, seed, step):
     texts, batch_size = size
     in_turn = EpochSampler(texts, batch_size, seed)
     for earlier in range(step):
@@ -40,7 +40,7 @@ def test_a_step_is_the_same_whatever_was_asked_for_before(size, seed, step):
     assert in_turn.of(step) == EpochSampler(texts, batch_size, seed).of(step)
 
 
-def test_without_the_care_steps_would_hold_texts_twice():
+def test_without_swapping_steps_would_have_duplicates():
     drawn = [np.random.default_rng([0, 1, epoch]).permutation(50) for epoch in range(8)]
     steps = np.concatenate(drawn).reshape(-1, 16)
     assert any(len(set(step)) < 16 for step in steps.tolist())
@@ -50,7 +50,7 @@ def test_without_the_care_steps_would_hold_texts_twice():
     assert 0 < changed < len(steps) / 2  # the others are as drawn
 
 
-def test_a_late_epoch_of_a_large_corpus_does_not_wait_for_those_before(monkeypatch):
+def test_a_late_epoch_needs_no_earlier_ones(monkeypatch):
     drawn = []
     draw = EpochSampler._drawn
     monkeypatch.setattr(EpochSampler, "_drawn", lambda order, epoch: drawn.append(epoch) or draw(order, epoch))

@@ -1,4 +1,4 @@
-"""From text alone to model folders: architectures, kept steps, kills, and the command line."""
+"""Pre-training from text to model folders: architectures, intermediate models, kills, and the command line."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ assert not any(name.startswith("acclimate") for name in sys.modules)
 """
 
 
-def test_every_architecture_starts_from_scratch_and_loads_without_us(tmp_path):
+def test_every_architecture_trains_from_scratch_and_loads_without_acclimate(tmp_path):
     folders = []
     for kind in sorted(ENCODERS):
         behind = kind in ("roberta", "xlm-roberta", "camembert")
@@ -76,7 +76,7 @@ def test_the_loss_falls(tmp_path):
     assert lines[-1]["loss"] < lines[0]["loss"] - 1.5
 
 
-def test_kept_steps_are_the_models_of_those_steps_and_disturb_nothing(tmp_path, monkeypatch):
+def test_intermediate_models_are_those_of_their_steps_and_change_nothing(tmp_path, monkeypatch):
     run(tmp_path / "plain")
     seen, step = {}, StepTrainer.training_step
 
@@ -102,7 +102,7 @@ def test_kept_steps_are_the_models_of_those_steps_and_disturb_nothing(tmp_path, 
 
 
 @pytest.mark.parametrize("save_every", [2, None])
-def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(tmp_path, monkeypatch, save_every):
+def test_a_killed_run_resumes_with_the_same_result(tmp_path, monkeypatch, save_every):
     keep = {"keep_steps": [1, 3, 4]}
     run(tmp_path / "whole", **keep)
     with killed(3):
@@ -134,7 +134,7 @@ def test_same_seed_same_weights_other_seed_other_start(tmp_path):
     assert not same(tmp_path / "a" / "step-000000", tmp_path / "c" / "step-000000")
 
 
-def test_a_given_tokenizer_is_taken_as_it_is(tiny_bert, tmp_path):
+def test_a_given_tokenizer_is_used_unchanged(tiny_bert, tmp_path):
     run(tmp_path / "out", tokenizer=tiny_bert, steps=1)
     given, kept = (transformers.AutoTokenizer.from_pretrained(path) for path in (tiny_bert, tmp_path / "out"))
     assert given.get_vocab() == kept.get_vocab()
@@ -150,7 +150,7 @@ def test_an_early_stopped_model_can_be_adapted(tmp_path):
     assert result.steps == 2
 
 
-def test_a_time_budget_keeps_the_steps_that_it_reaches(tmp_path):
+def test_a_time_budget_keeps_the_steps_it_reaches(tmp_path):
     result = run(tmp_path / "out", steps=None, max_minutes=0.03, keep_steps=[1, 10**7])
     assert 1 < result.steps < 10**6
     assert 1 < result.seconds < 20
@@ -175,7 +175,7 @@ def test_a_time_budget_keeps_the_steps_that_it_reaches(tmp_path):
         ({"tokenizer_characters": 0}, "tokenizer_characters"),
     ],
 )
-def test_mistakes_are_explained(tmp_path, options, message):
+def test_invalid_input_is_explained(tmp_path, options, message):
     with pytest.raises(UserError, match=message) as raised:
         run(tmp_path / "out", **options)
     assert len(str(raised.value).splitlines()) == 1
@@ -189,10 +189,10 @@ def test_mistakes_are_explained(tmp_path, options, message):
         ({"precision": "fp8"}, "'precision' must be"),
         ({"batch_size": 0}, "batch_size"),
         ({"heldout": "no-such-file.txt"}, "no-such-file"),
-        ({}, "not empty and not an adaptation of ours"),
+        ({}, "is not empty and has no adapted model"),
     ],
 )
-def test_mistakes_are_found_before_the_tokenizer_is_trained(tmp_path, monkeypatch, options, message):
+def test_options_are_checked_before_the_tokenizer_is_trained(tmp_path, monkeypatch, options, message):
     monkeypatch.setattr(sys.modules["acclimate.training.pretrain"], "train_tokenizer", None)
     if not options:
         (tmp_path / "out").mkdir()
@@ -202,7 +202,7 @@ def test_mistakes_are_found_before_the_tokenizer_is_trained(tmp_path, monkeypatc
     assert not list(tmp_path.glob(".out*")), "nothing hidden is left"
 
 
-def test_a_tokenizer_with_other_content_under_its_path_is_another(tmp_path):
+def test_a_changed_tokenizer_at_the_same_path_is_another(tmp_path):
     words = tmp_path / "words"
     tiny_tokenizer().save_pretrained(words)
     run(tmp_path / "out", tokenizer=words, steps=2)
@@ -224,8 +224,8 @@ def test_another_run_is_not_overwritten(tmp_path):
     assert run(tmp_path / "out", steps=2, overwrite=True).steps == 2
 
 
-def test_methods_that_change_their_model_at_the_end_keep_no_steps(tiny_bert, tmp_path):
-    with pytest.raises(UserError, match="no model of single steps"):
+def test_methods_that_change_the_model_at_the_end_have_no_intermediate_models(tiny_bert, tmp_path):
+    with pytest.raises(UserError, match="no intermediate models"):
         acclimate.adapt(tiny_bert, Corpus.of(TEXTS), "none", tmp_path / "out", steps=2, keep_steps=[1])
 
 

@@ -1,4 +1,4 @@
-"""The texts that an adaptation shows masked: the same for all maskings, true to them, and never beside the model."""
+"""Previews of masked texts: the same for all strategies, correct, and never written beside the model."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def shown(how):
     return sample_masked_texts(rows(), Collator.of(tiny_tokenizer(), how, 500))
 
 
-def test_all_maskings_are_shown_on_the_same_texts():
+def test_all_strategies_are_shown_on_the_same_texts():
     plain, words = shown(masking("random", 0.3)), shown(masking("whole-word", 0.3))
     assert [spelled(text) for text in plain] == [spelled(text) for text in words]
     assert len(plain) == 3 and len({spelled(text) for text in plain}) == 3
@@ -46,7 +46,7 @@ def test_all_maskings_are_shown_on_the_same_texts():
 
 
 @pytest.mark.parametrize("static", [True, False])
-def test_important_tokens_are_told_from_masked_ones(tmp_path, static):
+def test_important_and_masked_tokens_are_distinguished(tmp_path, static):
     found = []
     for ids in rows():
         ranks = np.zeros(len(ids), dtype=np.int64)
@@ -66,12 +66,12 @@ def test_important_tokens_are_told_from_masked_ones(tmp_path, static):
     assert find_importance_store(masking("random", 0.15)) is None
 
 
-def test_the_name_of_the_masking_goes_with_them():
+def test_previews_name_the_strategy():
     assert describe_masked_texts([], masking("span", 0.15))["masking"] == "span"
     assert describe_masked_texts([], StaticMasking(masking("whole-word", 0.15), 0))["masking"] == "whole-word"
 
 
-def test_an_adaptation_hands_them_over_and_keeps_them_out_of_its_folder(tiny_bert, tmp_path, monkeypatch):
+def test_previews_are_returned_but_not_written_beside_the_model(tiny_bert, tmp_path, monkeypatch):
     secret = "the waiter was kind and the soup was cold"
     texts = Corpus.of([secret, *(f"{secret} {number}" for number in range(9))])
     result = adapt(tiny_bert, texts, "mlm", tmp_path / "o", **OPTIONS)
@@ -84,7 +84,7 @@ def test_an_adaptation_hands_them_over_and_keeps_them_out_of_its_folder(tiny_ber
     assert adapt(tiny_bert, texts, "mlm", tmp_path / "o", **OPTIONS).masked is None
 
 
-def test_a_method_that_measures_importance_leaves_an_account(tiny_bert, tmp_path):
+def test_a_method_that_measures_importance_writes_a_summary(tiny_bert, tmp_path):
     method = get("dga", importance_tokens=100, parts="H,I")
     adapt(tiny_bert, Corpus.of(TEXTS), method, tmp_path / "out", **OPTIONS)
     found = json.loads((tmp_path / "out" / "importance.json").read_text())
@@ -95,7 +95,7 @@ def test_a_method_that_measures_importance_leaves_an_account(tiny_bert, tmp_path
     assert units["sorted"] and len(units["raw"][0]) == THINNED_UNITS
 
 
-def test_many_units_are_thinned_from_the_most_to_the_least_important():
+def test_many_units_are_sampled_in_order_of_importance():
     raw = {"I": torch.rand(3, 1000, generator=torch.Generator().manual_seed(0))}
     found = summarise_importance(raw, {"I": raw["I"] / 2})["parts"]["I"]
     for layer, values, halves in zip(raw["I"].tolist(), found["raw"], found["protection"], strict=True):

@@ -1,4 +1,4 @@
-"""Two processes that share each step do what one does."""
+"""Two processes that share each step compute what one computes."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.masking import RandomMasking
 from acclimate.models.batching import MINIMAL_PADDING, PaddingPolicy
+from acclimate.tasks import finetune
 from acclimate.training import adapt
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup, join_process_group
 from tests.cases import each
 from tests.methods.test_contract import DOCUMENTS, SHORT
+from tests.tasks.test_classification import keyword_task
 from tests.tiny import save_tiny, tiny_tokenizer
 from tests.training.helpers import rows
 from tests.training.together import NO_DROPOUT, main, one_step
@@ -51,7 +53,7 @@ def together(tmp_path_factory, _own_cache):
 
 
 def _take_part(rank: int, port: int, out: Path, log: Path) -> None:
-    """Do the work of one process, with what torchrun would set; forked, so that it need not import everything."""
+    """Run one process in the environment that torchrun would set; forked to save imports."""
     with log.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -64,7 +66,7 @@ def _take_part(rank: int, port: int, out: Path, log: Path) -> None:
 
 @each(("name", "graph_tokens"), [("kept", 10**6), ("twice", 0), ("mixed", 0)])
 def test_loss_and_gradients_are_those_of_one_process(together, name, graph_tokens):
-    """MLM, and contrasts whose negatives are the texts of both; mixed: only one of them keeps its graphs."""
+    """MLM, and contrasts with negatives of both processes; mixed: only one of them keeps its graphs."""
     alone = one_step(ProcessGroup(), graph_tokens)
     for rank in range(2):
         shared = load_file(together / f"{name}-{rank}.safetensors")
@@ -99,14 +101,14 @@ def test_one_process_writes_and_nothing_is_left_over(together):
     assert read_json(together / "timed" / "acclimate.json")["result"]["steps"] >= 1
 
 
-def test_a_killed_run_goes_on_and_ends_as_if_nothing_had_happened(together):
+def test_a_killed_run_resumes_with_the_same_result(together):
     whole, cut = (load_file(together / name / "model.safetensors") for name in ("dga", "cut"))
     assert all(torch.equal(whole[name], cut[name]) for name in whole)
     assert read_json(together / "cut" / "acclimate.json")["result"]["steps"] == 4
 
 
-def test_importance_counts_what_both_have_read_and_both_stop_at_once(together):
-    """Groups of 20 tokens for both together; one that went on alone would wait for the other for ever."""
+def test_importance_sums_over_processes_and_stops_together(together):
+    """Groups of 20 tokens for both together; a process that continued alone would wait forever."""
     account = read_json(together / "early" / "importance.json")
     assert 4 * 20 < account["tokens"] <= 4 * (20 + SHORT["max_length"])
     assert 0 < account["standard_error"] < 1
@@ -130,16 +132,16 @@ def test_every_text_of_a_step_is_read_once(size):
 
 @each("tokens", [150, 10_000])
 @each("size", [2, 4, 8])
-@each("grain", [MINIMAL_PADDING, PaddingPolicy(multiple=8, padding_cost=0.2)])
-def test_processes_have_about_as_much_to_read(tokens, size, grain):
+@each("policy", [MINIMAL_PADDING, PaddingPolicy(multiple=8, padding_cost=0.2)])
+def test_processes_have_similar_loads(tokens, size, policy):
     chance = np.random.default_rng(0)
     data = TokenDataset.of([list(chance.integers(10, 60, length)) for length in chance.integers(3, 70, 64)])
-    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), tokens, grain=grain)
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), tokens, policy=policy)
     steps = [
         StepDataset(data, collator, batch_size=64, steps=1, seed=0, group=ProcessGroup(rank, size))
         for rank in range(size)
     ]
-    loads = [sum(grain.batch_cost(batch.text) for batch in each[0]) for each in steps]
+    loads = [sum(policy.batch_cost(batch.text) for batch in each[0]) for each in steps]
     assert max(loads) <= 1.2 * sum(loads) / size
 
 
@@ -156,7 +158,7 @@ def test_sharded_parameters_are_refused(monkeypatch):
         join_process_group()
 
 
-def test_alone_nothing_changes():
+def test_a_single_process_is_unchanged():
     group = ProcessGroup()
     value = torch.randn(3, 2)
     assert group.gather(value) == (value, slice(0, 3))
@@ -167,3 +169,18 @@ def test_alone_nothing_changes():
     with group.shared_random_state(torch.device("cpu")), group.main_process_first():
         pass
     assert torch.equal(before, torch.get_rng_state())
+
+
+def test_fine_tuning_is_that_of_one_process(together, tmp_path):
+    """Without dropout, and although a step can leave a process without rows."""
+    options = {"epochs": 2, "batch_size": 7, "select": "dev", "precision": "fp32", "progress": False, "seed": 3}
+    alone = finetune(
+        together / "still", keyword_task(train=22, test=12), out=tmp_path / "tuned", learning_rate=1e-3, **options
+    )
+    shared = json.loads((together / "tuned" / "metrics.json").read_text())
+    assert (shared["epoch"], shared["steps"]) == (alone.epoch, alone.steps)
+    assert shared["train_loss"] == pytest.approx(alone.train_loss, rel=1e-5)
+    one, two = (load_file(folder / "tuned" / "model.safetensors") for folder in (tmp_path, together))
+    for name, value in one.items():
+        torch.testing.assert_close(two[name], value, atol=2e-4, rtol=1e-3)
+    assert not (together / ".tuned.work").exists()

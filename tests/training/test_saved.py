@@ -1,4 +1,4 @@
-"""Checkpoints: one that is cut short is recognised, and the one before is used."""
+"""Checkpoints: an incomplete one is recognized, and the previous one is used."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def made(folder, step: int):
 
 @pytest.fixture(scope="module")
 def cut(tiny_bert, tmp_path_factory):
-    """A run that was killed in its fifth step, and one that was not; checkpoints after every step."""
+    """A run that was killed in its fifth step, and a complete one, with checkpoints after every step."""
     place = tmp_path_factory.mktemp("cut")
     run(tiny_bert, place / "whole")
 
@@ -61,7 +61,7 @@ FILES = (
 
 @each("damage", ["gone", "half", "empty"])
 @each("name", FILES)
-def test_a_checkpoint_without_a_file_or_with_half_of_one_is_not_whole(cut, tmp_path, name, damage):
+def test_a_checkpoint_with_a_missing_or_truncated_file_is_incomplete(cut, tmp_path, name, damage):
     shutil.copytree(cut / ".out.work" / "steps", tmp_path / "steps")
     work = tmp_path / "steps"
     assert find_newest_checkpoint(work) == work / "checkpoint-4"
@@ -76,7 +76,7 @@ def test_a_checkpoint_without_a_file_or_with_half_of_one_is_not_whole(cut, tmp_p
 
 
 @pytest.mark.parametrize("name", ["optimizer.pt", COMPLETE_FILE])
-def test_the_run_goes_on_from_the_one_before_and_ends_the_same(cut, tiny_bert, tmp_path, name):
+def test_the_run_resumes_from_the_previous_checkpoint_with_the_same_result(cut, tiny_bert, tmp_path, name):
     shutil.copytree(cut / ".out.work", tmp_path / ".out.work")
     file = tmp_path / ".out.work" / "steps" / "checkpoint-4" / name
     file.write_bytes(file.read_bytes()[:-7])
@@ -90,7 +90,7 @@ def test_the_run_goes_on_from_the_one_before_and_ends_the_same(cut, tiny_bert, t
     assert len((tmp_path / "out" / "log.jsonl").read_text().splitlines()) == 6
 
 
-def test_two_are_kept_and_other_names_left_alone(tmp_path):
+def test_two_checkpoints_are_kept_and_other_files_untouched(tmp_path):
     (tmp_path / "checkpoint-old").mkdir()
     (tmp_path / "checkpoint-7.txt").touch()
     for step in (9, 10, 100):
@@ -104,8 +104,8 @@ def test_two_are_kept_and_other_names_left_alone(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == names
 
 
-def test_a_model_with_old_names_of_weights_goes_on_and_ends_the_same(tmp_path):
-    """transformers renames LayerNorm.gamma when it loads, and renames it back in what it saves."""
+def test_a_model_with_old_weight_names_resumes_with_the_same_result(tmp_path):
+    """transformers renames LayerNorm.gamma on loading, and back on saving."""
     start = with_old_names(save_tiny("bert", tmp_path / "start"))
     shape = {**SHORT, "learning_rate": 5e-2}
     adapt(start, Corpus.of(DOCUMENTS), "mlm", tmp_path / "whole", save_every=2, **shape)
@@ -117,8 +117,8 @@ def test_a_model_with_old_names_of_weights_goes_on_and_ends_the_same(tmp_path):
     assert one.keys() == two.keys() and all(torch.equal(one[name], two[name]) for name in one)
 
 
-def test_what_is_reported_of_a_stretch_that_was_cut_is_that_of_the_whole(tiny_bert, tmp_path):
-    """With a hundred steps a line of the log stands for two: the first of them was before the kill."""
+def test_an_interrupted_logging_interval_is_reported_completely(tiny_bert, tmp_path):
+    """With a hundred steps a line of the log covers two: the first was before the kill."""
     options = {**SHORT, "steps": 100, "batch_size": 2, "max_length": 8, "save_every": 99}
     whole = adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "whole", **options)
     with killed(99):
@@ -142,14 +142,14 @@ def test_a_checkpoint_with_other_names_is_refused(cut, tiny_bert, tmp_path):
 
 
 @each("content", ["", "[]", "{", '{"a": 1}', "null"])
-def test_a_list_that_makes_no_sense_is_none(tmp_path, content):
+def test_an_invalid_file_list_means_incomplete(tmp_path, content):
     checkpoint = made(tmp_path, 1)
     (checkpoint / COMPLETE_FILE).write_text(content)
     assert not is_complete(checkpoint) and find_newest_checkpoint(tmp_path) is None
 
 
-def test_a_run_goes_on_with_as_many_processes_only(tiny_bert, tmp_path):
-    """Each has dropout of its own, whose state another number of them would not find."""
+def test_a_run_resumes_with_the_same_number_of_processes_only(tiny_bert, tmp_path):
+    """Each process has its own dropout state."""
     options = {**SHORT, "steps": 4, "save_every": 2}
     with killed(3):
         adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)
@@ -158,5 +158,5 @@ def test_a_run_goes_on_with_as_many_processes_only(tiny_bert, tmp_path):
     assert state["processes"] == 1
     file.write_text(json.dumps({**state, "processes": 2}))
     mark_complete(file.parent)
-    with pytest.raises(UserError, match="begun with 2 processes and is to go on with 1"):
+    with pytest.raises(UserError, match="started with 2 processes and cannot resume with 1"):
         adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)

@@ -26,7 +26,7 @@ def rows(texts, pair=None):
 
 @pytest.fixture
 def task(tmp_path):
-    """A folder: eight train texts, of which two are the same, and other words in dev and test."""
+    """A folder with eight train texts, one of them duplicated, and other words in dev and test."""
     folder = tmp_path / "task"
     folder.mkdir()
     train = [*TEXTS[:7], TEXTS[0]]
@@ -37,7 +37,7 @@ def task(tmp_path):
 
 @pytest.fixture
 def spy():
-    """A method that keeps the run that it saw."""
+    """A method that records the run that it gets."""
     seen = []
 
     @register("spy")
@@ -56,7 +56,7 @@ def decoded(run):
 def test_without_a_corpus_the_train_text_is_read_and_nothing_of_dev_and_test(tiny_bert, task, tmp_path, spy):
     adapt(tiny_bert, None, "spy", tmp_path / "out", task=task, steps=1, **{**SHORT, "max_length": 48})
     (run,) = spy
-    assert len(run.rows) == 7  # a text that stands twice is read once
+    assert len(run.rows) == 7  # a duplicate text is read once
     everything = " ".join(decoded(run))
     assert "pizza" in everything and "waiter" in everything
     assert not any(word in everything.replace(" ", "") for word in ("xxyy", "uu", "qqww", "jj"))
@@ -65,7 +65,7 @@ def test_without_a_corpus_the_train_text_is_read_and_nothing_of_dev_and_test(tin
     assert card["task"] == run.task.fingerprint() and card["text"]["documents"] == 7
 
 
-def test_with_a_corpus_the_task_is_only_looked_at(tiny_bert, task, tmp_path, spy):
+def test_with_a_corpus_the_task_text_is_not_trained_on(tiny_bert, task, tmp_path, spy):
     loaded = load_task(task)
     adapt(tiny_bert, Corpus.of(["the wine", "a score"]), "spy", tmp_path / "out", task=loaded, steps=1, **SHORT)
     (run,) = spy
@@ -78,7 +78,7 @@ def test_both_texts_of_a_pair_are_documents(tiny_bert, tmp_path, spy):
     assert decoded(spy[0]) == ["the menu", "the soup", "the wine"]
 
 
-def test_without_a_budget_a_task_is_read_a_hundred_times_and_a_corpus_once(tiny_bert, tmp_path):
+def test_default_epochs_are_100_for_a_task_and_1_for_a_corpus(tiny_bert, tmp_path):
     task = Task.of("two", rows(["the soup", "the wine"]), rows(["a test"]))
     for name, method, source, epochs in (
         ("mlm", "mlm", {"task": task}, TASK_EPOCHS),
@@ -99,7 +99,7 @@ def test_without_a_budget_a_task_is_read_a_hundred_times_and_a_corpus_once(tiny_
         ("dapt+tapt", ("corpus",), "needs a labelled task"),
     ],
 )
-def test_what_is_missing_or_unclear_is_said(tiny_bert, task, tmp_path, method, given, message):
+def test_missing_or_ambiguous_text_is_reported(tiny_bert, task, tmp_path, method, given, message):
     sources = {"corpus": Corpus.of(TEXTS), "task": task}
     with pytest.raises(UserError, match=message):
         adapt(tiny_bert, method=method, out=tmp_path / "out", **{name: sources[name] for name in given}, **SHORT)

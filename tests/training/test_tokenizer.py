@@ -1,4 +1,4 @@
-"""A trained tokenizer: the same every time, complete for its text, and loadable without us."""
+"""A trained tokenizer is reproducible, covers its text, and loads without acclimate."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_no_word_of_known_letters_is_unknown_to_wordpiece(text, lowercase):
 
 
 @each("lowercase", [None, False])
-def test_wordpiece_gives_back_its_training_text(lowercase):
+def test_wordpiece_decodes_its_training_text(lowercase):
     tokenizer = trained("wordpiece", lowercase)
     for text in TEXTS:
         assert tokenizer.decode(tokenizer(text)["input_ids"], skip_special_tokens=True) == text.replace("  ", " ")
@@ -60,7 +60,7 @@ def test_wordpiece_gives_back_its_training_text(lowercase):
 
 @settings(max_examples=200, deadline=None)
 @given(st.text(st.characters(exclude_categories=["Cs"]), max_size=40))
-def test_byte_bpe_gives_back_every_text(text):
+def test_byte_bpe_decodes_every_text(text):
     tokenizer = trained("byte-bpe")
     ids = tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
     assert tokenizer.decode(ids, clean_up_tokenization_spaces=False) == text
@@ -74,7 +74,7 @@ def test_case(kind, lowercase):
     assert (tokenizer("Pizza")["input_ids"] == tokenizer("pizza")["input_ids"]) == lowercase
 
 
-def test_special_tokens_stand_where_the_models_look_for_them():
+def test_special_tokens_have_the_ids_that_models_expect():
     bert, roberta = trained("wordpiece"), trained("byte-bpe")
     assert bert.convert_tokens_to_ids(list(BERT_TOKENS)) == [0, 1, 2, 3, 4]
     assert roberta.convert_tokens_to_ids(list(ROBERTA_TOKENS)) == [0, 1, 2, 3, 4]
@@ -89,7 +89,7 @@ def test_special_tokens_stand_where_the_models_look_for_them():
 
 @each("kind", TOKENIZER_KINDS)
 @each("lowercase", [True, False])
-def test_saved_it_loads_the_same(kind, lowercase, tmp_path):
+def test_a_saved_tokenizer_loads_unchanged(kind, lowercase, tmp_path):
     tokenizer = trained(kind, lowercase)
     tokenizer.save_pretrained(tmp_path)
     loaded = AutoTokenizer.from_pretrained(tmp_path)
@@ -109,12 +109,12 @@ def test_another_process_trains_the_same_tokenizer():
 
 
 @each("kind", TOKENIZER_KINDS)
-def test_a_vocabulary_that_does_not_fit_the_text_is_explained(kind):
+def test_an_impossible_vocabulary_size_is_explained(kind):
     most = len(trained(kind))
     assert len(train_tokenizer(DOCUMENTS, kind, most, progress=False)) == most
     with pytest.raises(UserError, match=f"of {most} tokens, not 5,000. Set vocab-size to {most} or less"):
         train_tokenizer(DOCUMENTS, kind, 5_000, progress=False)
-    with pytest.raises(UserError, match="vocab-size must be more, not 50"):
+    with pytest.raises(UserError, match="vocab-size must be larger than that, not 50"):
         train_tokenizer(DOCUMENTS, kind, 50, progress=False)
 
 
@@ -128,7 +128,7 @@ def test_the_sample_is_bounded_and_does_not_depend_on_the_order():
     assert sample_documents(documents, 10**6, progress=False)[0] == documents
 
 
-def test_a_long_document_is_not_the_whole_sample():
+def test_a_long_document_does_not_dominate_the_sample():
     kept, _ = sample_documents(["y" * 10**6, *(f"{number} short" for number in range(50))], 200_000, progress=False)
     assert len(kept) == 51
     assert max(map(len, kept)) == 2_000

@@ -1,4 +1,4 @@
-"""Trackers of experiments: names are checked, a missing package is one line, and the trainer's callback is told."""
+"""Experiment trackers: names are checked, missing packages reported, and losses passed on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.tiny import TEXTS
 
 
 class Tracker(TrainerCallback):
-    """Remembers what it was told."""
+    """Records what it gets."""
 
     told: list = []
 
@@ -50,7 +50,7 @@ def test_names_are_checked(tracker):
         check_trackers(["comet_ml"])
 
 
-def test_an_adaptation_tells_its_tracker_every_term(tracker, tiny_bert, tmp_path):
+def test_an_adaptation_reports_every_term(tracker, tiny_bert, tmp_path):
     options = {"steps": 3, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}
     adapt(tiny_bert, Corpus.of(TEXTS), "mlm", tmp_path / "plain", **options)
     assert tracker.told == []
@@ -66,7 +66,7 @@ def test_an_adaptation_tells_its_tracker_every_term(tracker, tiny_bert, tmp_path
     assert adapt(tiny_bert, Corpus.of(TEXTS), "mlm", tmp_path / "out", **options).steps == 3
 
 
-def test_fine_tuning_tells_its_tracker_the_loss(tracker, tiny_bert, tmp_path):
+def test_fine_tuning_reports_the_loss(tracker, tiny_bert, tmp_path):
     lines = [json.dumps({"text": text, "label": str(number % 2)}) for number, text in enumerate(TEXTS)]
     for split in ("train", "test"):
         (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
@@ -80,7 +80,7 @@ def test_fine_tuning_tells_its_tracker_the_loss(tracker, tiny_bert, tmp_path):
     assert found.metrics == plain.metrics
 
 
-def test_a_distillation_tells_its_tracker_the_loss_of_both_phases(tracker, tiny_bert, tmp_path):
+def test_a_distillation_reports_the_loss_of_both_phases(tracker, tiny_bert, tmp_path):
     lines = [json.dumps({"text": text, "label": str(number % 2)}) for number, text in enumerate(TEXTS)]
     for split in ("train", "test"):
         (tmp_path / f"{split}.jsonl").write_text("\n".join(lines))
@@ -100,7 +100,7 @@ def test_a_distillation_tells_its_tracker_the_loss_of_both_phases(tracker, tiny_
         distill(tiny_bert, tiny_bert, tmp_path, report_to="tensorbord", **options)
 
 
-def test_a_place_of_the_users_own_is_left_alone(monkeypatch, tmp_path):
+def test_the_users_tensorboard_folder_is_respected(monkeypatch, tmp_path):
     monkeypatch.setenv(TENSORBOARD_VARIABLE, "mine")
     with tensorboard_folder(["tensorboard"], tmp_path / "out"):
         assert os.environ[TENSORBOARD_VARIABLE] == "mine"

@@ -1,4 +1,4 @@
-"""What the processes of ``test_processes.py`` do together; called once in each, with what torchrun would set."""
+"""What the processes of ``test_processes.py`` run; called once in each, in the environment of torchrun."""
 
 from __future__ import annotations
 
@@ -36,9 +36,12 @@ def one_step(group: ProcessGroup, graph_tokens: int) -> dict[str, torch.Tensor]:
 
 def main(out: Path) -> None:
     from acclimate.corpus import Corpus
+    from acclimate.errors import UserError
+    from acclimate.tasks import distill, finetune
     from acclimate.training import adapt
     from tests.kills import killed
     from tests.methods.test_contract import DOCUMENTS, SHORT
+    from tests.tasks.test_classification import keyword_task
 
     group = join_process_group()
     for name, graph_tokens in (("kept", 10**6), ("twice", 0), ("mixed", 10**6 * group.rank)):
@@ -58,6 +61,13 @@ def main(out: Path) -> None:
         adapt(out / "bert", Corpus.of(DOCUMENTS), "dga", out / "early", settings=early, **options)
     timed = {**options, "steps": None, "max_minutes": 0.02}
     adapt(out / "bert", Corpus.of(DOCUMENTS), "mlm-taco", out / "timed", settings={"negatives": 5}, **timed)
+    task = keyword_task(train=22, test=12)  # a last batch of one row, which leaves a process without any
+    fine = {"epochs": 2, "batch_size": 7, "select": "dev", "precision": "fp32", "progress": False, "seed": 3}
+    finetune(out / "still", task, out=out / "tuned", learning_rate=1e-3, **fine)
+    with pytest.raises(UserError, match="first stage of fine-tuning runs in one process"):
+        finetune(out / "still", task, first=task, **fine)
+    with pytest.raises(UserError, match="Distillation runs in one process"):
+        distill(out / "still", out / "bert", task)
     leave_process_group()
     assert not torch.distributed.is_initialized()
     leave_process_group()  # alone, nothing happens

@@ -7,14 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from acclimate.cards.card import escape_markdown, markdown_table
+from acclimate.evaluation.scoring import find_hub_task
 from acclimate.model_kinds import MASKED, ModelKind
 
-HUB_TASKS = {
-    "single_label": ("text-classification", "Text Classification"),
-    "multi_label": ("text-classification", "Multi-label Classification"),
-    "qa": ("question-answering", "Question Answering"),
-}
-"""Task type and task name on the hub for each kind of task."""
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "positive_micro_f1": "f1", "document_f1": "f1", "em": "exact_match"}
 """Names of metrics on the hub, where they differ from ours."""
 VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
@@ -93,7 +88,7 @@ def eval_results(measured: Mapping[str, Any], model_kind: ModelKind = MASKED) ->
     """Return arguments of ``huggingface_hub.EvalResult``, with intervals in ``metric_args``."""
     results = []
     for row in measured["scores"]:
-        kind, name = HUB_TASKS.get(row.get("kind", "single_label"), HUB_TASKS["single_label"])
+        kind, name = find_hub_task(row["kind"])
         metric, score = row["metric"], row[row["metric"]]
         details: dict[str, Any] = {"seeds": len(score["values"]), "test_items": row.get("test_items")}
         if score["sd"] is not None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.cards.card import Card, display_name, format_bytes, hub_name, markdown_table, settings_table
-from acclimate.cards.results import HUB_METRICS, HUB_TASKS, eval_results, result_sections
-from acclimate.evaluation.scoring import make_scoring
+from acclimate.cards.results import HUB_METRICS, eval_results, result_sections
+from acclimate.evaluation.scoring import find_hub_task, make_scoring
 from acclimate.evaluation.statistics import bootstrap_intervals
 from acclimate.files import read_json
 from acclimate.model_kinds import kind_of_checkpoint
@@ -142,7 +142,7 @@ def write_task_model_card(
     Returns:
         The path of the card.
     """
-    pipeline, _ = HUB_TASKS.get(task.kind, HUB_TASKS["single_label"])
+    pipeline, _ = find_hub_task(task.kind)
     start = models.get("model") or models["student"]
     teacher = f", with the teacher `{display_name(models['teacher'])}`" if "teacher" in models else ""
     done = "distilled" if verb == "distill" else "fine-tuned"

@@ -18,7 +18,7 @@ app = typer.Typer(
 inspection = typer.Typer(no_args_is_help=True, help="Inspect a model or a text.")
 app.add_typer(inspection, name="inspect")
 
-DISTRIBUTED = ("adapt", "pretrain")
+DISTRIBUTED = ("adapt", "pretrain", "finetune")
 """Commands whose work the processes of one run share."""
 
 
@@ -31,7 +31,7 @@ def check_single_process(context: typer.Context) -> None:
     each = ", once per device: CUDA_VISIBLE_DEVICES=0, 1, ... with the same --out" if verb == "compare" else ""
     raise UserError(
         f"{size} processes were started (WORLD_SIZE), and each would do all the work of '{verb}': only "
-        f"{' and '.join(DISTRIBUTED)} share their work. Start 'acclimate {verb}' without torchrun or accelerate "
+        f"{', '.join(DISTRIBUTED)} share their work. Start 'acclimate {verb}' without torchrun or accelerate "
         f"launch{each}."
     )
 

@@ -32,34 +32,34 @@ def compare(
 
     if dry_run:
         if shard or report_only:
-            raise UserError("--dry-run computes nothing and writes nothing; leave out --shard and --report-only.")
-        _tell(study, out)
+            raise UserError("--dry-run computes nothing and writes nothing; remove --shard and --report-only.")
+        _print_forecast(study, out)
         return
-    cells = run(study, out, shard=shard, report_only=report_only, progress=not quiet)["cells"]
-    if shard and cells["left"]:
-        typer.echo(f"Shard {shard} is through; {cells['left']} of {cells['total']} cells are left.")
+    jobs = run(study, out, shard=shard, report_only=report_only, progress=not quiet).jobs
+    if shard and jobs.left:
+        typer.echo(f"Shard {shard} is finished; {jobs.left} of {jobs.total} jobs are left.")
     else:
         typer.echo(f"Report: {out / 'report.html'}")
 
 
-def _tell(study: Path, out: Path) -> None:
-    """Print the cells of a study by kind, and the estimate."""
+def _print_forecast(study: Path, out: Path) -> None:
+    """Print the jobs of a study by kind, and the estimated time."""
     from rich.console import Console
     from rich.table import Table
 
     from acclimate.study.forecast import forecast
 
-    plan = forecast(study, out)
-    table = Table("part", "kind", "cells", "done", "minutes left")
-    for stretch in plan.stretches:
-        left = "unknown" if stretch.seconds is None else f"{stretch.seconds / 60:.1f}"
-        table.add_row(stretch.part, stretch.kind, str(stretch.cells), str(stretch.done), left)
+    found = forecast(study, out)
+    table = Table("part", "kind", "jobs", "done", "minutes left")
+    for estimate in found.estimates:
+        left = "unknown" if estimate.seconds is None else f"{estimate.seconds / 60:.1f}"
+        table.add_row(estimate.part, estimate.kind, str(estimate.jobs), str(estimate.done), left)
     Console().print(table)
-    cells, done = (sum(getattr(stretch, name) for stretch in plan.stretches) for name in ("cells", "done"))
-    if plan.seconds is None:
-        said = "no finished cell of each kind says yet how long the others take"
+    jobs, done = (sum(getattr(estimate, name) for estimate in found.estimates) for name in ("jobs", "done"))
+    if found.seconds is None:
+        time = "their duration is unknown, as not every kind has a finished job"
     else:
-        said = f"the others take about {plan.seconds / 60:.0f} minutes of one process, as the finished ones did"
-    typer.echo(f"{done:,} of {cells:,} cells are done; {said}." if done < cells else f"All {cells:,} cells are done.")
-    if plan.guessed:
-        typer.echo("Settings are still to be chosen; what follows a choice is counted with the first combination.")
+        time = f"the others take about {found.seconds / 60:.0f} minutes on one process, judging by the finished ones"
+    typer.echo(f"{done:,} of {jobs:,} jobs are done; {time}." if done < jobs else f"All {jobs:,} jobs are done.")
+    if found.guessed:
+        typer.echo("Settings are still to be chosen; later jobs are counted with the first combination.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from contextlib import nullcontext
 from pathlib import Path
@@ -46,6 +47,7 @@ def finetune(
     from acclimate.tasks import finetune as run
     from acclimate.tasks import load_task
     from acclimate.tasks import repartition as enlarge_test
+    from acclimate.training.distributed import leave_process_group
 
     count = _check_seeds(5 if seeds is None else seeds)
     task = load_task(values.pop("task"))
@@ -57,8 +59,13 @@ def finetune(
     for seed in range(count):
         result = run(**values, task=task, first=first, seed=seed, out=out and Path(out) / f"seed-{seed}")
         scores.append(result.metrics)
+        if int(os.environ.get("RANK") or 0):
+            continue
         names = (*make_scoring(result.kind, result.scoring).metrics, *(["ece"] if "ece" in result.metrics else []))
         typer.echo(f"seed {seed}: " + "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names))
+    leave_process_group()
+    if int(os.environ.get("RANK") or 0):
+        return
     for name in names:
         typer.echo(f"{name}: {_mean_and_spread([score[name] for score in scores])}")
     for label, row in scores[-1].get("per_class", {}).items():

@@ -109,6 +109,7 @@ class QAScoring(Scoring):
     """
 
     kind: ClassVar[str] = "qa"
+    hub_task: ClassVar[tuple[str, str]] = ("question-answering", "Question Answering")
 
     @property
     def metrics(self) -> tuple[str, ...]:

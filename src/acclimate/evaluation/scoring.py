@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from acclimate.errors import UserError
+from acclimate.evaluation.collapse import Collapse, find_collapse
 
 
 class Scoring(ABC):
@@ -24,6 +25,8 @@ class Scoring(ABC):
     """
 
     kind: ClassVar[str]
+    hub_task: ClassVar[tuple[str, str]]
+    """Pipeline tag and title of such tasks on the Hugging Face Hub."""
 
     @property
     @abstractmethod
@@ -46,6 +49,10 @@ class Scoring(ABC):
         """Return the first metric that always has the same value as this one, possibly itself."""
         return metric
 
+    def find_collapse(self, gold: Sequence[Any], predicted: Sequence[Any]) -> Collapse | None:
+        """Return the answer that the model gives nearly all items, though it is wrong for many; else None."""
+        return find_collapse(gold, predicted)
+
     def score(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> float:
         """Score predictions."""
         return float(self.value(self.counts(gold, predicted, metric).sum(0), metric))
@@ -65,6 +72,7 @@ class SingleLabel(Scoring):
     """
 
     kind: ClassVar[str] = "single_label"
+    hub_task: ClassVar[tuple[str, str]] = ("text-classification", "Text Classification")
     negative: tuple[int, ...] = ()
     """Class numbers of the negative classes ("no relation")."""
 
@@ -115,6 +123,7 @@ class MultiLabel(Scoring):
     """
 
     kind: ClassVar[str] = "multi_label"
+    hub_task: ClassVar[tuple[str, str]] = ("text-classification", "Multi-label Classification")
     classes: int
     documents: tuple[int, ...] | None = None
     """Number of the document of each item (items,), from zero without gaps."""
@@ -206,6 +215,18 @@ SCORINGS: dict[str, type[Any]] = {scoring.kind: scoring for scoring in (SingleLa
 """The scorings by the kind that is stored in results."""
 
 
+def find_hub_task(kind: str) -> tuple[str, str]:
+    """Return the pipeline tag and the title on the Hugging Face Hub of a kind of scoring.
+
+    Raises:
+        UserError: If there is no such kind.
+    """
+    if kind not in SCORINGS:
+        raise _unknown_kind(kind)
+    found: tuple[str, str] = SCORINGS[kind].hub_task
+    return found
+
+
 def make_scoring(kind: str, details: Mapping[str, Any]) -> Scoring:
     """Make the scoring of stored predictions.
 
@@ -217,8 +238,12 @@ def make_scoring(kind: str, details: Mapping[str, Any]) -> Scoring:
         UserError: If the kind is unknown; the predictions then come from a newer version.
     """
     if kind not in SCORINGS:
-        raise UserError(
-            f"Predictions of the kind '{kind}' cannot be scored by this version. Known: {', '.join(sorted(SCORINGS))}."
-        )
+        raise _unknown_kind(kind)
     scoring: Scoring = SCORINGS[kind](**details)
     return scoring
+
+
+def _unknown_kind(kind: str) -> UserError:
+    return UserError(
+        f"Predictions of the kind '{kind}' cannot be scored by this version. Known: {', '.join(sorted(SCORINGS))}."
+    )

@@ -65,7 +65,7 @@ class Option:
         many: Whether the flag may be repeated.
         cli: Whether the command line has the option.
         study: Whether a study file may set the option; the study itself sets the others.
-        recorded: Whether the value decides the result, and is part of the identity of a run under the field's name.
+        recorded: Whether the value can change the result, and so is part of the identity of a run.
     """
 
     help: str
@@ -181,7 +181,7 @@ def explain_value(error: Mapping[str, Any]) -> str:
     kind, given, limits = error["type"], error["input"], error.get("ctx", {})
     if kind in BOUNDS:
         words, bound = BOUNDS[kind]
-        return f"must be {words} {limits[bound]:g}, not {given}"
+        return f"must be {words} {limits[bound]:,.12g}, not {given}"
     if kind == "literal_error":
         return f"must be {limits['expected']}, not {given!r}"
     if kind == "value_error":
@@ -241,15 +241,27 @@ def values(given: Any, names: type[Any] | None = None) -> dict[str, Any]:
     return {name: getattr(given, name) for name in option_fields(cast(Any, names or type(given)))}
 
 
-def recorded(given: Any, **resolved: Any) -> dict[str, Any]:
+def recorded(given: Any, without: Collection[str] = (), **resolved: Any) -> dict[str, Any]:
     """Return what decides the result of a run: the options that are marked so, and what was made of others.
 
     Args:
         given: An instance of a class of options.
+        without: Options to leave out, because others of ``resolved`` contain them.
         resolved: What replaces options, or is added to them, such as the hash of a file in place of its name.
     """
-    fields = option_fields(cast(Any, type(given)))
-    return {name: getattr(given, name) for name, field in fields.items() if field.option.recorded} | resolved
+    names = recorded_names(type(given))
+    return {name: getattr(given, name) for name in names if name not in without} | resolved
+
+
+def recorded_names(cls: type[Any]) -> list[str]:
+    """Return the names of the options of a class that can change the result of a run."""
+    return [name for name, field in option_fields(cast(Any, cls)).items() if field.option.recorded]
+
+
+def defaults(cls: type[Any]) -> dict[str, Any]:
+    """Return the options of a class that are not required, with their defaults."""
+    fields = option_fields(cast(Any, cls))
+    return {name: field.default for name, field in fields.items() if field.default is not MISSING}
 
 
 class Section(BaseModel):

@@ -115,7 +115,7 @@ class FinetuneOptions(SupervisedOptions):
 
     model: Annotated[
         str | Path,
-        Option("Model folder or name on the Hugging Face Hub.", MODEL, study=False, recorded=False),
+        Option("Model folder or name on the Hugging Face Hub.", MODEL, study=False),
     ]
     task: Annotated[
         TaskLike | str | Path,
@@ -124,7 +124,6 @@ class FinetuneOptions(SupervisedOptions):
             DATA,
             more="Or a task (see :func:`acclimate.tasks.load_task`).",
             study=False,
-            recorded=False,
         ),
     ]
     _: KW_ONLY
@@ -148,7 +147,6 @@ class FinetuneOptions(SupervisedOptions):
             more="The model is trained on its train split, head included, with the same options. The result is "
             "cached for later runs with the same model, seed and options.",
             study=False,
-            recorded=False,
         ),
     ] = None
     first_epochs: Annotated[
@@ -157,14 +155,11 @@ class FinetuneOptions(SupervisedOptions):
             "Passes over the train split of the first task.",
             default="as many as on the task",
             study=False,
-            recorded=False,
         ),
     ] = None
     first_learning_rate: Annotated[
         Positive | None,
-        Option(
-            "Peak learning rate on the first task.", default="the same as on the task", study=False, recorded=False
-        ),
+        Option("Peak learning rate on the first task.", default="the same as on the task", study=False),
     ] = None
     report_to: ReportTo = None
 
@@ -183,9 +178,7 @@ class DistillOptions(SupervisedOptions):
 
     teacher: Annotated[
         str | Path,
-        Option(
-            "Teacher: a classifier of the task, or any other model of the domain.", MODEL, study=False, recorded=False
-        ),
+        Option("Teacher: a classifier of the task, or any other model of the domain.", MODEL, study=False),
     ]
     student: Annotated[
         str | Path,
@@ -193,7 +186,6 @@ class DistillOptions(SupervisedOptions):
             "Student: a classifier of the task, or any other model, of any architecture.",
             MODEL,
             study=False,
-            recorded=False,
         ),
     ]
     task: Annotated[
@@ -202,7 +194,6 @@ class DistillOptions(SupervisedOptions):
             "Folder of a classification task with train, test and perhaps dev files.",
             DATA,
             study=False,
-            recorded=False,
         ),
     ]
     _: KW_ONLY

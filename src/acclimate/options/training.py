@@ -94,7 +94,6 @@ KeepSteps = Annotated[
         OUTPUT,
         more="The copies are written to ``out/step-000100`` and so on.",
         many=True,
-        recorded=False,
     ),
 ]
 Overwrite = Annotated[
@@ -131,20 +130,18 @@ class TrainingOptions:
         Option(
             "Optimizer steps to train for.",
             more="Give at most one of ``steps``, ``epochs``, ``tokens`` and ``max_minutes``.",
-            recorded=False,
         ),
     ] = None
     epochs: Annotated[
         Positive | None,
-        Option("Passes over the corpus.", default="1; 100 over the text of a task", recorded=False),
+        Option("Passes over the corpus.", default="1; 100 over the text of a task"),
     ] = None
-    tokens: Annotated[Count | None, Option("Tokens to train on.", recorded=False)] = None
+    tokens: Annotated[Count | None, Option("Tokens to train on.")] = None
     max_minutes: Annotated[
         Positive | None,
         Option(
             "Minutes to train for.",
             more="The learning rate decays with time. Such a run is not exactly repeatable.",
-            recorded=False,
         ),
     ] = None
     seed: Seed = 0
@@ -167,7 +164,6 @@ class TrainingOptions:
             METHOD,
             more="For a strategy that is given by name.",
             flag="--masking-set",
-            recorded=False,
         ),
     ] = None
     weight_decay: WeightDecay = 0.0
@@ -190,9 +186,7 @@ class TrainingOptions:
             "One text per row, or several that do not attend to each other.",
         ),
     ] = "padded"
-    text_column: Annotated[
-        str, Option("Column or key that holds the text in tables and JSON lines.", DATA, recorded=False)
-    ] = "text"
+    text_column: Annotated[str, Option("Column or key that holds the text in tables and JSON lines.", DATA)] = "text"
     heldout: Annotated[
         TextInput | None,
         Option(
@@ -211,7 +205,6 @@ class TrainingOptions:
             "Optimizer steps between measurements of the held-out loss.",
             default="50",
             more="It is also measured at the start and at the end.",
-            recorded=False,
         ),
     ] = None
     save_every: Annotated[
@@ -301,7 +294,6 @@ class PretrainOptions(TrainingOptions):
             DATA,
             more="Or a :class:`acclimate.corpus.Corpus`.",
             many=True,
-            recorded=False,
         ),
     ]
     out: Out = "pretrained"
@@ -312,7 +304,6 @@ class PretrainOptions(TrainingOptions):
             "Architecture, such as bert or roberta, or a Hugging Face configuration: folder, JSON file or name.",
             MODEL,
             more="See :data:`acclimate.training.pretrain.ARCHITECTURES`.",
-            recorded=False,
         ),
     ] = "bert"
     size: Annotated[
@@ -321,14 +312,11 @@ class PretrainOptions(TrainingOptions):
             "Model size: tiny, mini, small, medium (Turc et al., 2019) or base.",
             MODEL,
             default="that of the configuration",
-            recorded=False,
         ),
     ] = None
     changes: Annotated[
         dict[str, Any] | None,
-        Option(
-            "Setting of the model configuration, such as num_hidden_layers=6.", MODEL, flag="--set", recorded=False
-        ),
+        Option("Setting of the model configuration, such as num_hidden_layers=6.", MODEL, flag="--set"),
     ] = None
     tokenizer: Annotated[
         str | Path | None,
@@ -354,7 +342,7 @@ class PretrainOptions(TrainingOptions):
     tokenizer_characters: Annotated[
         Count, Option("Maximum characters of the sample that a tokenizer is trained on.", MODEL)
     ] = SAMPLE_CHARACTERS
-    epochs: Annotated[Positive | None, Option("Passes over the corpus.", default="1", recorded=False)] = None
+    epochs: Annotated[Positive | None, Option("Passes over the corpus.", default="1")] = None
     max_length: MaxLength = 256
     batch_size: BatchSize = 256
     learning_rate: Annotated[

@@ -1,28 +1,34 @@
-"""Running a study: every cell once, whatever happens to the others, and then the results and the report."""
+"""Running a study: inputs, graph of jobs, results, report."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.console import Console
 
+from acclimate.cards import write_adapted_card
+from acclimate.cards.writers import ACCOUNT_FILE
 from acclimate.errors import UserError
 from acclimate.files import write_json
 from acclimate.results import StudyResults
-from acclimate.study.cells import Cell, CellStore
+from acclimate.rows import AdaptationRow, ForgettingRow
+from acclimate.study.backend import Backend
 from acclimate.study.config import StudyConfig
-from acclimate.study.leaks import look_for_leaks
-from acclimate.study.model_cards import write_model_cards
-from acclimate.study.parts import Parts
-from acclimate.study.plan import Plan, survey
-from acclimate.study.search import final_plan, search
-from acclimate.study.shards import Shard
-from acclimate.study.summary import summarise
-from acclimate.study.working import Working
+from acclimate.study.contamination import Contamination, check_contamination, remove_contamination
+from acclimate.study.executor import Executor
+from acclimate.study.graph import Shard, read_study
+from acclimate.study.inputs import StudyInputs
+from acclimate.study.jobs.base import Job, RunContext
+from acclimate.study.search import check_search, final_graph, run_search
+from acclimate.study.store import JobStore
+from acclimate.study.summary import summarize
 
 NAMED = 5
-"""How many of the missing cells are named on the terminal."""
+"""Missing jobs that are named on the terminal."""
+T = TypeVar("T")
 
 
 def compare(
@@ -32,68 +38,80 @@ def compare(
     shard: str | None = None,
     report_only: bool = False,
     progress: bool = True,
-    parts: Parts | None = None,
+    backend: Backend | None = None,
 ) -> StudyResults:
-    """Compare models x methods x domains and tasks x seeds, and write what came out.
+    """Compare a grid of models, methods, domains with their tasks, and seeds.
 
-    Each cell is stored in ``out/cells`` when it is finished, under a key of everything that determines it. The same
-    call after a kill, or with a method more, computes only what is not there yet. At the end ``out`` holds
+    The result of each job is stored in ``out/cells`` under a hash of everything that determines it. After an
+    interruption, or with one more method, the same call computes only what is missing. At the end ``out`` holds
     ``results.json``, ``results.md`` and ``report.html``.
 
-    Several processes may work on one folder, also on several machines that share it: each claims a cell before it
-    computes it, leaves alone what another has claimed, and takes over what a killed one left.
+    Several processes may share ``out``, also on several machines: each claims a job before computing it, leaves jobs
+    that others claimed to them, and takes over those of an interrupted process.
 
-    Where the study searches settings, that comes first, on dev alone; test is read with the chosen ones. A shard that
-    finds the search unfinished after its own share of it stops there; run the same command again.
+    If the study searches settings, that comes first, on the dev splits alone; test splits are read with the chosen
+    settings. A shard that finds the search unfinished after its own share stops there; run the same command again.
 
     Args:
-        config: The study, or plain values for one, or the path of a ``.yaml`` or ``.toml`` file.
-        out: Folder of the study.
-        shard: ``"i/n"``: compute the i-th of n shares (from 1) only, for job arrays. Results and report are written
-            by the shard that finds the study complete, or by a call without ``shard``.
-        report_only: Compute nothing; write results and report from what is there, naming what is missing.
-        progress: Show a bar, a line per cell, and the table of results.
-        parts: The functions to call; the default are acclimate's own.
+        config: The study, plain values for one, or the path of a ``.yaml`` or ``.toml`` file.
+        out: Output directory.
+        shard: ``"i/n"`` computes the i-th of n shares (from 1), for job arrays. The shard that finds the study
+            complete writes results and report, or a call without ``shard`` does.
+        report_only: Compute nothing; write results and report from the stored results.
+        progress: Show a progress bar, a line per job, and the table of results.
+        backend: The expensive functions; by default those of this package.
 
     Returns:
         The results; they also read like ``results.json``: ``results["scores"]``. After a shard that left jobs to
         others they say how far the study is, and nothing was written.
 
     Raises:
-        UserError: If the study cannot be run, or, after everything else was done and written, if cells failed.
+        UserError: If the study cannot be run or, after everything else was done and written, if jobs failed.
     """
     share = Shard.parse(shard) if shard is not None else None
     if share and report_only:
         raise UserError("--shard computes and --report-only does not: give one of them.")
-    config, parts, out = _opened(config), parts or Parts(), Path(out)
+    backend, out = backend or Backend(), Path(out)
     if out.is_file():
         raise UserError(f"'{out}' is a file; give a folder for the study.")
-    ground, store = survey(config, parts, progress), CellStore(out)
-    work = Working(store, parts, progress, share, report_only)
-    if config.leakage != "off":  # shards leave it to the one that writes the report
-        look_for_leaks(ground.plan, config, parts, progress=progress, known_only=report_only or share is not None)
-        if progress:
-            _tell_leaks(ground.plan)
-    found = search(ground, work)
-    plan = final_plan(ground, found)
-    outcomes = {**found.outcomes, **work(plan)}
-    forgiven = found.forgiven - plan.cells.keys()
-    left = [one.cell for key, one in outcomes.items() if one.result is None and key not in forgiven]
+    read = read_study(_load(config), backend)
+    inputs, contamination = prepare(read, progress=progress, cached_only=report_only or share is not None)
+    if progress:
+        _print(*contamination.warnings())
+    executor = Executor(JobStore(out), RunContext(backend, out, progress), share, report_only)
+    search = run_search(inputs, executor.execute)
+    graph = final_graph(inputs, search)
+    outcomes = {**search.outcomes, **executor.execute(graph)}
+    ignored = search.ignored - graph.jobs.keys()
+    left = [one.job for key, one in outcomes.items() if one.result is None and key not in ignored]
     if report_only and len(left) == len(outcomes):
-        raise UserError(f"No cell of this study is finished in '{out}'. Run it without --report-only first.")
-    if share and not left and config.leakage != "off":
-        look_for_leaks(plan, config, parts, progress=progress)
-    results = StudyResults.from_dict(summarise(config, plan, store, outcomes, searched=found.rows))
-    results.jobs.left = len(left)  # a search did without those that it could not judge
+        raise UserError(f"No job of this study is finished in '{out}'. Run it without --report-only first.")
+    if share and not left:
+        contamination = check_contamination(read, progress=progress)
+    results = summarize(inputs, graph, outcomes, out, searches=search.rows, contamination=contamination)
+    results.jobs.left = len(left)
     if not (share and left):
         _write(results, out, progress)
     if progress and left and (share or report_only):
-        _tell_left(left, len(outcomes), share)
-    work.check_failures(forgiven)
+        _print(*_describe_left(left, len(outcomes), share))
+    executor.check_failures(ignored)
     return results
 
 
-def _opened(config: StudyConfig | dict[str, Any] | str | Path) -> StudyConfig:
+def prepare(
+    inputs: StudyInputs, *, progress: bool = False, cached_only: bool = False
+) -> tuple[StudyInputs, Contamination]:
+    """Check the search of a study and look for contamination.
+
+    Returns:
+        The inputs, without contaminated documents if the study asks for that, and what was found.
+    """
+    check_search(inputs)
+    found = check_contamination(inputs, progress=progress, cached_only=cached_only)
+    return remove_contamination(inputs, found), found
+
+
+def _load(config: StudyConfig | dict[str, Any] | str | Path) -> StudyConfig:
     if isinstance(config, str | Path):
         return StudyConfig.load(config)
     return StudyConfig.of(config) if isinstance(config, dict) else config
@@ -106,37 +124,82 @@ def _write(results: StudyResults, out: Path, progress: bool) -> None:
 
     write_markdown(results, out / "results.md")
     write_report(results, out / "report.html")
-    write_model_cards(results.to_dict(), out)
+    write_model_cards(results, out)
     if progress:
         console = Console()
         for table in results_table(results):
             console.print(table)
 
 
-def _tell_leaks(plan: Plan) -> None:
-    """Say at the start which corpora and train splits hold texts that a task is judged on."""
-    console = Console(stderr=True)
-    for domain, found in plan.leakage.items():
-        if found["flagged"]:
-            texts = sum(group["found"] for group in found["texts"])
-            what = "are left out" if found["removed"] else "stay in: 'leakage: remove' leaves them out"
-            line = f"! {found['flagged']:,} documents of {domain} hold {texts:,} dev or test texts; they {what}"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-    for found in plan.in_train.values():
-        if texts := sum(group["found"] for group in found["texts"]):
-            line = f"! the train split of {found['train_of']} holds {texts:,} dev or test texts of "
-            line += f"{found['texts'][0]['task']}; they are learnt there with a label"
-            console.print(line, highlight=False, markup=False, soft_wrap=True)
-
-
-def _tell_left(left: list[Cell], total: int, share: Shard | None) -> None:
-    """Say which cells have no result yet, and what writes the report."""
-    lines = [f"{len(left)} of {total} cells of the study are left:"]
-    lines += [f"  {cell.description}" for cell in left[:NAMED]]
-    if len(left) > NAMED:
-        lines.append(f"  and {len(left) - NAMED} more")
-    if share:
-        lines.append(f"Shard {share} is through. The last one writes the report, or the same command without a shard.")
+def _print(*lines: str) -> None:
     console = Console(stderr=True)
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def _describe_left(left: Sequence[Job], total: int, share: Shard | None) -> Iterator[str]:
+    """Yield lines that say which jobs have no result yet, and what writes the report."""
+    yield f"{len(left)} of {total} jobs of the study are left:"
+    yield from (f"  {job.description}" for job in left[:NAMED])
+    if len(left) > NAMED:
+        yield f"  and {len(left) - NAMED} more"
+    if share:
+        yield f"Shard {share} is finished. The last shard writes the report, or the same command without --shard."
+
+
+def write_model_cards(results: StudyResults, out: Path) -> list[Path]:
+    """Write ``README.md`` into the folder of every adapted model; return the paths.
+
+    Models of one method that differ in the seed of adaptation share the results of the method over its seeds; the
+    card says so.
+
+    Args:
+        results: The results of the study.
+        out: Folder of the study.
+    """
+    written = []
+    for run in results.adaptations:
+        folder = out / run.folder
+        if run.head or not (folder / ACCOUNT_FILE).is_file() or not (folder / "config.json").is_file():
+            continue
+        written.append(write_adapted_card(folder, _card_name(results, run), _card_results(results, run)))
+    return written
+
+
+def _card_results(results: StudyResults, run: AdaptationRow) -> dict[str, Any]:
+    notes = []
+    if len(results.adapt_seeds) > 1:
+        notes.append(
+            f"These are results of the method over {len(results.adapt_seeds)} adaptations; this model is that of seed "
+            f"{run.seed}."
+        )
+    elif results.shared_adaptation:
+        notes.append(
+            "The intervals include the variance of fine-tuning and of the test items, not that of the adaptation."
+        )
+    return {
+        "study": results.title,
+        "baseline": results.baseline,
+        "scores": list(_rows_of(run, results.scores)),
+        "losses": list(_rows_of(run, results.losses)),
+        "kept": list(_rows_of(run, results.forgetting)),
+        "notes": notes,
+    }
+
+
+def _rows_of(run: AdaptationRow, rows: Sequence[T]) -> Iterator[T]:
+    """Yield the rows of a model: all tasks of its domain, or the one that it was adapted for."""
+    for row in rows:
+        found: Any = row
+        task = found.adapted_for if isinstance(found, ForgettingRow) else found.task
+        same = (found.model, found.domain, found.method) == (run.model, run.domain, run.method)
+        if same and run.task in (None, task):
+            yield row
+
+
+def _card_name(results: StudyResults, run: AdaptationRow) -> str:
+    """Return a name for a model from what it was made of; with the seed only if there are several."""
+    parts = [run.model, run.method, run.domain, run.task]
+    if len(results.adapt_seeds) > 1:
+        parts.append(f"seed {run.seed}")
+    return re.sub(r"[^\w.]+", "-", " ".join(str(part) for part in parts if part)).strip("-.")

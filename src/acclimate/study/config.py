@@ -1,21 +1,32 @@
-"""The study file: which models, methods, domains, tasks and seeds are compared, and with what settings."""
+"""The study file: which models, methods, domains, tasks and seeds are compared, and with which settings."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.errors import UserError, did_you_mean, unknown_name_error
 from acclimate.files import read_settings
 from acclimate.masking import file_parameters
 from acclimate.models.checkpoints import is_written_as_path
-from acclimate.study.explain import explain
-from acclimate.study.grid import MethodSearch, SearchSettings
-from acclimate.study.lessons import DistillSpec
+from acclimate.options.declaration import explain_value
+from acclimate.registry import Registry
+from acclimate.study.distillation_config import DistillSpec
+from acclimate.study.search_space import MethodSearch, SearchSettings
 from acclimate.study.settings import (
+    FIRST_STAGE,
     UNADAPTED,
     AdaptSettings,
     EvaluateSettings,
@@ -28,6 +39,26 @@ from acclimate.study.settings import (
     seed_list,
     several,
 )
+
+KINDS: Registry[Any] = Registry("acclimate.study.jobs", "kind of job", "kinds of jobs")
+"""The kinds of jobs, subclasses of :class:`acclimate.study.jobs.base.Job`."""
+
+
+class SectionEntry(Strict):
+    """An entry of a list that a kind of job adds to the study file.
+
+    Attributes:
+        label: Row label in the tables; empty if the entry has no row.
+    """
+
+    label: str = ""
+
+    def resolve_paths(self, resolve: Callable[[str], str]) -> None:
+        """Make the paths of models absolute.
+
+        Args:
+            resolve: From a path or a name on the Hub to an absolute path or the name.
+        """
 
 
 class ModelSpec(Strict):
@@ -56,12 +87,16 @@ def _adapt_value(name: str, value: Any) -> Any:
 
 
 class MethodSpec(BaseModel):
-    """A method of adaptation: its name, or ``{name, label?, on?, adapt?, **parameters}``.
+    """A method of adaptation: its name, or ``{name, label?, on?, adapt?, search?, **parameters}``.
 
-    Keys other than these are parameters of the method; the method itself says which it knows. ``adapt`` overrides
-    settings of the study's ``adapt`` section for this method alone. ``on: task`` adapts to the text of each task, once
-    for each, and ``on: domain`` to that of the domain; by default the method says which. ``search`` has values of its
-    parameters to try and, under ``adapt``, of settings of its adaptation.
+    All other keys are parameters of the method.
+
+    Attributes:
+        label: Row label in the tables.
+        on: ``"task"`` adapts once to the text of each task, ``"domain"`` to that of the domain. The default is the
+            method's own.
+        adapt: Settings of adaptation for this method, which override those of the study.
+        search: Values to try for parameters of the method and, under ``adapt``, for settings of its adaptation.
     """
 
     model_config = ConfigDict(extra="allow")
@@ -73,7 +108,7 @@ class MethodSpec(BaseModel):
 
     @property
     def parameters(self) -> dict[str, Any]:
-        """The parameters given for the method itself."""
+        """Parameters of the method, without defaults."""
         return dict(self.model_extra or {})
 
     @model_validator(mode="before")
@@ -86,7 +121,7 @@ class MethodSpec(BaseModel):
     @model_validator(mode="after")
     def _labelled(self) -> MethodSpec:
         if self.name == UNADAPTED and (self.adapt or self.on or (self.search and self.search.adapt)):
-            raise ValueError(f"'{UNADAPTED}' is the model as it came and adapts to nothing; leave its settings out")
+            raise ValueError(f"'{UNADAPTED}' is the base model and is not adapted; remove its settings")
         changed = {**self.parameters, **({"on": self.on} if self.on else {}), **self.adapt}
         shown = ", ".join(f"{key}={value}" for key, value in changed.items())
         self.label = self.label or (f"{self.name} ({shown})" if shown else self.name)
@@ -94,14 +129,14 @@ class MethodSpec(BaseModel):
 
 
 class SampleSpec(Strict):
-    """An example of a task that the report shows."""
+    """An example of a task, shown in the report."""
 
     text: str
     label: str | None = None
 
 
 class DomainSpec(Strict):
-    """A domain: text to adapt to, text held out of it, and end tasks."""
+    """A domain: text to adapt to, held-out text, and end tasks."""
 
     name: str
     corpus: Annotated[Paths, BeforeValidator(several), Field(min_length=1)]
@@ -110,29 +145,31 @@ class DomainSpec(Strict):
 
 
 class StudyConfig(Strict):
-    """A study: models x methods x domains and their tasks x seeds.
+    """A study: a grid of models, methods, domains with their tasks, and seeds.
 
     Attributes:
         name: Short name, also the default title of the report.
         title: Title of the report.
-        notes: Paragraphs shown at the head of the report.
+        notes: Paragraphs at the head of the report.
         samples: Examples of a task shown in the report, each with ``text`` and perhaps a ``label``.
-        models: Models to start from.
-        methods: Methods of adaptation; ``none`` is the model as it is.
+        models: Base models.
+        methods: Methods of adaptation; ``none`` is the base model.
         domains: Domains, each with text and tasks.
-        other_tasks: End tasks of other domains: every adapted model learns them, too, to see what was lost on them.
+        other_tasks: End tasks of other domains, on which forgetting is measured: every adapted model is fine-tuned
+            on them, too.
         general: Text, or several sources of it, on which forgetting is measured. None: it is not measured.
         leakage: Whether documents that hold dev or test texts of a task are counted (``"report"``), left out before
-            adaptation (``"remove"``), or not looked for (``"off"``).
+            adaptation (``"remove"``), or not searched for (``"off"``).
         adapt: Settings of adaptation.
         adapt_seeds: None adapts once per method and shares the result among all seeds of fine-tuning. With a list,
             the i-th seed of fine-tuning starts from adaptation seed i modulo its length.
         finetune: Settings of fine-tuning for all tasks.
         seeds: Seeds of fine-tuning: a number n for 0 to n - 1, or a list.
-        evaluate: Settings of the measured masked-LM loss.
-        distill: Rows whose students learn each task from a teacher.
-        search: What is chosen on the dev splits before anything is tested.
-        baseline: Label of the method, or row of distillation, with which the others are compared.
+        evaluate: Settings of the language-model loss and of drift.
+        distill: Rows whose students are distilled from a teacher.
+        search: Settings to choose on the dev splits before the test splits are read.
+        baseline: Label of the row that the others are compared with.
+        extensions: Sections of further kinds of jobs. In the file each stands under its own key.
     """
 
     name: str = "study"
@@ -155,6 +192,7 @@ class StudyConfig(Strict):
     distill: list[DistillSpec] = Field(default_factory=list)
     search: SearchSettings | None = None
     baseline: str = "none"
+    extensions: dict[str, list[Any]] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -170,13 +208,22 @@ class StudyConfig(Strict):
             raise ValueError(f"seeds: give a number of them, or a list of seeds, not {seeds!r}")
         if isinstance(seeds, int) and not isinstance(seeds, bool):
             value["seeds"] = seed_list(seeds)
+        given = value.get("extensions") or {}
+        if not isinstance(given, Mapping):
+            raise ValueError(f"extensions: give sections by name, not {given!r}")
+        value["extensions"] = {
+            key: _read_section(key, entry, value.pop(key, None) or given.get(key))
+            for key, entry in extension_types().items()
+            if key in value or key in given
+        }
         return value
 
     @model_validator(mode="after")
     def _consistent(self) -> StudyConfig:
         distinct("models", [model.name for model in self.models], "give one a different 'name'")
-        rows = [row.label for row in self.rows]
-        distinct("methods and distill" if self.distill else "methods", rows, "give one a different 'label'")
+        rows = self.row_labels
+        sources = [*(["distill"] if self.distill else []), *self.extensions]
+        distinct(" and ".join(("methods", *sources)), rows, "give one a different 'label'")
         distinct("domains", [domain.name for domain in self.domains], "give one a different 'name'")
         distinct("seeds", [str(seed) for seed in self.seeds], "list each seed once")
         distinct("adapt_seeds", [str(seed) for seed in self.adapt_seeds or []], "list each seed once")
@@ -184,11 +231,11 @@ class StudyConfig(Strict):
             distinct(f"tasks of {domain.name}", [task.name for task in domain.tasks], "give one a different 'name'")
         distinct("other_tasks", [task.name for task in self.other_tasks], "give one a different 'name'")
         if any(task.search for task in self.other_tasks):
-            raise ValueError("other_tasks: nothing is searched on tasks of other domains; leave 'search' out")
+            raise ValueError("other_tasks: settings cannot be searched on tasks of other domains; remove 'search'")
         if self.evaluate.moved and not self.general:
-            raise ValueError("evaluate.moved measures on general text: give 'general', or leave it out")
+            raise ValueError("evaluate.moved measures on general text: give 'general', or remove it")
         tasks = [task for domain in self.domains for task in domain.tasks]
-        if self.search is None and any(row.search for row in (*self.rows, *tasks)):
+        if self.search is None and any(row.search for row in (*self.methods, *self.distill, *tasks)):
             self.search = SearchSettings()
         searches: list[Any] = [self.search, *(method.search for method in self.methods)]
         for grid in (search.adapt for search in searches if search):
@@ -201,16 +248,54 @@ class StudyConfig(Strict):
         return self
 
     @property
-    def rows(self) -> list[MethodSpec | DistillSpec]:
-        """What the tables of scores have a row for."""
-        return [*self.methods, *self.distill]
+    def row_labels(self) -> list[str]:
+        """Labels of the rows of the tables of scores, in their order."""
+        further = [entry.label for entries in self.extensions.values() for entry in entries if entry.label]
+        return [*(method.label for method in self.methods), *further, *(row.label for row in self.distill)]
+
+    def finetune_settings(self, task: TaskSpec) -> dict[str, Any]:
+        """Return the settings of fine-tuning for a task, without defaults: its own override those of the study."""
+        given = {**self.finetune.given(), **task.given()}
+        if task.negative:
+            given["negative"] = tuple(task.negative)
+        return given | {key: value for key in FIRST_STAGE if (value := getattr(task, key)) is not None}
+
+    def search_lists(self, task: TaskSpec, methods: Sequence[MethodSpec]) -> dict[tuple[str, str], list[Any]]:
+        """Return the values to try for methods on a task: their own override those of the study.
+
+        Returns:
+            Values by section (``"finetune"``, ``"adapt"``, ``"parameters"``) and name; empty without a search.
+        """
+        if self.search is None:
+            return {}
+        tuning = self.search.finetune | (task.search or {})
+        found = {("finetune", name): values for name, values in tuning.items()}
+        for method in methods:
+            if method.name != UNADAPTED:
+                adapt = self.search.adapt | (method.search.adapt if method.search else {})
+                found |= {("adapt", name): values for name, values in adapt.items()}
+                parameters = method.search.parameters if method.search else {}
+                found |= {("parameters", name): values for name, values in parameters.items()}
+        return found
+
+    @property
+    def searched_tasks(self) -> list[tuple[DomainSpec, TaskSpec]]:
+        """Each task on which settings are searched, with its domain."""
+        distilled = self.search.distill if self.search else {}
+        return [
+            (domain, task)
+            for domain in self.domains
+            for task in domain.tasks
+            if self.search_lists(task, self.methods)
+            or any(distilled or row.search for row in self.distill if row.is_for(domain.name))
+        ]
 
     @classmethod
     def load(cls, path: str | Path) -> StudyConfig:
         """Read a study file (``.yaml``, ``.yml`` or ``.toml``); its relative paths are relative to the file.
 
         Raises:
-            UserError: If the file is missing, cannot be parsed, or says something that makes no study.
+            UserError: If the file is missing, cannot be parsed, or is not a valid study.
         """
         path = Path(path)
         if not path.is_file():
@@ -222,18 +307,18 @@ class StudyConfig(Strict):
 
     @classmethod
     def of(cls, value: Any, where: str = "study") -> StudyConfig:
-        """Make a study from plain values, with one readable line for what is wrong.
+        """Make a study from plain values.
 
         Raises:
-            UserError: Naming the key and, for a typo, the key that was meant.
+            UserError: With one line that names the first wrong key and, for a typo, the likely one.
         """
         try:
             return cls.model_validate(value)
         except ValidationError as error:
-            raise UserError(f"{where}: {' '.join(explain(error, cls).split())}") from error
+            raise UserError(f"{where}: {' '.join(_explain(error, cls).split())}") from error
 
     def relative_to(self, folder: Path) -> StudyConfig:
-        """Return a copy whose relative paths start at ``folder``; names of the hub are left alone."""
+        """Return a copy whose relative paths are relative to ``folder``; names on the Hub stay."""
         copy = self.model_copy(deep=True)
         for model in copy.models:
             model.path = _model(model.path, folder)
@@ -245,6 +330,8 @@ class StudyConfig(Strict):
             task.first = task.first and _inside(task.first, folder)
         for row in copy.distill:
             row.teacher.path = row.teacher.path and _model(row.teacher.path, folder)
+        for entry in (entry for entries in copy.extensions.values() for entry in entries):
+            entry.resolve_paths(lambda path: _model(path, folder))
         copy.general = copy.general and [_read(source, folder) for source in copy.general]
         searches: list[Any] = [copy.search, *(method.search for method in copy.methods)]
         for method in copy.methods:
@@ -258,12 +345,65 @@ class StudyConfig(Strict):
         return copy
 
     def resolved(self) -> dict[str, Any]:
-        """Return the study as plain values, with every default that the study knows filled in."""
-        return self.model_dump(mode="json", exclude_none=True, exclude={"notes", "samples"})
+        """Return the study as plain values, with its defaults."""
+        values = self.model_dump(mode="json", exclude_none=True, exclude={"notes", "samples"})
+        return {**values, **values.pop("extensions")}
+
+
+def extension_types() -> dict[str, type[SectionEntry]]:
+    """Return the sections that kinds of jobs add to the study file: the type of an entry, by key."""
+    kinds = (KINDS.lookup(name) for name in KINDS.names())
+    return {kind.section[0]: kind.section[1] for kind in kinds if kind.section}
+
+
+def _read_section(key: str, entry: type[SectionEntry], value: Any) -> list[Any]:
+    try:
+        return TypeAdapter(list[entry]).validate_python(value if isinstance(value, list) else [value])  # type: ignore[valid-type]
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
+        hint = did_you_mean(str(first["loc"][-1]), entry.model_fields) if first["type"] == "extra_forbidden" else ""
+        raise ValueError(f"'{key}{place}': {first['msg']}{'.' + hint if hint else ''}") from error
+
+
+def _explain(error: ValidationError, root: type[BaseModel]) -> str:
+    """Describe the first mistake that pydantic found in a ``root`` in one line, with the path of its key."""
+    # An unknown key explains a missing one, not the other way round.
+    errors = error.errors(include_url=False)
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+    where = ""
+    for part in first["loc"]:
+        where += f"[{part}]" if isinstance(part, int) else f"{'.' if where else ''}{part}"
+    if first["type"] == "extra_forbidden":
+        name = str(first["loc"][-1])
+        known = set(_fields_at(root, first["loc"][:-1]))
+        if len(first["loc"]) == 1:
+            known = known - {"extensions"} | extension_types().keys()
+        return f"unknown key '{where}'.{did_you_mean(name, known)} Known here: {', '.join(sorted(known))}."
+    if first["type"] == "missing":
+        return f"the key '{where}' is missing."
+    message = explain_value(first)
+    colon = ":" if first["type"] == "value_error" else ""
+    return f"'{where}'{colon} {message}." if where else f"{message}."
+
+
+def _fields_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """Return the names of the keys of the section at ``location``."""
+    for part in location:
+        if isinstance(part, str) and part in model.model_fields:
+            model = _section(model.model_fields[part].annotation) or model
+    return list(model.model_fields)
+
+
+def _section(annotation: Any) -> type[BaseModel] | None:
+    """Return the model inside an annotation such as ``list[TaskSpec]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _section(inner))), None)
 
 
 def _locate(given: Any, names: Collection[str], folder: Path) -> None:
-    """Resolve the files among some settings, or among lists of values to try; in place."""
+    """Make the paths of files among some settings, or among lists of values to try, absolute; in place."""
     if not isinstance(given, dict):
         return
     for name in set(names) & given.keys():
@@ -277,17 +417,17 @@ def _inside(path: str, folder: Path) -> str:
 
 
 def _model(name: str, folder: Path) -> str:
-    """Resolve a model against ``folder`` if it is there or written as a path; names of the hub may have a dot."""
+    """Resolve a model against ``folder`` if it exists there or looks like a path; names on the Hub may have a dot."""
     return _inside(name, folder) if is_written_as_path(name) or (folder / name).exists() else name
 
 
 def _read(source: str, folder: Path) -> str:
-    """Resolve a source of text against ``folder``, also if it is not there, unless it is a data set of the hub."""
+    """Resolve a source of text against ``folder``, even if it does not exist, unless it is a data set on the Hub."""
     return source if not source or source.startswith("hf:") else _inside(source, folder)
 
 
 def _located(source: str, folder: Path) -> str:
-    """Resolve ``source`` against ``folder`` if it is a path there; what is not there may be a name of the hub."""
+    """Resolve ``source`` against ``folder`` if it is a path; what does not exist may be a name on the Hub."""
     if not source:
         return source
     path = Path(source).expanduser()
@@ -299,7 +439,7 @@ def _located(source: str, folder: Path) -> str:
 
 
 def _files_of(method: str) -> set[str]:
-    """Return the parameters of a method that may be paths of files; of an unknown one, none: that is said later."""
+    """Return the parameters of a method that may be paths of files; an unknown method is reported later."""
     from acclimate.methods import lookup, names
 
     return set(lookup(method).files) if method in names() else set()

@@ -1,121 +1,122 @@
-"""What is left to do of a study, and about how long it takes, without doing any of it."""
+"""Dry run: remaining jobs of a study and the estimated time."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from acclimate.study.cells import Cell, CellStore
+from acclimate.study.backend import Backend
+from acclimate.study.compare import prepare
 from acclimate.study.config import StudyConfig
-from acclimate.study.parts import Parts
-from acclimate.study.plan import Plan, survey
-from acclimate.study.search import final_plan, search
-from acclimate.study.summary import Outcome
-from acclimate.study.working import stored
+from acclimate.study.graph import read_study
+from acclimate.study.jobs.base import Job, JobGraph, Outcome
+from acclimate.study.search import final_graph, run_search
+from acclimate.study.store import JobStore
 
 ALIKE = ("model", "method", "domain", "task", "text")
-"""Labels that cells have in common whose times are compared first."""
+"""What jobs have in common whose durations are compared first."""
 
 
 @dataclass
-class Stretch:
-    """The cells of one kind.
+class JobEstimate:
+    """The jobs of one kind in one part of a study.
 
     Attributes:
         part: ``"search 1"``, ... or ``"study"``.
-        kind: As of :class:`acclimate.study.cells.Cell`.
-        cells: How many there are.
-        done: How many of them have a result.
-        seconds: An estimate for the others on one process; None if no finished cell says how long one takes.
+        kind: Name of the kind.
+        jobs: Number of jobs.
+        done: Number of jobs with a result.
+        seconds: Estimated time for the others on one process; None if no finished job of the kind says how long it
+            takes.
     """
 
     part: str
     kind: str
-    cells: int
+    jobs: int
     done: int
     seconds: float | None
 
 
 @dataclass
 class Forecast:
-    """What a study has to do.
+    """What is left of a study.
 
     Attributes:
-        stretches: The cells by part and kind. A cell that several parts need is counted in the first.
-        guessed: Whether later parts depend on choices that are still to be made; then they are counted with the first
+        estimates: The jobs by part and kind. A job that several parts need counts in the first.
+        guessed: Whether later parts depend on settings that are not chosen yet; they are counted with the first
             combination of each search.
     """
 
-    stretches: list[Stretch]
+    estimates: list[JobEstimate]
     guessed: bool
 
     @property
     def seconds(self) -> float | None:
-        """The estimate for all that is left; None if a part of it is unknown."""
-        left = [stretch.seconds for stretch in self.stretches if stretch.done < stretch.cells]
+        """The estimate for everything that is left; None if a part of it is unknown."""
+        left = [estimate.seconds for estimate in self.estimates if estimate.done < estimate.jobs]
         return None if None in left else sum(seconds or 0.0 for seconds in left)
 
 
-def forecast(config: StudyConfig | str | Path, out: str | Path, parts: Parts | None = None) -> Forecast:
-    """Lay out a study and look up which cells are done; no cell is computed, and nothing is written into ``out``.
+def forecast(config: StudyConfig | str | Path, out: str | Path, backend: Backend | None = None) -> Forecast:
+    """Plan a study and look up which jobs are done. No job is computed, and nothing is written into ``out``.
 
-    With ``leakage: remove`` what the corpora hold of dev and test texts decides which cells there are: they are read,
-    and what was found is kept in the cache, for the study as well.
+    With ``leakage: remove`` the corpora are searched for dev and test texts, since that decides which jobs there are;
+    the findings are cached for the study.
 
-    The estimate of a cell is the mean time of the finished cells in ``out`` of the same kind, and of those the ones
-    for the same model, method, domain, task and text where there are any, also of an older version of the study.
+    The estimate of a job is the mean duration of the finished jobs in ``out`` of the same kind: of those with the same
+    model, method, domain, task and text where there are any. Jobs of earlier versions of the study count as well.
 
     Args:
         config: The study, or the path of its file.
         out: Folder of the study; it need not exist.
-        parts: The functions to call; the default are acclimate's own.
+        backend: The expensive functions; by default those of this package.
 
     Raises:
         UserError: If the study cannot be run.
     """
     config = config if isinstance(config, StudyConfig) else StudyConfig.load(config)
-    ground, store = survey(config, parts or Parts()), CellStore(Path(out))
-    plans: list[Plan] = []
+    inputs, _ = prepare(read_study(config, backend or Backend()), cached_only=True)
+    store, graphs = JobStore(Path(out)), list[JobGraph]()
 
-    def look(plan: Plan) -> dict[str, Outcome]:
-        plans.append(plan)
-        return {key: stored(cell, store) for key, cell in plan.cells.items()}
+    def look_up(graph: JobGraph) -> dict[str, Outcome]:
+        graphs.append(graph)
+        return {key: store.outcome(job) for key, job in graph.jobs.items()}
 
-    found = search(ground, look, guess=True)
-    guessed, found.decided = not found.decided, True
-    names = [f"search {number}" for number in range(1, len(plans) + 1)]
-    plans.append(final_plan(ground, found))
-    times, seen, stretches = _Times(store.finished()), set[str](), []
-    for name, plan in zip([*names, "study"], plans, strict=True):
-        new = {key: cell for key, cell in plan.cells.items() if key not in seen}
-        seen |= set(new)
-        for kind in dict.fromkeys(cell.kind for cell in new.values()):
-            cells = [cell for cell in new.values() if cell.kind == kind]
-            left = [cell for cell in cells if store.result(cell) is None]
-            stretches.append(Stretch(name, kind, len(cells), len(cells) - len(left), times.total(left)))
-    return Forecast(stretches, guessed)
+    found = run_search(inputs, look_up, guess=True)
+    guessed, found.complete = not found.complete, True
+    parts = [*(f"search {number}" for number in range(1, len(graphs) + 1)), "study"]
+    graphs.append(final_graph(inputs, found))
+    durations, seen, estimates = _Durations(store.finished()), set[str](), []
+    for part, graph in zip(parts, graphs, strict=True):
+        new = [job for key, job in graph.jobs.items() if key not in seen]
+        seen |= graph.jobs.keys()
+        for kind in dict.fromkeys(job.name for job in new):
+            jobs = [job for job in new if job.name == kind]
+            left = [job for job in jobs if store.result(job) is None]
+            estimates.append(JobEstimate(part, kind, len(jobs), len(jobs) - len(left), durations.total(left)))
+    return Forecast(estimates, guessed)
 
 
-class _Times:
-    """Seconds that finished cells took, by what they have in common."""
+class _Durations:
+    """Seconds that finished jobs took, by what they have in common."""
 
-    def __init__(self, records: Iterable[dict[str, Any]]) -> None:
+    def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
         self._seconds: dict[tuple[Any, ...], list[float]] = {}
         for record in records:
-            kind, labels = record["kind"], record["labels"]
-            for group in ((kind,), (kind, *(labels.get(name) for name in ALIKE))):
+            kind, place = record["kind"], record["place"]
+            for group in ((kind,), (kind, *(place.get(name) for name in ALIKE))):
                 self._seconds.setdefault(group, []).append(float(record["seconds"]))
 
-    def total(self, cells: Iterable[Cell]) -> float | None:
-        """Return the estimate for some cells of one kind; None if no such cell was ever finished."""
+    def total(self, jobs: Iterable[Job]) -> float | None:
+        """Return the estimate for jobs of one kind; None if no such job was ever finished."""
         total = 0.0
-        for cell in cells:
-            alike = self._seconds.get((cell.kind, *(cell.labels.get(name) for name in ALIKE)))
-            known = alike or self._seconds.get((cell.kind,))
+        for job in jobs:
+            alike = self._seconds.get((job.name, *(getattr(job.place, name) for name in ALIKE)))
+            known = alike or self._seconds.get((job.name,))
             if known is None:
                 return None
             total += float(np.mean(known))

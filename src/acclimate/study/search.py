@@ -1,167 +1,356 @@
-"""Searching on dev: trying combinations of settings round by round, and choosing the best of each search."""
+"""Search on dev: combinations of settings are tried stage by stage, and the best of each search is chosen.
+
+First come settings of methods: fine-tuning, adaptation, parameters. Then those of teachers, whose models come from the
+first stage, then those of distillation, which need the teachers. The DoKTra paper searches in the same order:
+fine-tuning of the student, penalty of the teacher, distillation.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
-from acclimate.study.cells import Cell, chain
-from acclimate.study.choices import Choice, Place, assembled
-from acclimate.study.distilling import add_distillations
-from acclimate.study.rounds import Hunt, Round, rounds
-
-if TYPE_CHECKING:
-    from acclimate.study.plan import Ground, Plan
-    from acclimate.study.summary import Outcome
+from acclimate.errors import UserError
+from acclimate.rows import SearchRow, TrialRow
+from acclimate.study.config import DomainSpec, MethodSpec, TaskSpec
+from acclimate.study.distillation_config import DistillSpec
+from acclimate.study.graph import Choice, Choices, SearchPlace, extend, narrow, plan, plan_chosen, plan_models
+from acclimate.study.inputs import StudyInputs, check_not_shared, read_method
+from acclimate.study.jobs.base import Job, JobGraph, Outcome, Place
+from acclimate.study.jobs.distill import TEACHER_OPTIONS, DistillJob
+from acclimate.study.jobs.finetune import FinetuneJob
+from acclimate.study.jobs.teacher import TeacherJob
+from acclimate.study.search_space import SearchSettings, combinations, count_combinations
 
 log = logging.getLogger(__name__)
-Compute = Callable[["Plan"], dict[str, "Outcome"]]
-"""Computes the cells of a plan, or looks them up; returns what became of each."""
+
+Lists = dict[tuple[str, str], list[Any]]
+"""Values to try, by section and name."""
+Execute = Callable[[JobGraph], Mapping[str, Outcome]]
+"""Computes the jobs of a graph, or looks them up."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A combination of settings, and the keys of the jobs whose dev scores evaluate it."""
+
+    choice: Choice
+    keys: list[str]
 
 
 @dataclass
-class Found:
+class Search:
+    """The search for the best settings of one place, or of several that share them.
+
+    Attributes:
+        stage: ``"method"``, ``"teacher"`` or ``"distillation"``.
+        places: What the choice is for.
+        metric: The metric that is compared.
+        tolerance: See :class:`acclimate.study.search_space.SearchSettings`.
+        possible: Number of possible combinations.
+        trials: The combinations that are tried.
+    """
+
+    stage: str
+    places: list[SearchPlace]
+    metric: str
+    tolerance: float
+    possible: int
+    trials: list[Trial] = field(default_factory=list)
+
+
+@dataclass
+class Stage:
+    """Searches that run at the same time, and their jobs."""
+
+    graph: JobGraph = field(default_factory=JobGraph)
+    searches: list[Search] = field(default_factory=list)
+
+    def add_trial(self, search: Search, choice: Choice, scored: Sequence[Job]) -> None:
+        """Add a trial with the jobs that evaluate it, and those that they need."""
+        for job in scored:
+            for link in (*reversed(job.chain[1:]), job.at(search=choice.text)):
+                if link.key not in self.graph.jobs:
+                    self.graph.add(link)
+        search.trials.append(Trial(choice, [job.key for job in scored]))
+
+
+@dataclass
+class SearchOutcome:
     """What a search found.
 
     Attributes:
         choices: The chosen settings.
-        rows: One for each search, for the results.
-        outcomes: What became of the cells.
-        decided: Whether every search came to a choice.
-        forgiven: Cells without a result, themselves or for want of what they need, where another combination could be
-            chosen.
+        rows: One row per search, for the results.
+        outcomes: Outcomes of all jobs of the search.
+        complete: Whether every search came to a choice.
+        ignored: Keys of jobs without a result, by their own failure or that of a job they need, where another
+            combination could be chosen.
     """
 
-    choices: dict[Place, Choice] = field(default_factory=dict)
-    rows: list[dict[str, Any]] = field(default_factory=list)
+    choices: dict[SearchPlace, Choice] = field(default_factory=dict)
+    rows: list[SearchRow] = field(default_factory=list)
     outcomes: dict[str, Outcome] = field(default_factory=dict)
-    decided: bool = True
-    forgiven: set[str] = field(default_factory=set)
+    complete: bool = True
+    ignored: set[str] = field(default_factory=set)
 
 
-def search(ground: Ground, compute: Compute, *, guess: bool = False) -> Found:
-    """Try what a study wants to be tried.
-
-    No cell of a search has a test split to read: see :func:`acclimate.tasks.splits.replace_test_with_dev`.
+def run_search(inputs: StudyInputs, execute: Execute, *, guess: bool = False) -> SearchOutcome:
+    """Run all searches of a study. No job of a search can read a test split.
 
     Args:
-        ground: What the study names.
-        compute: What computes the cells of a round.
-        guess: Go on with the first combination where no choice can be made yet, to see what the later rounds would be.
+        inputs: What the study names.
+        execute: Computes the jobs of a stage.
+        guess: Continue with the first combination where no choice can be made yet, to count the later jobs.
     """
-    found = Found()
-    if ground.config.search is None:
+    found = SearchOutcome()
+    if inputs.config.search is None:
         return found
-    for made in rounds(ground, found.choices):
-        found.outcomes |= compute(made.plan)
-        for hunt in made.hunts:
-            _decide(hunt, made, found, guess)
-        if not (found.decided or guess):
+    for stage in stages(inputs, found.choices):
+        found.outcomes |= execute(stage.graph)
+        for search in stage.searches:
+            _decide(search, stage, found, guess)
+        if not (found.complete or guess):
             break
     return found
 
 
-def final_plan(ground: Ground, found: Found) -> Plan:
-    """Lay out the study with what a search found; without cells if it could not choose everything."""
-    if not found.decided:
-        return ground.fresh()
-    if found.rows:
-        plan = assembled(ground, found.choices)
-    else:
-        plan = ground.fresh()
-        ground.lay_out(plan, ground.config)
-    add_distillations(plan, ground.config, ground.parts, ground.identities, found.choices)
-    return plan
+def final_graph(inputs: StudyInputs, found: SearchOutcome) -> JobGraph:
+    """Return the jobs of a study with the settings that a search chose; none if the search is not complete."""
+    if not found.complete:
+        return JobGraph()
+    return plan(inputs, found.choices if found.rows else None)
+
+
+def stages(inputs: StudyInputs, choices: Choices) -> Iterator[Stage]:
+    """Yield the stages that have something to try. The caller adds what was chosen to ``choices`` after each."""
+    for fill in (_search_methods, _search_teachers, _search_distillations):
+        stage = Stage()
+        fill(stage, inputs.trial, choices)
+        if stage.searches:
+            yield stage
+
+
+def check_search(inputs: StudyInputs) -> None:
+    """Check names and values of a search before any time is spent.
+
+    Raises:
+        UserError: If a setting or value is wrong, or a task has no dev split.
+    """
+    config = inputs.config
+    if (search := config.search) is None:
+        return
+    if not any(domain.tasks for domain in config.domains):
+        raise UserError("study: there is no task to search settings on; give a domain 'tasks', or remove 'search'.")
+    for domain, task in config.searched_tasks:
+        metric = inputs.tasks[domain.name, task.name].metric
+        trial = inputs.trial.tasks[domain.name, task.name].task  # raises if there is no dev split
+        if metric not in trial.scoring(negative=task.negative).metrics:
+            raise UserError(
+                f"study: '{task.name}' is evaluated on {metric}, which its dev split does not have, so nothing can be "
+                "searched on it; add documents to its dev rows, or choose another metric."
+            )
+    if search.per == "task" and (search.adapt or any(method.search for method in config.methods)):
+        raise UserError(
+            "study: with search.per: task all methods share their settings, and not all have parameters or an "
+            "adaptation; search these with per: method."
+        )
+    given = [*search.adapt, *(name for method in config.methods if method.search for name in method.search.adapt)]
+    check_not_shared(given, "search.adapt")
+    for method in config.methods:
+        parameters = method.search.parameters if method.search else {}
+        lists = {("parameters", name): values for name, values in parameters.items()}
+        for combination in combinations(lists, "one-factor", 0) if lists else ():
+            read_method(Choice.of(combination).apply_to_method(method))
+
+
+def _settings(inputs: StudyInputs) -> SearchSettings:
+    assert inputs.config.search is not None, "nothing to search"
+    return inputs.config.search
+
+
+def _choices(inputs: StudyInputs, lists: Lists) -> list[Choice]:
+    settings = _settings(inputs)
+    return [Choice.of(one) for one in combinations(lists, settings.combinations, settings.seed)]
+
+
+def _seeds(inputs: StudyInputs) -> list[int]:
+    return _settings(inputs).seeds or inputs.config.seeds
+
+
+def _tasks(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpec, str]]:
+    """Yield each task of a domain, with the domain and its metric."""
+    for domain in inputs.config.domains:
+        for task in domain.tasks:
+            yield domain, task, inputs.tasks[domain.name, task.name].metric
+
+
+def _search_methods(stage: Stage, inputs: StudyInputs, choices: Choices) -> None:
+    config, settings = inputs.config, _settings(inputs)
+    groups: list[list[MethodSpec]] = (
+        [config.methods] if settings.per == "task" else [[method] for method in config.methods]
+    )
+    for model in config.models:
+        for domain, task, metric in _tasks(inputs):
+            for group in groups:
+                if not (lists := config.search_lists(task, group)):
+                    continue
+                places = [(model.name, domain.name, task.name, method.label) for method in group]
+                search = Search("method", places, metric, settings.tolerance, count_combinations(lists))
+                for choice in _choices(inputs, lists):
+                    part = plan_models(narrow(inputs, model, domain, task, group, choice, _seeds(inputs)))
+                    scored = [job for job in part.entries if type(job) is FinetuneJob and job.place.role is None]
+                    stage.add_trial(search, choice, scored)
+                stage.searches.append(search)
+
+
+def _distillation_rows(
+    inputs: StudyInputs, choices: Choices, of_teacher: bool
+) -> Iterator[tuple[DistillSpec, DomainSpec, TaskSpec, str, Lists, JobGraph]]:
+    """Yield each row of distillation with a task, its metric, the values to try, and the jobs of possible teachers."""
+    graphs: dict[tuple[str, str], JobGraph] = {}
+    for row in inputs.config.distill:
+        given = {**_settings(inputs).distill, **(row.search or {})}
+        chosen = {name: values for name, values in given.items() if (name in TEACHER_OPTIONS.values()) == of_teacher}
+        lists: Lists = {("distill", name): values for name, values in chosen.items()}
+        for domain, task, metric in _tasks(inputs) if lists else ():
+            if not row.is_for(domain.name):
+                continue
+            place = (domain.name, task.name)
+            if place not in graphs:
+                part = domain.model_copy(update={"tasks": [task]})
+                graphs[place] = plan_chosen(inputs, choices, [part], _seeds(inputs))
+            yield row, domain, task, metric, lists, graphs[place]
+
+
+def _plan_row(
+    inputs: StudyInputs, graph: JobGraph, row: DistillSpec, domain: DomainSpec, task: TaskSpec, choices: Choices
+) -> JobGraph:
+    """Return a graph with the jobs of one row of distillation on one task."""
+    part = domain.model_copy(update={"tasks": [task]})
+    changes = {"domains": [part], "distill": [row.model_copy(update={"domains": None})], "seeds": _seeds(inputs)}
+    return extend(graph, replace(inputs, config=inputs.config.model_copy(update=changes)), choices)
+
+
+def _search_teachers(stage: Stage, inputs: StudyInputs, choices: Choices) -> None:
+    for row, domain, task, metric, lists, graph in _distillation_rows(inputs, choices, of_teacher=True):
+        place = ("", domain.name, task.name, row.label)
+        search = Search("teacher", [place], metric, _settings(inputs).teacher_tolerance, count_combinations(lists))
+        for choice in _choices(inputs, lists):
+            part = _plan_row(inputs, graph, row, domain, task, {**choices, place: choice})
+            teachers = [job for job in part.entries if isinstance(job, TeacherJob)]  # one entry per seed
+            scored = [_as_trial(job, seed) for job, seed in zip(teachers, _seeds(inputs), strict=False)]
+            if scored:  # a teacher that is a classifier already is not fine-tuned
+                stage.add_trial(search, choice, scored)
+        if search.trials:
+            stage.searches.append(search)
+
+
+def _as_trial(job: TeacherJob, seed: int) -> FinetuneJob:
+    return job.as_trial(replace(job.place, seed=seed))
+
+
+def _search_distillations(stage: Stage, inputs: StudyInputs, choices: Choices) -> None:
+    for row, domain, task, metric, lists, graph in _distillation_rows(inputs, choices, of_teacher=False):
+        for student in row.student_names([model.name for model in inputs.config.models]):
+            place = (student, domain.name, task.name, row.label)
+            search = Search("distillation", [place], metric, _settings(inputs).tolerance, count_combinations(lists))
+            alone = row.model_copy(update={"students": [student]})
+            for choice in _choices(inputs, lists):
+                part = _plan_row(inputs, graph, alone, domain, task, {**choices, place: choice})
+                stage.add_trial(search, choice, [job for job in part.entries if isinstance(job, DistillJob)])
+            stage.searches.append(search)
 
 
 @dataclass(frozen=True)
-class _Judged:
-    """A trial with its score; the state is ``"done"``, ``"failed"`` or ``"missing"``."""
+class TrialScore:
+    """A trial with its scores on dev; the state is ``"done"``, ``"failed"`` or ``"missing"``."""
 
     choice: Choice
     state: str
-    values: list[float]
+    by_seed: list[float]
     ece: float | None = None
     errors: tuple[str, ...] = ()
 
     @property
     def score(self) -> float:
-        return float(np.mean(self.values))
+        """Mean over seeds."""
+        return float(np.mean(self.by_seed))
 
 
-def _decide(hunt: Hunt, made: Round, found: Found, guess: bool) -> None:
-    cells, outcomes = made.plan.cells, found.outcomes
-    judged = [_judge(trial.choice, trial.keys, cells, outcomes, hunt.metric) for trial in hunt.trials]
-    best = choose(judged, hunt.tolerance)
-    failed = [trial for trial, one in zip(hunt.trials, judged, strict=True) if one.state == "failed"]
+def _decide(search: Search, stage: Stage, found: SearchOutcome, guess: bool) -> None:
+    scored = [_score(trial, stage.graph, found.outcomes, search.metric) for trial in search.trials]
+    best = choose(scored, search.tolerance)
+    failed = [trial for trial, one in zip(search.trials, scored, strict=True) if one.state == "failed"]
     if best is None:
-        found.decided = False
+        found.complete = False
     else:
-        links = {link.key for trial in failed for key in trial.keys for link in chain(cells[key], cells)}
-        found.forgiven |= {key for key in links if outcomes[key].result is None}
-        for one in judged:
+        links = {link.key for trial in failed for key in trial.keys for link in stage.graph.jobs[key].chain}
+        found.ignored |= {key for key in links if found.outcomes[key].result is None}
+        for one in scored:
             if one.state == "failed":
                 log.warning("Search: %s failed and is not compared: %s", one.choice.text, one.errors[0])
-    taken = hunt.trials[0].choice if best is None and guess else best.choice if best else None
+    taken = search.trials[0].choice if best is None and guess else best.choice if best else None
     if taken is not None:
-        found.choices |= dict.fromkeys(hunt.places, taken)
-    found.rows.append(_row(hunt, made, judged, best))
+        found.choices |= dict.fromkeys(search.places, taken)
+    found.rows.append(_search_row(search, stage, scored, best))
 
 
-def _judge(
-    choice: Choice, keys: Sequence[str], cells: Mapping[str, Cell], outcomes: Mapping[str, Outcome], metric: str
-) -> _Judged:
-    results = [outcomes[key].result for key in keys]
-    bad = [key for key in keys if outcomes[key].result is None]
-    if bad:
-        links = [outcomes[link.key] for key in bad for link in chain(cells[key], cells)]
-        failed = [link.error for link in links if link.state == "failed"]  # not what it blocked
-        return _Judged(choice, "failed" if failed else "missing", [], errors=tuple(failed))
-    metrics = [result["metrics"] for result in results if result is not None]
-    eces = [float(entry["ece"]) for entry in metrics if "ece" in entry]
-    ece = float(np.mean(eces)) if len(eces) == len(metrics) else None
-    return _Judged(choice, "done", [float(entry[metric]) for entry in metrics], ece)
+def _score(trial: Trial, graph: JobGraph, outcomes: Mapping[str, Outcome], metric: str) -> TrialScore:
+    results = [outcomes[key].result for key in trial.keys]
+    if any(result is None for result in results):
+        links = [outcomes[link.key] for key in trial.keys for link in graph.jobs[key].chain]
+        failed = [link.error for link in links if link.state == "failed"]  # not the jobs that it blocked
+        return TrialScore(trial.choice, "failed" if failed else "missing", [], errors=tuple(failed))
+    metrics = [result.metrics for result in results]
+    errors = [float(entry["ece"]) for entry in metrics if "ece" in entry]
+    ece = float(np.mean(errors)) if len(errors) == len(metrics) else None
+    return TrialScore(trial.choice, "done", [float(entry[metric]) for entry in metrics], ece)
 
 
-def choose(judged: Sequence[_Judged], tolerance: float) -> _Judged | None:
+def choose(scored: Sequence[TrialScore], tolerance: float) -> TrialScore | None:
     """Return the best of some trials; None if one is still missing, or all failed.
 
-    Of those whose mean score is at most ``tolerance`` below the best, it is the one with the lowest expected
-    calibration error; where there is none, as with questions, the one with the highest score; of equals, the first.
+    Among those whose mean score is at most ``tolerance`` below the best, it is the one with the lowest expected
+    calibration error. Ties, also for tasks without probabilities, are broken by the score, then by the order.
     """
-    done = [one for one in judged if one.state == "done"]
-    if not done or any(one.state == "missing" for one in judged):
+    done = [one for one in scored if one.state == "done"]
+    if not done or any(one.state == "missing" for one in scored):
         return None
     best = max(one.score for one in done)
     near = [one for one in done if one.score >= best - tolerance - 1e-12]
     return min(near, key=lambda one: (0.0 if one.ece is None else one.ece, -one.score))
 
 
-def _row(hunt: Hunt, made: Round, judged: Sequence[_Judged], best: _Judged | None) -> dict[str, Any]:
-    model, domain, task, _ = hunt.places[0]
-    return {
-        "stage": hunt.stage,
-        "model": model,
-        "domain": domain,
-        "task": task,
-        "methods": [place[3] for place in hunt.places],
-        "metric": hunt.metric,
-        "tolerance": hunt.tolerance,
-        "seeds": sorted({made.plan.cells[key].labels["seed"] for key in hunt.trials[0].keys}),
-        "possible": hunt.possible,
-        "tried": len(judged),
-        "chosen": None if best is None else best.choice.settings,
-        "trials": [
-            {
-                "settings": one.choice.settings,
-                "state": one.state,
-                **({"score": one.score, "values": one.values, "ece": one.ece} if one.state == "done" else {}),
-                "chosen": one is best,
-            }
-            for one in judged
-        ],
-    }
+def _search_row(search: Search, stage: Stage, scored: Sequence[TrialScore], best: TrialScore | None) -> SearchRow:
+    model, domain, task, _ = search.places[0]
+    trials = [
+        TrialRow(
+            settings=one.choice.settings,
+            state=one.state,
+            score=one.score if one.state == "done" else None,
+            by_seed=one.by_seed if one.state == "done" else None,
+            ece=one.ece,
+            chosen=one is best,
+        )
+        for one in scored
+    ]
+    places: list[Place] = [stage.graph.jobs[key].place for key in search.trials[0].keys]
+    return SearchRow(
+        stage=search.stage,
+        model=model,
+        domain=domain,
+        task=task,
+        methods=[place[3] for place in search.places],
+        metric=search.metric,
+        tolerance=search.tolerance,
+        seeds=sorted({place.seed for place in places if place.seed is not None}),
+        possible=search.possible,
+        tried=len(scored),
+        chosen=None if best is None else best.choice.settings,
+        trials=trials,
+    )

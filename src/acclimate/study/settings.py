@@ -15,7 +15,7 @@ from pydantic import (
     model_validator,
 )
 
-from acclimate.options import AdaptOptions, FinetuneOptions, Section, section
+from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, Section, section
 from acclimate.options.training import BUDGETS as BUDGETS
 from acclimate.registry import parse_number
 
@@ -65,14 +65,15 @@ def distinct(what: str, names: list[str], remedy: str) -> None:
             raise ValueError(f"'{name}' stands twice under {what}: {remedy}")
 
 
-def _of_finetuning(given: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Check names and values of options of fine-tuning; return the values converted to their types."""
-    return {name: [FinetuneSettings.check({name: entry})[name] for entry in values] for name, values in given.items()}
+def _check_values(options: type[Section], given: dict[str, list[Any]]) -> dict[str, list[Any]]:
+    """Check names and values of options to try; return the values converted to their types."""
+    return {name: [options.check({name: value})[name] for value in values] for name, values in given.items()}
 
 
 Lists = Annotated[dict[str, list[Any]], BeforeValidator(lists)]
-FinetuneLists = Annotated[Lists, AfterValidator(_of_finetuning)]
 """Values to try, by name of the setting."""
+FinetuneLists = Annotated[Lists, AfterValidator(lambda given: _check_values(FinetuneSettings, given))]
+DistillLists = Annotated[Lists, AfterValidator(lambda given: _check_values(DistillSection, given))]
 Seed = Annotated[int, BeforeValidator(parse_number), Field(ge=0)]
 Count = Annotated[int, BeforeValidator(parse_number), Field(ge=1)]
 
@@ -84,10 +85,11 @@ class Strict(BaseModel):
 
 
 if TYPE_CHECKING:
-    FinetuneSettings = Section
+    FinetuneSettings = DistillSection = AdaptSection = Section
 else:
     FinetuneSettings = section(FinetuneOptions, without=("report_to",))
-"""The ``finetune`` section: options of ``acclimate.finetune``; what is None has its default."""
+    DistillSection = section(DistillOptions, without=("report_to",))
+    AdaptSection = section(AdaptOptions)
 
 
 class TaskSpec(FinetuneSettings):
@@ -136,10 +138,8 @@ class TaskSpec(FinetuneSettings):
         return self
 
 
-if TYPE_CHECKING:
-    AdaptSection = Section
-else:
-    AdaptSection = section(AdaptOptions)
+FIRST_STAGE = ("first_epochs", "first_learning_rate")
+"""Options of ``finetune`` about the task that is trained on first."""
 
 
 class AdaptSettings(AdaptSection):

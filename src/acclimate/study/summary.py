@@ -1,228 +1,134 @@
-"""From finished cells to results: means over seeds, paired differences, what was forgotten, what it took."""
+"""From finished jobs to the results of a study."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Sequence
-from dataclasses import dataclass
+import os
+import platform
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
-import numpy as np
+from acclimate.results import Failure, JobCounts, MethodRow, StudyResults
+from acclimate.rows import SearchRow
+from acclimate.study.contamination import Contamination
+from acclimate.study.inputs import StudyInputs
+from acclimate.study.jobs.base import JobGraph, Outcome, StudyView, kinds
 
-from acclimate.evaluation.statistics import paired_difference
-from acclimate.study.cells import HEAD, Cell, CellStore
-from acclimate.study.choices import settled
-from acclimate.study.config import StudyConfig
-from acclimate.study.curves import read_curves
-from acclimate.study.distilled import distillations
-from acclimate.study.environment import environment
-from acclimate.study.kept import KEPT, kept_rows
-from acclimate.study.leaks import leakage_rows
-from acclimate.study.limits import limit_notes
-from acclimate.study.moved import moved_rows
-from acclimate.study.plan import Plan
-from acclimate.study.samples import found_before, masked_texts
-from acclimate.study.scored import against, correct, describe
-from acclimate.study.tally import tally
-from acclimate.study.took import took
-
-FORMAT = 1
+PACKAGES = ("acclimate", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn", "numpy")
+STATES = ("done", "reused", "failed", "blocked", "missing")
+CHOSEN = "chosen on dev"
+"""Stands for a parameter that a search chose differently for several tasks or models."""
 
 
-@dataclass
-class Outcome:
-    """What became of a cell.
-
-    ``"done"`` now, ``"reused"``, ``"failed"``, ``"blocked"`` by one that failed, or ``"missing"``: left to others.
-    """
-
-    cell: Cell
-    state: str
-    result: dict[str, Any] | None = None
-    error: str = ""
-    seconds: float = 0.0
-
-    def line(self) -> str:
-        """One line for the terminal."""
-        if self.state == "done":
-            return f"✓ {self.cell.description} ({self.seconds:.1f} s)"
-        return f"✗ {self.cell.description}: {self.error}"
-
-
-def summarise(
-    config: StudyConfig,
-    plan: Plan,
-    store: CellStore,
-    outcomes: dict[str, Outcome],
-    searched: Sequence[dict[str, Any]] = (),
-) -> dict[str, Any]:
-    """Make the results of a study from what its cells hold; plain values, ready for JSON.
+def summarize(
+    inputs: StudyInputs,
+    graph: JobGraph,
+    outcomes: Mapping[str, Outcome],
+    out: Path,
+    *,
+    searches: Sequence[SearchRow] = (),
+    contamination: Contamination | None = None,
+) -> StudyResults:
+    """Return the results of a study.
 
     Args:
-        config: The study.
-        plan: Its cells, with what was chosen.
-        store: Where they are kept.
-        outcomes: What became of them, and of those of a search.
-        searched: What was tried on dev, and chosen: see :func:`acclimate.study.search.search`.
+        inputs: What the study names.
+        graph: Its jobs, with the settings that were chosen.
+        outcomes: Outcomes of these jobs, and of those of a search.
+        out: Folder of the study.
+        searches: What was tried on dev, and chosen.
+        contamination: Dev and test texts that were found in the text that models learn from.
     """
-    view = _View(config, plan, outcomes)
-    scores = view.scores()
-    correct(scores)
-    return {
-        "format": FORMAT,
-        "name": config.name,
-        "title": config.title or config.name,
-        "notes": [*config.notes, *limit_notes(plan)],
-        "samples": [sample.model_dump(exclude_none=True) for sample in config.samples],
-        "finished": datetime.now(UTC).isoformat(timespec="seconds"),
-        "baseline": config.baseline,
-        "models": [model.name for model in config.models],
-        "domains": [domain.name for domain in config.domains],
-        "methods": [
-            {"label": label, "name": name, "parameters": settled(settings, label, searched)}
-            for label, name, settings in (
-                *((method.label, method.name, plan.settings.get(method.label, {})) for method in config.methods),
-                *((row.label, "distill", row.settings) for row in config.distill),
-            )
+    config, contamination = inputs.config, contamination or Contamination()
+    view = StudyView(inputs, graph, outcomes, out)
+    methods = {row.label: row for kind in kinds() for row in kind.method_rows(inputs)}
+    rows: dict[str, list[Any]] = {}
+    for kind in kinds():
+        for name, found in kind.rows(view).items():
+            rows.setdefault(name, []).extend(found)
+    states = [outcome.state for outcome in outcomes.values()]
+    return StudyResults(
+        name=config.name,
+        title=config.title or config.name,
+        notes=[*config.notes, *_limit_notes(inputs)],
+        samples=[sample.model_dump(exclude_none=True) for sample in config.samples],
+        finished=datetime.now(UTC).isoformat(timespec="seconds"),
+        baseline=config.baseline,
+        models=[model.name for model in config.models],
+        domains=[domain.name for domain in config.domains],
+        methods=[
+            MethodRow(label=label, name=row.name, parameters=used_parameters(row.parameters, label, searches))
+            for label in config.row_labels
+            if (row := methods.get(label))
         ],
-        "seeds": config.seeds,
-        "adapt_seeds": config.adapt_seeds or [config.adapt.seed],
-        "shared_adaptation": len(config.adapt_seeds or [0]) == 1 and any(map(_adapts, plan.cells.values())),
-        "searched": list(searched),
-        "scores": scores,
-        "tally": tally(scores),
-        "losses": view.losses(),
-        "kept": kept_rows(config, plan, outcomes),
-        "moved": moved_rows(plan, outcomes),
-        "leakage": leakage_rows(plan),
-        "unlooked": list(plan.unlooked),
-        "adaptations": view.adaptations(store),
-        "masked": masked_texts(plan, outcomes, config.evaluate.masked_texts),
-        "distillations": distillations(config, plan, outcomes),
-        "failures": [
-            {"cell": outcome.cell.description, "error": outcome.error, "state": outcome.state}
+        seeds=config.seeds,
+        adapt_seeds=config.adapt_seeds or [config.adapt.seed],
+        shared_adaptation=len(config.adapt_seeds or [0]) == 1 and any(not row.head for row in rows["adaptations"]),
+        searches=list(searches),
+        contamination=contamination.rows,
+        unchecked=contamination.unchecked,
+        failures=[
+            Failure(job=outcome.job.description, error=outcome.error, state=outcome.state)
             for outcome in outcomes.values()
             if outcome.state in ("failed", "blocked", "missing")
         ],
-        "cells": {
-            "total": len(outcomes),
-            **{
-                state: sum(outcome.state == state for outcome in outcomes.values())
-                for state in ("done", "reused", "failed", "blocked", "missing")
-            },
-        },
-        "config": config.resolved(),
-        "environment": environment(),
-    }
+        jobs=JobCounts(total=len(outcomes), **{state: states.count(state) for state in STATES}),
+        config=config.resolved(),
+        environment=environment(),
+        **rows,
+    )
 
 
-def _adapts(cell: Cell) -> bool:
-    return cell.kind == "adapt" and cell.labels["method"] != HEAD
+def used_parameters(parameters: Mapping[str, Any], label: str, searches: Sequence[SearchRow]) -> dict[str, Any]:
+    """Return the parameters of a row as they were used: what a search chose instead of what the study file says."""
+    mine = [search for search in searches if label in search.methods]
+    tried = {name for search in mine for trial in search.trials for name in trial.settings}
+    used = dict(parameters)
+    for name in sorted(tried & parameters.keys()):
+        values = [search.chosen[name] for search in mine if name in (search.chosen or {})]
+        used[name] = values[0] if values and all(value == values[0] for value in values) else CHOSEN
+    return used
 
 
-class _View:
-    """Looks up results by their place in the study."""
-
-    def __init__(self, config: StudyConfig, plan: Plan, outcomes: dict[str, Outcome]) -> None:
-        self._config = config
-        self._plan = plan
-        self._outcomes = outcomes
-        self._cells: dict[tuple[Any, ...], list[tuple[Cell, dict[str, Any]]]] = {}
-        for cell in plan.entries:
-            result = outcomes[cell.key].result
-            if result is not None and cell.labels.get("role") != KEPT:
-                kind = "finetune" if cell.kind == "distill" else cell.kind  # both are scored on the task
-                self._cells.setdefault(self._place(kind, cell.labels), []).append((cell, result))
-
-    @staticmethod
-    def _place(kind: str, labels: dict[str, Any]) -> tuple[Any, ...]:
-        return (kind, *(labels.get(name) for name in ("model", "domain", "method", "task", "text")))
-
-    def _find(self, kind: str, **labels: Any) -> list[tuple[Cell, dict[str, Any]]]:
-        return self._cells.get(self._place(kind, labels), [])
-
-    def scores(self) -> list[dict[str, Any]]:
-        """One row per model, domain, task and method."""
-        rows = []
-        for model in self._config.models:
-            for domain in self._config.domains:
-                for task in domain.tasks:
-                    place = {"model": model.name, "domain": domain.name, "task": task.name}
-                    metric = self._plan.metrics[domain.name, task.name]
-                    base = self._find("finetune", **place, method=self._config.baseline)
-                    for method in self._config.rows:
-                        found = self._find("finetune", **place, method=method.label)
-                        if found:
-                            row = {**place, "method": method.label, "metric": metric, **describe(found)}
-                            row["stage_seconds"] = took(found, self._outcomes)
-                            if method.label != self._config.baseline and base:
-                                row["difference"] = against(found, base, self._plan.cells)
-                            rows.append(row)
-        return rows
-
-    def losses(self) -> list[dict[str, Any]]:
-        """One row per model, domain, kind of text and method (and task, where it adapts to each): before and after."""
-        rows = []
-        for model in self._config.models:
-            for domain in self._config.domains:
-                for text in ("domain", "general"):
-                    place = {"model": model.name, "domain": domain.name, "text": text}
-                    base = self._find("loss", **place, method=None)
-                    for method, task in itertools.product(self._config.methods, (None, *domain.tasks)):
-                        own = {} if task is None else {"task": task.name}  # adapted for this task alone
-                        found = self._find("loss", **place, **own, method=method.label)
-                        if found:
-                            rows.append({**place, **own, "method": method.label, **_change(found, base)})
-        return rows
-
-    def adaptations(self, store: CellStore) -> list[dict[str, Any]]:
-        """One row per adaptation: its budget, time and learning curve."""
-        rows = []
-        for (kind, model, domain, method, task, _), found in self._cells.items():
-            if kind != "adapt":
-                continue
-            for cell, result in found:
-                rows.append(
-                    {
-                        "model": model,
-                        "domain": domain,
-                        "method": method,
-                        "task": task,
-                        "head": method == HEAD,
-                        "seed": cell.labels.get("adapt_seed"),
-                        "folder": f"models/{cell.key}",
-                        **{name: result.get(name) for name in ("steps", "tokens", "seconds", "losses", "broken")},
-                        **found_before(result.get("accounts", {}), store.model_folder(cell.key)),
-                        **read_curves(store.model_folder(cell.key) / "log.jsonl"),
-                    }
-                )
-        return rows
+def _limit_notes(inputs: StudyInputs) -> list[str]:
+    """Return a paragraph for each task of which not all rows are read; equal tasks of several domains share one."""
+    notes = [
+        f"Of {name} only a random part was read, the same for all models and seeds: "
+        + " and ".join(f"{kept:,} of {whole:,} rows of {split}" for split, (kept, whole) in task.limited.items())
+        + ". Scores on it cannot be compared with those on the whole."
+        for (_, name), task in inputs.tasks.items()
+        if task.limited
+    ]
+    return list(dict.fromkeys(notes))
 
 
-def _change(found: Sequence[tuple[Cell, Any]], base: Sequence[tuple[Cell, Any]]) -> dict[str, Any]:
-    """Masked-LM loss after, and, where the model as it came was measured too, before and the difference."""
-    after = [result for _, result in found]
-    row: dict[str, Any] = {
-        "nats": float(np.mean([result["nats"] for result in after])),
-        "values": [float(result["nats"]) for result in after],
-        "adapt_seeds": [cell.labels.get("adapt_seed") for cell, _ in found],
-        "texts": len(after[0]["per_text"]),
-        "masked": after[0].get("masked"),
-    }
-    if all("bits_per_byte" in result for result in after):  # cells from before it was measured have none
-        row["bits_per_byte"] = float(np.mean([result["bits_per_byte"] for result in after]))
-    if base:
-        before = base[0][1]
-        counts = np.asarray(before.get("per_text_masked") or np.ones(len(before["per_text"])), dtype=float)
-        used = counts > 0
-        if used.sum() < 2:  # the change of one text says nothing of others
-            return row
-        was = np.asarray(before["per_text"], dtype=float)[used] / counts[used]
-        now = np.asarray([result["per_text"] for result in after], dtype=float)[:, used] / counts[used]
-        row["before"] = float(before["nats"])
-        if "bits_per_byte" in before:
-            row["bits_per_byte_before"] = float(before["bits_per_byte"])
-        row["difference"] = paired_difference(now, was, counts[used]).as_dict()
-        row["percent"] = 100 * row["difference"]["difference"] / row["before"] if row["before"] else None
-    return row
+def environment() -> dict[str, str]:
+    """Return versions of Python and the main packages, the processor and, if there is one, the accelerator."""
+    found = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    found["system"] = f"{platform.system()} {platform.machine()}"
+    found["processor"] = f"{_processor()}, {os.cpu_count()} logical cores"
+    accelerator = _accelerator()
+    return {**found, "accelerator": accelerator} if accelerator else found
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _accelerator() -> str:
+    import torch
+
+    return torch.cuda.get_device_name(0) if torch.cuda.is_available() else ""

@@ -1,4 +1,4 @@
-"""Labelled end tasks: reading them, fine-tuning a model on them, and measuring it."""
+"""Labelled end tasks: reading them, fine-tuning a model on them, and evaluating it."""
 
 from acclimate.tasks.classification.data import Example, Task
 from acclimate.tasks.distillation import DistillResult, distill

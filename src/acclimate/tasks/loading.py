@@ -1,16 +1,14 @@
-"""Loading a checkpoint of any kind with the head of an end task."""
+"""Loading any checkpoint with the head of an end task."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.device import enable_fast_fp32_matmul
@@ -27,11 +25,11 @@ from acclimate.models.checkpoints import (
 )
 from acclimate.models.loading import load_tokenizer
 from acclimate.modules import virtual_ids
-from acclimate.tasks.classification.data import Task
+from acclimate.tasks.kinds import LabelledTask
 
 log = logging.getLogger(__name__)
 MIN_LENGTH = 4
-"""Tokens of an example that leave room for text between the special ones."""
+"""Minimum tokens per example that leave room for text between the special tokens."""
 
 
 def load_with_head(
@@ -39,25 +37,25 @@ def load_with_head(
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase, int]:
     """Load a checkpoint as a model of an end task in fp32, on the CPU.
 
-    What the checkpoint lacks is drawn from torch's global generator: seed it before. That is the head and, in a
-    checkpoint of a masked language model whose head of this task reads a pooler (BERT), that pooler, which starts near
-    the identity. A checkpoint that already has such a head of the same size goes on from it.
+    Missing weights are initialized from torch's global generator, so seed that first. These are the head and, in a
+    checkpoint of a masked language model whose task head reads a pooler (BERT), that pooler, which starts near the
+    identity. A checkpoint that already has such a head of the same size keeps it.
 
     Args:
-        auto: Such as ``AutoModelForSequenceClassification``.
-        path: A model folder, or a name on the hub.
+        auto: An auto class such as ``AutoModelForSequenceClassification``.
+        path: A model folder or a name on the Hugging Face Hub.
         settings: Entries of the configuration, ``num_labels`` among them.
-        max_length: Tokens that are read of an example, at most; never more than the model can read.
-        device: Where it is going to run, which decides how attention is computed.
-        what: What the model is, for messages.
+        max_length: Maximum tokens per example; reduced to what the model can read.
+        device: Where the model will run, which decides how attention is computed.
+        what: Kind of model, for messages.
 
     Returns:
-        The model, its tokenizer, and the tokens that it reads of an example, virtual tokens included.
+        The model, its tokenizer, and the tokens that it reads per example, virtual tokens included.
 
     Raises:
-        UserError: If there is no model, or its encoder is incomplete.
+        UserError: If there is no model, or its encoder weights are incomplete.
     """
-    enable_fast_fp32_matmul()  # whoever computes loads first: what a process did before must not change a bit
+    enable_fast_fp32_matmul()  # before any computation, so that results do not depend on earlier ones
     check_folder(path)
     tokenizer = load_tokenizer(path)
     try:
@@ -68,10 +66,10 @@ def load_with_head(
                 path,
                 config,
                 dtype=torch.float32,
-                ignore_mismatched_sizes=True,  # of the head of another task; the encoder is checked below
+                ignore_mismatched_sizes=True,  # for the head of another task; the encoder is checked below
             )
     except UNREADABLE as error:
-        raise UserError(f"No {what} could be made of '{path}': {load_error(error, path)}") from error
+        raise UserError(f"'{path}' cannot be loaded as a {what}: {load_error(error, path)}") from error
     kernels = use_kernels(model, device)
     if kernels.eager_attention or uses_gated_attention(model):
         with suppress(ValueError, AttributeError):  # an architecture with its own attention keeps it
@@ -85,7 +83,7 @@ def load_with_head(
     if tokenizer.pad_token_id is None:  # decoders
         tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.pad_token_id is None:
-        raise UserError(f"The tokenizer of '{path}' has neither a padding nor an end token; give it one of them.")
+        raise UserError(f"The tokenizer of '{path}' has neither a padding nor an end token; add one of them.")
     if len(tokenizer) > rows:
         raise UserError(f"The tokenizer of '{path}' has {len(tokenizer)} tokens, its model only {rows}.")
     model.config.pad_token_id = tokenizer.pad_token_id
@@ -98,9 +96,9 @@ def load_with_head(
     return model, tokenizer, length
 
 
-@cache  # once, not with each seed
+@cache  # once, not for each seed
 def _warn_texts_truncated(path: str, length: int, wanted: int) -> None:
-    log.warning("'%s' reads %d tokens at most: texts are cut there, not at %d.", path, length, wanted)
+    log.warning("'%s' reads at most %d tokens, so texts are truncated to that instead of %d.", path, length, wanted)
 
 
 def read_config(path: str | Path) -> PretrainedConfig:
@@ -116,11 +114,11 @@ def read_config(path: str | Path) -> PretrainedConfig:
         raise UserError(f"No model could be read from '{path}': {load_error(error, path)}") from error
 
 
-def is_classifier_of(path: str | Path, task: Task) -> bool:
-    """Say whether a checkpoint already is a classifier of a task's labels, in their order.
+def is_classifier_of(path: str | Path, task: LabelledTask) -> bool:
+    """Return whether a checkpoint already is a classifier of a task's labels, in their order.
 
     Args:
-        path: A model folder, or a name on the hub.
+        path: A model folder or a name on the Hugging Face Hub.
         task: The task.
 
     Raises:
@@ -131,15 +129,15 @@ def is_classifier_of(path: str | Path, task: Task) -> bool:
     return (
         any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
         and [names.get(place) for place in range(len(names))] == task.labels
-        and (config.problem_type == "multi_label_classification") == task.multi_label
+        and (config.problem_type == "multi_label_classification") == (task.kind == "multi_label")
     )
 
 
 def _initialize_pooler(model: PreTrainedModel, fresh: list[str]) -> None:
-    """Let a new pooler start near the identity: its random matrix is added to it.
+    """Add the identity to the random matrix of a new pooler.
 
-    A random matrix in front of a random classifier forgets what the first token says, and learning it anew costs a
-    small model its first epochs.
+    A random matrix in front of a random classifier destroys what the first token represents, and a small model needs
+    several epochs to learn it again.
     """
     parameters = dict(model.named_parameters())
     with torch.no_grad():
@@ -147,26 +145,3 @@ def _initialize_pooler(model: PreTrainedModel, fresh: list[str]) -> None:
             weight = parameters.get(name)
             if ".pooler." in name and weight is not None and weight.dim() == 2 and weight.shape[0] == weight.shape[1]:
                 weight.add_(torch.eye(len(weight)))
-
-
-@contextmanager
-def fp32_last_layer(model: PreTrainedModel) -> Iterator[None]:
-    """Compute the layers that may give the logits in fp32 also under autocast.
-
-    In bfloat16 two logits of nearly the same size are often equal; the first class would win all of these.
-    """
-
-    def exact(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        if not isinstance(module, nn.Linear) or output.dtype == torch.float32:
-            return output
-        with torch.autocast(output.device.type, enabled=False):
-            return nn.functional.linear(inputs[0].float(), module.weight, module.bias)
-
-    width = model.config.num_labels
-    last = [layer for layer in model.modules() if isinstance(layer, nn.Linear) and layer.out_features == width]
-    hooks = [layer.register_forward_hook(exact) for layer in last]
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()

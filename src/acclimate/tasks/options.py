@@ -12,7 +12,10 @@ from acclimate.training.options import check_seed
 
 @dataclass(frozen=True)
 class FinetuneOptions:
-    """The keywords of :func:`acclimate.tasks.finetune`, which documents them; a kind of task reads those it needs."""
+    """The keywords of :func:`acclimate.tasks.finetune`, which documents them.
+
+    Each kind of task reads what it needs.
+    """
 
     seed: int
     epochs: int
@@ -22,7 +25,7 @@ class FinetuneOptions:
     few_shot: int | None
     select: str
     metric: str
-    """Never None: the first metric of the task stands for it."""
+    """Never None: by default the primary metric of the task."""
     warmup: float
     weight_decay: float
     precision: str
@@ -31,19 +34,22 @@ class FinetuneOptions:
     confidence_penalty: float = 0.0
 
     def check(self, task: str, metrics: Sequence[str], has_dev: bool) -> None:
-        """Raise UserError for an option that has no sense.
+        """Check the options.
 
         Args:
             task: Name of the task.
-            metrics: The metrics that it has.
-            has_dev: Whether it has a dev split.
+            metrics: The metrics of the task.
+            has_dev: Whether the task has a dev split.
+
+        Raises:
+            UserError: If an option is invalid.
         """
         if self.select not in ("last", "dev"):
             raise unknown_name_error("choice of weights", self.select, ("last", "dev"))
         if self.metric not in metrics:
             raise unknown_name_error("metric", self.metric, metrics)
         if self.select == "dev" and not has_dev:
-            raise UserError(f"select='dev' needs a dev file, and the task '{task}' has none; use select='last'.")
+            raise UserError(f"select='dev' needs a dev split, and the task '{task}' has none; use select='last'.")
         for name in ("epochs", "batch_size"):
             number = getattr(self, name)
             if not (1 <= number < math.inf and number == int(number)):
@@ -59,5 +65,5 @@ class FinetuneOptions:
 
 
 def as_label_tuple(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return labels that were given as one, several or none."""
+    """Return labels that were given as one name, several or None."""
     return () if given is None else (given,) if isinstance(given, str) else tuple(given)

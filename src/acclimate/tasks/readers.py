@@ -1,7 +1,4 @@
-"""Task folders: finding the file of each split, and what is said when one is missing.
-
-Reading the rows of a labelled file. Nothing is ever dropped: a row that cannot be used is an error.
-"""
+"""Reading the files of a task folder. A row that cannot be used is an error; none is dropped."""
 
 from __future__ import annotations
 
@@ -10,7 +7,6 @@ import gzip
 import json
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -22,23 +18,7 @@ from acclimate.corpus.csv_reader import split_unquoted_tsv_rows
 from acclimate.errors import UserError, first_line
 
 SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid"), "test": ("test",)}
-"""The splits of a task, and the file names that stand for each."""
-
-
-def check_task_folder(path: Path) -> None:
-    """Raise UserError if there is no such folder, proposing the closest."""
-    if not path.is_dir():
-        raise UserError(_missing_folder_message(path))
-
-
-def _missing_folder_message(path: Path) -> str:
-    wanted = "a task is a folder with train, test and perhaps dev as .jsonl, .csv, .tsv or .parquet"
-    if path.exists():
-        return f"'{path}' is a file, but {wanted}."
-    siblings = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
-    close = get_close_matches(path.name, siblings, n=1, cutoff=0.5)
-    hint = f" Did you mean '{path.parent / close[0]}'?" if close else f" Remember that {wanted}."
-    return f"There is no task folder '{path}'.{hint}"
+"""The splits of a task, and the possible file names of each."""
 
 
 def find_split_file(folder: Path, split: str, formats: Iterable[str]) -> Path | None:
@@ -47,10 +27,10 @@ def find_split_file(folder: Path, split: str, formats: Iterable[str]) -> Path | 
     Args:
         folder: Folder of the task.
         split: A key of :data:`SPLITS`.
-        formats: Endings that can be read, the usual one first.
+        formats: File extensions that can be read, the usual one first.
 
     Raises:
-        UserError: If there are several, or none of train or test.
+        UserError: If there are several files, or none for train or test.
     """
     endings = list(formats)
     found = [file for stem in SPLITS[split] for ending in endings if (file := folder / f"{stem}{ending}").is_file()]
@@ -71,17 +51,18 @@ def _list_names(files: Iterable[Path]) -> str:
 
 FORMATS = (".jsonl", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".csv.gz", ".tsv.gz")
 CELL_LIMIT = 2**31 - 1
-"""Letters that one CSV cell may have; the limit of the csv module is 131,072, which a long document exceeds."""
+"""Maximum characters per CSV cell; the default of the csv module, 131,072, is too small for long documents."""
 
 Row = tuple[str, dict[str, Any]]
-"""Where a row stands (``file:line``), and its columns."""
+"""Where a row is (``file:line``), and its columns."""
 
 
 def read_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a ``.jsonl``, ``.csv``, ``.tsv`` (each also ``.gz``) or ``.parquet`` file.
 
-    Fields of tables may be quoted with ``"``. In a TSV a quotation that runs over several rows leaves them rows: see
-    :func:`acclimate.corpus.csv_reader.split_unquoted_tsv_rows`.
+    Fields of tables may be quoted with ``"``. In a TSV file, a quotation that extends over several complete rows is
+    read
+    as rows: see :func:`acclimate.corpus.csv_reader.split_unquoted_tsv_rows`.
 
     Raises:
         UserError: If a line is broken, the text is not UTF-8, or the file is damaged.
@@ -102,7 +83,7 @@ def _open_binary(path: Path) -> IO[bytes]:
 
 
 def _decode_lines(path: Path, file: IO[bytes]) -> Iterator[str]:
-    """Decode line by line, so that a wrong encoding is reported where it is."""
+    """Decode line by line, so that the error names the line with the wrong encoding."""
     for number, line in enumerate(file, 1):
         try:
             yield line.decode("utf-8-sig" if number == 1 else "utf-8")
@@ -119,26 +100,26 @@ def _read_json_lines(path: Path, file: IO[bytes]) -> Iterator[Row]:
             row = json.loads(line, object_pairs_hook=partial(_reject_duplicate_keys, where))
         except (ValueError, RecursionError) as error:
             reason = getattr(error, "msg", type(error).__name__)
-            raise UserError(f"{where}: broken JSON ({reason}); mend or remove the line.") from error
+            raise UserError(f"{where}: broken JSON ({reason}); fix or remove the line.") from error
         if not isinstance(row, dict):
             raise UserError(f'{where}: a row must be a JSON object such as {{"text": ..., "label": ...}}.')
         yield where, row
 
 
 def _reject_duplicate_keys(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of its pairs.
+    """Make a dictionary of key-value pairs.
 
     Raises:
-        UserError: If a key stands twice: nobody could say which is meant.
+        UserError: If a key is duplicated.
     """
     row = dict(pairs)
     if len(row) < len(pairs):
-        raise UserError(f"{where}: the key '{_first_duplicate([name for name, _ in pairs])}' stands twice; keep one.")
+        raise UserError(f"{where}: the key '{_first_duplicate([name for name, _ in pairs])}' is duplicated; keep one.")
     return row
 
 
 def _first_duplicate(names: Sequence[str]) -> str | None:
-    """Return a name that stands twice, or None; columns without a name do not count."""
+    """Return the first duplicated name, or None; columns without a name do not count."""
     return next((name for place, name in enumerate(names) if name and name in names[:place]), None)
 
 
@@ -153,7 +134,7 @@ def _read_table(path: Path, file: IO[bytes], kind: str) -> Iterator[Row]:
         if header is None:
             return
         if (twice := _first_duplicate(header)) is not None:
-            raise UserError(f"{path}:1: two columns are called '{twice}'; give each a name of its own.")
+            raise UserError(f"{path}:1: two columns are named '{twice}'; rename one.")
         read.clear()
         for cells in reader:
             rows = split_unquoted_tsv_rows(read, len(header)) if kind == "tsv" else []
@@ -166,16 +147,16 @@ def _read_table(path: Path, file: IO[bytes], kind: str) -> Iterator[Row]:
                 continue
             where = f"{path}:{reader.line_num}"
             if len(cells) != len(header):
-                raise UserError(f"{where}: {len(cells)} cells, but the header has {len(header)}; mend the line.")
+                raise UserError(f"{where}: {len(cells)} cells, but the header has {len(header)}; fix the line.")
             yield where, dict(zip(header, cells, strict=True))
     except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: broken {kind.upper()} ({error}); mend the line.") from error
+        raise UserError(f"{path}:{reader.line_num}: broken {kind.upper()} ({error}); fix the line.") from error
     finally:
         csv.field_size_limit(before)
 
 
 def _record_lines(lines: Iterator[str], read: list[str]) -> Iterator[str]:
-    """Pass lines on, and note each."""
+    """Pass lines on, and append each to ``read``."""
     for line in lines:
         read.append(line)
         yield line
@@ -184,7 +165,7 @@ def _record_lines(lines: Iterator[str], read: list[str]) -> Iterator[str]:
 def _read_parquet(path: Path) -> Iterator[Row]:
     with pyarrow.parquet.ParquetFile(path) as file:
         if (twice := _first_duplicate(file.schema_arrow.names)) is not None:
-            raise UserError(f"{path}: two columns are called '{twice}'; give each a name of its own.")
+            raise UserError(f"{path}: two columns are named '{twice}'; rename one.")
         number = 0
         for batch in file.iter_batches():
             for row in batch.to_pylist():

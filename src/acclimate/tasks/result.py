@@ -1,53 +1,65 @@
-"""What a fine-tuning run measured, and how it is written."""
+"""The result of a fine-tuning or distillation: measuring it, writing its folder, and finding it again.
+
+Every result folder contains a record of everything that decided the result, so that the same call returns the result
+at once. A call that was killed resumes from the checkpoints in the working folder beside ``out``.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+import logging
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from acclimate.files import write_json, write_text
+import torch
+import transformers
 
+from acclimate.cards import write_task_model_card
+from acclimate.device import Precision, default_device
+from acclimate.evaluation.collapse import Collapse
+from acclimate.evaluation.scoring import Scoring
+from acclimate.files import atomic_folder, read_json, write_json, write_text
+from acclimate.models import save_model
+from acclimate.models.checkpoints import model_fingerprint
+from acclimate.tasks.kinds import LabelledTask, Learner
+from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.trainer import TrainingResult
+from acclimate.training.distributed import ProcessGroup
+from acclimate.training.result import open_work_folder, remove_work_folder
+from acclimate.training.trainer import LOG_FILE
+from acclimate.version import __version__
 
-@dataclass(frozen=True)
-class EvaluationResult:
-    """What a model did on a split: its metrics, and for each item what is true and what was predicted.
-
-    Everything is plain values. ``gold`` and ``predicted`` are what the scoring of the kind of task takes.
-    """
-
-    metrics: dict[str, Any]
-    gold: list[Any]
-    predicted: list[Any]
-    probabilities: list[Any]
-    """What else is known of each prediction; it is written beside it, and studies do not keep it."""
+RECORD_FILE = "run.json"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """What one fine-tuning run measured; plain values that can be written as JSON."""
+    """What one fine-tuning measured, as plain values that can be written as JSON."""
 
     task: str
     seed: int
     metrics: dict[str, Any]
-    """Of the test split: those of the scoring, and what else the kind of task measures."""
+    """On the test split: the metrics of the scoring and further ones of the kind of task."""
     dev_metrics: dict[str, Any] | None
-    """The same of the dev split, for the weights that were kept; None without a dev split."""
+    """The same on the dev split, for the weights that were kept; None without a dev split."""
     gold: list[Any]
-    """What is true of each test item: a class number, a list of them in a multi-label task, or texts of answers."""
+    """For each test item its class number, a list of them in a multi-label task, or the texts of its answers."""
     predicted: list[Any]
     """The same, as predicted."""
     probabilities: list[Any]
     """For each test item, in the order of the file, its probabilities: (items, classes).
 
-    Softmax over the classes; in a multi-label task sigmoid of each. Of a question, the scores of the answers.
+    Softmax over the classes; in a multi-label task the sigmoid of each; for a question the scores of its answers.
     """
     labels: list[str]
     seconds: float
     train_size: int
-    """Examples that were trained on, after ``few_shot``."""
+    """Number of training examples, after ``few_shot``."""
     steps: int
     epoch: int
     """The epoch whose weights were kept, counted from one."""
@@ -55,31 +67,199 @@ class FinetuneResult:
     """Mean over all steps, in nats."""
     precision: str
     kind: str = "single_label"
-    """The kind of the task: a key of :data:`acclimate.evaluation.scoring.SCORINGS`."""
+    """Name of the scoring: a key of :data:`acclimate.evaluation.scoring.SCORINGS`."""
     scoring: dict[str, Any] = field(default_factory=dict)
-    """What :func:`acclimate.evaluation.scoring.make_scoring` needs besides to score the predictions again."""
+    """What :func:`acclimate.evaluation.scoring.make_scoring` needs in addition to score the predictions again."""
     first: str | None = None
-    """Name of the task that was learnt before this one."""
+    """Name of the task of the first stage."""
 
 
-def write_result(
-    folder: Path, result: FinetuneResult, readable: Callable[[Any], Any], log: Sequence[dict[str, Any]] = ()
-) -> None:
-    """Write ``metrics.json``, a line for each test item in ``predictions.jsonl``, and the losses in ``log.jsonl``.
+ResultT = TypeVar("ResultT", bound=FinetuneResult)
+
+
+def run_identity(
+    verb: str,
+    models: Mapping[str, str | Path],
+    tasks: Mapping[str, LabelledTask | None],
+    precision: str,
+    options: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Return everything that decides a result, as plain values.
 
     Args:
-        folder: Where to.
-        result: What was measured.
-        readable: From an entry of ``gold`` or ``predicted`` to what people read.
-        log: The loss of each stretch of the training.
+        verb: ``"finetune"`` or ``"distill"``.
+        models: The models that are read, by role; their content identifies them.
+        tasks: The tasks, by role.
+        precision: The resolved precision.
+        options: All other options.
+
+    Raises:
+        UserError: If a model does not exist.
     """
+    shown = {
+        name: asdict(replace(value, precision=precision, progress=False))
+        if isinstance(value, FinetuneOptions)
+        else value
+        for name, value in options.items()
+    }
+    values = {
+        "verb": verb,
+        "acclimate": __version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+        "device": default_device().type,
+        "models": {role: model_fingerprint(str(model)) for role, model in models.items()},
+        "tasks": {role: task and [task.name, task.fingerprint()] for role, task in tasks.items()},
+        "precision": precision,
+        "options": shown,
+    }
+    return json.loads(json.dumps(values, default=str))
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """The output directory of a run that may have been finished, killed or not started.
+
+    Attributes:
+        out: The output directory; None if nothing is saved.
+        identity: Everything that decides the result.
+        group: The processes of the run.
+    """
+
+    out: Path | None
+    identity: dict[str, Any]
+    group: ProcessGroup = field(default_factory=ProcessGroup)
+
+    @property
+    def steps(self) -> Path | None:
+        """Where the checkpoints of the training go."""
+        return None if self.out is None else self._work(self.out) / "steps"
+
+    @staticmethod
+    def _work(out: Path) -> Path:
+        return out.parent / f".{out.name}.work"
+
+    def load_finished(self, kind: type[ResultT]) -> ResultT | None:
+        """Return the result if ``out`` holds that of the same run, else None."""
+        if self.out is None or not (self.out / "config.json").is_file():
+            return None
+        try:
+            record = read_json(self.out / RECORD_FILE)
+            found = kind(**record["result"]) if record["decided_by"] == self.identity else None
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+        if found is not None:  # a kill may have left the working folder
+            remove_work_folder(self._work(self.out), self.identity, self.group)
+        return found
+
+    def open_work(self) -> None:
+        """Create the working folder, or keep the one of a killed run of the same identity."""
+        if self.out is not None:
+            open_work_folder(self._work(self.out), self.identity, self.group)
+
+    def write(
+        self,
+        learner: Learner,
+        trained: TrainingResult,
+        result: FinetuneResult,
+        *,
+        verb: str,
+        models: Mapping[str, str],
+        task: LabelledTask,
+        options: Mapping[str, Any],
+    ) -> None:
+        """Write the model folder: weights, tokenizer, results, card and record; then remove the working folder.
+
+        Args:
+            learner: The model.
+            trained: What the training did.
+            result: What was measured.
+            verb: ``"finetune"`` or ``"distill"``.
+            models: The models that were read, by role.
+            task: The task.
+            options: What the card reports about the training.
+        """
+        if self.out is not None and self.group.first:
+            with atomic_folder(self.out) as folder:
+                save_model(learner.head.model, folder, self.out)
+                learner.head.tokenizer.save_pretrained(folder)
+                _write_result(folder, result, learner.readable, trained.log)
+                write_task_model_card(folder, self.out.name, verb, dict(models), task, dict(options), result)
+                write_json(folder / RECORD_FILE, {"decided_by": self.identity, "result": asdict(result)})
+            shutil.rmtree(self._work(self.out), ignore_errors=True)
+        self.group.wait()
+
+
+def evaluate_splits(
+    learner: Learner,
+    task: LabelledTask,
+    trained: TrainingResult,
+    *,
+    precision: Precision,
+    scoring: Scoring,
+    seed: int,
+    train_size: int,
+    started: float,
+) -> dict[str, Any]:
+    """Evaluate a model on dev and test; return the fields that every result has.
+
+    Args:
+        learner: The trained model.
+        task: The task.
+        trained: What the training did.
+        precision: The resolved precision.
+        scoring: Of the test split.
+        seed: Random seed of the run.
+        train_size: Number of training examples.
+        started: When the run began, on the clock of ``time.perf_counter``.
+    """
+    dev_metrics = learner.measure("dev", precision).metrics if task.dev else None
+    test = learner.measure("test", precision)
+    if (collapse := scoring.find_collapse(test.gold, test.predicted)) is not None:
+        warn_of_collapse(collapse, len(test.predicted), task.name, learner.readable)
+    return {
+        "task": task.name,
+        "seed": seed,
+        "metrics": test.metrics,
+        "dev_metrics": dev_metrics,
+        "gold": test.gold,
+        "predicted": test.predicted,
+        "probabilities": test.probabilities,
+        "labels": list(task.labels),
+        "seconds": time.perf_counter() - started,
+        "train_size": train_size,
+        "steps": trained.steps,
+        "epoch": trained.epoch,
+        "train_loss": trained.loss,
+        "precision": precision,
+        "kind": task.kind,
+        "scoring": scoring.details(),
+    }
+
+
+def warn_of_collapse(collapse: Collapse, total: int, task: str, readable: Callable[[Any], Any]) -> None:
+    """Warn that a model gives nearly all of ``total`` items of a task the same answer."""
+    log.warning(
+        "A model gives %d of %d items of '%s' the same answer (%s): it has not learned the task. Train it longer "
+        "(epochs), with another learning_rate or on more examples.",
+        collapse.items,
+        total,
+        task,
+        readable(collapse.answer) or "none",
+    )
+
+
+def _write_result(
+    folder: Path, result: FinetuneResult, readable: Callable[[Any], Any], lines: Sequence[dict[str, Any]]
+) -> None:
+    """Write ``metrics.json``, ``predictions.jsonl`` with a line per test item, and ``log.jsonl``."""
     summary = asdict(result)
     for name in ("gold", "predicted", "probabilities", "scoring"):
         del summary[name]
     write_json(folder / "metrics.json", summary)
-    lines = [
+    items = [
         {"gold": readable(gold), "predicted": readable(predicted), "probabilities": probabilities}
         for gold, predicted, probabilities in zip(result.gold, result.predicted, result.probabilities, strict=True)
     ]
-    write_text(folder / "predictions.jsonl", "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
-    write_text(folder / "log.jsonl", "".join(json.dumps(line) + "\n" for line in log))
+    write_text(folder / "predictions.jsonl", "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in items))
+    write_text(folder / LOG_FILE, "".join(json.dumps(line) + "\n" for line in lines))

@@ -1,6 +1,6 @@
-"""Other splits of a task that was read: a random part of it, or all of it but test.
+"""Changing the splits of a loaded task: a random subset, dev in place of test, or a larger test split.
 
-The DGA paper's re-partition: more rows to test on, fewer to train on (Ke et al., EMNLP 2022, footnote 10).
+The larger test split is the re-partition of the DGA paper (Ke et al., EMNLP 2022, footnote 10).
 """
 
 from __future__ import annotations
@@ -14,42 +14,43 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.errors import UserError
+from acclimate.evaluation.scoring import SingleLabel
 from acclimate.tasks.classification.data import Example, Task
 from acclimate.tasks.kinds import load_task
 from acclimate.tasks.readers import SPLITS
 
 SUBSAMPLE_SEED = 0
-"""Of the rows that are drawn: the same for every study, so that studies with the same limit have the same rows."""
+"""Seed of random subsets: the same in every study, so that studies with the same limit have the same rows."""
 
 
 def replace_test_with_dev(task: Any) -> Any:
-    """Return a task without its test split, for a search: its dev split stands in that place, and in its own.
+    """Return a task without its test split, for a hyper-parameter search: the dev split replaces it.
 
-    Whatever is done with it then measures dev. No test row is in it, so none can be read.
+    Whatever evaluates the returned task therefore reads dev, and cannot read a test row.
 
     Raises:
-        UserError: If it has no dev split.
+        UserError: If the task has no dev split.
     """
     if not task.dev:
-        raise UserError(f"The task '{task.name}' has no dev split, so nothing can be searched on it.")
+        raise UserError(f"The task '{task.name}' has no dev split, which a search needs.")
     return replace(task, test=task.dev)
 
 
 def limit_splits(task: Any, *, train: int | None = None, dev: int | None = None, test: int | None = None) -> Any:
-    """Return a task of which some splits are a random part, drawn with a fixed seed, in the order of the file.
+    """Return a task in which some splits are random subsets, drawn with a fixed seed, in the order of the file.
 
-    Classes are not balanced: a part has about the shares of the whole. What is scored as one (the sentences of a
-    document, the snippets of a question of BioASQ) is drawn as one, so that a split can be a little smaller than its
-    limit. The labels stay those of the whole task.
+    Classes are not balanced: a subset has about the class shares of the whole. Rows that are scored together (the
+    sentences of a document, the snippets of a BioASQ question) are drawn together, so a split can be slightly smaller
+    than its limit. The labels remain those of the whole task.
 
     Args:
         task: A task of any kind.
-        train: Rows to keep, at most; None for all.
+        train: Maximum rows; None for all.
         dev: The same.
         test: The same.
 
     Raises:
-        UserError: If a limit leaves nothing.
+        UserError: If a limit leaves no rows.
     """
     limits = dict(zip(SPLITS, (train, dev, test), strict=True))
     drawn = {
@@ -83,29 +84,30 @@ def repartition(task: Task | str | Path, ratio: float) -> Task:
     """Enlarge the test split of a task by its dev split and by the first train rows of every class.
 
     From each class ``n = int(N_train * (1 - ratio) // n_classes)`` rows move from train to test, in the order of the
-    file; a class that has no more than ``n`` of them loses all, and a warning names it. The paper gives only its
-    reason (test sets too small to compare methods on); the rule is that of its released data reader, which gives the
-    sizes of the paper's Table 1: citation_intent with 0.9, sciie with 0.7, chemprot with 0.5. Scores on such a split
-    cannot be compared with scores on the usual one.
+    file; a class with at most ``n`` rows loses all, and a warning names it. The paper only gives the reason (test sets
+    too small
+    to compare methods on); the rule is that of its released data reader, with the sizes of the paper's Table 1:
+    citation_intent with 0.9, sciie with 0.7, chemprot with 0.5. Scores on such a split cannot be compared with scores
+    on the original one.
 
     Args:
-        task: The task as it was read, or its folder. Its labels stay as they are, also those that lose all train rows.
-        ratio: About the share of the train rows that stay, above 0 and at most 1; with 1 only dev moves.
+        task: A loaded task, or its folder. Its labels do not change, even those that lose all train rows.
+        ratio: Approximate share of the train rows that stay, above 0 and at most 1; with 1 only dev moves.
 
     Returns:
-        A task without a dev split. Its test rows are those of test, then of dev, then those that left train; no row
-        is lost or doubled.
+        A task without a dev split. Its test rows are those of test, then of dev, then those from train; no row is lost
+        or duplicated.
 
     Raises:
-        UserError: If the ratio is out of range, fewer than two classes keep a train row, or an item can have other
-            than one label.
+        UserError: If the ratio is out of range, fewer than two classes keep a train row, or the task does not have
+            exactly one label per example.
     """
     task = load_task(task) if isinstance(task, str | Path) else task
-    if not isinstance(task, Task) or task.multi_label:
-        raise UserError(f"'{task.name}' cannot be re-partitioned: that is defined by class, for one label an item.")
+    if task.kind != SingleLabel.kind:
+        raise UserError(f"'{task.name}' cannot be re-partitioned: that needs exactly one label per example.")
     if not 0 < ratio <= 1:
-        raise UserError(f"The ratio of a re-partition is {ratio}: it must be above 0 and at most 1.")
-    # Floats as in the rule's source: exact fractions could differ by one row where the product is a whole number.
+        raise UserError(f"The ratio of a re-partition must be above 0 and at most 1, not {ratio}.")
+    # Floats as in the released code: exact fractions could differ by one row where the product is an integer.
     quota = int(len(task.train) * (1 - ratio) // len(task.labels))
     seen: Counter[int | tuple[int, ...]] = Counter()
     kept: list[Example] = []
@@ -118,7 +120,7 @@ def repartition(task: Task | str | Path, ratio: float) -> Task:
     if len(left) < 2:
         raise UserError(
             f"Re-partitioning '{task.name}' with {ratio} moves {quota} rows of each class and leaves fewer than two "
-            "classes to learn; give a ratio nearer to 1."
+            "classes to learn; give a ratio closer to 1."
         )
     if emptied:
         log.warning(

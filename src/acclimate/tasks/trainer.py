@@ -1,46 +1,41 @@
-"""The training loop of fine-tuning, the same for every kind of task."""
+"""Training on an end task, the same for every kind: its steps, its loss, and the best epoch on the dev split."""
 
 from __future__ import annotations
 
 import math
-import tempfile
+import random
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
-import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
-from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader
-from transformers import (
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-    Trainer,
-    TrainerCallback,
-    TrainerState,
-    TrainingArguments,
-)
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from torch.utils.data import Dataset
+from transformers import PreTrainedModel, TrainerState, TrainingArguments
 
-from acclimate.device import Precision, default_device, use_single_device
-from acclimate.errors import UserError
-from acclimate.models import kernels_of
+from acclimate.device import Precision, to_device
+from acclimate.files import read_json, write_json
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.objectives.distillation import confidence_penalty
-from acclimate.tasks.batching import LengthGroupedBatches
+from acclimate.tasks.head_model import HeadModel
 from acclimate.tasks.options import FinetuneOptions
+from acclimate.training.batches import describe_text
+from acclimate.training.distributed import ProcessGroup
+from acclimate.training.engine import TaskBatch, TaskEngine, TaskLoss
+from acclimate.training.steps import ResumableCallback
+from acclimate.training.trainer import CallbackFactory
+from acclimate.training.trainer import train as run_trainer
 
-LOSS_CHECK_STEPS = 50
-"""Steps between two looks at the loss: each look waits for the accelerator."""
-MAX_TEXTS_IN_ERROR, MAX_WORDS_PER_TEXT = 3, 6
-"""Texts that an error names, and words of each."""
+ADAM_EPSILON = 1e-8
+"""The default of ``transformers``, which fine-tuning recipes assume."""
+Score = float | tuple[float, ...]
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What the loop did."""
+    """What a training did."""
 
     steps: int
     epoch: int
@@ -48,259 +43,238 @@ class TrainingResult:
     loss: float
     """Mean over all steps, in nats."""
     log: list[dict[str, Any]] = field(default_factory=list)
-    """``step``, ``epoch`` and mean ``loss`` of each stretch of steps, in nats."""
+    """``step``, ``epoch``, mean ``loss`` in nats and more, per logging interval."""
 
 
 @dataclass(frozen=True)
 class TrainingHooks:
-    """What differs from plain fine-tuning.
+    """How a training differs from plain fine-tuning.
 
     Attributes:
-        loss: From the plain loss of a batch (called with its inputs), the model, the inputs and the number of steps
-            that were taken, to the loss. It may take entries out of the inputs.
-        factor: From a step to the factor of the learning rate; None falls linearly after the warm-up.
-        callbacks: Further callbacks of the trainer.
+        loss: Loss of a batch.
+        schedule: Factor of the learning rate by step; None for the linear schedule.
+        callbacks: Each makes a further callback for the trainer.
     """
 
-    loss: Callable[[Callable[[dict[str, Any]], Tensor], Any, dict[str, Any], int], Tensor]
-    factor: Callable[[int], float] | None = None
-    callbacks: Sequence[TrainerCallback] = ()
+    loss: TaskLoss
+    schedule: Callable[[int], float] | None = None
+    callbacks: Sequence[CallbackFactory] = ()
 
 
-def divergence_error() -> UserError:
-    """Make the error for a model that gives NaN or infinity after its training."""
-    return UserError("The loss of fine-tuning is not a number any more; lower the learning rate.")
+def supervised_loss(penalty: float = 0.0) -> TaskLoss:
+    """Return the loss of the model's own head, minus ``penalty`` times the entropy of its predictions."""
 
+    def loss(model: PreTrainedModel, inputs: dict[str, Tensor], step: int) -> Tensor:
+        output: Any = model(**inputs)
+        found: Tensor = output.loss
+        if not penalty:
+            return found
+        return found + confidence_penalty(output.logits, penalty, output.logits.shape == inputs["labels"].shape)
 
-def divergence_error_at_step(
-    step: int, steps: int, loss: float, texts: Sequence[str], learning_rate: float
-) -> UserError:
-    """Make the error for training that went to NaN or infinity.
-
-    Args:
-        step: The first step with such a loss, from 1.
-        steps: All that were planned.
-        loss: What it was.
-        texts: How the texts of that step begin.
-        learning_rate: The peak.
-    """
-    named = ", ".join(f"'{text} …'" for text in texts[:MAX_TEXTS_IN_ERROR])
-    more = f" and {len(texts) - MAX_TEXTS_IN_ERROR} more" if len(texts) > MAX_TEXTS_IN_ERROR else ""
-    return UserError(
-        f"The loss of fine-tuning is {loss} at step {step} of {steps}, which read {named}{more}; lower the learning "
-        f"rate (now {learning_rate:g})."
-    )
+    return loss
 
 
 def train(
-    model: PreTrainedModel,
-    rows: list[dict[str, Any]],
-    collate: Callable[[list[dict[str, Any]]], dict[str, Tensor]],
+    head: HeadModel,
+    rows: Sequence[dict[str, Any]],
     options: FinetuneOptions,
     precision: Precision,
-    score: Callable[[], float | tuple[float, ...]] | None = None,
-    course: TrainingHooks | None = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    work: Path | None = None,
+    title: str = "fine-tune",
+    score: Callable[[], Score] | None = None,
+    hooks: TrainingHooks | None = None,
     report_to: Sequence[str] = (),
     run_name: str | None = None,
+    group: ProcessGroup | None = None,
 ) -> TrainingResult:
     """Train a model in place: AdamW, linear warm-up and decay, gradients clipped to a norm of one.
 
     Args:
-        model: A model that returns a loss.
-        rows: Inputs, each with ``input_ids``.
-        collate: From rows to a padded batch.
-        options: Those of fine-tuning.
-        precision: The resolved one.
-        score: Measures the model after each epoch, more being better, of several numbers the first that differs; the
-            weights of the best epoch, the earliest of equals, are kept. None keeps the last.
-        course: What differs from plain fine-tuning.
-        tokenizer: Of the model, to name the texts of a step that fails.
-        report_to: Trackers of experiments.
-        run_name: What they call the run.
+        head: The model.
+        rows: Training rows.
+        options: Options of fine-tuning.
+        precision: The resolved precision.
+        work: Where checkpoints go, and where a killed training resumes; None for no checkpoints.
+        title: Title of the progress bar.
+        score: Measures the model after each epoch, higher being better; a tuple is compared entry by entry. The
+            weights of the best epoch are kept, the earliest of equals. None keeps the last epoch.
+        hooks: How the training differs from plain fine-tuning.
+        report_to: Experiment trackers.
+        run_name: Name of the run in the trackers.
+        group: The processes that share each step.
 
     Raises:
-        UserError: If the loss is not a number; it names the step and its texts.
+        UserError: If the loss becomes NaN or infinite; the message names the step and its texts.
     """
-    device = default_device()
-    steps = options.epochs * math.ceil(len(rows) / options.batch_size)
-    best = _BestWeightsCallback(model, score) if score else None
-    with tempfile.TemporaryDirectory(prefix="acclimate-") as scratch:
-        arguments = use_single_device(
-            TrainingArguments(
-                output_dir=scratch,
-                per_device_train_batch_size=options.batch_size,
-                num_train_epochs=options.epochs,
-                learning_rate=options.learning_rate,
-                lr_scheduler_type="linear",
-                warmup_steps=math.ceil(options.warmup * steps),
-                weight_decay=options.weight_decay,
-                optim="adamw_torch_fused",
-                max_grad_norm=1.0,
-                bf16=precision == "bf16",
-                use_cpu=device.type == "cpu",
-                dataloader_pin_memory=device.type == "cuda",
-                seed=options.seed,
-                save_strategy="no",
-                eval_strategy="no",
-                logging_strategy="steps" if report_to else "no",
-                logging_steps=log_interval(steps),
-                report_to=list(report_to) or "none",
-                run_name=run_name,
-                disable_tqdm=not options.progress,
-            )
+    to_device(head.model)
+    data = TaskSteps(rows, head, options.batch_size, options.epochs, options.seed, group)
+    hooks = hooks or TrainingHooks(supervised_loss(options.confidence_penalty))
+    best = BestWeightsCallback(head.model, score) if score else None
+    callbacks = [*hooks.callbacks, *([lambda _: best] if best else [])]
+    with skip_unread_tokens(head.model):
+        trainer = run_trainer(
+            TaskEngine(head.model, hooks.loss, precision, group),
+            data,
+            work,
+            seed=options.seed,
+            learning_rate=options.learning_rate,
+            title=title,
+            progress=options.progress,
+            weight_decay=options.weight_decay,
+            schedule=hooks.schedule or phase_schedule(0, len(data), options.warmup),
+            adam_epsilon=ADAM_EPSILON,
+            callbacks=callbacks,
+            report_to=report_to,
+            run_name=run_name,
         )
-        trainer = _TaskTrainer(
-            model=model,
-            args=arguments,
-            data_collator=collate,
-            train_dataset=rows,
-            callbacks=[
-                *kernels_of(model).callbacks(),
-                *(course.callbacks if course else ()),
-                *([best] if best else ()),
-            ],
-        )
-        trainer.course, trainer.penalty = course, options.confidence_penalty
-        trainer.error_tokenizer, trainer.pending_losses, trainer.lines = tokenizer, [], []
-        trainer.lowered = kernels_of(model).step_context(model, precision)
-        trainer.remove_callback(PrinterCallback)
-        if options.progress:
-            trainer.remove_callback(ProgressCallback)
-            trainer.add_callback(_ProgressBar)
-        with skip_unread_tokens(model):
-            trainer.train()
-        loss = trainer.mean_loss()
     if best:
-        model.load_state_dict(best.weights)
-    return TrainingResult(steps, best.epoch if best else options.epochs, loss, trainer.lines)
+        head.model.load_state_dict(best.weights)
+    loss = float(trainer.loss_sum) / len(data)
+    return TrainingResult(len(data), best.epoch if best else options.epochs, loss, trainer.lines)
 
 
-def log_interval(steps: int) -> int:
-    """Return over how many steps of a training the losses of one line of its log are averaged."""
-    return max(1, min(LOSS_CHECK_STEPS, steps // 50))
+def phase_schedule(switch: int, steps: int, warmup: float) -> Callable[[int], float]:
+    """Return the factor of the learning rate where training has two phases, each with a schedule of its own.
+
+    In each phase it rises from 0 over the first ``warmup`` of the steps and falls linearly to 0.
+
+    Args:
+        switch: Steps of the first phase; 0 for a single phase.
+        steps: Steps of both phases.
+        warmup: Share of the steps of a phase, 0 to 1.
+    """
+
+    def factor(step: int) -> float:
+        start, end = (0, switch) if step < switch else (switch, steps)
+        rising = math.ceil(warmup * (end - start))
+        if step - start < rising:
+            return (step - start) / rising
+        return max(0.0, (end - step) / max(1, end - start - rising))
+
+    return factor
 
 
-class _TaskTrainer(Trainer):
-    """A trainer with length-grouped batches that stops when the loss is not a number."""
+class TaskSteps(Dataset):
+    """The batches of every step of a training on an end task (a ``StepData``)."""
 
-    total: Tensor | float = 0.0
-    count = 0
-    error_tokenizer: PreTrainedTokenizerBase | None = None
-    pending_losses: list[tuple[Tensor, Tensor]]
-    """Losses of the steps since the last look at them, and the token ids (rows, tokens) that they read."""
-    lines: list[dict[str, Any]]
-    """The log so far."""
-    course: TrainingHooks | None = None
-    penalty = 0.0
-    lowered: Callable[[], AbstractContextManager[None]] = nullcontext
-
-    def get_train_dataloader(self) -> DataLoader:
-        rows: list[dict[str, Any]] = self.train_dataset  # type: ignore[assignment]
-        lengths = [len(row["input_ids"]) for row in rows]
-        batches = LengthGroupedBatches(lengths, self.args.train_batch_size, self.args.seed)
-        loader: DataLoader = DataLoader(
-            rows,  # type: ignore[arg-type]
-            batch_sampler=batches,
-            collate_fn=self.data_collator,
-            pin_memory=self.args.dataloader_pin_memory,
-        )
-        return self.accelerator.prepare(loader)
-
-    def create_scheduler(self, num_training_steps: int, optimizer: Optimizer | None = None) -> Any:
-        if self.course is None or self.course.factor is None:
-            return super().create_scheduler(num_training_steps, optimizer)
-        chosen: Any = self.optimizer if optimizer is None else optimizer
-        self.lr_scheduler = LambdaLR(chosen, self.course.factor)
-        return self.lr_scheduler
-
-    def compute_loss(
+    def __init__(
         self,
-        model: Any,
-        inputs: dict[str, Any],
-        return_outputs: bool = False,
-        num_items_in_batch: Tensor | int | None = None,
-    ) -> Any:
-        def plain(inputs: dict[str, Any]) -> Tensor:
-            loss, outputs = super(_TaskTrainer, self).compute_loss(model, inputs, True, num_items_in_batch)
-            if not self.penalty:
-                return loss
-            several = outputs.logits.shape == inputs["labels"].shape
-            return loss + confidence_penalty(outputs.logits, self.penalty, several)
+        rows: Sequence[dict[str, Any]],
+        head: HeadModel,
+        batch_size: int,
+        epochs: int,
+        seed: int,
+        group: ProcessGroup | None = None,
+    ) -> None:
+        """Plan the steps.
 
-        return plain(inputs) if self.course is None else self.course.loss(plain, model, inputs, self.state.global_step)
-
-    def training_step(self, model: Any, inputs: dict[str, Any], *args: Any, **options: Any) -> Tensor:
-        read = inputs["input_ids"]  # a loss of its own may take entries out
-        with self.lowered():
-            loss = super().training_step(model, inputs, *args, **options)
-        self.total = self.total + loss.detach()  # a NaN stays in the sum
-        self.count += 1
-        self.pending_losses.append((loss.detach(), read))
-        if self.count % LOSS_CHECK_STEPS == 0:
-            self.mean_loss()
-        return loss
-
-    def mean_loss(self) -> float:
-        """Return the mean of the losses so far, in nats.
-
-        Raises:
-            UserError: If one was not a number; its step is one of those since the last look.
+        Args:
+            rows: Training rows.
+            head: The model, which pads them.
+            batch_size: Rows per step, in all processes together.
+            epochs: Passes over the rows.
+            seed: Random seed of the order.
+            group: The processes that share each step.
         """
-        loss = float(self.total) / self.count
-        if not math.isfinite(loss):
-            first = self.count - len(self.pending_losses)
-            for step, (value, ids) in enumerate(self.pending_losses, first + 1):
-                if not math.isfinite(float(value)):
-                    raise divergence_error_at_step(
-                        step, self.state.max_steps, float(value), self._begin(ids), self.args.learning_rate
-                    )
-            raise divergence_error()  # the sum was too large, no loss of it
-        self._note()
-        return loss
+        self.rows, self.head, self.group = rows, head, group or ProcessGroup()
+        self.epoch_steps: int | None = math.ceil(len(rows) / batch_size)
+        self._steps = epochs * math.ceil(len(rows) / batch_size)
+        self._batches = LengthGroupedBatches([len(row["input_ids"]) for row in rows], batch_size, seed)
 
-    def _note(self) -> None:
-        """Write the losses since the last look into the log; one look at the accelerator serves them all."""
-        if not self.pending_losses:
-            return
-        losses = torch.stack([value.float() for value, _ in self.pending_losses]).tolist()
-        first, total = self.count - len(losses), max(1, self.state.max_steps)
-        length = log_interval(total)
-        for start in range(0, len(losses), length):
-            part = losses[start : start + length]
-            step = first + start + len(part)
-            epoch = round(step / total * float(self.args.num_train_epochs), 3)
-            self.lines.append({"step": step, "epoch": epoch, "loss": sum(part) / len(part)})
-        self.pending_losses.clear()
+    def __len__(self) -> int:
+        return self._steps
 
-    def _begin(self, ids: Tensor) -> list[str]:
-        """Return how texts begin, in words where the tokenizer is known."""
-        rows = ids[:, : 10 * MAX_WORDS_PER_TEXT].tolist()
-        if self.error_tokenizer is None:
-            return [" ".join(map(str, row[:MAX_WORDS_PER_TEXT])) for row in rows]
-        texts = self.error_tokenizer.batch_decode(rows, skip_special_tokens=True)
-        return [" ".join(str(text).split()[:MAX_WORDS_PER_TEXT]) for text in texts]
+    def __getitem__(self, step: int) -> list[TaskBatch]:
+        return self._batch(step, self.group.share(self.indices(step)))
+
+    def indices(self, step: int) -> list[int]:
+        """Return the rows of a step, by number."""
+        epoch, place = divmod(step, len(self._batches))
+        return self._batches.epoch(epoch)[place]
+
+    def alone(self, step: int, index: int) -> list[TaskBatch]:
+        """Return a batch of one row."""
+        return self._batch(step, [index])
+
+    def describe(self, index: int) -> str:
+        """Return the number of a row, from 1, and its first words."""
+        return describe_text(f"row {index + 1:,}", [*map(int, self.rows[index]["input_ids"])], self.head.tokenizer)
+
+    def _batch(self, step: int, indices: Sequence[int]) -> list[TaskBatch]:
+        if not indices:  # a short last batch of several processes
+            return []
+        return [TaskBatch(self.head.collate([self.rows[index] for index in indices]), step)]
 
 
-class _ProgressBar(ProgressCallback):
-    """The progress bar, without the dictionary that is printed over it at the end."""
+class LengthGroupedBatches:
+    """Random batches of rows of similar length; every row once per epoch.
 
-    def on_log(self, *_: Any, **__: Any) -> None:
-        pass
+    An epoch shuffles the rows, cuts them into pools, sorts each pool by length, cuts it into batches and shuffles the
+    batches. A pool is 50 batches, or a quarter of the data if that is less: with a single pool over a small data set
+    the same rows would share a batch in every epoch. The order depends on the seed and the number of the epoch alone.
+    All batches are full except for one, which can be anywhere.
+    """
+
+    def __init__(self, lengths: Sequence[int], size: int, seed: int, pool: int = 50) -> None:
+        """Plan batches.
+
+        Args:
+            lengths: Tokens of each row.
+            size: Rows per batch.
+            seed: Random seed.
+            pool: Maximum batches that are sorted together.
+        """
+        self.lengths, self.size, self.seed = lengths, size, seed
+        self.pool = size * max(1, min(pool, len(self) // 4))
+        self.epoch = lru_cache(maxsize=1)(self._epoch)
+
+    def __len__(self) -> int:
+        """Return the number of batches per epoch."""
+        return -(-len(self.lengths) // self.size)
+
+    def _epoch(self, number: int) -> list[list[int]]:
+        """Return the row numbers of each batch of an epoch."""
+        rng = random.Random(f"{self.seed}/{number}")
+        rows = list(range(len(self.lengths)))
+        rng.shuffle(rows)
+        batches: list[list[int]] = []
+        for start in range(0, len(rows), self.pool):
+            pool = sorted(rows[start : start + self.pool], key=self.lengths.__getitem__)
+            batches += [pool[first : first + self.size] for first in range(0, len(pool), self.size)]
+        rng.shuffle(batches)
+        return batches
 
 
-class _BestWeightsCallback(TrainerCallback):
-    """Measures after each epoch and keeps a copy of the best weights in memory."""
+class BestWeightsCallback(ResumableCallback):
+    """Measures the model after each epoch and keeps a copy of the best weights in memory and in checkpoints."""
 
-    def __init__(self, model: PreTrainedModel, score: Callable[[], float | tuple[float, ...]]):
-        self.model, self.measure = model, score
+    WEIGHTS_FILE, SCORE_FILE = "best.safetensors", "best.json"
+
+    def __init__(self, model: PreTrainedModel, score: Callable[[], Score]) -> None:
+        """Start without weights."""
+        self._model, self._measure = model, score
         self.epoch, self.weights = 0, dict[str, Tensor]()
         self.score: tuple[float, ...] = (-math.inf,)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        found = self.measure()
+        """Keep the weights if they are better than all before."""
+        found = self._measure()
         score = found if isinstance(found, tuple) else (found,)
         if score > self.score:
             self.epoch, self.score = round(state.epoch or 0), score
-            weights = self.model.state_dict()
+            weights = self._model.state_dict()
             self.weights = {name: value.detach().to("cpu", copy=True) for name, value in weights.items()}
+
+    def save(self, checkpoint: Path) -> None:
+        """Write the best weights so far, with their epoch and score."""
+        if self.epoch:
+            save_file({n: w.contiguous() for n, w in self.weights.items()}, checkpoint / self.WEIGHTS_FILE)
+            write_json(checkpoint / self.SCORE_FILE, {"epoch": self.epoch, "score": self.score})
+
+    def load(self, checkpoint: Path) -> None:
+        """Read what :meth:`save` wrote; nothing if the checkpoint was written in the first epoch."""
+        if (checkpoint / self.SCORE_FILE).is_file():
+            state = read_json(checkpoint / self.SCORE_FILE)
+            self.epoch, self.score = state["epoch"], tuple(state["score"])
+            self.weights = load_file(checkpoint / self.WEIGHTS_FILE)

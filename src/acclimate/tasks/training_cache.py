@@ -1,4 +1,4 @@
-"""Trainings that later runs start from, done once: what one leaves stays in the cache, under all that decided it."""
+"""A cache of trainings that later runs start from, by everything that decides their result."""
 
 from __future__ import annotations
 
@@ -31,70 +31,75 @@ from acclimate.training.method import cache_folder, cache_key, fingerprint_model
 from acclimate.version import __version__
 
 MAX_CACHED_TRAININGS = 8
-"""Trainings in the cache, each of the size of a model; of more, those that were not used for longest go."""
+"""Maximum trainings in the cache, each of the size of a model; the least recently used are removed."""
 KEY_OPTIONS = ("seed", "epochs", "learning_rate", "batch_size", "warmup", "weight_decay", "confidence_penalty")
-"""Options on which the outcome depends, besides the weights, the rows and the precision."""
+"""Options that affect the result, besides the weights, the rows and the precision."""
 
 WEIGHTS_FILE = "model.safetensors"
+WORK_SUFFIX = ".work"
+MAX_WORK_AGE = 7 * 24 * 3600
+"""Seconds after which the checkpoints of a killed training are removed."""
 
 log = logging.getLogger(__name__)
 
 
 def load_or_train(
-    learner: Learner, rows: list[dict[str, Any]], options: FinetuneOptions, precision: Precision
+    learner: Learner, rows: Sequence[dict[str, Any]], options: FinetuneOptions, precision: Precision
 ) -> float:
-    """Train a learner on rows, or give it the weights that an equal training left in the cache.
+    """Train a learner on rows, or load the weights that an identical training left in the cache.
 
-    Equal are trainings with the same weights, rows and options. Several processes may share the cache: one that finds
-    another at the same training waits for it. The weights of the last epoch are kept, and torch's generator is left
-    anywhere: seed it before what comes next.
+    Trainings are identical if weights, rows and options are. Processes that share the cache wait for each other's
+    identical trainings. The weights of the last epoch are kept. The state of torch's generator is then undefined:
+    seed it before what comes next. An interrupted training resumes from its checkpoints in the cache.
 
     Args:
         learner: Trained in place.
-        rows: Of the learner.
-        options: Of the training; ``select`` is not heeded.
-        precision: The resolved one.
+        rows: Rows of the learner.
+        options: Options of the training; ``select`` is ignored.
+        precision: The resolved precision.
 
     Returns:
-        Seconds that the training took, now or when it was done.
+        Seconds that the training took, now or when it was cached.
 
     Raises:
-        UserError: If the loss is not a number.
+        UserError: If the loss becomes NaN or infinite.
     """
     folder = cache_folder() / "trained" / _training_key(learner, rows, options, precision)
     with cache_lock(folder):
         found = load_tensors(folder / WEIGHTS_FILE)
         if found is not None:
             weights, seconds = found
-            with suppress(OSError):  # where nothing can be written nothing is tidied, either
+            with suppress(OSError):  # a read-only cache is not tidied up either
                 os.utime(folder)
-            learner.model.load_state_dict(weights)
+            learner.head.model.load_state_dict(weights)
             return seconds
         started = time.perf_counter()
-        train(learner.model, rows, learner.collate, options, precision, tokenizer=learner.tokenizer)
+        work = folder.with_name(f".{folder.name}{WORK_SUFFIX}")
+        train(learner.head, rows, options, precision, work=work if _is_writable(work) else None)
         seconds = time.perf_counter() - started
-        with warn_on_write_error("What was trained", folder):
+        with warn_on_write_error("A training", folder):
             with atomic_folder(folder) as temporary:
-                state = learner.model.state_dict()
+                state = learner.head.model.state_dict()
                 copies = {name: value.detach().to("cpu", copy=True).contiguous() for name, value in state.items()}
                 save_file(copies, temporary / WEIGHTS_FILE, {"seconds": f"{seconds:.3f}"})
             _evict_oldest(folder.parent)
+        shutil.rmtree(work, ignore_errors=True)
     return seconds
 
 
 @contextmanager
 def cache_lock(folder: Path) -> Iterator[None]:
-    """Wait until no other process is about to make a folder of the cache, and remove what killed ones left of it.
+    """Wait until no other process is making a folder of the cache, and remove what killed processes left of it.
 
-    Look for the folder inside the block, where whoever was quicker has finished.
+    Check for the folder inside the block, since another process may have finished it.
     """
     claim = Claim(folder.parent / f".{folder.name}.claim")
     try:
         if not claim.take():
-            log.warning("Waiting for another process that makes the same (%s).", claim.owner() or "unknown")
+            log.warning("Waiting for another process that computes the same (%s).", claim.owner() or "unknown")
             while not claim.take():
                 time.sleep(POLL_SECONDS)
-    except OSError:  # where nothing can be written, nothing can be shared
+    except OSError:  # a read-only cache cannot be shared
         yield
         return
     remove_leftovers(folder)
@@ -107,7 +112,7 @@ def cache_lock(folder: Path) -> Iterator[None]:
 def computation_key(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, precision: Precision
 ) -> dict[str, Any]:
-    """Return what decides the numbers that a model gives for rows: itself, how they are padded, and the software."""
+    """Return what decides the outputs of a model: the model itself, its padding, and the software."""
     return {
         "model": fingerprint_model(model),
         "padding": [tokenizer.padding_side, tokenizer.pad_token_id],
@@ -122,14 +127,14 @@ def warn_on_write_error(what: str, folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        log.warning("%s could not be kept in '%s': %s.", what, folder.parent, first_line(error))
+        log.warning("%s cannot be stored in '%s': %s.", what, folder.parent, first_line(error))
 
 
 def load_tensors(file: Path) -> tuple[dict[str, Tensor], float] | None:
-    """Return the tensors of a file and the seconds that they took to make; None if it is absent or damaged."""
+    """Return the tensors of a file and the seconds that they took to make; None if it is missing or damaged."""
     try:
         with safe_open(file, "pt") as opened:
-            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is no dictionary
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dictionary
             return tensors, float((opened.metadata() or {})["seconds"])
     except (OSError, SafetensorError, KeyError, ValueError):
         return None
@@ -149,22 +154,35 @@ def _training_key(
     learner: Learner, rows: Sequence[dict[str, Any]], options: FinetuneOptions, precision: Precision
 ) -> str:
     decides = {
-        **computation_key(learner.model, learner.tokenizer, precision),
+        **computation_key(learner.head.model, learner.head.tokenizer, precision),
         "options": {name: getattr(options, name) for name in KEY_OPTIONS},
         "rows": hash_rows(rows),
     }
     return cache_key(decides)
 
 
+def _is_writable(folder: Path) -> bool:
+    """Create a folder, and return whether that was possible; a read-only cache costs time later, not this run."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        return False
+    return True
+
+
 def _evict_oldest(place: Path) -> None:
-    """Remove the trainings that were not used for longest."""
+    """Remove the trainings that have not been used for longest, and old checkpoints of killed ones."""
 
     def used(folder: Path) -> float:
         try:
             return folder.stat().st_mtime
-        except OSError:  # another process was quicker
+        except OSError:  # another process removed it
             return 0.0
 
-    folders = [entry for entry in place.iterdir() if entry.is_dir() and not entry.name.startswith(".")]
-    for folder in sorted(folders, key=used, reverse=True)[MAX_CACHED_TRAININGS:]:
+    folders = [entry for entry in place.iterdir() if entry.is_dir()]
+    finished = sorted((entry for entry in folders if not entry.name.startswith(".")), key=used, reverse=True)
+    killed = [
+        entry for entry in folders if entry.name.endswith(WORK_SUFFIX) and time.time() - used(entry) > MAX_WORK_AGE
+    ]
+    for folder in [*finished[MAX_CACHED_TRAININGS:], *killed]:
         shutil.rmtree(folder, ignore_errors=True)

@@ -20,7 +20,7 @@ from acclimate.models.batching import max_graph_tokens, padding_policy, training
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.encoding import check_packable
 from acclimate.options import AdaptOptions, recorded, values, verb
-from acclimate.options.training import HEAD_TOKENS, MethodLike, PrecisionName
+from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
 from acclimate.progress import print_message
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
@@ -31,7 +31,7 @@ from acclimate.training.callbacks import (
     copy_kept_models,
     tensorboard_folder,
 )
-from acclimate.training.distributed import ProcessGroup, join_process_group
+from acclimate.training.distributed import join_process_group
 from acclimate.training.engine import Engine, check_dropout, make_reference
 from acclimate.training.heldout import HeldOutText
 from acclimate.training.inputs import TASK_EPOCHS, TextInput, open_task, resolve_texts
@@ -39,7 +39,6 @@ from acclimate.training.method import AdaptContext, Method, cache_folder, get
 from acclimate.training.mlm_head import warm_up_head
 from acclimate.training.options import Budget, add_method_virtual_tokens, check_length
 from acclimate.training.result import (
-    LOG_FILE,
     MANIFEST_FILE,
     AdaptResult,
     cache_masked_texts,
@@ -47,12 +46,11 @@ from acclimate.training.result import (
     load_finished,
     load_masked_texts,
     open_work_folder,
-    read_manifest,
-    roundtrip_json,
+    remove_work_folder,
     sample_masked_texts,
 )
 from acclimate.training.stages import adapt_in_stages, stages_folder
-from acclimate.training.trainer import StepTrainer, train
+from acclimate.training.trainer import LOG_FILE, StepTrainer, train
 from acclimate.version import __version__
 
 
@@ -98,6 +96,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     precision = choose_precision(options.precision, default_device())
     config = recorded(
         options,
+        (*BUDGETS, "masking_settings", "text_column", "heldout_every", "keep_steps"),
         acclimate=__version__,
         model=method.starts_from or str(options.model),
         model_files=None if method.starts_from else model_fingerprint(str(options.model)),
@@ -116,7 +115,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     work = out.parent / f".{out.name}.work"
     if (done := load_finished(out, config, options.overwrite)) is not None:
         for left in (work, stages_folder(out)):
-            _remove_work_folder(left, config, group)
+            remove_work_folder(left, config, group)
         done.masked = load_masked_texts(config)
         return done
     check_writable(out)
@@ -210,12 +209,6 @@ def _describe_masking(rows: TokenDataset, collator: Collator) -> dict[str, Any] 
     if not collator.kind.uses_masking:
         return None
     return describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
-
-
-def _remove_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
-    """Remove the working folder that a finished run left behind because it was interrupted before its last step."""
-    if group.first and read_manifest(work) in (None, roundtrip_json(config)):
-        shutil.rmtree(work, ignore_errors=True)
 
 
 def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -> Method:

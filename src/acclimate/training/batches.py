@@ -1,11 +1,7 @@
-"""Token rows become the micro-batches of each step, the same ones whenever the same step is asked for.
+"""From token rows to the micro-batches of each step.
 
-A step is a function of the seed and its number alone. So a resumed run reads what the killed one would have read, and
-no state of a loader has to be saved.
-
-Where a step is cut into micro-batches: as little padding as can be had for the number of pieces.
-
-In which order texts are read: an epoch visits each once, and a step that reaches over its end holds none twice.
+A step is a function of the seed and its number alone. A resumed run therefore reads what the killed one would have
+read, and no state of a data loader has to be saved.
 """
 
 from __future__ import annotations
@@ -28,31 +24,30 @@ from acclimate.options.training import Layout
 from acclimate.training.distributed import ProcessGroup
 
 
-def split_micro_batches(lengths: Sequence[int], limit: int, grain: PaddingPolicy) -> list[slice]:
-    """Cut rows, in their order, into micro-batches so that padding and the price of each piece add up to the least.
-
-    Of all ways to cut it is the cheapest (dynamic programming over the places to cut at).
+def split_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolicy) -> list[slice]:
+    """Split rows, in their order, into micro-batches of minimal total cost, by dynamic programming.
 
     Args:
         lengths: Tokens of each row.
-        limit: Tokens of a micro-batch at most, padding counted by its price; a row that is longer stands alone.
-        grain: What widths are rounded up to, and the prices of padding and of a micro-batch in tokens.
+        limit: Maximum tokens of a micro-batch, padding counted at its cost; a longer row is a micro-batch of its own.
+        policy: To what widths are rounded up, and the costs of padding and of a micro-batch in tokens.
 
     Returns:
         The rows of each micro-batch.
     """
     total = len(lengths)
-    widths = np.array([grain.padded_width(length) for length in lengths], dtype=np.int64)
+    widths = np.array([policy.padded_width(length) for length in lengths], dtype=np.int64)
     before = np.concatenate([[0], np.cumsum(lengths)])
     cheapest = np.full(total + 1, np.inf)
     cheapest[0] = 0
     begin = np.zeros(total + 1, dtype=np.int64)
     for end in range(1, total + 1):
-        first = min(int(np.searchsorted(before, before[end] - limit)), end - 1)  # without padding it is too much
-        width = np.maximum.accumulate(widths[first:end][::-1])  # of the pieces that begin one, two, ... rows before
+        # Micro-batches that start at an earlier row would exceed the limit even without padding.
+        first = min(int(np.searchsorted(before, before[end] - limit)), end - 1)
+        width = np.maximum.accumulate(widths[first:end][::-1])  # of micro-batches of one, two, ... rows
         rows = np.arange(1, len(width) + 1)
-        read = grain.cost(before[end] - before[end - rows], rows * width)
-        price = np.where((read <= limit) | (rows == 1), read + grain.batch_overhead + cheapest[end - rows], np.inf)
+        read = policy.cost(before[end] - before[end - rows], rows * width)
+        price = np.where((read <= limit) | (rows == 1), read + policy.batch_overhead + cheapest[end - rows], np.inf)
         best = int(price.argmin())
         cheapest[end], begin[end] = price[best], end - 1 - best
     cuts = []
@@ -63,34 +58,34 @@ def split_micro_batches(lengths: Sequence[int], limit: int, grain: PaddingPolicy
     return cuts[::-1]
 
 
-def fewest_micro_batches(lengths: Sequence[int], limit: int, grain: PaddingPolicy) -> int:
-    """Return how many micro-batches rows need at least; the arguments are those of :func:`split_micro_batches`.
+def fewest_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolicy) -> int:
+    """Return the minimum number of micro-batches; the arguments are those of :func:`split_micro_batches`.
 
-    Each takes what fits, which is the fewest in all, since a part of one that fits fits as well.
+    Taking as many rows as fit each time is optimal, since a part of a micro-batch that fits also fits.
     """
     pieces = rows = width = real = 0
     for length in lengths:
-        rows, width, real = rows + 1, max(width, grain.padded_width(length)), real + length
-        if rows == 1 or grain.cost(real, rows * width) > limit:
-            pieces, rows, width, real = pieces + 1, 1, grain.padded_width(length), length
+        rows, width, real = rows + 1, max(width, policy.padded_width(length)), real + length
+        if rows == 1 or policy.cost(real, rows * width) > limit:
+            pieces, rows, width, real = pieces + 1, 1, policy.padded_width(length), length
     return pieces
 
 
 class EpochSampler:
-    """Which texts each step reads, a function of the seed and the step alone.
+    """Which texts each step reads: a function of the seed and the step alone.
 
-    Each epoch has an order drawn anew, and a step may reach over the end of one. A text that was among the last of an
-    epoch and would come again in the same step changes places with a later one: a contrast between the texts of a
-    step would take it as a negative of itself. Where an epoch has fewer than three steps some may stay.
+    Each epoch has a new random order, and a step may extend over the end of an epoch. A text that would then occur
+    twice in the same step is swapped with a later one, since a contrast between the texts of a step would use it as a
+    negative of itself. In epochs of fewer than three steps some duplicates may remain.
     """
 
     def __init__(self, texts: int, batch_size: int, seed: int) -> None:
-        """Draw nothing yet.
+        """Prepare the order of texts.
 
         Args:
-            texts: How many there are.
-            batch_size: Texts of a step.
-            seed: Of the draws.
+            texts: Number of texts.
+            batch_size: Texts per step.
+            seed: Random seed.
         """
         self.texts, self.batch_size, self.seed = texts, batch_size, seed
         self.epoch = lru_cache(maxsize=2)(self._epoch)
@@ -106,7 +101,7 @@ class EpochSampler:
         before = self._shared_with_next_epoch(number - 1) if number else 0
         if not before:
             return order
-        # Only the middle changes places with the beginning: the end is what the next epoch has to know of this one.
+        # Swap only with the middle: the next epoch depends on the end of this one.
         beginning, end = self.batch_size - before, self.texts - self._shared_with_next_epoch(number)
         twice = np.isin(order[:end], self._drawn(number - 1)[-before:])
         here, there = twice[:beginning].nonzero()[0], beginning + (~twice[beginning:]).nonzero()[0]
@@ -118,12 +113,12 @@ class EpochSampler:
         return np.random.default_rng([self.seed, 1, epoch]).permutation(self.texts)
 
     def _shared_with_next_epoch(self, epoch: int) -> int:
-        """Return how many texts of an epoch share a step with those of the next one."""
+        """Return how many texts of an epoch share a step with texts of the next epoch."""
         return min(self.texts, (epoch + 1) * self.texts % self.batch_size)
 
 
 def make_vocabulary(tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
-    """Return what masking needs to know of a tokenizer."""
+    """Return what masking needs to know about a tokenizer."""
     ordinary = np.setdiff1d(np.arange(len(tokenizer)), np.array(tokenizer.all_special_ids))
     mask = tokenizer.mask_token_id
     return Vocabulary(mask if isinstance(mask, int) else -1, ordinary, tokenizer)
@@ -134,15 +129,15 @@ class Collator:
     """Makes micro-batches out of token rows.
 
     Attributes:
-        vocabulary: What may stand in for a masked token.
+        vocabulary: The tokens that may replace a masked one.
         special: Ids that are never masked.
         padding: Id of the padding token.
-        masking: Which tokens are hidden.
-        tokens: Tokens of a micro-batch, padding included; a single longer text makes one of its own.
-        layout: ``"padded"`` gives each text a row, texts of like length together; ``"packed"`` puts several texts in
-            a row without letting them see each other.
-        rewritings: Other ways to write the texts that views ask for.
-        grain: What the widths of micro-batches are rounded up to, and how many of these there should be.
+        masking: Masking strategy.
+        tokens: Maximum tokens per micro-batch, padding included; a longer text is a micro-batch of its own.
+        layout: ``"padded"`` gives each text a row of its own, with texts of similar length together; ``"packed"`` puts
+            several texts into a row, where they do not attend to each other.
+        rewritings: Further ways of writing the texts, which views ask for.
+        policy: To what widths of micro-batches are rounded up, and how costly another micro-batch is.
         kind: The kind of the model, which decides the labels.
     """
 
@@ -153,7 +148,7 @@ class Collator:
     tokens: int
     layout: Layout = "padded"
     rewritings: tuple[Rewriting, ...] = ()
-    grain: PaddingPolicy = MINIMAL_PADDING
+    policy: PaddingPolicy = MINIMAL_PADDING
     kind: ModelKind = MASKED
 
     @classmethod
@@ -164,28 +159,28 @@ class Collator:
         tokens: int,
         layout: Layout = "padded",
         rewritings: Sequence[Rewriting] = (),
-        grain: PaddingPolicy = MINIMAL_PADDING,
+        policy: PaddingPolicy = MINIMAL_PADDING,
         kind: ModelKind = MASKED,
     ) -> Collator:
-        """Make a collator for a tokenizer."""
+        """Create a collator for a tokenizer."""
         padding = tokenizer.pad_token_id
         special = np.array(sorted(tokenizer.all_special_ids))
         padding = padding if isinstance(padding, int) else 0
         vocabulary = make_vocabulary(tokenizer)
-        return cls(vocabulary, special, padding, masking, tokens, layout, tuple(rewritings), grain, kind)
+        return cls(vocabulary, special, padding, masking, tokens, layout, tuple(rewritings), policy, kind)
 
     def __call__(self, texts: Sequence[np.ndarray], rng: np.random.Generator) -> list[Batch]:
-        """Cut texts (token ids with special tokens) into micro-batches and corrupt them.
+        """Split texts (token ids with special tokens) into micro-batches and mask them.
 
-        Which tokens are hidden, and how texts are rewritten, depends on the texts and ``rng`` alone, not on the cut:
-        methods with other views, machines with other memory and runs of several processes hide the same ones.
+        Which tokens are masked, and how texts are rewritten, depends on the texts and ``rng`` alone, not on the split:
+        it is the same for methods with other views, machines with other memory and runs of several processes.
         """
         if not texts:
             return []
         ordered = sorted(texts, key=len, reverse=True)
         lengths = [len(text) for text in ordered]
         masked, labels = self._corrupt(ordered, rng)
-        # A stream of its own: a method that asks for rewritings masks the same tokens as one that does not.
+        # A separate generator, so that a method with rewritings masks the same tokens as one without.
         seeds = rng.spawn(1)[0].integers(2**63, size=len(ordered))
         return [
             self._batch(part, ordered, masked, labels, seeds)
@@ -193,26 +188,26 @@ class Collator:
         ]
 
     def for_processes(self, texts: Sequence[np.ndarray], size: int) -> Collator:
-        """Return the collator that cuts these texts into micro-batches that ``size`` processes can share evenly.
+        """Return the collator that splits these texts into micro-batches that ``size`` processes share evenly.
 
-        It has the smallest limit with which there are no more of them than with this one's, rounded up to a multiple
-        of ``size``: so they are of about the same size.
+        Their number is that of this collator's micro-batches rounded up to a multiple of ``size``, and they are of
+        about the same size.
         """
         lengths = sorted(map(len, texts), reverse=True)
         widths = [sum(lengths[place] for place in row) for row in self._rows(lengths)]
         high = max(1, min(self.tokens, sum(lengths)))
-        most = -(-fewest_micro_batches(widths, high, self.grain) // size) * size
+        most = -(-fewest_micro_batches(widths, high, self.policy) // size) * size
         low = 1
         while low < high:
             middle = (low + high) // 2
-            if fewest_micro_batches(widths, middle, self.grain) <= most:
+            if fewest_micro_batches(widths, middle, self.policy) <= most:
                 high = middle
             else:
                 low = middle + 1
-        return replace(self, tokens=high, grain=self.grain._replace(batch_overhead=FEWEST_BATCHES))
+        return replace(self, tokens=high, policy=self.policy._replace(batch_overhead=FEWEST_BATCHES))
 
     def _rows(self, lengths: list[int]) -> list[list[int]]:
-        """Put texts, by their places, longest first, into rows: one each, or first-fit into rows of the longest."""
+        """Assign texts, longest first, to rows: one each, or first-fit into rows of the longest text."""
         if self.layout == "padded":
             return [[place] for place in range(len(lengths))]
         rows: list[list[int]] = []
@@ -229,11 +224,11 @@ class Collator:
 
     def _cut(self, rows: list[list[int]], lengths: list[int], limit: int) -> Iterator[list[list[int]]]:
         """Yield the rows of each micro-batch."""
-        for part in split_micro_batches([sum(lengths[place] for place in row) for row in rows], limit, self.grain):
+        for part in split_micro_batches([sum(lengths[place] for place in row) for row in rows], limit, self.policy):
             yield rows[part]
 
     def _corrupt(self, texts: list[np.ndarray], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-        """Return corrupted ids and labels, a text a row: both (texts, tokens of the longest)."""
+        """Return masked ids and labels, both (texts, tokens of the longest text)."""
         ids, text = self._pad_rows([[place] for place in range(len(texts))], texts, len(texts[0]))
         if self.kind.targets is not None:
             return ids, self.kind.targets(ids, text)
@@ -243,7 +238,7 @@ class Collator:
         return masked, labels
 
     def _pad_rows(self, rows: list[list[int]], texts: list[np.ndarray], width: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return ids, and the number of the text of each token; both (rows, width)."""
+        """Return ids, and the number of each token's text; both (rows, width)."""
         ids = np.full((len(rows), width), self.padding, dtype=np.int64)
         text = np.full((len(rows), width), -1, dtype=np.int64)
         for number, (row, span, place) in enumerate(_text_spans(rows, texts)):
@@ -261,7 +256,7 @@ class Collator:
         labels: np.ndarray,
         seeds: np.ndarray,
     ) -> Batch:
-        width = self.grain.padded_width(max(sum(len(texts[place]) for place in row) for row in rows))
+        width = self.policy.padded_width(max(sum(len(texts[place]) for place in row) for row in rows))
         ids, text = self._pad_rows(rows, texts, width)
         hidden, wanted = ids.copy(), np.full_like(ids, IGNORE_INDEX)
         here = []
@@ -279,7 +274,7 @@ class Collator:
 
 
 def _text_spans(rows: list[list[int]], texts: list[np.ndarray]) -> Iterator[tuple[int, slice, int]]:
-    """Yield for each text of some rows its row, where in it it stands, and its place among all texts."""
+    """Yield for each text its row, its place in the row, and its index among all texts."""
     for row, members in enumerate(rows):
         start = 0
         for place in members:
@@ -287,8 +282,22 @@ def _text_spans(rows: list[list[int]], texts: list[np.ndarray]) -> Iterator[tupl
             start += len(texts[place])
 
 
+DESCRIBED_WORDS = 6
+"""Words of a text that an error message shows."""
+
+
+def describe_text(place: str, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> str:
+    """Return where a text comes from, followed by its first words."""
+    if tokenizer is None:
+        return place
+    text = str(tokenizer.decode(list(ids[: 10 * DESCRIBED_WORDS]), skip_special_tokens=True))
+    return f"{place} ('{' '.join(text.split()[:DESCRIBED_WORDS])} …')"
+
+
 class StepDataset(Dataset):
-    """The micro-batches of every step: item ``i`` is the list for step ``i``."""
+    """The micro-batches of every step: item ``i`` is the list for step ``i`` (a ``StepData``)."""
+
+    epoch_steps: int | None = None
 
     def __init__(
         self,
@@ -303,11 +312,11 @@ class StepDataset(Dataset):
         """Set up ``steps`` steps of ``batch_size`` texts each, which the processes of ``group`` share.
 
         Raises:
-            UserError: If there are fewer texts in a step than processes.
+            UserError: If a step has fewer texts than there are processes.
         """
         self.rows, self.collator, self.group = rows, collator, group or ProcessGroup()
         if batch_size < self.group.size:
-            raise UserError(f"batch-size {batch_size} is less than the {self.group.size} processes; give each a text.")
+            raise UserError(f"batch-size {batch_size} is less than the {self.group.size} processes; increase it.")
         self.batch_size, self.steps, self.seed = batch_size, steps, seed
         self._order = EpochSampler(len(rows), batch_size, seed)
 
@@ -315,17 +324,28 @@ class StepDataset(Dataset):
         return self.steps
 
     def indices(self, step: int) -> list[int]:
-        """Return which texts step ``step`` reads."""
+        """Return the texts that a step reads, by number."""
         return self._order.of(step)
+
+    def alone(self, step: int, index: int) -> list[Batch]:
+        """Return the micro-batch of one text of a step, without padding."""
+        rng = np.random.default_rng([self.seed, 2, step])
+        return replace(self.collator, policy=MINIMAL_PADDING)([np.asarray(self.rows[index])], rng)
+
+    def describe(self, index: int) -> str:
+        """Return the number of a text's document, counted from 1, and its first words."""
+        documents = getattr(self.rows, "document", None)
+        place = f"text {index + 1:,}" if documents is None else f"document {int(documents[index]) + 1:,}"
+        return describe_text(place, np.asarray(self.rows[index]).tolist(), self.collator.vocabulary.tokenizer)
 
     def __getitem__(self, step: int) -> list[Batch]:
         texts = [np.asarray(self.rows[index]) for index in self.indices(step)]
         collator = self.collator
         if self.group.size > 1:
-            # Every process makes all micro-batches, which costs little, and reads its share: none is without one.
+            # Every process makes all micro-batches, which is cheap, and reads its share; none is left without one.
             collator = collator.for_processes(texts, self.group.size)
         batches: list[Batch] = []
         while len(batches) < self.group.size:
             batches = collator(texts, np.random.default_rng([self.seed, 2, step]))
             collator = replace(collator, tokens=collator.tokens // 2, layout="padded")
-        return self.group.assign_balanced(batches, [collator.grain.batch_cost(batch.text) for batch in batches])
+        return self.group.assign_balanced(batches, [collator.policy.batch_cost(batch.text) for batch in batches])

@@ -1,7 +1,4 @@
-"""Model folders of chosen steps, beside the model of the end.
-
-Trackers of experiments, such as TensorBoard: those that the ``Trainer`` of transformers knows, by their names.
-"""
+"""Callbacks: intermediate model folders at chosen steps, and experiment trackers."""
 
 from __future__ import annotations
 
@@ -25,55 +22,57 @@ ModelWriter = Callable[[Path, StepTrainer], None]
 
 
 def check_keep_steps(keep: Collection[int], method: Method, total: int | None = None) -> dict[str, Any]:
-    """Check the steps that are to be kept.
+    """Check the steps whose models are to be kept.
 
     Args:
-        keep: The steps; 0 is the model before the first.
-        method: What trains.
-        total: Steps of the training; None if that is not known.
+        keep: The steps; 0 is the model before the first step.
+        method: The method in training.
+        total: Number of steps of the training; None if it is not known yet.
 
     Returns:
-        What the card says of it; nothing if no step is kept.
+        What the configuration records; nothing if no step is kept.
 
     Raises:
-        UserError: If one is negative, or the training ends before it, or the method changes its model at the end.
+        UserError: If a step is negative or after the end of training, or the method changes its model at the end.
     """
     if keep and (type(method).finish is not Method.finish or method.stages() or not method.trains):
-        raise UserError(f"Method '{method.name}' has no model of single steps to keep; leave keep-steps out.")
+        raise UserError(f"Method '{method.name}' has no intermediate models to keep; remove keep-steps.")
     if keep and min(keep) < 0:
         raise UserError(f"keep-steps must be 0 or more, not {min(keep)}.")
     if keep and total is not None and max(keep) > total:
-        raise UserError(f"keep-steps has step {max(keep):,}, but the training has only {total:,}; give it more steps.")
+        raise UserError(
+            f"keep-steps has step {max(keep):,}, but the training has only {total:,} steps; train for more."
+        )
     return {"keep_steps": sorted(set(keep))} if keep else {}
 
 
 class KeepStepsCallback(TrainerCallback):
-    """Writes a whole model folder at each of some steps, atomically."""
+    """Writes a complete model folder at each of some steps, atomically."""
 
     def __init__(self, steps: Collection[int], folder: Path, write: ModelWriter, trainer: StepTrainer) -> None:
-        """Prepare.
+        """Set up the callback.
 
         Args:
-            steps: After which optimiser steps; 0 is the start.
+            steps: After which optimizer steps to write; 0 is before the first.
             folder: Gets a folder ``step-000100`` for each.
-            write: Writes the model into a folder that exists.
-            trainer: Whose model it is.
+            write: Writes the model into an existing folder.
+            trainer: The trainer of the model.
         """
         self.steps, self.folder, self.write, self.trainer = frozenset(steps), folder, write, trainer
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Keep the model before the first step."""
+        """Write the model before the first step."""
         if state.global_step == 0:
             self._keep(0)
 
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Keep the model after a step."""
+        """Write the model after a step."""
         if self._keep(state.global_step):
-            # A resumed run does not go back behind it: under a time budget it would not come out the same.
+            # A resumed run must not go back before this step: under a time budget its model would differ.
             control.should_save = state.global_step < state.max_steps
 
     def _keep(self, step: int) -> bool:
@@ -84,7 +83,7 @@ class KeepStepsCallback(TrainerCallback):
 
 
 def copy_kept_models(work: Path, out: Path) -> None:
-    """Put the kept folders of a finished training into its model folder; on the same disk without copying."""
+    """Copy the intermediate folders of a finished training into its model folder, as hard links where possible."""
     for kept in sorted((work / KEPT_FOLDER).glob("step-*")):
         shutil.copytree(kept, out / kept.name, copy_function=_link_or_copy)
 
@@ -105,18 +104,18 @@ TRACKER_PACKAGES = {
     "flyte": "flytekit",
     "kubeflow": "kubeflow",
 }
-"""What to install for a tracker, where its package is called otherwise."""
+"""The package of a tracker, where its name differs."""
 
 
 def check_trackers(names: str | Sequence[str] | None) -> list[str]:
     """Return the trackers that were asked for, each once.
 
     Args:
-        names: Names with commas between, or a list of them; ``"all"`` for all that are installed; ``"none"`` or None
+        names: Names separated by commas, or a list of names; ``"all"`` for all that are installed; ``"none"`` or None
             for none.
 
     Raises:
-        UserError: If a name is not known, or the package of a tracker is not installed.
+        UserError: If a name is unknown, or the package of a tracker is not installed.
     """
     given = [names] if isinstance(names, str) else list(names or ())
     asked = [part.strip() for name in given for part in name.split(",") if part.strip()]
@@ -126,7 +125,7 @@ def check_trackers(names: str | Sequence[str] | None) -> list[str]:
 
     known = [*integrations.INTEGRATION_TO_CALLBACK]
     there = set(integrations.get_available_reporting_integrations())
-    if find_spec("flytekit"):  # the list of transformers forgets it
+    if find_spec("flytekit"):  # missing in the list of transformers
         there.add("flyte")
     if asked == ["all"]:
         return sorted(there)
@@ -135,15 +134,15 @@ def check_trackers(names: str | Sequence[str] | None) -> list[str]:
             raise unknown_name_error("tracker", name, [*known, "all", "none"])
         if name not in there:
             package = TRACKER_PACKAGES.get(name, name)
-            raise UserError(f"The tracker '{name}' is not installed: pip install {package}, or leave report-to out.")
+            raise UserError(f"The tracker '{name}' is not installed: pip install {package}, or remove report-to.")
     return list(dict.fromkeys(asked))
 
 
 @contextmanager
 def tensorboard_folder(names: Sequence[str], out: Path | None) -> Iterator[None]:
-    """Keep what TensorBoard writes: beside ``out``, or in ``runs``, unless the user says where.
+    """Let TensorBoard write beside ``out``, or to ``runs`` without it, unless the user has chosen a folder.
 
-    The folder that a trainer works in is gone at the end, and with it what trackers write there.
+    By default it would write into the working folder, which is removed at the end.
     """
     ours = "tensorboard" in names and TENSORBOARD_VARIABLE not in os.environ
     if ours:

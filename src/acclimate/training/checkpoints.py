@@ -1,8 +1,8 @@
-"""Checkpoints that are known to be whole: a list of their files is written last, and the newest whole one is used.
+"""Checkpoints that are known to be complete: the list of their files is written last.
 
-A process that is killed while it writes, or a disk that is full, leaves a checkpoint that has a good name and too
-little in it. So the list of the files with their sizes is the last thing that is written, when all of them are on the
-disk; a folder without it, or with a file of another size, is no checkpoint. The one before is kept until then.
+A process that is killed while it writes, or a full disk, leaves a checkpoint folder with missing or truncated files.
+The list of files and their sizes is therefore written when all of them are on the disk. A folder without that list, or
+with a file of another size, is not a checkpoint. The previous checkpoint is kept until the new one is complete.
 """
 
 from __future__ import annotations
@@ -16,29 +16,27 @@ from acclimate.files import read_json, write_json
 
 COMPLETE_FILE = "complete.json"
 MAX_CHECKPOINTS = 2
-"""Checkpoints that are kept: the newest, and the one before."""
+"""Checkpoints that are kept: the newest and the one before."""
 
 CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def mark_complete(checkpoint: Path) -> None:
-    """Say that a checkpoint is whole, and remove all but the one before it."""
+    """Mark a checkpoint as complete, and remove all older ones but the newest of them."""
     sizes = {}
     for file in sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != COMPLETE_FILE):
         with file.open("rb") as handle:
             os.fsync(handle.fileno())
         sizes[str(file.relative_to(checkpoint))] = file.stat().st_size
     write_json(checkpoint / COMPLETE_FILE, sizes)
-    for old in [
-        found
-        for found in _list_checkpoints(checkpoint.parent)
-        if _checkpoint_step(found) < _checkpoint_step(checkpoint)
-    ][MAX_CHECKPOINTS - 1 :]:
+    step = _checkpoint_step(checkpoint)
+    older = [found for found in _list_checkpoints(checkpoint.parent) if _checkpoint_step(found) < step]
+    for old in older[MAX_CHECKPOINTS - 1 :]:
         shutil.rmtree(old, ignore_errors=True)
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Say whether a checkpoint has all its files, each as long as it was."""
+    """Return whether a checkpoint has all its files in their full length."""
     try:
         sizes = read_json(checkpoint / COMPLETE_FILE)
         return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
@@ -47,19 +45,19 @@ def is_complete(checkpoint: Path) -> bool:
 
 
 def find_newest_checkpoint(work: Path) -> Path | None:
-    """Return the newest whole checkpoint in a folder, or None."""
+    """Return the newest complete checkpoint in a folder, or None."""
     return next((found for found in _list_checkpoints(work) if is_complete(found)), None)
 
 
 def remove_incomplete_checkpoints(work: Path) -> None:
-    """Remove what a kill left of checkpoints, so that nothing of it gets into the next one of that name."""
+    """Remove incomplete checkpoints, so that their files do not get into the next checkpoint of the same step."""
     for found in _list_checkpoints(work):
         if not is_complete(found):
             shutil.rmtree(found, ignore_errors=True)
 
 
 def _list_checkpoints(work: Path) -> list[Path]:
-    """Return the folders that have the name of a checkpoint, the newest first."""
+    """Return the folders that are named like a checkpoint, the newest first."""
     found = [path for path in work.glob("checkpoint-*") if CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir()]
     return sorted(found, key=_checkpoint_step, reverse=True)
 

@@ -1,9 +1,9 @@
-"""The processes of one run, started by ``torchrun`` or ``accelerate launch``; mostly there is one.
+"""The processes of one run, started by ``torchrun`` or ``accelerate launch``; usually there is one.
 
-Every process holds the whole model and reads its share of the micro-batches of each step. Sums over the batch are
-summed over the processes, and so are the gradients, so that the step is that of one process with the same batch:
-loss, gradients and negatives. ``DistributedDataParallel`` is not what does it: it averages over processes, which is
-another loss where they read different numbers of tokens, and it wants every forward to go through its wrapper.
+Every process holds the whole model and reads its share of the micro-batches of each step. Sums over the batch and
+gradients are summed over the processes, so that loss, gradients and negatives of a step are those of one process with
+the same batch. ``DistributedDataParallel`` does not fit: it averages over processes, which is another loss where they
+read different numbers of tokens, and requires every forward pass to go through its wrapper.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ from acclimate.device import default_device, preserve_rng_state
 from acclimate.errors import UserError
 
 TIMEOUT = timedelta(hours=12)
-"""How long processes wait for one another: the first tokenises a whole corpus before the others go on."""
+"""How long processes wait for one another: the others wait while the first one tokenizes a whole corpus."""
 _SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The place of this process among those of the run."""
+    """This process among those of the run."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes."""
+        """Whether this process is the one that writes files."""
         return self.rank == 0
 
     def share(self, items: Sequence) -> list:
@@ -43,11 +43,11 @@ class ProcessGroup:
         return list(items[self.rank :: self.size])
 
     def assign_balanced(self, items: Sequence, sizes: Sequence[float]) -> list:
-        """Return the items of this process when each, the largest first, goes to the one that has the least so far.
+        """Return the items of this process when each, the largest first, goes to the process with the least load.
 
         Args:
-            items: The same in all processes.
-            sizes: What each of them weighs.
+            items: The items, the same in all processes.
+            sizes: The load of each item.
         """
         loads = [0.0] * self.size
         mine = []
@@ -68,7 +68,7 @@ class ProcessGroup:
         return [part.view_as(value) for part, value in zip(parts, values, strict=True)]
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Sum the gradients over the processes; one that is missing here counts as zero."""
+        """Sum the gradients over the processes; a gradient that is missing here counts as zero."""
         if self.size == 1:
             return
         trained = [parameter for parameter in parameters if parameter.requires_grad]
@@ -80,13 +80,13 @@ class ProcessGroup:
             gradient.copy_(total)
 
     def gather(self, part: Tensor) -> tuple[Tensor, slice]:
-        """Join the parts of all processes along the first dimension.
+        """Concatenate the parts of all processes along the first dimension.
 
         Args:
-            part: (n, ...), where n may differ between processes; without a graph.
+            part: (n, ...), where n may differ between processes; detached.
 
         Returns:
-            (sum of n, ...), the same everywhere, and where the part of this process is in it.
+            (sum of n, ...), the same in all processes, and the slice that is the part of this process.
         """
         if self.size == 1:
             return part, slice(0, len(part))
@@ -103,7 +103,7 @@ class ProcessGroup:
 
     @contextmanager
     def shared_random_state(self, device: torch.device) -> Iterator[None]:
-        """Give all processes the same draws inside the block; alone, it changes nothing."""
+        """Give all processes the same random numbers inside the block; does nothing in a single process."""
         if self.size == 1:
             yield
             return
@@ -113,7 +113,7 @@ class ProcessGroup:
             yield
 
     def broadcast_value(self, value: float, device: torch.device) -> float:
-        """Return what the first process has: for decisions that depend on a clock."""
+        """Return the value of the first process, for decisions that depend on a clock."""
         if self.size == 1:
             return value
         shared = torch.tensor([value], dtype=torch.float64, device=device)
@@ -122,7 +122,7 @@ class ProcessGroup:
 
     @contextmanager
     def main_process_first(self) -> Iterator[None]:
-        """Let the first process through the block before the others: they find what it left in a cache."""
+        """Let the first process run the block before the others, which then find its results in a cache."""
         if not self.first:
             self.wait()
         yield
@@ -130,40 +130,40 @@ class ProcessGroup:
             self.wait()
 
     def all(self, condition: bool, device: torch.device) -> bool:
-        """Say whether something holds in every process."""
+        """Return whether a condition holds in every process."""
         return int(self.add([torch.tensor(int(condition), device=device)])[0]) == self.size
 
     def wait(self) -> None:
-        """Wait until every process has come here."""
+        """Wait until every process has reached this point."""
         if self.size > 1:
             dist.barrier()
 
 
 def join_process_group() -> ProcessGroup:
-    """Return the processes of this run, and connect them if they are not yet.
+    """Return the processes of this run, and connect them if they are not connected yet.
 
     Raises:
-        UserError: If parameters are to be sharded (FSDP, DeepSpeed): gates and soft masks belong to whole weights.
+        UserError: If parameters would be sharded (FSDP, DeepSpeed): gates and soft masks need whole weights.
     """
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         return ProcessGroup()
     for name in _SHARDING_VARIABLES:
         if os.environ.get(name, "").lower() in ("1", "true"):
             raise UserError(
-                "Adaptation keeps the whole model in every process; sharded parameters (FSDP, DeepSpeed) are not "
-                "supported, since soft masks and gates belong to whole weights. Start it with torchrun, or with "
+                "Training keeps the whole model in every process; sharded parameters (FSDP, DeepSpeed) are not "
+                "supported, since soft masks and gates need whole weights. Start it with torchrun or "
                 "accelerate launch --multi_gpu."
             )
-    from accelerate import PartialState  # chooses the backend as the Trainer is going to
+    from accelerate import PartialState  # chooses the same backend as the Trainer
 
     state = PartialState(cpu=default_device().type == "cpu", timeout=TIMEOUT)
     return ProcessGroup(state.process_index, state.num_processes)
 
 
 def leave_process_group() -> None:
-    """Disconnect from the other processes, at the end of all that they do together; alone, it changes nothing.
+    """Disconnect from the other processes at the end of a run; does nothing in a single process.
 
-    Not after an error: the others may be waiting in the middle of a sum, and the launcher ends them.
+    Not to be called after an error: the others may be waiting in a sum, and the launcher terminates them.
     """
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()

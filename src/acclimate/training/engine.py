@@ -1,11 +1,11 @@
-"""Views -> one forward -> objectives -> backward, once for all methods."""
+"""From views through one forward pass to gradients, once for all methods; and the engine of end tasks."""
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import accumulate
 
 import torch
@@ -27,9 +27,9 @@ Terms = dict[str, Tensor]
 class Engine:
     """Runs the objectives of a method on the micro-batches of a step.
 
-    Every mean goes over the whole step, however it is cut: token terms are summed and divided by the count of all
-    micro-batches; for terms that need all texts at once as many micro-batches as memory allows keep their graphs, the
-    others are read twice (see :class:`BatchObjective`).
+    Every mean is taken over the whole step, however it is split: sums over tokens or texts are divided by the count of
+    all micro-batches. For terms that need all texts at once, as many micro-batches as memory allows keep their graphs,
+    and the others are read twice (see :class:`BatchObjective`).
     """
 
     def __init__(
@@ -46,16 +46,15 @@ class Engine:
         Args:
             model: The student, with attached attention.
             objectives: The loss terms.
-            precision: Of the forward.
-            reference: A frozen model in evaluation mode for views that ask for it.
-            graph_tokens: Up to how many tokens, over all views and padding by its price, the graphs of several
-                micro-batches are kept at once for terms that need all texts; those beyond are read twice. By default
-                what suits the device.
-            group: The processes that read the step together, each its own micro-batches; by default this one alone.
+            precision: Precision of the forward pass.
+            reference: A frozen model in evaluation mode, for views that ask for it.
+            graph_tokens: Maximum tokens, over all views and with the cost of padding, whose graphs are kept at once
+                for terms that need all texts; micro-batches beyond are read twice. By default what suits the device.
+            group: The processes that share each step; by default this one alone.
         """
         self.group = group or ProcessGroup()
         self.graph_tokens = max_graph_tokens(model) if graph_tokens is None else graph_tokens
-        self.grain = padding_policy(model)
+        self.policy = padding_policy(model)
         self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
         self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
         self.plain = [term for term in objectives if isinstance(term, Objective)]
@@ -67,7 +66,7 @@ class Engine:
         self.embeddings = any(term.embeddings for term in objectives)
         for view in self.views:
             if view.reader not in self.readers:
-                raise ValueError(f"a view asks for the reader '{view.reader}', which this engine does not have")
+                raise ValueError(f"a view asks for the reader '{view.reader}', which was not given to this engine")
         all_tokens = {view for term in objectives if not term.chosen_only for view in term.views}
         self.chosen_only = {
             view
@@ -76,22 +75,27 @@ class Engine:
         }
 
     @property
+    def model(self) -> PreTrainedModel:
+        """The model in training."""
+        return self.readers["student"]
+
+    @property
     def student_views(self) -> int:
-        """How many times the student reads each text; readings of a few tokens do not count."""
+        """How many times the student reads each text, not counting views of a few tokens."""
         return sum(view.reader == "student" and view.full for view in self.views)
 
     @property
     def rewritings(self) -> tuple[Rewriting, ...]:
-        """The other ways to write the texts that the collator must make for the views."""
+        """The ways of rewriting texts that the collator must apply for the views."""
         return tuple(dict.fromkeys(view.tokens for view in self.views if isinstance(view.tokens, Rewriting)))
 
     def read(self, batch: Batch, views: Sequence[View], all_tokens: bool = False) -> Outputs:
-        """Run one forward for each reader over the rows of all its views; rows of another width get one more.
+        """Run one forward pass per reader over the rows of all its views; views of another shape need one more.
 
         Args:
             batch: The micro-batch.
-            views: Those to read.
-            all_tokens: Compute also the hidden states that no term reads.
+            views: The views to compute.
+            all_tokens: Also compute the hidden states that no term reads.
         """
         hidden: dict[View, Tensor] = {}
         embedded: dict[View, Tensor] = {}
@@ -116,15 +120,15 @@ class Engine:
         return Outputs(hidden, batch, self.heads, embedded, chosen)
 
     def step(self, batches: Sequence[Batch], *, backward: bool = True) -> Terms:
-        """Compute all terms over the step and, unless told otherwise, add their gradients to the parameters.
+        """Compute all terms over the step and add their gradients to the parameters.
 
         Args:
             batches: The micro-batches of the step that this process reads, on the device of the model.
-            backward: Whether gradients are wanted. With several processes there must be none before.
+            backward: Compute gradients. With several processes there must be none before.
 
         Returns:
-            Each term by name (unweighted means, detached), and their weighted sum as ``"loss"``; over the whole step,
-            so the same in all processes.
+            Each term by name (unweighted means, detached), and their weighted sum as ``"loss"``: means over the whole
+            step, and so the same in all processes.
         """
         counts = self._counts(batches)
         terms: Terms = {}
@@ -139,15 +143,32 @@ class Engine:
         terms["loss"] = torch.stack([weights[name] * value for name, value in terms.items()]).sum()
         return terms
 
+    @torch.no_grad()
+    def is_finite(self, batches: Sequence[Batch]) -> bool:
+        """Return whether hidden states and plain terms of these micro-batches are finite, read without dropout."""
+        training, device = self.model.training, self.model.device
+        self.model.eval()
+        try:
+            for batch in (batch.to(device) for batch in batches):
+                with self.step_context(), autocast(self.precision, device):
+                    outputs = self.read(batch, self.views, all_tokens=True)
+                    values = [outputs.hidden(view)[batch.reading(view.tokens).text >= 0] for view in self.views]
+                    values += [term.total(outputs) for term in self.plain]
+                if not all(bool(value.isfinite().all()) for value in values):
+                    return False
+            return True
+        finally:
+            self.model.train(training)
+
     @property
     def weights(self) -> dict[str, float]:
-        """What each term counts in the loss, by name."""
+        """The weight of each term in the loss, by name."""
         return {term.name: term.weight for term in self.plain} | {term.name: term.weight for term in self.whole}
 
     def _run(self, batches: Sequence[Batch], counts: dict[str, int], terms: Terms, backward: bool) -> None:
-        """Read the micro-batches, fill ``terms`` and, if told so, add gradients."""
+        """Read the micro-batches, fill ``terms`` and, with ``backward``, add gradients."""
         device = batches[0].masked.device
-        with autocast(self.precision, device):  # one for all: their graphs share the weights that it casts
+        with autocast(self.precision, device):  # one context for all, so that their graphs share the cast weights
             kept = [self._read(batch, backward) for batch in batches[: self._kept(batches, backward)]]
         represented = [mine for _, mine in kept]
         seeds: list[_RandomState] = []
@@ -156,39 +177,39 @@ class Engine:
             represented.append(self._read(batch, grad=False)[1])
         slopes = self._batch_term_gradients(represented, terms)
         after = _RandomState(device) if seeds else None
-        del represented  # with its graphs
+        del represented  # frees its graphs
         for number, batch in enumerate(batches):
             if not kept and seeds:
                 seeds.pop(0).restore()
             read = kept.pop(0) if kept else self._read(batch, backward)
             with torch.set_grad_enabled(backward), autocast(self.precision, device):
                 loss = self._loss(read, counts, {name: parts[number] for name, parts in slopes.items()}, terms)
-            del read  # what is not in the graph is no longer needed, the logits above all
+            del read  # frees what the graph does not need, above all the logits
             if backward:
-                loss.backward()  # each by itself: lowered weights would add up gradients of several in bf16
+                loss.backward()  # per micro-batch: bf16 weights would accumulate gradients in bf16
         if after:
-            after.restore()  # or the next step would draw once more what the terms over all texts drew
+            after.restore()  # else the next step would repeat the draws of the terms over all texts
 
     def _counts(self, batches: Sequence[Batch]) -> dict[str, int]:
-        """Return over how many items of the step each plain term is a mean."""
+        """Return the number of items in the step over which each plain term is a mean."""
         device = batches[0].masked.device
         mine = [torch.tensor(sum(term.count(batch) for batch in batches), device=device) for term in self.plain]
         every = self.group.add(mine)
         return {term.name: max(1, int(count)) for term, count in zip(self.plain, every, strict=True)}
 
     def _kept(self, batches: Sequence[Batch], backward: bool) -> int:
-        """Return how many micro-batches are kept, with their graphs, while the terms over all texts are made."""
+        """Return how many micro-batches keep their graphs while the terms over all texts are computed."""
         if not self.whole:
             return 0
         if not backward or len(batches) == 1:
             return len(batches)
-        read = accumulate(self.grain.batch_cost(batch.text) * self.student_views for batch in batches)
+        read = accumulate(self.policy.batch_cost(batch.text) * self.student_views for batch in batches)
         return sum(tokens <= self.graph_tokens for tokens in read)
 
     def _read(self, batch: Batch, grad: bool) -> tuple[Outputs, dict[str, Tensor]]:
         """Read all views of a micro-batch; return also what the terms over all texts need of it, by name.
 
-        All views are read, not only those of these terms: the draws must fall the same way in a second pass.
+        All views are read, not only those of these terms, so that a second pass draws the same dropout.
         """
         with torch.set_grad_enabled(grad), autocast(self.precision, batch.masked.device):
             outputs = self.read(batch, self.views)
@@ -197,7 +218,7 @@ class Engine:
     def _batch_term_gradients(
         self, represented: Sequence[dict[str, Tensor]], terms: Terms
     ) -> dict[str, tuple[Tensor, ...]]:
-        """Add the terms over all texts to ``terms``; return their gradients for the representations of each batch."""
+        """Add the terms over all texts to ``terms``; return their gradients for each micro-batch."""
         slopes = {}
         for term in self.whole:
             parts = [mine[term.name] for mine in represented]
@@ -212,22 +233,22 @@ class Engine:
         slopes: dict[str, Tensor],
         terms: Terms,
     ) -> Tensor:
-        """Return the part of the loss that a micro-batch makes, and add its plain terms to ``terms``."""
+        """Return the part of the loss that a micro-batch contributes, and add its plain terms to ``terms``."""
         outputs, represented = read
         parts = []
         for term in self.plain:
             value = term.total(outputs) / counts[term.name]
             terms[term.name] = terms.get(term.name, 0) + value.detach()
             parts.append(term.weight * value)
-        # Their product is not the loss, but its gradient is: the chain rule through the representations.
+        # By the chain rule this product has the gradient of the loss, though not its value.
         parts += [(represented[name] * slope).sum() for name, slope in slopes.items()]
         return torch.stack(parts).sum()
 
     def _whole(self, term: BatchObjective, representations: Tensor) -> tuple[Tensor, Tensor]:
-        """Return a term over the representations of all processes, and its gradient for those of this one."""
+        """Return a term over the representations of all processes, and its gradient for those of this process."""
         everything, mine = self.group.gather(representations.detach())
         device = everything.device
-        # Similarities divided by a small temperature want all their digits, so never in half precision.
+        # Similarities divided by a small temperature need full precision.
         exact = torch.autocast(device.type, enabled=False)
         with torch.enable_grad(), exact, self.group.shared_random_state(device):
             value = term.loss(everything.requires_grad_())
@@ -235,23 +256,101 @@ class Engine:
         return value.detach(), gradient[mine]
 
 
+TaskLoss = Callable[[PreTrainedModel, dict[str, Tensor], int], Tensor]
+"""From the model, the inputs of a batch (which it may remove) and the steps taken, to the mean loss over the rows."""
+
+
+@dataclass(frozen=True)
+class TaskBatch:
+    """Some rows of an end task, padded.
+
+    Attributes:
+        inputs: Arguments of the model's forward pass, ``input_ids`` (rows, tokens) among them.
+        step: Steps that were taken before.
+    """
+
+    inputs: dict[str, Tensor]
+    step: int
+
+    def to(self, device: torch.device) -> TaskBatch:
+        """Return the batch on ``device``."""
+        return replace(self, inputs={name: value.to(device) for name, value in self.inputs.items()})
+
+    @property
+    def texts(self) -> int:
+        """Number of rows."""
+        return len(self.inputs["input_ids"])
+
+    @property
+    def tokens(self) -> int:
+        """Number of real tokens."""
+        return int(self.inputs["attention_mask"].sum())
+
+
+class TaskEngine:
+    """Computes the loss of an end task, a mean over the rows of a step, with the model's own forward pass."""
+
+    def __init__(
+        self, model: PreTrainedModel, loss: TaskLoss, precision: Precision, group: ProcessGroup | None = None
+    ) -> None:
+        """Set up the engine.
+
+        Args:
+            model: A model with the head of the task.
+            loss: The loss of a batch.
+            precision: Precision of the forward pass.
+            group: The processes that share each step.
+        """
+        self.model, self.loss, self.precision, self.group = model, loss, precision, group or ProcessGroup()
+        self.step_context = kernels_of(model).step_context(model, precision)
+
+    def step(self, batches: Sequence[TaskBatch]) -> Terms:
+        """Add the gradients of a step; return its loss, as the term ``"task"`` and as the sum of all terms."""
+        device = self.model.device
+        mine = torch.tensor(sum(batch.texts for batch in batches), device=device)
+        rows = int(self.group.add([mine])[0])
+        loss = torch.zeros((), device=device)
+        with self.step_context():
+            for batch in batches:
+                with autocast(self.precision, device):
+                    value = self.loss(self.model, dict(batch.inputs), batch.step)
+                part = value if batch.texts == rows else value * (batch.texts / rows)
+                part.backward()
+                loss = loss + part.detach()
+        self.group.sum_gradients(self.model.parameters())
+        (loss,) = self.group.add([loss])
+        return {"task": loss, "loss": loss}
+
+    @torch.no_grad()
+    def is_finite(self, batches: Sequence[TaskBatch]) -> bool:
+        """Return whether the loss of each batch is finite, read without dropout."""
+        training, device = self.model.training, self.model.device
+        self.model.eval()
+        try:
+            with self.step_context(), autocast(self.precision, device):
+                moved = [batch.to(device) for batch in batches]
+                return all(bool(self.loss(self.model, dict(batch.inputs), batch.step).isfinite()) for batch in moved)
+        finally:
+            self.model.train(training)
+
+
 def check_dropout(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> None:
-    """Check that views that differ in their dropout draw only will differ.
+    """Check that views that differ only in their dropout mask will differ.
 
     Raises:
-        UserError: If the model has no dropout; a contrast of two readings would then learn nothing.
+        UserError: If the model has no dropout, so that a contrast between two views of a text would learn nothing.
     """
     views = {view for term in objectives for view in term.views if view.reader == "student"}
     alike = {replace(view, draw=0) for view in views}
     if len(alike) < len(views) and not any(dropout_rates(model)):
         raise UserError(
-            "This method reads each text under two draws of dropout, but the model has no dropout, so both readings "
-            "would be the same. Give it some for the adaptation: --dropout 0.1 (in Python dropout=0.1)."
+            "This method compares two dropout masks of each text, but the model has no dropout. Set one for the "
+            "adaptation with --dropout 0.1 (in Python dropout=0.1)."
         )
 
 
 def make_reference(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> PreTrainedModel | None:
-    """Return a frozen copy of ``model`` as it is now, without dropout, if a view of an objective asks for one."""
+    """Return a frozen copy of ``model`` without dropout if a view of an objective asks for one, else None."""
     if all(view.reader == "student" for term in objectives for view in term.views):
         return None
     reference = copy.deepcopy(model)
@@ -260,7 +359,7 @@ def make_reference(objectives: Sequence[Objective | BatchObjective], model: PreT
 
 
 def _stack_gates(views: Sequence[View], rows: int) -> dict[str, Tensor] | None:
-    """Make gates (layers, views x rows, units) for stacked views, part by part; None if no view has any."""
+    """Return gates (layers, views x rows, units) for stacked views, by part; None if no view has gates."""
     gated = [view.gates.values for view in views if view.gates is not None]
     if not gated:
         return None
@@ -273,7 +372,7 @@ def _stack_gates(views: Sequence[View], rows: int) -> dict[str, Tensor] | None:
 
 
 class _RandomState:
-    """The state of the generators that dropout draws from."""
+    """The state of the generators that dropout uses."""
 
     def __init__(self, device: torch.device) -> None:
         self.cpu = torch.get_rng_state()

@@ -1,4 +1,4 @@
-"""The loss terms on text that is not trained on, while training goes on."""
+"""The loss terms on held-out text, measured during training."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from acclimate.training.method import cache_folder
 from acclimate.training.trainer import StepTrainer
 
 DEFAULT_INTERVAL = 50
-"""Steps between two measurements unless told otherwise."""
+"""Default number of steps between two measurements."""
 
 
 def measure_heldout_terms(engine: Engine, steps: Sequence[Sequence[Batch]], seed: int = 0) -> dict[str, float]:
-    """Compute all terms of a method over held-out text: no dropout, no gradient, always the same draws.
+    """Compute all terms of a method on held-out text, without dropout and gradients and always with the same masks.
 
-    Terms over tokens or texts are means over all of them, however they are cut into steps. A term that compares the
-    texts of a step with each other is a mean over steps, weighted by their texts. What compares two dropout draws of
-    a text finds them equal here, so that such a term is lower than in training.
+    Terms over tokens or texts are means over all of them, however they are split into steps. A term that compares the
+    texts of a step with each other is a mean over steps, weighted by their texts. Two dropout masks of a text are the
+    same here, so a term that compares them is lower than in training.
 
     Args:
-        engine: Of the training; left as it was, and so are the generators of random numbers.
+        engine: The engine in training; its state and the random generators are left unchanged.
         steps: Micro-batches of each step.
-        seed: Of draws that a term makes itself.
+        seed: Random seed of what a term draws itself.
 
     Returns:
         Each term by name, and their weighted sum as ``"loss"``.
@@ -46,7 +46,7 @@ def measure_heldout_terms(engine: Engine, steps: Sequence[Sequence[Batch]], seed
     device = next(student.parameters()).device
     training, group = student.training, engine.group
     student.eval()
-    engine.group = ProcessGroup()  # every process measures everything: the text is short, and nothing has to be agreed
+    engine.group = ProcessGroup()  # every process measures all of the text, which is short
     totals: dict[str, float] = {}
     counts: dict[str, int] = {}
     try:
@@ -71,17 +71,17 @@ def measure_heldout_terms(engine: Engine, steps: Sequence[Sequence[Batch]], seed
 
 @dataclass(frozen=True)
 class HeldOutText:
-    """Text to measure on, and how often."""
+    """Held-out text, and the number of steps between two measurements."""
 
     corpus: Corpus
     every: int
 
     @classmethod
     def of(cls, text: TextInput | None, every: int | None, text_column: str) -> HeldOutText | None:
-        """Make it from what the user gave; None for nothing.
+        """Create it from the user's options; None if there is no held-out text.
 
         Raises:
-            UserError: If there is no text, or the number of steps makes no sense.
+            UserError: If only the interval is given, or it is not positive.
         """
         if text is None:
             if every is not None:
@@ -92,13 +92,13 @@ class HeldOutText:
         return cls(as_corpus(text, text_column), every)
 
     def identity(self) -> dict[str, Any]:
-        """Return what belongs into the configuration."""
+        """Return what the configuration records."""
         return {"text": self.corpus.fingerprint, "every": self.every}
 
     def make_callback(
         self, tokenizer: PreTrainedTokenizerBase, collator: Collator, max_length: int, batch_size: int, seed: int
     ) -> Callable[[StepTrainer], TrainerCallback]:
-        """Tokenise and mask the text once; return what makes the callback for a trainer."""
+        """Tokenize and mask the text once; return a function that makes the callback for a trainer."""
         rows = tokenize(self.corpus, tokenizer, max_length, cache=cache_folder() / "rows", progress=False)
         rng = np.random.default_rng([seed, 5])
         texts = [np.asarray(row) for row in rows]
@@ -107,7 +107,7 @@ class HeldOutText:
 
 
 class _HeldOutCallback(TrainerCallback):
-    """Measures before the first step, every so many steps and after the last, and writes it to the log."""
+    """Measures before the first step, at each interval and after the last step, and writes to the log."""
 
     def __init__(self, trainer: StepTrainer, steps: list[list[Batch]], every: int, seed: int) -> None:
         self._trainer, self._steps, self._every, self._seed = trainer, steps, every, seed
@@ -116,7 +116,7 @@ class _HeldOutCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if state.global_step == 0:
-            if self._trainer.engine.group.first:  # a run that was killed before its first checkpoint left a line
+            if self._trainer.engine.group.first:  # left by a run that was killed before its first checkpoint
                 self._trainer.log_file.unlink(missing_ok=True)
             self._measure(state)
 
@@ -130,11 +130,12 @@ class _HeldOutCallback(TrainerCallback):
     def _measure(self, state: TrainerState) -> None:
         trainer = self._trainer
         started = time.monotonic()
-        found = measure_heldout_terms(trainer.engine, self._steps, self._seed)
+        engine: Any = trainer.engine
+        found = measure_heldout_terms(engine, self._steps, self._seed)
         loss = found.pop("loss")
         if trainer.engine.group.first:
             line = {"step": state.global_step, "tokens": trainer.tokens, "heldout": {"loss": loss, "terms": found}}
             with trainer.log_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-        # Measuring is no training: neither a budget of minutes nor the speed that is reported pays for it.
+        # Measuring does not count as training time, neither in a time budget nor in the reported speed.
         trainer.clock.earlier -= time.monotonic() - started

@@ -1,4 +1,4 @@
-"""Importance to general knowledge, measured once for a model, a text and a seed, and found again after that."""
+"""Importance for general knowledge: measured once per model, text and seed, and cached."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from acclimate.updates import estimate_sampling_error, mean_importance, summed_i
 from acclimate.updates.importance import MIN_GROUPS, Representation
 
 TEXT_COUNT = "texts"
-"""Name of what is kept in the cache beside the sums of parts, which have letters."""
+"""Cache entry of the number of texts, beside the sums of the parts, whose names are single letters."""
 MAX_LISTED_UNITS, THINNED_UNITS = 32, 64
-"""Units of a layer that are kept each, and how many of more."""
+"""A report lists up to this many units per layer; of more, it lists a sample of this size."""
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,10 @@ class MeasuredImportance:
     """Importances, and how they were measured.
 
     Attributes:
-        raw: (layers, units) for each part, float32, not normalised.
+        raw: (layers, units) per part, float32, not normalized.
         read: Tokens of text that were read.
-        error: Standard error of the normalised ones (:func:`acclimate.updates.estimate_sampling_error`); None if too
-            little
-            was read to tell.
+        error: Standard error of the normalized importances (:func:`acclimate.updates.estimate_sampling_error`); None
+            if too little text was read to estimate it.
     """
 
     raw: dict[str, Tensor]
@@ -50,17 +49,17 @@ def measure_importance(
     error: float = 0.0,
     title: str = "Importance",
 ) -> MeasuredImportance:
-    """Measure importance on a part of a run's text (DGA, Eq. 6 to 8), group by group, until that is exact enough.
+    """Measure importance on a sample of a run's text (DGA, Eq. 6 to 8), group by group, to the requested precision.
 
-    The sums of each group are kept in the cache: a run that was killed, or wants to know it more exactly, goes on.
+    The sums of each group are cached: a run that was killed, or needs a smaller error, continues from them.
 
     Args:
-        run: The model, its text and the seed; what is measured depends on nothing else of it.
-        units: What is measured, as :meth:`AdaptContext.units` gives it.
-        tokens: Tokens of text to measure on, at most; the whole text if it has fewer.
-        reads: What the divergence is taken between, see :func:`acclimate.updates.summed_importance`.
-        error: Standard error of the normalised importances at which measuring stops; 0 reads all ``tokens``.
-        title: What the progress bar says.
+        run: The model, its text and the seed; the result depends on nothing else of the run.
+        units: What to measure, as :meth:`AdaptContext.units` returns it.
+        tokens: Maximum tokens of text to measure on.
+        reads: What the divergence compares, see :func:`acclimate.updates.summed_importance`.
+        error: Standard error of the normalized importances at which measuring stops; 0 reads all ``tokens``.
+        title: Title of the progress bar.
 
     Raises:
         UserError: As :func:`acclimate.updates.summed_importance` and :func:`acclimate.updates.mean_importance`.
@@ -69,7 +68,7 @@ def measure_importance(
     least = min(most, MIN_GROUPS * SAMPLE_GROUP_TOKENS * run.group.size)
     logits = reads == "logits"
     how: dict[str, Any] = {"reads": reads, "parts": sorted(units)}
-    if logits:  # what is scored takes more than the graph, and may be what decides how much is read at once
+    if logits:  # logits take more memory than the graph, and may limit the micro-batch
         how["tokens_at_once"] = training_tokens(run.model, 2, logits=True)
     tensor_cache = run.tensor_cache("importance", how)
     groups: list[tuple[int, dict[str, Tensor]]] = []
@@ -86,7 +85,7 @@ def measure_importance(
                 if run.group.all(found <= error, run.device):
                     bar.set_total(read)
                     break
-                # The error falls with the root of what is read.
+                # The error falls with the square root of the tokens read.
                 bar.set_total(min(most, round(read * (found / error) ** 2)))
     return MeasuredImportance(mean_importance(groups), read, found)
 
@@ -94,16 +93,16 @@ def measure_importance(
 def _measure_group(
     run: AdaptContext, units: Mapping[str, Sequence[UnitGroup]], batches: Iterable[Batch], reads: Representation
 ) -> dict[str, Tensor]:
-    """Measure one group of texts, and add what all processes have; the number of texts stands beside the parts."""
+    """Measure one group of texts and sum over the processes; the number of texts is an entry beside the parts."""
     texts, sums = summed_importance(run.model, units, batches, representation=reads, precision=run.precision)
     count, *totals = run.group.add([torch.tensor(float(texts), device=run.device), *sums.values()])
     together = dict(zip(sums, totals, strict=True))
-    mean_importance([(int(count), together)])  # what is not finite is told now, and not kept
+    mean_importance([(int(count), together)])  # raises before values that are not finite are cached
     return {TEXT_COUNT: count, **together}
 
 
 def _with_progress(batches: Iterable[Batch], bar: Progress, before: int, processes: int) -> Iterator[Batch]:
-    """Pass batches on, and tell the bar about how many tokens all have read when the next one is asked for."""
+    """Pass micro-batches on, and update the bar with the tokens read by all processes."""
     for batch in batches:
         yield batch
         before += batch.tokens * processes
@@ -113,18 +112,17 @@ def _with_progress(batches: Iterable[Batch], bar: Progress, before: int, process
 def summarise_importance(
     raw: Mapping[str, Tensor], protection: Mapping[str, Tensor], **how: str | int | float
 ) -> dict[str, Any]:
-    """Return importances as plain values, to be kept beside a model and drawn.
+    """Return importances as plain values, to be stored beside a model and plotted.
 
     Args:
-        raw: (layers, units) for each part, as measured.
-        protection: The same, normalised: what a soft mask protects.
-        how: What else is worth saying, such as how they were measured.
+        raw: (layers, units) per part, as measured.
+        protection: The same, normalized: what a soft mask protects.
+        how: Further facts, such as how they were measured.
 
     Returns:
         For each part its ``name``, and ``raw`` and ``protection`` as lists. Of more than :data:`MAX_LISTED_UNITS`
-        units a layer
-        only a thinned, falling list is kept (``sorted``), since their order means nothing: both lists stand in the
-        order of ``raw``.
+        units per layer only a sample in descending order of ``raw`` is kept (``sorted``), since their order has no
+        meaning.
     """
     parts: dict[str, Any] = {}
     for part in raw:

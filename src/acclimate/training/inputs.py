@@ -1,47 +1,152 @@
-"""Which text an adaptation reads: that of a domain, or that of the train split of a labelled task."""
+"""What an adaptation reads: the text of a domain, or the train split of a labelled task; and the kinds of tasks."""
 
 from __future__ import annotations
 
-import importlib
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
+from acclimate.registry import Registry
 from acclimate.training.method import Method
 
 TextInput = str | Path | Iterable[str | Path] | Corpus
 TASK_EPOCHS = 100
-"""Passes over the text of a task unless told otherwise (Gururangan et al., ACL 2020, and the TAPTER paper)."""
+"""Default number of passes over the text of a task (Gururangan et al., ACL 2020, and the TAPTER paper)."""
+
+
+class TaskKind(ABC):
+    """A kind of end task: what differs from other kinds in reading, in its texts and in the model that learns it.
+
+    A task names its kind in ``task_kind``. The metrics of a kind, its name on the Hugging Face Hub and what a
+    collapsed model looks like belong to its :class:`acclimate.evaluation.scoring.Scoring`.
+    """
+
+    name: ClassVar[str] = ""
+    paper: ClassVar[str] = ""
+    summary: ClassVar[str] = ""
+    fallback: ClassVar[bool] = False
+    """Whether it reads folders that no other kind claims."""
+
+    @abstractmethod
+    def matches(self, folder: Path) -> bool:
+        """Return whether a folder holds such a task."""
+
+    @abstractmethod
+    def read(self, folder: Path, name: str) -> Any:
+        """Read a task; raise UserError naming the row that cannot be used."""
+
+    @abstractmethod
+    def texts(self, example: Any) -> Iterable[str | None]:
+        """Return the texts of an example that a language model can learn from."""
+
+    @abstractmethod
+    def item_text(self, example: Any) -> str:
+        """Return what identifies an example: two examples with the same item text are contamination."""
+
+    @abstractmethod
+    def learner(self, model: str | Path, task: Any, options: Any, device: Any) -> Any:
+        """Load a checkpoint as a model for the task, a :class:`acclimate.tasks.kinds.Learner`.
+
+        New weights are initialized from torch's global generator.
+        """
+
+
+TASK_KINDS: Registry[TaskKind] = Registry("acclimate.tasks", "kind of task", "kinds of tasks")
+"""All kinds of end tasks, registered by name in ``acclimate.tasks`` and in entry points of other packages."""
+
+
+def find_task_kind(task: Any) -> TaskKind:
+    """Return the kind of a loaded task.
+
+    Raises:
+        UserError: If there is no such kind.
+    """
+    return TASK_KINDS.lookup(task.task_kind)()
+
+
+def load_task(path: str | Path, *, name: str | None = None) -> Any:
+    """Read a task folder with ``train``, ``test`` and optionally ``dev``.
+
+    A classification task: each split is a ``.jsonl``, ``.csv``, ``.tsv`` (also ``.gz``) or ``.parquet`` file with the
+    columns ``text``, ``label`` and, for pairs, ``text_pair``; other columns are ignored. ``dev`` may also be called
+    ``validation`` or ``valid``. A label is a string, an integer or a boolean. In a task of pairs every row has a
+    second text, which may be empty; a first text may not.
+
+    A multi-label task: every label is a list, which may be empty; duplicates in a list count once. If every row of a
+    split has a ``document``, or an ``id`` that ends in ``_s`` and the number of a sentence, that split is scored per
+    document, too.
+
+    A question answering task: ``train.json``, ``test.json`` and optionally ``dev.json`` (or ``.json.gz``) in the
+    format of SQuAD v1.1; see :func:`acclimate.tasks.qa.load_qa`.
+
+    Args:
+        path: The folder.
+        name: Name of the task; by default the name of the folder.
+
+    Returns:
+        A :class:`acclimate.tasks.Task` or :class:`acclimate.tasks.qa.QATask`.
+
+    Raises:
+        UserError: If the folder or a file is missing, a row is broken, or the labels cannot be learned.
+    """
+    path = Path(path)
+    check_task_folder(path)
+    kinds = sorted((TASK_KINDS.lookup(kind)() for kind in TASK_KINDS.names()), key=lambda kind: kind.fallback)
+    kind = next(kind for kind in kinds if kind.matches(path))
+    return kind.read(path, name or path.resolve().name)
+
+
+def check_task_folder(path: Path) -> None:
+    """Check that a task folder exists.
+
+    Raises:
+        UserError: If it does not; the message proposes the closest name.
+    """
+    if path.is_dir():
+        return
+    expected = "a task is a folder with train, test and optionally dev as .jsonl, .csv, .tsv or .parquet"
+    if path.exists():
+        raise UserError(f"'{path}' is a file, but {expected}.")
+    siblings = [entry.name for entry in path.parent.iterdir() if entry.is_dir()] if path.parent.is_dir() else []
+    close = get_close_matches(path.name, siblings, n=1, cutoff=0.5)
+    hint = f" Did you mean '{path.parent / close[0]}'?" if close else f" Note that {expected}."
+    raise UserError(f"There is no task folder '{path}'.{hint}")
 
 
 def as_corpus(text: TextInput, text_column: str = "text") -> Corpus:
-    """Return what the user names as a corpus."""
+    """Return what the user gave as a corpus."""
     return text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)  # type: ignore[arg-type]
 
 
 def open_task(task: Any) -> Any:
-    """Return a task: as it is, or read from its folder.
+    """Return a task as it is, or read it from its folder."""
+    return load_task(task) if isinstance(task, str | Path) else task
 
-    Tasks live on a floor above this one, so their room is looked up when a task is asked for, as methods are.
-    """
-    return importlib.import_module("acclimate.tasks").load_task(task) if isinstance(task, str | Path) else task
+
+def task_texts(task: Any, split: str = "train") -> list[str]:
+    """Return the distinct texts of a split of a task, in the order of the file, without empty ones."""
+    kind = find_task_kind(task)
+    texts = (text for example in getattr(task, split, ()) for text in kind.texts(example))
+    return list(dict.fromkeys(text for text in texts if text and text.strip()))
 
 
 def task_corpus(task: Any) -> Corpus:
     """Return the texts of the train split of a task, never those of dev or test."""
-    return Corpus.of(importlib.import_module("acclimate.tasks.text").task_text(task))
+    return Corpus.of(task_texts(task))
 
 
 def resolve_texts(method: Method, corpus: TextInput | None, task: Any, text_column: str) -> dict[str, Corpus]:
-    """Return the ``"domain"`` text and the ``"task"`` text that a method reads; most read one of them.
+    """Return the ``"domain"`` text and the ``"task"`` text that a method reads; most methods read one of them.
 
     Args:
         method: The method.
-        corpus: What the user gave as text, or None.
+        corpus: Text that the user gave, or None.
         task: A loaded task, or None.
-        text_column: Where the text is in tables and JSON lines.
+        text_column: Column that holds the text in tables and JSON lines.
 
     Raises:
         UserError: If a text or the task is missing, or it is not clear which text is meant.
@@ -52,7 +157,7 @@ def resolve_texts(method: Method, corpus: TextInput | None, task: Any, text_colu
     if corpus is None and task is None:
         raise UserError("There is no text to adapt to; give --corpus, or --task to read the train split of a task.")
     if stages and corpus is None:
-        raise UserError(f"Method '{name}' reads the text of a domain as well; give it with --corpus.")
+        raise UserError(f"Method '{name}' also reads domain text; give it with --corpus.")
     if method.reads == "task" and corpus is not None and task is not None:
         raise UserError(
             f"Method '{name}' reads one text: leave out --corpus to read that of the task, or --task to read the "

@@ -1,10 +1,8 @@
-"""What a method is, and the list of all there are.
+"""What a method is, the registry of methods, and what a method can reach while it prepares.
 
-A method is a recipe of parts: objectives over views, perhaps an update rule, perhaps a preparation. Every module in
-``acclimate.methods`` is imported when the list is first read, and so is every entry point of the group
-``acclimate.methods`` in other packages: one file with ``@register`` is all that a new method needs.
-
-What a method can reach while it prepares: the model, the text, the seed, and a cache.
+A method is a recipe of parts: objectives over views, and optionally an update rule and a preparation. Every module in
+``acclimate.methods`` is imported when the registry is first read, and so is every entry point of the group
+``acclimate.methods`` in other packages: a new method is one file with ``@register``.
 """
 
 from __future__ import annotations
@@ -38,18 +36,18 @@ from acclimate.version import __version__
 
 T = TypeVar("T")
 IGNORED_CONFIG_KEYS = ("_name_or_path", "architectures", "dtype", "transformers_version", "use_cache")
-"""Entries of a model's configuration on which no number depends."""
+"""Entries of a model's configuration that do not affect any result."""
 SAMPLE_GROUP_TOKENS = 40_000
-"""Tokens of a sample, for each process, that are cut into micro-batches together, so that rows of like length meet."""
+"""Tokens of a sample, per process, that are split into micro-batches together, so that rows of similar length meet."""
 
 
 def cache_key(decides: Mapping[str, Any]) -> str:
-    """Return the name in the cache of what these values decide."""
+    """Return the cache key for what these values decide."""
     return hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
 def fingerprint_weights(model: nn.Module) -> str:
-    """Hash the weights of a module: the same for the same numbers, wherever they came from."""
+    """Hash the weights of a module: the same values have the same hash, whatever file they came from."""
     return fingerprint_tensors(model.state_dict())
 
 
@@ -63,7 +61,7 @@ def fingerprint_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def fingerprint_model(model: PreTrainedModel) -> str:
-    """Hash all of a model that decides what it computes: weights, configuration, and dropout as it is now."""
+    """Hash everything that decides what a model computes: weights, configuration and current dropout rates."""
     shape = {name: value for name, value in model.config.to_dict().items() if name not in IGNORED_CONFIG_KEYS}
     return cache_key({"weights": fingerprint_weights(model), "shape": shape, "dropout": dropout_rates(model)})
 
@@ -73,18 +71,18 @@ class AdaptContext:
     """One adaptation in progress.
 
     Attributes:
-        model: The model as loaded, with attached attention.
+        model: The loaded model, with attached attention.
         layers: Its attention layers.
         tokenizer: Its tokenizer.
         rows: The domain text as token rows, with a ``fingerprint`` of their content.
-        masking: How tokens are hidden in this run.
-        seed: The one seed of the run.
-        precision: Of the forward.
-        progress: Whether to show bars.
+        masking: Masking strategy of this run.
+        seed: Random seed of the run.
+        precision: Precision of the forward pass.
+        progress: Whether to show progress bars.
         group: The processes of the run.
-        task: The labelled task that was given, as :mod:`acclimate.tasks` has it, or None. What is kept in the cache
-            and depends on it needs ``task.fingerprint()`` among its options.
-        accounts: What a method found while it prepared, by the name of a JSON file that goes beside the model.
+        task: The labelled task that was given, see :mod:`acclimate.tasks`, or None. Cached values that depend on it
+            need ``task.fingerprint()`` among their options.
+        accounts: What a method found while it prepared, by the name of a JSON file that is written beside the model.
     """
 
     model: PreTrainedModel
@@ -101,31 +99,32 @@ class AdaptContext:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
+        """The device of the model."""
         return next(self.model.parameters()).device
 
     def sample(self, tokens: int, readings: int = 1, logits: bool = False) -> Iterator[Batch]:
-        """Yield micro-batches, one text a row, from a random part of the corpus of about ``tokens`` tokens.
+        """Yield micro-batches, one text per row, from a random part of the corpus of about ``tokens`` tokens.
 
         With several processes each gets its share of them.
 
         Args:
             tokens: Real tokens to read; the whole corpus if it has fewer.
-            readings: How many times one forward reads each row, for the size of the micro-batches.
-            logits: Whether the vocabulary is scored at all tokens, for the same.
+            readings: How many times one forward pass reads each row, for the size of the micro-batches.
+            logits: Whether vocabulary logits are computed for all tokens, for the same purpose.
         """
         for _, group in self.sample_groups(tokens, readings, logits):
             yield from group
 
     def sample_groups(self, tokens: int, readings: int = 1, logits: bool = False) -> Iterator[tuple[int, list[Batch]]]:
-        """Yield what :meth:`sample` does in groups of micro-batches, each a random part of the corpus by itself.
+        """Yield what :meth:`sample` yields in groups of micro-batches, each a random part of the corpus by itself.
 
-        There are as many in all processes, each with texts of :data:`SAMPLE_GROUP_TOKENS` tokens for each process.
-        Before
-        the micro-batches of this process stand the tokens of the group in all.
+        All processes get the same number of groups, with :data:`SAMPLE_GROUP_TOKENS` tokens per process.
+
+        Returns:
+            For each group its number of tokens in all processes, and the micro-batches of this process.
         """
         at_once = training_tokens(self.model, readings, logits=logits)
-        collator = Collator.of(self.tokenizer, self.masking, at_once, grain=padding_policy(self.model))
+        collator = Collator.of(self.tokenizer, self.masking, at_once, policy=padding_policy(self.model))
         order = np.random.default_rng([self.seed, 3]).permutation(len(self.rows))
         rng = np.random.default_rng([self.seed, 4])
         chosen: list[np.ndarray] = []
@@ -144,11 +143,11 @@ class AdaptContext:
             yield pool, self.group.share(collator(chosen, rng))
 
     def say(self, text: str) -> None:
-        """Tell the user something, unless the run is quiet."""
+        """Print a message, unless the run is quiet."""
         print_message(text, enabled=self.progress)
 
     def seeded(self, make: Callable[[], T]) -> T:
-        """Return what ``make`` makes, chance inside it coming from the run's seed; the same in all processes."""
+        """Return what ``make`` returns with the random generators seeded from the run; the same in all processes."""
         with preserve_rng_state():
             torch.manual_seed(self.seed)
             return make()
@@ -158,13 +157,14 @@ class AdaptContext:
         return gate_units(self.model, self.layers, parts)
 
     def cached(self, name: str, options: dict[str, Any], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Return tensors from the cache, or make and keep them; chance inside ``make`` comes from the run's seed."""
+        """Return tensors from the cache, or compute and store them, with random generators seeded from the run."""
         return self.tensor_cache(name, options)(make)
 
     def tensor_cache(self, name: str, options: dict[str, Any]) -> TensorCache:
-        """Return a place in the cache for tensors that belong together.
+        """Return a cache for tensors that belong together.
 
-        Its key is the model's weights and configuration, the text, the seed, ``options``, and how it is computed.
+        Its key consists of the model's weights and configuration, the text, the seed, ``options``, and how it is
+        computed.
         """
         text = getattr(self.rows, "fingerprint", None)
         parts = {
@@ -172,10 +172,10 @@ class AdaptContext:
             "options": options,
             "seed": self.seed,
             "precision": self.precision,
-            # Each process measures on its own batches with its own dropout; and an accelerator draws otherwise.
+            # Each process has its own batches and dropout, and accelerators have other generators.
             "processes": self.group.size,
             "device": self.device.type,
-            # How texts are cut into micro-batches decides the draws of dropout.
+            # The split into micro-batches decides the dropout masks.
             "tokens_at_once": training_tokens(self.model),
             "kernels": dataclasses.asdict(kernels_of(self.model)),
             "software": [__version__, torch.__version__, transformers.__version__],
@@ -192,7 +192,7 @@ class Stage:
 
     Attributes:
         method: What it does.
-        reads: The text of the domain or that of the task.
+        reads: Whether it reads the domain text or the text of the task.
         options: Options of ``adapt`` that differ from those of the run.
     """
 
@@ -203,7 +203,7 @@ class Stage:
 
 @dataclasses.dataclass
 class Method:
-    """Base of all methods; by itself plain masked language modelling.
+    """Base of all methods; by itself plain language modelling.
 
     Subclasses are dataclasses: their fields are the parameters, with the paper's values as defaults.
     """
@@ -212,43 +212,43 @@ class Method:
     paper: ClassVar[str] = ""
     summary: ClassVar[str] = ""
     trains: ClassVar[bool] = True
-    """False for a method that leaves the model as it is."""
+    """False for a method that leaves the model unchanged."""
     learning_rate: ClassVar[float] = 1e-4
-    """What adaptation uses unless it is told otherwise."""
+    """Default peak learning rate."""
     loads_without_acclimate: ClassVar[bool] = True
     """False for a method whose result ``transformers`` alone cannot load."""
     reads: ClassVar[Literal["domain", "task"]] = "domain"
-    """Whose text it adapts to in a study that says nothing else: see ``on`` in the study file."""
+    """The text that it adapts to by default in a study: see ``on`` in the study file."""
     starts_from: ClassVar[str | None] = None
-    """What the card says a model was made from; None for the path of the model that was given."""
+    """What the model card names as the base; None for the model that was given."""
     files: ClassVar[tuple[str, ...]] = ()
-    """Parameters that may be paths of files; in a study file they start at its folder."""
+    """Parameters that may be paths of files; in a study file they are relative to its folder."""
     sets_mask_rate: ClassVar[bool] = False
-    """True for a method that masks as much as it finds: a rate would do nothing."""
+    """True for a method that masks as much as it finds, whatever the mask rate."""
     needs_task: ClassVar[bool] = False
-    """True for a method that looks at ``run.task``: it cannot run without one."""
+    """True for a method that needs a labelled task as ``run.task``."""
 
     @property
     def virtual_tokens(self) -> int:
-        """How many learned vectors every text is read with; see :mod:`acclimate.modules.virtual_tokens`."""
+        """Number of learned vectors appended to every text; see :mod:`acclimate.modules.virtual_tokens`."""
         return 0
 
     @property
     def virtual_start(self) -> Literal["vocabulary", "uniform"]:
-        """Where those start."""
+        """How those are initialized."""
         return "vocabulary"
 
     def prepare(self, run: AdaptContext) -> None:
         """Measure or build what the method needs before the first step."""
 
     def masking(self, rate: float) -> Masking | None:
-        """Return which tokens are hidden, if that is part of the method; called after :meth:`prepare`.
+        """Return the masking strategy, if it is part of the method; called after :meth:`prepare`.
 
         Args:
-            rate: Share of tokens that the user wants chosen.
+            rate: Share of tokens that the user wants masked.
 
         Returns:
-            None for what the user names, which is random masking by default.
+            None for the user's strategy, which is random masking by default.
         """
         return None
 
@@ -257,14 +257,14 @@ class Method:
         return [LanguageModelling()]
 
     def update_rule(self) -> UpdateRule | None:
-        """Return what happens around each optimiser step; called after :meth:`prepare`."""
+        """Return what happens around each optimizer step; called after :meth:`prepare`."""
         return None
 
     def finish(self, run: AdaptContext) -> None:
-        """Take away what was only there for the training, before the model is written."""
+        """Remove what was only needed for training, before the model is written."""
 
     def stages(self) -> list[Stage]:
-        """Return adaptations that are made one after the other instead of this one; mostly there are none."""
+        """Return adaptations that are run one after the other instead of this one; most methods have none."""
         return []
 
     def settings(self) -> dict[str, Any]:
@@ -272,7 +272,10 @@ class Method:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def file_contents(self) -> dict[str, str]:
-        """Return a hash of every parameter that is a file, and of code of your own: files change under their names."""
+        """Return a hash of every parameter that is a file, and of user code.
+
+        Both can change under the same name.
+        """
         given = {name: getattr(self, name) for name in self.files}
         found = {name: find_file(str(value)) for name, value in given.items() if value}
         contents = {name: hash_file(path) for name, path in found.items() if path is not None}
@@ -284,9 +287,9 @@ register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
 
 
 def get(name: str, **settings: Any) -> Method:
-    """Make a method with its parameters; strings are converted to the type of the parameter.
+    """Create a method with its parameters; strings are converted to the type of the parameter.
 
     Raises:
-        UserError: If the method or a parameter is unknown, or a value does not fit.
+        UserError: If the method or a parameter is unknown, or a value is invalid.
     """
     return build_dataclass(lookup(name), "method", name, settings)

@@ -1,4 +1,4 @@
-"""Warming up a masked-LM head that a checkpoint did not have."""
+"""Warming up the masked-LM head of a checkpoint that has none."""
 
 from __future__ import annotations
 
@@ -29,7 +29,19 @@ def warm_up_head(
     group: ProcessGroup | None = None,
     appended: int = 0,
 ) -> None:
-    """Train an absent head with the encoder frozen on ``tokens`` tokens; ``appended`` of each row are no text."""
+    """Train a new head with the encoder frozen.
+
+    Args:
+        loaded: The model, whose head is new.
+        rows: Text to train on.
+        work: Where checkpoints go.
+        tokens: Tokens to train on.
+        seed: Random seed.
+        precision: Precision of the forward pass.
+        progress: Show a progress bar.
+        group: The processes of the run.
+        appended: Virtual tokens per row, which do not count.
+    """
     model = loaded.model
     head = list(head_parameters(model).values())
     print_message(
@@ -43,7 +55,7 @@ def warm_up_head(
     device = default_device()
     batch_size = 64
     collator = Collator.of(
-        loaded.tokenizer, RandomMasking(), training_tokens(model), grain=padding_policy(model), kind=loaded.kind
+        loaded.tokenizer, RandomMasking(), training_tokens(model), policy=padding_policy(model), kind=loaded.kind
     )
     steps = Budget(tokens=tokens).resolve(rows, batch_size, appended)
     engine = Engine(model, [LanguageModelling(kind=loaded.kind)], choose_precision(precision, device), group=group)
@@ -53,7 +65,6 @@ def warm_up_head(
             engine,
             data,
             work,
-            rule=None,
             seed=seed,
             learning_rate=1e-3,
             appended=appended,

@@ -224,7 +224,8 @@ def _pretrain(options: PretrainOptions) -> AdaptResult:
         raise UserError(f"The tokenizer '{tokenizer}' is not trained here: remove 'vocab_size' and 'lowercase'.")
     text = as_corpus(options.corpus, options.text_column)
     shared = values(options, TrainingOptions) | {"learning_rate": options.learning_rate}
-    own = {name: value for name, value in recorded(options, tokenizer=str(tokenizer)).items() if name not in shared}
+    in_configuration = ("corpus", "architecture", "size", "changes")
+    own = recorded(options, (*shared, *in_configuration), tokenizer=str(tokenizer))
     method = FromScratch(describe_config(config), own)
     check_keep_steps(options.keep_steps, method, options.steps)
     start = out.parent / f".{out.name}.start"

@@ -1,7 +1,4 @@
-"""What an adaptation leaves behind: the result, its card, and whether a folder holds just this run.
-
-A few texts of an adaptation as its masking hides them, for people to look at.
-"""
+"""The result of an adaptation, whether a folder holds that of the same run, and previews of masked texts."""
 
 from __future__ import annotations
 
@@ -24,7 +21,6 @@ from acclimate.training.method import cache_folder, cache_key
 from acclimate.training.trainer import StepTrainer
 
 MANIFEST_FILE = "acclimate.json"
-LOG_FILE = "log.jsonl"
 
 
 @dataclass
@@ -34,15 +30,15 @@ class AdaptResult:
     Attributes:
         out: The model folder.
         method: Name of the method.
-        steps: Optimiser steps.
-        tokens: Real tokens of unique text read (each text counts once a step, however many views read it).
-        seconds: Of training, without loading and tokenising.
-        losses: Mean of each term over the last logged stretch, nats.
+        steps: Number of optimizer steps.
+        tokens: Real tokens read (each text counts once per step, however many views read it).
+        seconds: Training time, without loading and tokenizing.
+        losses: Mean of each term over the last logging interval, in nats.
         parameters: The resolved configuration.
         accounts: What the method found while it prepared, by the name of the JSON file beside the model.
-        masked: A few texts with what is masked of them, see :func:`sample_masked_texts`; None if the run was
-            finished before and the cache is gone. They do not go beside the model, since not every text may go where
-            a model goes.
+        masked: A few texts with their masked tokens, see :func:`sample_masked_texts`; None if the run was finished
+            before and the cache is gone. They are not written beside the model, since texts of the corpus may be
+            confidential.
         about: Paper and summary of the method, for the card.
     """
 
@@ -58,18 +54,18 @@ class AdaptResult:
     about: dict[str, str] = field(default_factory=dict)
 
     def take(self, trainer: StepTrainer) -> None:
-        """Take the numbers of a training at the step where it is."""
+        """Take the numbers of a training at its current step."""
         self.steps, self.tokens = trainer.state.global_step, trainer.tokens
         self.seconds, self.losses = round(trainer.clock.seconds, 1), trainer.last_terms
 
     def measured(self) -> dict[str, Any]:
-        """Return what was measured, as the card has it."""
+        """Return what was measured, as the manifest contains it."""
         numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
         return {**numbers, "accounts": sorted(self.accounts)} if self.accounts else numbers
 
 
 def open_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
-    """Make the working folder of a run, or keep what a killed run of the same configuration left in it."""
+    """Create the working folder of a run, or keep the one of a killed run of the same configuration."""
     if group.first:
         if work.is_dir() and read_manifest(work) != roundtrip_json(config):
             shutil.rmtree(work)
@@ -78,8 +74,14 @@ def open_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) ->
     group.wait()
 
 
+def remove_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
+    """Remove the working folder of a finished run, in case the run was killed before it did so itself."""
+    if group.first and read_manifest(work) in (None, roundtrip_json(config)):
+        shutil.rmtree(work, ignore_errors=True)
+
+
 def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult | None:
-    """Return the result if ``out`` holds just this run, None if there is nothing.
+    """Return the result if ``out`` holds that of the same run, None if it holds nothing.
 
     Raises:
         UserError: If it holds something else.
@@ -87,15 +89,17 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
     if out.is_file():
-        raise UserError(f"'{out}' is a file; give a folder to make.")
+        raise UserError(f"'{out}' is a file; give a directory.")
     card = read_manifest(out)
     if card is None:
-        raise UserError(f"The folder '{out}' is not empty and not an adaptation of ours; give another.")
+        raise UserError(f"The directory '{out}' is not empty and has no adapted model; give another.")
     if overwrite:
         return None
     same = {key: card.get(key) for key in config} == roundtrip_json(config)
     if not same:
-        raise UserError(f"The folder '{out}' holds another adaptation; give another, or replace it with --overwrite.")
+        raise UserError(
+            f"The directory '{out}' holds another adaptation; give another, or replace it with --overwrite."
+        )
     measured = card["result"]
     files = [name for name in measured.get("accounts", []) if Path(name).name == name and (out / name).is_file()]
     accounts = {name: read_json(out / name) for name in files}
@@ -104,40 +108,40 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
 
 
 def read_manifest(folder: Path) -> Any:
-    """Return the card in a folder, None if there is none."""
+    """Return the manifest in a folder, None if there is none."""
     return read_json(folder / MANIFEST_FILE) if (folder / MANIFEST_FILE).is_file() else None
 
 
 def roundtrip_json(config: dict[str, Any]) -> dict[str, Any]:
-    """Return what a configuration looks like after a trip through JSON."""
+    """Return a configuration as it is read back from JSON."""
     return json.loads(json.dumps(config, default=str))
 
 
 SHOWN_TEXTS = 3
 CANDIDATE_TEXTS = 300
-"""Texts among which they are chosen."""
+"""Number of texts among which they are chosen."""
 MIN_SHOWN_TOKENS, MAX_SHOWN_TOKENS = 12, 60
-"""Tokens that a text should have to be shown."""
+"""Preferred length of a preview, in tokens."""
 
 
 def sample_masked_texts(rows: Sequence[np.ndarray], collator: Collator) -> list[list[PreviewToken]]:
-    """Return some texts with what is masked of them, as :func:`acclimate.masking.preview.preview_tokens` gives them.
+    """Return previews of some texts, see :func:`acclimate.masking.preview.preview_tokens`.
 
-    Which texts depends on the rows alone, and all maskings get the same chance, so that methods can be laid side by
-    side. Nothing of the training changes: its chance comes from elsewhere.
+    Which texts are chosen depends on the rows alone, and all strategies get the same random numbers, so that methods
+    can be compared. The generators of the training are not used.
 
     Args:
         rows: The texts as token ids.
-        collator: Of the training.
+        collator: The collator of the training.
 
     Returns:
-        At most :data:`SHOWN_TEXTS`; none where the words of the tokenizer are not known.
+        At most :data:`SHOWN_TEXTS` previews; none for a tokenizer whose word boundaries are unknown.
     """
     order = np.random.default_rng(0).permutation(len(rows))[:CANDIDATE_TEXTS].tolist()
     chosen = sorted(order, key=lambda index: not MIN_SHOWN_TOKENS <= len(rows[index]) <= MAX_SHOWN_TOKENS)[
         :SHOWN_TEXTS
     ]
-    collator = replace(collator, rewritings=(), grain=MINIMAL_PADDING)  # no padding behind a text alone
+    collator = replace(collator, rewritings=(), policy=MINIMAL_PADDING)  # a single text needs no padding
     marks, special = find_importance_store(collator.masking), collator.special.tolist()
     shown: list[list[PreviewToken]] = []
     try:
@@ -146,30 +150,30 @@ def sample_masked_texts(rows: Sequence[np.ndarray], collator: Collator) -> list[
             original, masked, labels = (value[0].numpy() for value in (batch.original, batch.masked, batch.labels))
             important = None if marks is None else marks.lookup(original) > 0
             shown.append(preview_tokens(original, masked, labels, special, collator.vocabulary, important))
-    except UserError:  # this tokenizer marks words in a way of its own
+    except UserError:  # the word boundaries of this tokenizer are unknown
         return []
     return [pieces for pieces in shown if pieces]
 
 
 def describe_masked_texts(texts: Sequence[Sequence[PreviewToken]], masking: Any) -> dict[str, Any]:
-    """Return the texts with the name of their masking."""
+    """Return the previews with the name of their masking strategy."""
     return {"masking": str(getattr(masking, "name", "") or _wrapped_name(masking)), "texts": [list(t) for t in texts]}
 
 
 def cache_masked_texts(config: Mapping[str, Any], account: Mapping[str, Any] | None) -> None:
-    """Keep the texts of a run in the cache, for one that asks when the run is long finished."""
+    """Store the previews of a run in the cache, for a later call that finds the run finished."""
     if account is not None:
         write_json(_masked_texts_file(config), account)
 
 
 def load_masked_texts(config: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return the texts of a run that was finished before, None if the cache does not have them any more."""
+    """Return the previews of a run that was finished before, None if they are not in the cache."""
     place = _masked_texts_file(config)
     return read_json(place) if place.is_file() else None
 
 
 def _masked_texts_file(config: Mapping[str, Any]) -> Path:
-    # Not beside the model: a text of the corpus may not be free to go where the model goes.
+    # Not beside the model: texts of the corpus may be confidential.
     return cache_folder() / "masked" / f"{cache_key(config)}.json"
 
 

@@ -1,4 +1,4 @@
-"""Several adaptations one after the other that make one model: each goes on from what the one before it made."""
+"""Methods of several stages: each adaptation starts from the result of the previous one."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from acclimate.progress import print_message
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import Method
 from acclimate.training.result import (
-    LOG_FILE,
     MANIFEST_FILE,
     AdaptResult,
     cache_masked_texts,
     open_work_folder,
     read_manifest,
 )
+from acclimate.training.trainer import LOG_FILE
 
 
 def stages_folder(out: Path) -> Path:
-    """Return where the models of the stages are until the last is done."""
+    """Return where the models of the stages are kept until the last one is done."""
     return out.parent / f".{out.name}.stages"
 
 
@@ -39,23 +39,23 @@ def adapt_in_stages(
     options: Mapping[str, Any],
     group: ProcessGroup,
 ) -> AdaptResult:
-    """Run the stages and join them.
+    """Run the stages of a method and join them.
 
-    Each stage is an adaptation of its own in a working folder beside ``out``. After a kill, finished stages are found
-    there, and the one that was cut goes on from its checkpoint.
+    Each stage is an adaptation in a working folder beside ``out``. After an interruption, finished stages are found
+    there, and the interrupted one resumes from its checkpoint.
 
     Args:
-        adapt: As :func:`acclimate.training.adapt`.
-        method: The method; its stages say what to do, in this order.
-        texts: The text by what stages read.
-        model: Where the first stage starts.
-        out: Folder to make.
-        config: Of the whole, for the card.
-        options: Other options of ``adapt``, the same for all stages but for what a stage changes.
+        adapt: :func:`acclimate.training.adapt`.
+        method: The method with its stages.
+        texts: The texts, by what stages read.
+        model: The model that the first stage starts from.
+        out: Output directory.
+        config: Configuration of the whole run, for the manifest.
+        options: Other options of ``adapt``, which a stage can override.
         group: The processes of the run.
 
     Returns:
-        Steps, tokens and seconds of all stages together; the losses at the end of the last.
+        Steps, tokens and seconds of all stages together, and the losses at the end of the last.
     """
     stages = method.stages()
     work = stages_folder(out)
@@ -64,7 +64,7 @@ def adapt_in_stages(
     results: list[AdaptResult] = []
     for number, stage in enumerate(stages, 1):
         place = work / f"{number}-{stage.reads}"
-        print_message(f"Stage {number} of {len(stages)}: the text of the {stage.reads}.", enabled=options["progress"])
+        print_message(f"Stage {number} of {len(stages)}: {stage.reads} text.", enabled=options["progress"])
         start = places[-1] if places else model
         results.append(adapt(start, texts[stage.reads], stage.method, place, **{**options, **stage.options}))
         places.append(place)
@@ -94,7 +94,7 @@ def adapt_in_stages(
 
 
 def _join_logs(places: Sequence[Path]) -> list[str]:
-    """Return the lines of all logs; steps, tokens and seconds go on where the stage before stopped."""
+    """Return the lines of all logs, with steps, tokens and seconds counted through all stages."""
     lines = []
     done = {"step": 0, "tokens": 0, "seconds": 0.0}
     for number, place in enumerate(places, 1):

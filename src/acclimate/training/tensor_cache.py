@@ -1,4 +1,4 @@
-"""A place in the cache for tensors that took long: made once, and found again by what decides them."""
+"""A cache on disk for tensors that take long to compute."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class TensorCache:
-    """Gives tensors from the cache, or makes and keeps them; all processes of a run must ask for the same.
+    """Loads tensors from the cache, or computes and stores them; all processes of a run must ask for the same ones.
 
     Attributes:
-        folder: Where they are kept; None if nothing is to be.
-        seed: Where chance inside of what makes them comes from.
+        folder: Where they are stored; None for no storage.
+        seed: Random seed of what computes them.
         group: The processes of the run.
-        device: Where tensors from the cache are put.
+        device: Where cached tensors are put.
     """
 
     folder: Path | None
@@ -39,12 +39,12 @@ class TensorCache:
     device: torch.device
 
     def __call__(self, make: Callable[[], dict[str, Tensor]], *place: int) -> dict[str, Tensor]:
-        """Return the tensors at a place.
+        """Return the tensors of an entry.
 
         Args:
-            make: Makes them; called if not every process finds them.
-            place: Numbers, if there are several on this shelf. Each place has its own stream of chance, so that what
-                is made does not depend on whether others were found or made before.
+            make: Computes them; called unless every process finds them.
+            place: Numbers of the entry, if there are several. Each entry has its own random seed, so that its values
+                do not depend on which other entries were found.
         """
         folder = self.folder / "-".join(map(str, place)) if self.folder and place else self.folder
         found = None if folder is None else _load_tensors(folder / TENSORS_FILE)
@@ -60,19 +60,19 @@ class TensorCache:
                     save_file(
                         {name: value.cpu().contiguous() for name, value in values.items()}, temporary / TENSORS_FILE
                     )
-            except OSError as error:  # a full disk costs time later, not this run
-                log.warning("What was measured could not be kept in '%s': %s.", folder.parent, first_line(error))
+            except OSError as error:  # a full disk must not end this run
+                log.warning("Cannot store measured values in '%s': %s.", folder.parent, first_line(error))
         return values
 
     def _place_seed(self, place: tuple[int, ...]) -> int:
-        """Return the seed of a place in this process."""
+        """Return the random seed of an entry in this process."""
         if not place:
             return self.seed + self.group.rank
         return int(np.random.SeedSequence([self.seed, self.group.rank, *place]).generate_state(1, np.uint64)[0] >> 1)
 
 
 def _load_tensors(file: Path) -> dict[str, Tensor] | None:
-    """Return the tensors of a file; None if it is absent or damaged."""
+    """Return the tensors of a file; None if it is missing or damaged."""
     try:
         return load_file(file)
     except (OSError, SafetensorError):

@@ -1,9 +1,9 @@
-"""Training a tokenizer on a corpus: WordPiece as BERT's, or byte-level BPE as RoBERTa's.
+"""Training a tokenizer on a corpus: WordPiece as in BERT, or byte-level BPE as in RoBERTa.
 
-The same text gives the same tokenizer. For WordPiece the library alone does not promise that: its trainer numbers the
-pieces ``##x`` as it meets them in a hash table, the numbers break ties between merges, and two runs end with different
-pieces. Here all letters are numbered before it starts, alone and as ``##x``. This also leaves no word of known letters
-without pieces.
+The same text gives the same tokenizer. For WordPiece the library alone does not guarantee that: its trainer numbers
+the pieces ``##x`` in the order of a hash table, the numbers break ties between merges, and two runs end with different
+pieces. Here all letters are numbered in advance, alone and as ``##x``, so that every word of known letters has
+pieces.
 """
 
 from __future__ import annotations
@@ -25,27 +25,28 @@ TokenizerKind = Literal["wordpiece", "byte-bpe"]
 TOKENIZER_KINDS: tuple[TokenizerKind, ...] = ("wordpiece", "byte-bpe")
 DEFAULT_VOCAB_SIZE = 30_000
 MAX_ALPHABET = 1_000
-"""Letters that a WordPiece vocabulary knows at most, the most frequent ones; words with others are unknown."""
+"""Maximum number of letters in a WordPiece vocabulary, the most frequent ones; words with others are unknown."""
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
-"""In the order of RoBERTa's first ids: its positions begin behind the id of the padding, 1."""
+"""In the order of RoBERTa's first ids: its positions start after the id of the padding token, 1."""
 
 
 def sample_documents(
     corpus: Iterable[str], characters: int = SAMPLE_CHARACTERS, progress: bool = True
 ) -> tuple[list[str], int]:
-    """Read a corpus once and keep a random part of its documents, whatever their order; the same at every reading.
+    """Read a corpus once and keep a random part of its documents: the same part in every run and order.
 
-    A document is kept by a hash of its text. Whenever what is kept outgrows the limit, half of it goes. No document
-    gives more than a hundredth of the limit (but at least 1,000 characters), so that one long book is not all.
+    A document is kept by a hash of its text. Whenever the kept documents exceed the limit, half of them are dropped.
+    No document contributes more than a hundredth of the limit (but at least 1,000 characters), so that one long book
+    does not dominate.
 
     Args:
         corpus: The documents.
-        characters: How many to keep at most; what is kept is more than about half of that, or all there is.
-        progress: Whether to show how far it has come.
+        characters: Maximum characters to keep; what is kept is at least about half of that, or the whole corpus.
+        progress: Show a progress bar.
 
     Returns:
-        The documents in the order of the corpus, and the characters of the whole corpus.
+        The documents in the order of the corpus, and the number of characters of the whole corpus.
     """
     longest, limit, kept, size, total = max(1_000, characters // 100), 2**64, [], 0, 0
     with Progress("Reading text for the tokenizer", None, unit="characters", enabled=progress) as bar:
@@ -71,19 +72,18 @@ def train_tokenizer(
     lowercase: bool | None = None,
     progress: bool = True,
 ) -> PreTrainedTokenizerBase:
-    """Train a tokenizer; saved, ``AutoTokenizer`` loads it with no ``acclimate`` installed.
+    """Train a tokenizer; saved, ``AutoTokenizer`` loads it without ``acclimate``.
 
     Args:
-        texts: Text to count in.
-        kind: ``"wordpiece"`` (Wu et al., 2016, as BERT has it) or ``"byte-bpe"`` (Radford et al., 2019, as RoBERTa has
-            it), which knows every character and gives every text back unchanged.
-        vocab_size: Entries, special tokens included; by default 30,000, or what the text gives if that is less.
-        lowercase: Whether upper and lower case are the same (WordPiece then also drops accents); by default only for
-            WordPiece.
-        progress: Whether to show how far the reading of the text has come.
+        texts: Training text.
+        kind: ``"wordpiece"`` (Wu et al., 2016, as in BERT) or ``"byte-bpe"`` (Radford et al., 2019, as in RoBERTa),
+            which represents every character and decodes every text unchanged.
+        vocab_size: Number of entries, special tokens included; by default 30,000, or fewer if the text gives fewer.
+        lowercase: Whether to ignore case (WordPiece then also strips accents); by default only for WordPiece.
+        progress: Show a progress bar.
 
     Raises:
-        UserError: If the vocabulary has no room for the letters of the text, or the text does not give so many pieces.
+        UserError: If the vocabulary is too small for the letters of the text, or the text gives too few pieces.
     """
     size = DEFAULT_VOCAB_SIZE if vocab_size is None else vocab_size
     tokenizer: PreTrainedTokenizerBase
@@ -93,7 +93,7 @@ def train_tokenizer(
         tokenizer = _train_byte_bpe(texts, size, bool(lowercase), progress)
     if len(tokenizer) < size and vocab_size is not None:
         raise UserError(
-            f"The text gives a vocabulary of {len(tokenizer):,} tokens, not {vocab_size:,}. Set vocab-size to "
+            f"The text is enough for a vocabulary of {len(tokenizer):,} tokens, not {vocab_size:,}. Set vocab-size to "
             f"{len(tokenizer)} or less, or give more text."
         )
     return tokenizer
@@ -111,7 +111,9 @@ def _train_on_texts(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Sequ
 
 def _check_vocab_size(size: int, needed: int, what: str) -> None:
     if size <= needed:
-        raise UserError(f"{what} alone take {needed} entries of the vocabulary: vocab-size must be more, not {size}.")
+        raise UserError(
+            f"{what} alone take {needed} entries of the vocabulary; vocab-size must be larger than that, not {size}."
+        )
 
 
 def _train_wordpiece(texts: Sequence[str], size: int, lower: bool, progress: bool) -> BertTokenizer:
@@ -119,7 +121,7 @@ def _train_wordpiece(texts: Sequence[str], size: int, lower: bool, progress: boo
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lower)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     letters = _frequent_letters(texts, tokenizer)
-    # Punctuation and Chinese characters are words by themselves and never go on.
+    # Punctuation and Chinese characters are words by themselves, never continuations.
     split = tokenizer.pre_tokenizer.pre_tokenize_str
     inner = [f"##{letter}" for letter in letters if len(split(f"a{tokenizer.normalizer.normalize_str(letter)}")) == 1]
     inner = [piece for piece in inner if tokenizer.normalizer.normalize_str(piece[2:]).strip() == piece[2:]]
@@ -127,7 +129,7 @@ def _train_wordpiece(texts: Sequence[str], size: int, lower: bool, progress: boo
     trainer = trainers.WordPieceTrainer(
         vocab_size=size,
         min_frequency=2,
-        # What the trainer takes for special tokens is numbered first and in this order.
+        # The trainer numbers special tokens first and in this order.
         special_tokens=[*BERT_TOKENS, *inner],
         initial_alphabet=letters,
         limit_alphabet=len(letters),
@@ -138,7 +140,7 @@ def _train_wordpiece(texts: Sequence[str], size: int, lower: bool, progress: boo
 
 
 def _frequent_letters(texts: Sequence[str], tokenizer: Tokenizer) -> list[str]:
-    """Return the most frequent letters after normalisation, sorted."""
+    """Return the most frequent letters after normalization, sorted."""
     raw: Counter[str] = Counter()
     for text in texts:
         raw.update(text)
@@ -157,7 +159,7 @@ def _train_byte_bpe(texts: Sequence[str], size: int, lower: bool, progress: bool
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     start, padding, end, unknown, _ = ROBERTA_TOKENS
-    # The mask stands for a word with the space before it.
+    # The mask replaces a word with the space before it.
     mask = AddedToken(ROBERTA_TOKENS[-1], lstrip=True, normalized=False, special=True)
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
     _check_vocab_size(size, len(ROBERTA_TOKENS) + len(letters), "The 256 bytes and the special tokens")
@@ -173,7 +175,7 @@ def _train_byte_bpe(texts: Sequence[str], size: int, lower: bool, progress: bool
     tokenizer.post_processor = processors.RobertaProcessing(
         (end, ids[end]), (start, ids[start]), trim_offsets=True, add_prefix_space=False
     )
-    # The class of RoBERTa would rebuild the tokenizer from its vocabulary and lose the lower-casing.
+    # RobertaTokenizer would rebuild itself from the vocabulary and lose the lowercasing.
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=start,

@@ -1,130 +1,104 @@
-"""The ``Trainer`` of transformers with our engine inside: one step is one item of the data set.
-
-One training with checkpoints, from a data set of steps to its end.
-"""
+"""The one ``Trainer`` subclass: an engine computes each optimizer step, for adaptation and for end tasks."""
 
 from __future__ import annotations
 
 import json
 import math
 import shutil
+import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError
 from acclimate.files import read_json, translate_disk_errors, write_json, write_text
-from acclimate.objectives import Batch
+from acclimate.models import kernels_of
 from acclimate.progress import Progress
-from acclimate.training.batches import StepDataset
 from acclimate.training.checkpoints import find_newest_checkpoint, mark_complete, remove_incomplete_checkpoints
 from acclimate.training.diagnosis import make_divergence_error
-from acclimate.training.distributed import ProcessGroup
-from acclimate.training.engine import Engine
+from acclimate.training.steps import Clock, ResumableCallback, StepData, StepEngine, linear_schedule, log_interval
 from acclimate.updates import UpdateRule
 
 SECONDS_BETWEEN_CHECKPOINTS = 300
-
-
-class Clock:
-    """Seconds of training, over all the runs that it took; and how much of a time budget they used."""
-
-    def __init__(self, budget: float | None = None, group: ProcessGroup | None = None) -> None:
-        """Start at zero, with ``budget`` seconds to spend or none."""
-        self.budget, self.earlier, self._start = budget, 0.0, time.monotonic()
-        self._group, self._agreed = group or ProcessGroup(), 0.0
-
-    @property
-    def seconds(self) -> float:
-        """Seconds so far."""
-        return self.earlier + time.monotonic() - self._start
-
-    @property
-    def spent(self) -> float:
-        """Share of the budget that is used up; 0 without a budget.
-
-        Learning rates follow it, so with several processes it is what the first one's clock said at the last look.
-        """
-        if self.budget is None:
-            return 0.0
-        return self.seconds / self.budget if self._group.size == 1 else self._agreed
-
-    def look(self, device: torch.device) -> None:
-        """Let all processes agree on the time."""
-        if self.budget is not None and self._group.size > 1:
-            self._agreed = self._group.broadcast_value(self.seconds / self.budget, device)
+CLOCK_FILE = "clock.json"
+LOG_FILE = "log.jsonl"
+ADAPTATION_EPSILON = 1e-6
+"""AdamW's epsilon in adaptation, as in BERT and RoBERTa pre-training."""
+CallbackFactory = Callable[["StepTrainer"], TrainerCallback]
 
 
 class StepTrainer(Trainer):
-    """Trains on the steps of a :class:`StepDataset` data set with an :class:`Engine` and an update rule."""
+    """Trains on the steps of a :class:`StepData` with a :class:`StepEngine` and an update rule."""
 
     def __init__(
         self,
-        engine: Engine,
+        engine: StepEngine,
         args: TrainingArguments,
-        steps: StepDataset,
+        steps: StepData,
         *,
         rule: UpdateRule | None,
         clock: Clock,
         log_file: Path,
-        warmup: float,
+        schedule: Callable[[int], float],
         progress: Progress | None = None,
         save_every: int | None = None,
         appended: int = 0,
     ) -> None:
-        """Wire the parts.
+        """Set up training.
 
         Args:
             engine: Computes loss and gradients.
-            args: Of the parent.
+            args: Arguments of the parent class.
             steps: The micro-batches of each step.
-            rule: What happens around each optimiser step.
-            clock: Counts the time.
-            log_file: Gets a line for each stretch.
-            warmup: Share of the training in which the learning rate rises.
-            progress: Shows the share done, the loss and the speed.
-            save_every: Steps between checkpoints; by default they come by time.
-            appended: Tokens of each text that do not count as text.
+            rule: What happens around each optimizer step.
+            clock: Measures the time.
+            log_file: Gets one line per logging interval.
+            schedule: Factor of the learning rate by number of steps taken.
+            progress: Shows the completed share, the loss and the speed.
+            save_every: Steps between checkpoints: None for one every five minutes, 0 for none.
+            appended: Virtual tokens per text, which do not count as tokens read.
         """
-        self.engine, self.clock, self.log_file, self._warmup = engine, clock, log_file, warmup
-        self.rule = rule or UpdateRule()  # which does nothing
+        self.engine, self.data, self.clock, self.log_file, self.schedule = engine, steps, clock, log_file, schedule
+        self.rule = rule or UpdateRule()  # the base class does nothing
         self._appended = appended
         self.tokens = 0
+        self.loss_sum: Tensor | float = 0.0
         self._terms: dict[str, Tensor] = {}
         self._recent: list[dict[str, Tensor]] = []
         self.last_terms: dict[str, float] = {}
-        model = engine.readers["student"]
-        super().__init__(model=model, args=args, train_dataset=steps, data_collator=_unwrap_batch)
+        self.lines: list[dict[str, Any]] = []
+        super().__init__(model=engine.model, args=args, train_dataset=steps, data_collator=_unwrap_batch)
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
         self.add_callback(_StepCallback(self, progress, save_every))
 
     def get_train_dataloader(self) -> DataLoader:
-        """Return the loader of steps, in order: the order of texts is the data set's business."""
+        """Return the loader of one epoch's steps, in order: shuffling texts is up to the data."""
         loader: DataLoader = DataLoader(
-            self.train_dataset,  # type: ignore[arg-type]
+            self.data,  # type: ignore[arg-type]
             batch_size=1,
-            shuffle=False,
+            sampler=_EpochSteps(self),
             collate_fn=_unwrap_batch,
         )
         return loader
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Make a fused AdamW; weight decay spares biases and normalisation layers."""
+        """Create a fused AdamW; biases and normalization layers have no weight decay."""
         if self.optimizer is None:
-            chosen = [p for p in self.model.parameters() if p.requires_grad]  # type: ignore[union-attr]
+            trained = [p for p in self.engine.model.parameters() if p.requires_grad]
             groups = [
-                {"params": [p for p in chosen if p.dim() > 1], "weight_decay": self.args.weight_decay},
-                {"params": [p for p in chosen if p.dim() <= 1], "weight_decay": 0.0},
+                {"params": [p for p in trained if p.dim() > 1], "weight_decay": self.args.weight_decay},
+                {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
             ]
             self.optimizer = torch.optim.AdamW(
                 [group for group in groups if group["params"]],
@@ -136,59 +110,50 @@ class StepTrainer(Trainer):
         return self.optimizer
 
     def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> LambdaLR:
-        """Make the linear schedule with warm-up; under a time budget its progress is the time spent."""
+        """Create the learning-rate schedule."""
         if self.lr_scheduler is None:
-
-            def factor(step: int) -> float:
-                done = max(step / num_training_steps, self.clock.spent)
-                if done < self._warmup:
-                    # The first step must not be lost: its rate is that of the end of the step.
-                    return min(1.0, max(done, 1 / num_training_steps) / self._warmup)
-                return max(0.0, (1 - done) / max(1e-9, 1 - self._warmup))
-
-            self.lr_scheduler = LambdaLR(optimizer or self.create_optimizer(), factor)
+            self.lr_scheduler = LambdaLR(optimizer or self.create_optimizer(), self.schedule)
         return self.lr_scheduler
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Tensor:
-        """Run the engine over the micro-batches of a step.
+        """Run the engine on the micro-batches of a step.
 
         Raises:
-            UserError: If the loss is not a finite number; it names the step, the term and the texts.
+            UserError: If the loss is not finite; it names the step, the term and the texts.
         """
         model.train()
-        batches: list[Batch] = [batch.to(self.args.device) for batch in inputs]
+        batches: list[Any] = [batch.to(self.args.device) for batch in inputs]
         terms = self.engine.step(batches)
         if not math.isfinite(terms["loss"].item()):
             raise self._divergence_error(terms)
         self.rule.after_backward()
         self._terms = terms
-        text = sum(batch.tokens - self._appended * batch.texts for batch in batches)
-        read = torch.tensor(text, device=self.args.device)
-        self.tokens += int(self.engine.group.add([read])[0])
+        tokens = sum(batch.tokens - self._appended * batch.texts for batch in batches)
+        self.tokens += int(self.engine.group.add([torch.tensor(tokens, device=self.args.device)])[0])
+        self.loss_sum = self.loss_sum + terms["loss"]
         self._recent.append(terms)
         return terms["loss"]
 
     def _get_grad_norm(self, *args: Any, **options: Any) -> Any:
-        """Stop before a gradient that is not finite spoils the weights."""
+        """Stop before a gradient that is not finite reaches the weights."""
         norm = super()._get_grad_norm(*args, **options)
         if not math.isfinite(norm):
             raise self._divergence_error(self._terms)
         return norm
 
-    def _divergence_error(self, terms: dict[str, Tensor]) -> Exception:
-        data: Any = self.train_dataset
-        kept = Path(str(self.args.output_dir))
-        return make_divergence_error(self.engine, data, self.state.global_step, terms, self.args.learning_rate, kept)
+    def _divergence_error(self, terms: dict[str, Tensor]) -> UserError:
+        kept = find_newest_checkpoint(Path(str(self.args.output_dir)))
+        step, rate = self.state.global_step, self.args.learning_rate
+        return make_divergence_error(self.engine, self.data, step, terms, rate, kept)
 
     def _save_checkpoint(self, *args: Any, **options: Any) -> None:
-        """Write a checkpoint; a disk that is full leaves none behind, and weights that are not finite give none.
+        """Write a checkpoint, or nothing if the disk is full or a weight is not finite.
 
         Raises:
-            UserError: If a weight is not finite: the checkpoint before is worth more.
-            OSError: If it cannot be written.
+            UserError: If a weight is not finite: the previous checkpoint is worth more.
+            OSError: If the checkpoint cannot be written.
         """
-        parameters = self.engine.readers["student"].parameters()
-        if not all(bool(parameter.isfinite().all()) for parameter in parameters):
+        if not all(bool(parameter.isfinite().all()) for parameter in self.engine.model.parameters()):
             raise self._divergence_error(self._terms)
         folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
         try:
@@ -198,83 +163,130 @@ class StepTrainer(Trainer):
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
-    @property
-    def recent(self) -> list[dict[str, float]]:
-        """The terms of the steps since the last line of the log."""
-        return [{name: float(value) for name, value in terms.items()} for terms in self._recent]
+    def save_progress(self, checkpoint: Path) -> None:
+        """Add to a checkpoint what the parent class does not know: time, tokens, losses and the callbacks' state."""
+        write_json(
+            checkpoint / CLOCK_FILE,
+            {
+                "seconds": self.clock.seconds,
+                "tokens": self.tokens,
+                "processes": self.engine.group.size,
+                "loss_sum": float(self.loss_sum),
+                "recent": [{name: float(value) for name, value in terms.items()} for terms in self._recent],
+            },
+        )
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, ResumableCallback):
+                callback.save(checkpoint)
 
-    @recent.setter
-    def recent(self, told: list[dict[str, float]]) -> None:
-        device = self.args.device
-        self._recent = [{name: torch.tensor(value, device=device) for name, value in terms.items()} for terms in told]
-
-    def _issue_warnings_after_load(self, load_result: Any) -> None:
-        """Refuse a checkpoint whose weights do not all find their place, where the parent only warns.
+    def load_progress(self, checkpoint: Path) -> None:
+        """Restore what :meth:`save_progress` wrote.
 
         Raises:
-            UserError: If weights are missing, those aside that are tied to others, or have no place.
+            UserError: If another number of processes wrote it: each has its own dropout state and share of a step.
         """
-        weights = self.model.state_dict()  # type: ignore[union-attr]
+        state, group, device = read_json(checkpoint / CLOCK_FILE), self.engine.group, self.args.device
+        if state["processes"] != group.size:
+            raise UserError(
+                f"This run was started with {state['processes']} processes and cannot resume with {group.size}; start "
+                f"as many as before, or remove '{checkpoint.parent.parent}' to start over."
+            )
+        self.clock.earlier, self.tokens = state["seconds"], state["tokens"]
+        self.loss_sum = torch.tensor(state["loss_sum"], device=device)
+        self._recent = [
+            {name: torch.tensor(value, device=device) for name, value in terms.items()} for terms in state["recent"]
+        ]
+        self.clock.synchronize(device)
+        for callback in self.callback_handler.callbacks:
+            if isinstance(callback, ResumableCallback):
+                callback.load(checkpoint)
+
+    def _issue_warnings_after_load(self, load_result: Any) -> None:
+        """Refuse a checkpoint whose weights do not match the model; the parent class only warns.
+
+        Raises:
+            UserError: If weights are missing, other than those tied to loaded ones, or unexpected.
+        """
+        weights = self.engine.model.state_dict()
         missing = set(load_result.missing_keys)
         loaded = {value.data_ptr() for name, value in weights.items() if name not in missing}
         lost = [name for name in missing if weights[name].data_ptr() not in loaded]
         if wrong := sorted([*lost, *load_result.unexpected_keys]):
             raise UserError(
                 f"The checkpoint in '{self.args.output_dir}' is not one of this model ({len(wrong)} weights differ by "
-                f"name, such as {wrong[0]}); remove that folder to begin anew."
+                f"name, such as {wrong[0]}); remove that folder to start over."
             )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Append the mean of each term since the last line to ``log.jsonl``."""
+        """Append the mean of each term since the last line to ``log.jsonl``, and pass all of it to the trackers."""
         if self._recent:
             self.last_terms = {
                 name: float(torch.stack([terms[name].float() for terms in self._recent]).mean())
                 for name in self._recent[0]
             }
             self._recent = []
+            terms = {name: value for name, value in self.last_terms.items() if name != "loss"}
+            epoch = {"epoch": round(self.state.epoch or 0.0, 3)} if self.data.epoch_steps else {}
             line = {
                 "step": self.state.global_step,
+                **epoch,
                 "tokens": self.tokens,
                 "seconds": round(self.clock.seconds, 1),
                 "loss": self.last_terms["loss"],
-                "terms": {name: value for name, value in self.last_terms.items() if name != "loss"},
+                "terms": terms,
                 "learning_rate": logs.get("learning_rate"),
                 "grad_norm": logs.get("grad_norm"),
             }
+            self.lines.append(line)
             if not self.engine.group.first:
                 return super().log(logs, start_time)
             with self.log_file.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
-            # Trackers see every term and the tokens, too.
-            terms = {f"term_{name}": value for name, value in self.last_terms.items()}
-            logs = {**logs, "tokens": self.tokens, **terms}
+            logs = {**logs, "tokens": self.tokens, **{f"term_{name}": value for name, value in terms.items()}}
         super().log(logs, start_time)
 
     def floating_point_ops(self, inputs: Any) -> int:
-        """Count nothing: the micro-batches are not what the parent expects."""
+        """Return 0: the parent class cannot count the operations of a list of micro-batches."""
         return 0
 
 
+class _EpochSteps(Sampler[int]):
+    """The numbers of the steps of the epoch that the trainer is in."""
+
+    def __init__(self, trainer: StepTrainer) -> None:
+        self._trainer = trainer
+        self._steps = trainer.data.epoch_steps or len(trainer.data)
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __iter__(self) -> Iterator[int]:
+        first = self._trainer.state.global_step // self._steps * self._steps
+        return iter(range(first, first + self._steps))
+
+
 class _StepCallback(TrainerCallback):
-    """The update rule around the step; the clock; checkpoints by time."""
+    """Calls the update rule around the optimizer step, stops when the time is up, and saves checkpoints."""
 
     def __init__(self, trainer: StepTrainer, progress: Progress | None, save_every: int | None) -> None:
         self.trainer, self.progress, self.save_every = trainer, progress, save_every
         self._saved = time.monotonic()
+        self._save_after_epoch = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        # A resumed run forgets the lines after its checkpoint: those steps are made again.
         trainer = self.trainer
         group = trainer.engine.group
         if group.size > 1 and state.global_step == 0:
-            # Dropout must differ between processes; on resume each has its own state back.
+            # Dropout must differ between processes; a resumed process has its own generator state back.
             torch.manual_seed(int(args.seed) + 7_919 * group.rank)
         if group.first and trainer.log_file.is_file():
+            # Steps after the checkpoint are repeated, so their lines go.
             lines = trainer.log_file.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= state.global_step]
             write_text(trainer.log_file, "".join(kept))
+            trainer.lines = [json.loads(line) for line in kept]
         self._saved = time.monotonic()
 
     def on_pre_optimizer_step(
@@ -291,7 +303,7 @@ class _StepCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         trainer = self.trainer
-        trainer.clock.look(args.device)
+        trainer.clock.synchronize(args.device)
         if trainer.clock.spent >= 1:
             control.should_training_stop = True
             control.should_log = True
@@ -300,110 +312,130 @@ class _StepCallback(TrainerCallback):
             loss = f"loss {trainer.last_terms['loss']:.3f}, " if trainer.last_terms else ""
             speed = trainer.tokens / max(1e-9, trainer.clock.seconds)
             self.progress.update(min(1.0, share), f"{loss}{speed:,.0f} tokens/s")
+        if self._is_checkpoint_due(args, state) and state.global_step < state.max_steps:
+            # What callbacks measure at the end of an epoch belongs to the checkpoint of its last step.
+            at_epoch_end = bool(trainer.data.epoch_steps) and state.global_step % (trainer.data.epoch_steps or 1) == 0
+            self._save_after_epoch, control.should_save = at_epoch_end, not at_epoch_end
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        if self._save_after_epoch:
+            self._save_after_epoch, control.should_save = False, True
+
+    def _is_checkpoint_due(self, args: TrainingArguments, state: TrainerState) -> bool:
+        if self.save_every is not None:
+            return self.save_every > 0 and state.global_step % self.save_every == 0
         late = time.monotonic() - self._saved > SECONDS_BETWEEN_CHECKPOINTS
-        due = bool(trainer.engine.group.broadcast_value(float(late), args.device))
-        if due if self.save_every is None else state.global_step % self.save_every == 0:
-            control.should_save = state.global_step < state.max_steps
+        return bool(self.trainer.engine.group.broadcast_value(float(late), args.device))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         self._saved = time.monotonic()
-        self.trainer.engine.group.wait()  # each process writes the state of its own dropout
-        if not self.trainer.engine.group.first:
-            return
-        folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-        group = self.trainer.engine.group
-        so_far = {"seconds": self.trainer.clock.seconds, "tokens": self.trainer.tokens, "processes": group.size}
-        write_json(folder / "clock.json", {**so_far, "recent": self.trainer.recent})
-        mark_complete(folder)
-
-
-def restore_clock(checkpoint: Path, trainer: StepTrainer) -> None:
-    """Go on counting time and tokens from where a checkpoint stopped.
-
-    Raises:
-        UserError: If another number of processes made it: each had its own dropout, and a share of every step.
-    """
-    file = checkpoint / "clock.json"
-    if file.is_file():
-        state, group = read_json(file), trainer.engine.group
-        if state.get("processes", group.size) != group.size:
-            raise UserError(
-                f"This run was begun with {state['processes']} processes and is to go on with {group.size}; start as "
-                f"many as before, or remove '{checkpoint.parent.parent}' to begin anew."
-            )
-        trainer.clock.earlier, trainer.tokens = state["seconds"], state["tokens"]
-        trainer.recent = state.get("recent", [])
-        trainer.clock.look(trainer.args.device)
+        self.trainer.engine.group.wait()  # each process writes its own generator state
+        if self.trainer.engine.group.first:
+            folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            self.trainer.save_progress(folder)
+            mark_complete(folder)
 
 
 def _unwrap_batch(items: Any) -> Any:
-    """Collate a batch of one: the item itself."""
+    """Collate a batch of one: return the item itself."""
     return items[0]
 
 
 def train(
-    engine: Engine,
-    data: StepDataset,
-    work: Path,
+    engine: StepEngine,
+    data: StepData,
+    work: Path | None,
     *,
-    rule: UpdateRule | None,
     seed: int,
     learning_rate: float,
     title: str,
     progress: bool,
+    rule: UpdateRule | None = None,
     weight_decay: float = 0.0,
     warmup: float = 0.1,
+    schedule: Callable[[int], float] | None = None,
+    adam_epsilon: float = ADAPTATION_EPSILON,
     minutes: float | None = None,
     save_every: int | None = None,
     appended: int = 0,
-    callbacks: Sequence[Callable[[StepTrainer], TrainerCallback]] = (),
+    callbacks: Sequence[CallbackFactory] = (),
     report_to: Sequence[str] = (),
     run_name: str | None = None,
 ) -> StepTrainer:
-    """Train with checkpoints in ``work``; go on from the last whole one if there is one."""
-    work.mkdir(parents=True, exist_ok=True)
-    if engine.group.first:
-        remove_incomplete_checkpoints(work)
-    engine.group.wait()
-    set_seed(seed)
-    args = use_single_device(
-        TrainingArguments(
-            output_dir=str(work),
-            use_cpu=default_device().type == "cpu",
-            max_steps=len(data),
-            learning_rate=learning_rate,
-            weight_decay=weight_decay,
-            adam_epsilon=1e-6,
-            max_grad_norm=1.0,
-            logging_steps=max(1, min(50, len(data) // 50)),
-            logging_nan_inf_filter=False,
-            save_strategy="no",
-            seed=seed,
-            disable_tqdm=True,
-            report_to=list(report_to) or "none",
-            run_name=run_name,
-            remove_unused_columns=False,
+    """Train with AdamW, gradients clipped to a norm of one; resume from the newest complete checkpoint in ``work``.
+
+    Args:
+        engine: Computes loss and gradients.
+        data: The micro-batches of each step.
+        work: Where checkpoints and the log go; None for neither checkpoints nor a log that outlives the training.
+        seed: Random seed.
+        learning_rate: Peak learning rate.
+        title: Title of the progress bar.
+        progress: Show it.
+        rule: What happens around each optimizer step.
+        weight_decay: AdamW weight decay, on matrices only.
+        warmup: Share of training over which the learning rate rises.
+        schedule: Factor of the learning rate by step, instead of :func:`linear_schedule`.
+        adam_epsilon: AdamW's epsilon.
+        minutes: Time budget.
+        save_every: Steps between checkpoints; None for one every five minutes.
+        appended: Virtual tokens per text.
+        callbacks: Each makes a callback for the trainer.
+        report_to: Experiment trackers.
+        run_name: Name of the run in the trackers.
+
+    Raises:
+        UserError: If the loss becomes NaN or infinite, or a checkpoint is not one of this run.
+    """
+    with ExitStack() as stack:
+        if work is None:
+            work, save_every = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-"))), 0
+        work.mkdir(parents=True, exist_ok=True)
+        if engine.group.first:
+            remove_incomplete_checkpoints(work)
+        engine.group.wait()
+        set_seed(seed)
+        args = use_single_device(
+            TrainingArguments(
+                output_dir=str(work),
+                use_cpu=default_device().type == "cpu",
+                max_steps=len(data),
+                learning_rate=learning_rate,
+                weight_decay=weight_decay,
+                adam_epsilon=adam_epsilon,
+                max_grad_norm=1.0,
+                logging_steps=log_interval(len(data)),
+                logging_nan_inf_filter=False,
+                save_strategy="no",
+                seed=seed,
+                disable_tqdm=True,
+                report_to=list(report_to) or "none",
+                run_name=run_name,
+                remove_unused_columns=False,
+            )
         )
-    )
-    with Progress(title, 1.0, enabled=progress, delay=0, persistent=True) as bar:
+        clock = Clock(None if minutes is None else 60 * minutes, engine.group)
+        bar = stack.enter_context(Progress(title, 1.0, enabled=progress, delay=0, persistent=True))
         trainer = StepTrainer(
             engine,
             args,
             data,
             rule=rule,
-            clock=Clock(None if minutes is None else 60 * minutes, engine.group),
-            log_file=work / "log.jsonl",
-            warmup=warmup,
+            clock=clock,
+            log_file=work / LOG_FILE,
+            schedule=schedule or linear_schedule(len(data), warmup, clock),
             progress=bar,
             save_every=save_every,
             appended=appended,
         )
-        for callback in (*engine.kernels.callbacks(), *(make(trainer) for make in callbacks)):
+        for callback in (*kernels_of(engine.model).callbacks(), *(make(trainer) for make in callbacks)):
             trainer.add_callback(callback)
         checkpoint = find_newest_checkpoint(work)
         if checkpoint is not None:
-            restore_clock(checkpoint, trainer)
+            trainer.load_progress(checkpoint)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    # Left over from the last step, it would be in the way of whatever the caller does with the model.
-    engine.readers["student"].zero_grad(set_to_none=True)
+    # Gradients of the last step would be in the way of whatever the caller does with the model.
+    nn.Module.zero_grad(engine.model, set_to_none=True)
     return trainer

@@ -61,15 +61,15 @@ def test_the_same_seed_gives_the_same_weights(trained, tiny_bert):
 
 def test_predictions_do_not_depend_on_the_batch(trained):
     rows = [row["input_ids"] for row in make_rows(texts(20, 1), trained[0], 80, False)]
-    together = trained[0].predict(rows, "fp32")
+    together = trained[0].logits(rows, "fp32")
     for row, found in zip(rows, together, strict=True):
-        np.testing.assert_allclose(trained[0].predict([row], "fp32")[0], found, atol=1e-5)
+        np.testing.assert_allclose(trained[0].logits([row], "fp32")[0], found, atol=1e-5)
 
 
 def test_the_last_layer_runs_in_fp32_under_autocast(trained):
     """In bfloat16 the two logits of a token are often equal, and "other" would win every tie."""
     rows = [row["input_ids"] for row in make_rows(texts(20, 1), trained[0], 80, False)]
-    logits = torch.from_numpy(np.concatenate(trained[0].predict(rows, "bf16")))
+    logits = torch.from_numpy(np.concatenate(trained[0].logits(rows, "bf16")))
     assert (logits != logits.bfloat16().float()).float().mean() > 0.9
 
 
@@ -77,7 +77,7 @@ def test_the_loss_is_a_weighted_mean_over_tokens(trained):
     classifier = trained[0]
     classifier.model.eval()
     batch = classifier.collate(make_rows(texts(5, 2), classifier, 80, True))
-    value = make_weighted_loss(1.5)(None, classifier.model, dict(batch), 0)
+    value = make_weighted_loss(1.5)(classifier.model, dict(batch), 0)
     logits = classifier.model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits
     total = weights = 0.0
     for row, marks in zip(logits, batch["labels"], strict=True):
@@ -109,7 +109,7 @@ def test_special_tokens_count_in_the_loss_only_with_the_option(trained, special)
 def test_quality_counts_ordinary_tokens(trained, monkeypatch):
     rows = make_rows([([GOOD, THE, BAD, SOUP], [True, True, False, False])], trained[0], 80, True)
     logits = np.array([[0, 9], [0, 1], [1, 0], [0, 1], [1, 0], [0, 9]], dtype=np.float32)
-    monkeypatch.setattr(trained[0], "predict", lambda *_: [logits])
+    monkeypatch.setattr(trained[0], "logits", lambda *_: [logits])
     found = measure_quality(trained[0], rows, "fp32")
     loss = np.mean([np.log1p(np.exp(gap)) for gap in (-1, 1, 1, -1)])  # wrong minus right logit of each ordinary token
     assert found == pytest.approx(
@@ -144,7 +144,7 @@ def test_mark_rows_ranks_the_predicted_tokens(trained, tmp_path, monkeypatch):
     marks = TokenImportanceStore.load(tmp_path)
     important = without = 0
     for row in corpus:
-        (logits,) = trained[0].predict([row.tolist()], "fp32")
+        (logits,) = trained[0].logits([row.tolist()], "fp32")
         expected = [score[1] > score[0] and token > 4 for token, score in zip(row, logits, strict=True)]
         ranks = marks.lookup(row)
         assert (ranks > 0).tolist() == expected
@@ -157,9 +157,9 @@ def test_mark_rows_ranks_the_predicted_tokens(trained, tmp_path, monkeypatch):
 
 def test_a_saved_classifier_loads_with_the_same_predictions(trained, tmp_path):
     trained[0].save(tmp_path)
-    again, _ = load_token_classifier(tmp_path)
+    again = load_token_classifier(tmp_path)
     row = [2, GOOD, THE, 3]
-    assert (again.predict([row], "fp32")[0] == trained[0].predict([row], "fp32")[0]).all()
+    assert (again.logits([row], "fp32")[0] == trained[0].logits([row], "fp32")[0]).all()
 
 
 @each(

@@ -1,4 +1,4 @@
-"""A teacher and a student that have nothing in common: architecture, width, vocabulary, kind of tokenizer."""
+"""A teacher and a student of different architecture, width, vocabulary and kind of tokenizer."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 def save_student(folder, seed=3):
-    """A random masked RoBERTa, 24 wide, that reads bytes."""
+    """A random RoBERTa for masked language modelling, 24 wide, with a byte-level tokenizer."""
     trained = ByteLevelBPETokenizer(lowercase=True)
     trained.train_from_iterator(TEXTS, 320, special_tokens=["<s>", "<pad>", "</s>", "<unk>", "<mask>"])
     backend = trained._tokenizer
@@ -48,7 +48,7 @@ def student(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def teacher(tiny_bert, tmp_path_factory):
-    """The folder of a BERT that has learnt the task of keywords."""
+    """The folder of a BERT that was fine-tuned on the keyword task."""
     out = tmp_path_factory.mktemp("models") / "teacher"
     result = finetune(tiny_bert, keyword_task(), epochs=8, learning_rate=3e-3, out=out, **QUICK)
     assert result.metrics["accuracy"] > 0.9

@@ -20,7 +20,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_a_negative_class_and_the_size_of_the_loss(teacher, student, folder, monkeypatch, capsys):
+def test_negative_class_and_loss_scale(teacher, student, folder, monkeypatch, capsys):
     options = ["--epochs", 1, "--distill-share", 1, "--student-epochs", 1, "--precision", "fp32", "--quiet"]
     options += ["--connector", "student", "--negative", "bad"]
     losses = []
@@ -62,7 +62,7 @@ def test_a_teacher_for_all_seeds(tiny_bert, student, folder, monkeypatch, capsys
         (["--teacher", "./nowhere"], "nowhere"),
     ],
 )
-def test_mistakes_are_one_line(tiny_bert, student, folder, monkeypatch, capsys, arguments, message):
+def test_errors_are_one_line(tiny_bert, student, folder, monkeypatch, capsys, arguments, message):
     options = ["--teacher", tiny_bert, "--student", student, "--task", folder, "--quiet", *arguments]
     code, _, said = call(monkeypatch, capsys, "distill", *options)
     assert code == 2

@@ -1,4 +1,4 @@
-"""From a teacher to a student, on models that learn the task in seconds."""
+"""Distillation of small models that learn the task in seconds."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FAST = {"learning_rate": 3e-3, "student_epochs": 2, "student_learning_rate": 1e-
 
 @pytest.fixture(scope="module")
 def untaught(student, tmp_path_factory):
-    """A student that was fine-tuned, but not for long enough."""
+    """A student whose fine-tuning was too short."""
     out = tmp_path_factory.mktemp("models") / "untaught"
     finetune(student, keyword_task(), epochs=1, learning_rate=1e-4, out=out, **QUICK)
     return out
@@ -60,7 +60,7 @@ def test_the_student_learns_to_be_active_where_the_teacher_is(run):
     json.dumps(dataclasses.asdict(result))
 
 
-def test_what_is_saved_is_a_plain_model(run):
+def test_the_saved_model_is_an_ordinary_one(run):
     result, out = run
     model = AutoModelForSequenceClassification.from_pretrained(out)
     assert model.config.id2label == {0: "bad", 1: "good"}
@@ -89,7 +89,7 @@ def test_the_head_learns_in_the_second_phase_only(teacher, untaught, tmp_path, o
     )
 
 
-def test_without_distillation_it_is_fine_tuning_with_the_penalty(teacher, untaught, tmp_path):
+def test_without_distillation_it_is_fine_tuning_with_the_confidence_penalty(teacher, untaught, tmp_path):
     shared = {"epochs": 2, "learning_rate": 1e-3, "confidence_penalty": 0.5, "seed": 3, **QUICK}
     ours = distill(teacher, untaught, keyword_task(), distill_share=0.0, out=tmp_path / "ours", **shared)
     theirs = finetune(untaught, keyword_task(), warmup=0.0, weight_decay=0.0, out=tmp_path / "theirs", **shared)
@@ -100,7 +100,7 @@ def test_without_distillation_it_is_fine_tuning_with_the_penalty(teacher, untaug
     assert ours.distilled_epochs == 0
 
 
-def test_only_distillation_never_reads_the_labels(teacher, untaught, tmp_path):
+def test_pure_distillation_does_not_use_labels(teacher, untaught, tmp_path):
     task = keyword_task()
     wrong = dataclasses.replace(task, train=[dataclasses.replace(row, label=1 - row.label) for row in task.train])
     options = {"epochs": 2, "distill_share": 1.0, **FAST}
@@ -109,7 +109,7 @@ def test_only_distillation_never_reads_the_labels(teacher, untaught, tmp_path):
 
 
 @pytest.mark.parametrize("few", [None, 9])
-def test_every_step_has_the_signs_of_its_own_examples(teacher, student, monkeypatch, few):
+def test_every_step_has_the_targets_of_its_examples(teacher, student, monkeypatch, few):
     # After shuffling, and although the two tokenizers cut a text differently: each example is known by its words.
     task, read, taught = keyword_task(), [], []
     keep = DistillationLoss.loss
@@ -135,7 +135,7 @@ def words(tokenizer, ids):
     return tokenizer.decode(ids, skip_special_tokens=True).split()
 
 
-def test_weights_are_chosen_by_what_the_dev_split_has(teacher, student):
+def test_weights_are_selected_by_a_metric_of_the_dev_split(teacher, student):
     rows = [{"text": "good food", "label": ["good"], "id": "1_s0"}, {"text": "bad", "label": ["bad"], "id": "1_s1"}]
     task = Task.of("several", rows, rows, [{**row, "id": ""} for row in rows])
     with pytest.raises(UserError, match="Unknown metric 'document_f1'"):
@@ -184,7 +184,7 @@ def test_both_precisions(teacher, untaught):
 
 
 def test_the_epoch_that_is_best_on_dev_is_kept(teacher, untaught, monkeypatch):
-    """Scores are given here, and the choice among epochs must follow them."""
+    """The scores are given, and the selected epoch must follow them."""
     given = chain([0.1, 0.7, 0.3, 0.2], repeat(0.7))
     measure = ClassificationLearner.measure
 
@@ -206,7 +206,7 @@ def test_equal_widths_need_no_connector(teacher, tiny_bert):
     assert (result.connector, result.units) == ("none", 32)
 
 
-def test_models_that_do_not_know_the_task_learn_it_first(tiny_bert, student, tmp_path):
+def test_models_without_a_classifier_are_fine_tuned_first(tiny_bert, student, tmp_path):
     kept = tmp_path / "teacher"
     options = {"teacher_epochs": 8, "teacher_learning_rate": 3e-3, "epochs": 2, **FAST}
     result = distill(tiny_bert, student, keyword_task(), teacher_out=kept, **options)
@@ -228,8 +228,8 @@ def test_models_that_do_not_know_the_task_learn_it_first(tiny_bert, student, tmp
     assert direct.metrics == result.teacher_metrics
 
 
-def test_a_finished_result_does_not_vouch_for_a_teacher_that_another_put_there(tiny_bert, student, tmp_path):
-    """Further seeds learn from that folder."""
+def test_a_finished_result_checks_the_teacher_folder(tiny_bert, student, tmp_path):
+    """Further seeds use that folder."""
     kept = tmp_path / "teacher"
     options = {"teacher_epochs": 1, "epochs": 2, "distill_share": 0.5, "teacher_out": kept, **FAST}
     first = distill(tiny_bert, student, keyword_task(), out=tmp_path / "a", **options)
@@ -242,7 +242,7 @@ def test_a_finished_result_does_not_vouch_for_a_teacher_that_another_put_there(t
         assert torch.equal(value, before[name])
 
 
-def test_what_distillations_share_is_done_once(tiny_bert, student, monkeypatch, tmp_path):
+def test_shared_stages_run_once(tiny_bert, student, monkeypatch, tmp_path):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     options = {"teacher_epochs": 2, "teacher_learning_rate": 1e-3, "epochs": 2, "distill_share": 0.5, **FAST}
     first = distill(tiny_bert, student, keyword_task(), **options)
@@ -271,7 +271,7 @@ def test_what_distillations_share_is_done_once(tiny_bert, student, monkeypatch, 
     assert len(trained) == 3
 
 
-def test_scores_are_measured_again_where_the_cache_is_of_no_use(teacher, monkeypatch, tmp_path):
+def test_scores_are_measured_again_if_the_cache_does_not_match(teacher, monkeypatch, tmp_path):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     learner = ClassificationLearner(load_classifier(teacher, keyword_task().labels, 64, CPU), keyword_task())
     first = load_or_evaluate(learner, "fp32")
@@ -280,14 +280,16 @@ def test_scores_are_measured_again_where_the_cache_is_of_no_use(teacher, monkeyp
     assert load_or_evaluate(learner, "fp32") == first
     file.write_text(json.dumps([{"test": {}, "dev": {}}, None]))
     assert load_or_evaluate(learner, "fp32")["test"] == {}  # found, not measured
-    assert load_or_evaluate(ClassificationLearner(learner.classifier, keyword_task(), ["bad"]), "fp32")["test"] != {}
+    assert load_or_evaluate(ClassificationLearner(learner.head, keyword_task(), ["bad"]), "fp32")["test"] != {}
     with torch.no_grad():
-        learner.model.classifier.bias += 10
+        learner.head.model.classifier.bias += 10
     assert load_or_evaluate(learner, "fp32")["test"] not in ({}, first["test"])
 
 
 @pytest.mark.parametrize("change", [{"hidden_dropout_prob": 0.5}, {"num_attention_heads": 2}, {"layer_norm_eps": 0.1}])
-def test_the_same_weights_in_another_shape_are_another_model(tiny_bert, student, monkeypatch, tmp_path, change):
+def test_the_same_weights_with_another_configuration_are_another_model(
+    tiny_bert, student, monkeypatch, tmp_path, change
+):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     options = {"epochs": 2, "distill_share": 0.5, "teacher_epochs": 1, **FAST}
     distill(student, tiny_bert, keyword_task(), **options)
@@ -301,7 +303,7 @@ def test_the_same_weights_in_another_shape_are_another_model(tiny_bert, student,
     assert (after.student_metrics, after.probabilities) == (anew.student_metrics, anew.probabilities)
 
 
-def test_a_cache_that_cannot_be_used_costs_time_only(tiny_bert, student, monkeypatch, tmp_path, caplog):
+def test_an_unusable_cache_only_costs_time(tiny_bert, student, monkeypatch, tmp_path, caplog):
     options = {"epochs": 2, "distill_share": 0.5, "teacher_epochs": 1, **FAST}
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     first = distill(tiny_bert, student, keyword_task(), **options)
@@ -317,11 +319,11 @@ def test_a_cache_that_cannot_be_used_costs_time_only(tiny_bert, student, monkeyp
     (tmp_path / "file").write_text("no folder")
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "file"))
     assert distill(tiny_bert, student, keyword_task(), **options).probabilities == first.probabilities
-    for what in ("What was trained", "What the teacher says", "Scores"):
-        assert f"{what} could not be kept" in caplog.text
+    for what in ("A training", "Teacher targets", "Scores"):
+        assert f"{what} cannot be stored" in caplog.text
 
 
-def test_a_metric_of_dev_alone_and_a_teacher_that_is_kept(tiny_bert, student, tmp_path):
+def test_a_metric_of_the_dev_split_only_and_a_saved_teacher(tiny_bert, student, tmp_path):
     rows = [{"text": f"{word} food", "label": [word], "id": f"{n}_s0"} for n in range(4) for word in ("good", "bad")]
     plain = [{**row, "id": ""} for row in rows]
     task = Task.of("several", plain, plain, rows)
@@ -341,14 +343,14 @@ SLIPS = [
 
 
 @each(("slip", "message"), SLIPS)
-def test_a_slip_in_a_stage_before_is_found_before_any(tiny_bert, student, slip, message, monkeypatch):
+def test_options_of_all_stages_are_checked_first(tiny_bert, student, slip, message, monkeypatch):
     for name in ("finetune", "load_or_train"):
         monkeypatch.setattr(f"acclimate.tasks.distillation.initial_models.{name}", None)
     with pytest.raises(UserError, match=message):
         distill(tiny_bert, student, keyword_task(), **{**FAST, **slip})
 
 
-def test_the_penalty_makes_a_teacher_less_sure(tiny_bert):
+def test_the_penalty_makes_a_teacher_less_confident(tiny_bert):
     options = {"epochs": 12, "learning_rate": 3e-3, **QUICK}  # with 6 it depends on the draws whether it has learnt
     plain, calibrated = (
         finetune(tiny_bert, keyword_task(), confidence_penalty=weight, **options) for weight in (0.0, 0.7)
@@ -358,7 +360,7 @@ def test_the_penalty_makes_a_teacher_less_sure(tiny_bert):
     assert calibrated.metrics["accuracy"] > 0.9
 
 
-def test_a_classifier_of_other_labels_does_not_know_the_task(teacher, tiny_bert, tmp_path):
+def test_a_classifier_of_other_labels_is_fine_tuned(teacher, tiny_bert, tmp_path):
     task = keyword_task()
     assert is_classifier_of(teacher, task)
     assert not is_classifier_of(tiny_bert, task)
@@ -372,7 +374,7 @@ def test_a_classifier_of_other_labels_does_not_know_the_task(teacher, tiny_bert,
 
 
 @pytest.mark.parametrize("objective", ["boundary", "kl"])
-def test_a_task_with_several_labels(tiny_bert, student, objective):
+def test_a_multi_label_task(tiny_bert, student, objective):
     def row(number):
         words = [word for bit, word in enumerate(("good", "bad", "cold")) if number >> bit & 1]
         return {"text": " ".join(["the food is", *words]), "label": words}
@@ -403,18 +405,18 @@ def test_a_task_with_several_labels(tiny_bert, student, objective):
         ({"objective": "kd"}, "Unknown objective 'kd'"),
         ({"schedule": "both"}, "Unknown schedule 'both'"),
         ({"connector": "both"}, "Unknown connector 'both'"),
-        ({"objective": "kl", "connector": "student"}, "nothing to learn from"),
+        ({"objective": "kl", "connector": "student"}, "does not apply to objective='kl'"),
         ({"connector": "none"}, "32 units and the student 24"),
         ({"distill_share": 1.5}, "distill_share=1.5"),
         ({"margin": -1.0}, "margin=-1.0"),
         ({"scale": 0.0}, "scale=0.0"),
         ({"temperature": 0.0}, "temperature=0.0"),
         ({"connector_learning_rate": -1e-3}, "connector_learning_rate=-0.001"),
-        ({"epochs": 1}, "distill_share=0.9 of epochs=1 is not one whole epoch"),
+        ({"epochs": 1}, "distill_share=0.9 of epochs=1 is less than one epoch"),
         ({"confidence_penalty": -0.1}, "confidence_penalty=-0.1"),
         ({"epochs": 0}, "epochs=0"),
     ],
 )
-def test_options_without_sense(teacher, untaught, options, message):
+def test_invalid_options(teacher, untaught, options, message):
     with pytest.raises(UserError, match=message):
         distill(teacher, untaught, keyword_task(train=4, test=2), **{**QUICK, **options})

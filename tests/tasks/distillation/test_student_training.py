@@ -1,4 +1,4 @@
-"""When the phases change, and what the first one asks of the student."""
+"""When the phases change, and the loss of the first one."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from acclimate.tasks.distillation.student_training import (
     DisagreementCallback,
     DistillationLoss,
     count_distillation_epochs,
-    phase_lr_schedule,
 )
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
+from acclimate.tasks.trainer import phase_schedule
 from tests.cases import each
 from tests.tasks.distillation.conftest import CPU
 from tests.tasks.test_classification import keyword_task
@@ -24,17 +24,17 @@ from tests.tasks.test_classification import keyword_task
     ("epochs", "share", "expected"),
     [(10, 0.9, 9), (10, 0.6, 6), (10, 0.7, 7), (5, 0.9, 4), (100, 0.29, 29), (10, 0.0, 0), (10, 1.0, 10)],
 )
-def test_the_switch_is_a_whole_epoch(epochs, share, expected):
+def test_phases_change_at_the_end_of_an_epoch(epochs, share, expected):
     assert count_distillation_epochs(epochs, share) == expected
 
 
-def test_each_phase_has_its_own_slope():
-    factor = phase_lr_schedule(8, 12, 0.25)
+def test_each_phase_has_its_own_schedule():
+    factor = phase_schedule(8, 12, 0.25)
     assert [factor(step) for step in range(12)] == pytest.approx(
         [0, 1 / 2, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6, 0, 1, 2 / 3, 1 / 3]
     )
     assert factor(12) == 0
-    assert [phase_lr_schedule(0, 4, 0.0)(step) for step in range(4)] == [1, 0.75, 0.5, 0.25]
+    assert [phase_schedule(0, 4, 0.0)(step) for step in range(4)] == [1, 0.75, 0.5, 0.25]
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def batch(student, places):
     return classifier, rows, dict(inputs)
 
 
-def test_the_boundary_is_that_of_the_right_examples_and_the_head_learns_nothing(distillation_loss, student):
+def test_the_boundary_loss_uses_the_right_examples_and_does_not_train_the_head(distillation_loss, student):
     places = [7, 2, 11]
     classifier, _, inputs = batch(student, places)
     loss = distillation_loss.loss(classifier.model, inputs, places)
@@ -69,7 +69,7 @@ def test_the_boundary_is_that_of_the_right_examples_and_the_head_learns_nothing(
     assert all(value.grad is not None for value in classifier.model.roberta.encoder.parameters())
 
 
-def test_the_divergence_is_that_of_the_right_examples(distillation_loss, student):
+def test_the_divergence_uses_the_right_examples(distillation_loss, student):
     places = [3, 0]
     classifier, _, inputs = batch(student, places)
     distillation_loss.objective = "kl"
@@ -79,7 +79,7 @@ def test_the_divergence_is_that_of_the_right_examples(distillation_loss, student
     torch.testing.assert_close(distillation_loss.loss(classifier.model, inputs, places), slow)
 
 
-def test_the_watch_counts_units_of_each_example(distillation_loss, student):
+def test_disagreement_counts_units_of_each_example(distillation_loss, student):
     classifier, rows, _ = batch(student, [0])
     watch = DisagreementCallback(classifier, rows, distillation_loss, 0)
     assert watch.places == list(range(12))

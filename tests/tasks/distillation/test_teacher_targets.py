@@ -1,4 +1,4 @@
-"""What the teacher says is read once, whole, and kept."""
+"""Teacher targets are computed once, for all examples, and cached."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def loaded(teacher):
 
 
 @pytest.mark.parametrize("kind", ["none", "teacher"])
-def test_signs_and_logits_are_those_of_each_example_alone(loaded, kind):
+def test_targets_equal_those_of_each_example_alone(loaded, kind):
     connectors = Connectors(kind, 32, 32 if kind == "none" else 13, 0)
     rows = loaded.features(keyword_task().train)
     signs = compute_teacher_targets(loaded, rows, connectors, "fp32", cache=False)
@@ -53,7 +53,7 @@ def test_signs_and_logits_are_those_of_each_example_alone(loaded, kind):
     assert torch.equal(signs.active([5, 2]), active[[5, 2]])
 
 
-def test_what_is_kept_equals_what_is_read_anew(loaded, monkeypatch):
+def test_cached_targets_equal_recomputed_ones(loaded, monkeypatch):
     connectors = Connectors("teacher", 32, 24, 0)
     rows = loaded.features(keyword_task(train=20).train)
     anew = compute_teacher_targets(loaded, rows, connectors, "fp32", cache=False)
@@ -79,7 +79,7 @@ def test_the_teacher_reads_without_dropout(loaded):
     assert torch.equal(again.bits, calm.bits) and torch.equal(again.logits, calm.logits)
 
 
-def test_whatever_changes_the_signs_changes_their_key(loaded):
+def test_the_cache_key_covers_everything_that_changes_targets(loaded):
     rows = loaded.features(keyword_task(train=20).train)
     keys = [
         module._targets_key(loaded, rows, Connectors("teacher", 32, 24, 0), "fp32"),
@@ -95,7 +95,7 @@ def test_whatever_changes_the_signs_changes_their_key(loaded):
 
 
 @each("kind", sorted(ENCODERS))
-def test_every_architecture_shows_what_enters_its_head(encoders, kind):
+def test_every_architecture_returns_first_token_states(encoders, kind):
     task = keyword_task(train=6)
     torch.manual_seed(0)
     classifier = load_classifier(encoders[kind], task.labels, 64, CPU)
@@ -115,7 +115,7 @@ def test_every_architecture_shows_what_enters_its_head(encoders, kind):
 
 
 @each("change", ["no token", "last", "padded in front", "decoder"])
-def test_a_model_whose_first_token_stands_for_nothing(teacher, tmp_path, change):
+def test_a_model_without_a_representative_first_token(teacher, tmp_path, change):
     copy = shutil.copytree(teacher, tmp_path / "copy")
     assert representation_width(copy) == 32
     tokenizer = AutoTokenizer.from_pretrained(copy)

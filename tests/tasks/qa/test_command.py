@@ -1,4 +1,4 @@
-"""Questions on the command line."""
+"""Question answering on the command line."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.tasks.qa.toy import squad
 from tests.test_cli import call
 
 
-def test_finetune_prints_the_scores_of_questions(tiny_bert, tmp_path, monkeypatch, capsys):
+def test_finetune_prints_question_answering_scores(tiny_bert, tmp_path, monkeypatch, capsys):
     for name in ("food", "before"):
         (tmp_path / name).mkdir()
         for split, count in (("train", 8), ("test", 5)):

@@ -1,4 +1,4 @@
-"""Reading questions in SQuAD form."""
+"""Reading questions in SQuAD format."""
 
 from __future__ import annotations
 
@@ -54,20 +54,20 @@ def test_compressed_files_with_a_byte_order_mark(tmp_path):
     assert load_qa(tmp_path) == plain
 
 
-def test_white_space_around_an_answer_is_cut_off():
+def test_white_space_around_an_answer_is_stripped():
     start = PASSAGE.index("London") - 1
     task = QATask.of("t", squad(("q", "Where?", " London", start)), squad(BORN))
     assert task.train[0].answers == (Answer("London", start + 1),)
 
 
-def test_a_misplaced_answer_is_found_anew_and_counted(caplog):
+def test_a_misplaced_answer_is_located_again_and_counted(caplog):
     with caplog.at_level(logging.WARNING):
         task = QATask.of("t", squad(("q", "Where?", "London", 3), ("r", "Who?", "Byron", -5)), squad(BORN))
     assert [question.answers[0].start for question in task.train] == [
         PASSAGE.index("London"),
         PASSAGE.index("Byron"),
     ]
-    assert "t/train: 2 answers did not stand where 'answer_start' says and were found anew." in caplog.text
+    assert "t/train: 2 answers were not at 'answer_start' and located again by text." in caplog.text
 
 
 def test_several_gold_answers_are_kept():
@@ -77,7 +77,7 @@ def test_several_gold_answers_are_kept():
     assert [answer.text for answer in QATask.of("t", value, value).test[0].answers] == ["London", "in London"]
 
 
-def test_questions_of_bioasq_on_several_snippets_are_one_item():
+def test_bioasq_questions_on_several_snippets_are_one_item():
     name = "0123456789abcdef01234567"
     value = squad((f"{name}_000", *BORN[1:]), (f"{name}_001", *BORN[1:]), ("plain_000", *BORN[1:]))
     assert [question.item for question in QATask.of("t", value, value).test] == [name, name, "plain_000"]
@@ -95,25 +95,25 @@ def changed(change):
         (lambda p: p["qas"][1]["answers"][0].update(text="Paris"), "question 'q2': the answer 'Paris' is not in the"),
         (
             lambda p: p["qas"][0]["answers"][0].update(text="Ada", answer_start=5),
-            "paragraph 1, question 'q1': the answer 'Ada' does not stand at 5 and occurs several times",
+            "paragraph 1, question 'q1': the answer 'Ada' is not at 5 and occurs several times",
         ),
         (
             lambda p: p["qas"][1].update(answers=[]),
-            "question 'q2': no answer. Questions that have none",
+            "question 'q2': no answer. Unanswerable questions",
         ),
         (lambda p: p["qas"][1].update(is_impossible=True), "question 'q2': no answer"),
         (lambda p: p["qas"][1].update(id="q1"), "question 'q1': another question has the same id"),
         (lambda p: p["qas"][1].pop("id"), "paragraph 1: a question has no 'id'"),
-        (lambda p: p["qas"][1].update(question=" "), "question 'q2': 'question' must be a text"),
+        (lambda p: p["qas"][1].update(question=" "), "question 'q2': 'question' must be a non-empty string"),
         (lambda p: p["qas"][1].update(question="\ud800"), "half of a surrogate pair"),
-        (lambda p: p["qas"][1]["answers"][0].update(answer_start="7"), "'answer_start' must be a whole number"),
+        (lambda p: p["qas"][1]["answers"][0].update(answer_start="7"), "'answer_start' must be an integer"),
         (lambda p: p["qas"][1]["answers"][0].update(text=""), "the 'text' of an answer must not be empty"),
-        (lambda p: p.update(context=""), "paragraph 1: 'context' must be a text"),
+        (lambda p: p.update(context=""), "paragraph 1: 'context' must be a non-empty string"),
         (lambda p: p.update(qas="x"), "paragraph 1: 'qas' must be a list"),
         (lambda p: p.update(qas=[]), "holds no questions"),
     ],
 )
-def test_errors_say_where(change, message):
+def test_errors_name_the_place(change, message):
     with pytest.raises(UserError, match=message) as error:
         QATask.of("t", changed(change), squad(BORN))
     assert "t/train" in str(error.value)
@@ -123,7 +123,7 @@ def test_errors_say_where(change, message):
 @each(
     ("text", "message"),
     [
-        ("[]", "not in SQuAD form"),
+        ("[]", "not in SQuAD format"),
         ("{", "broken JSON"),
         ('{"data": 3}', "'data' must be a list"),
         ('{"data": [{}]}', "'paragraphs' must be a list"),
@@ -137,7 +137,7 @@ def test_broken_files_are_named(tmp_path, text, message):
     assert "test.json" in str(error.value)
 
 
-def test_folders_that_are_no_task(tmp_path):
+def test_folders_without_a_task(tmp_path):
     save(tmp_path, squad(BORN), squad(FATHER))
     (tmp_path / "train.json.gz").write_bytes(b"not gzip")
     with pytest.raises(UserError, match="several train files"):
@@ -153,7 +153,7 @@ def test_folders_that_are_no_task(tmp_path):
         load_qa(tmp_path)
 
 
-def test_the_fingerprint_is_that_of_the_content():
+def test_the_fingerprint_depends_on_the_content():
     one = QATask.of("one", squad(BORN, FATHER), squad(FATHER))
     assert one.fingerprint() == QATask.of("two", squad(BORN, FATHER), squad(FATHER)).fingerprint()
     assert one.fingerprint() != QATask.of("one", squad(FATHER, BORN), squad(FATHER)).fingerprint()
@@ -162,7 +162,7 @@ def test_the_fingerprint_is_that_of_the_content():
     assert one.fingerprint() != QATask.of("one", other, squad(FATHER)).fingerprint()
 
 
-def test_few_shot_draws_questions_in_their_order():
+def test_few_shot_keeps_the_order_of_questions():
     task = QATask.of("t", squad(*[(f"q{number}", *BORN[1:]) for number in range(20)]), squad(BORN))
     drawn = task.few_shot(5, seed=1)
     assert [question.id for question in drawn] == [q.id for q in task.train if q in drawn]
@@ -174,7 +174,7 @@ def test_few_shot_draws_questions_in_their_order():
 
 
 @each("name", ["squad_sample", "covid_qa", "rrc_restaurant"])
-def test_real_sets_are_read_whole(shared, name):
+def test_real_data_sets_are_read_completely(shared, name):
     sizes = {"squad_sample": (839, 105, 246), "covid_qa": (1012, 64, 304), "rrc_restaurant": (632, 167, 431)}
     task = load_qa(shared / "data" / name)
     assert (len(task.train), len(task.dev), len(task.test)) == sizes[name]

@@ -1,4 +1,4 @@
-"""Fine-tuning tiny models on questions."""
+"""Fine-tuning tiny models for question answering."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_predictions_are_ranked_and_distinct(learnt):
         assert scores == sorted(scores, reverse=True)
 
 
-def test_what_is_saved_is_a_plain_model_that_goes_on_from_its_head(learnt, tiny_bert):
+def test_the_saved_model_is_an_ordinary_one_and_keeps_its_head(learnt, tiny_bert):
     result, out = learnt
     model, tokenizer = AutoModelForQuestionAnswering.from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
     question = food_task().test[0]
@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_answers(tiny_bert):
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_the_order_of_the_questions_changes_nothing(tiny_bert, side):
-    """Nor does what they are batched with, on whichever side the tokenizer likes to pad."""
+    """Nor does the composition of batches, on whichever side the tokenizer pads."""
     reader = load_qa_model(tiny_bert, WindowConfig(40, overlap=10), default_device())
     reader.tokenizer.padding_side = side
     questions = food_task(test=10).test
@@ -117,7 +117,7 @@ def test_questions_of_one_item_share_their_answers(tiny_bert):
     assert both[0][1] == pytest.approx(max(score for _, score in apart), abs=1e-5)
 
 
-def test_long_training_answers_lift_the_limit(tiny_bert):
+def test_long_training_answers_raise_the_maximum_answer_length(tiny_bert):
     reader = load_qa_model(tiny_bert, WindowConfig(64), default_device())
     assert reader.max_answer_tokens == 30
     reader.features(food_task().train, seed=0)
@@ -142,18 +142,18 @@ def test_dev_chooses_by_f1(tiny_bert):
         finetune(tiny_bert, food_task(train=4, test=2), select="dev", metric="macro_f1", **QUICK)
 
 
-def test_questions_read_384_tokens_unless_told_otherwise(tiny_bert):
+def test_the_default_window_is_384_tokens(tiny_bert):
     assert food_task().default_length == 384
     short = {name: value for name, value in QUICK.items() if name != "max_length"}
     assert finetune(tiny_bert, food_task(train=4, test=2), epochs=1, **short).metrics
 
 
-def test_negative_labels_have_no_sense(tiny_bert):
-    with pytest.raises(UserError, match="has questions and no labels"):
+def test_negative_labels_do_not_apply(tiny_bert):
+    with pytest.raises(UserError, match="has no labels, so 'negative' does not apply"):
         finetune(tiny_bert, food_task(train=4, test=2), negative="x", **QUICK)
 
 
-def test_the_text_of_a_task_has_each_passage_once():
+def test_task_text_has_each_passage_once():
     value = squad(3, 0)
     paragraph = value["data"][0]["paragraphs"][0]
     paragraph["qas"].append({**paragraph["qas"][0], "id": "another", "question": "what else?"})
@@ -167,20 +167,20 @@ def test_the_text_of_a_task_has_each_passage_once():
 
 @pytest.fixture
 def trainings(monkeypatch, tmp_path):
-    """The options of every first stage that is really trained, with a cache of its own."""
+    """The options of every first stage that is trained, with an empty cache."""
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     seen = []
     real = training_cache.train
 
-    def train(model, rows, collate, options, *others, **more):
+    def train(head, rows, options, *others, **more):
         seen.append(options)
-        return real(model, rows, collate, options, *others, **more)
+        return real(head, rows, options, *others, **more)
 
     monkeypatch.setattr(training_cache, "train", train)
     return seen
 
 
-def test_what_was_learnt_first_helps(tiny_bert, trainings):
+def test_the_first_stage_helps(tiny_bert, trainings):
     few = food_task(train=2, test=12, seed=1)
     options = {"epochs": 1, "learning_rate": 1e-4, **QUICK}
     alone = finetune(tiny_bert, few, **options)
@@ -206,7 +206,7 @@ def test_the_first_stage_is_trained_once_and_reused_exactly(tiny_bert, trainings
     assert len(trainings) == 4
 
 
-def test_a_damaged_or_full_cache_costs_time_only(tiny_bert, trainings, tmp_path, monkeypatch):
+def test_a_damaged_or_full_cache_only_costs_time(tiny_bert, trainings, tmp_path, monkeypatch):
     monkeypatch.setattr(training_cache, "MAX_CACHED_TRAININGS", 1)
     task, options = food_task(train=8, test=4), {"epochs": 1, **QUICK}
     one = finetune(tiny_bert, task, first=food_task(train=9), **options)
@@ -218,7 +218,7 @@ def test_a_damaged_or_full_cache_costs_time_only(tiny_bert, trainings, tmp_path,
     assert left.name != kept.name
 
 
-def test_an_equal_training_of_another_process_is_waited_for(tiny_bert, trainings, tmp_path, monkeypatch):
+def test_an_identical_training_of_another_process_is_awaited(tiny_bert, trainings, tmp_path, monkeypatch):
     task, first, options = food_task(train=8, test=4), food_task(train=9), {"epochs": 1, **QUICK}
     one = finetune(tiny_bert, task, first=first, **options)
     (made,) = (tmp_path / "cache" / "trained").iterdir()
@@ -242,11 +242,11 @@ def test_a_first_task_of_classes_needs_the_same_labels(tiny_bert, trainings):
     task = Task.of("good", rows, rows)
     short = {"epochs": 1, "progress": False, "precision": "fp32"}
     assert finetune(tiny_bert, task, first=Task.of("first", rows[:4], rows), **short).first == "first"
-    with pytest.raises(UserError, match=r"labels of 'kind' \(kind, rude\) are not those of 'good' \(bad, good\)"):
+    with pytest.raises(UserError, match=r"labels of 'kind' \(kind, rude\) differ from those of 'good' \(bad, good\)"):
         finetune(tiny_bert, task, first=Task.of("kind", other, other), **short)
     with pytest.raises(UserError, match="a task of the same kind"):
         finetune(tiny_bert, task, first=food_task(train=4), **short)
-    with pytest.raises(UserError, match="first_epochs is given, but no first task"):
+    with pytest.raises(UserError, match="first_epochs is given without a first task"):
         finetune(tiny_bert, task, first_epochs=3, **short)
     with pytest.raises(UserError, match="epochs=0"):
         finetune(tiny_bert, task, first=task, first_epochs=0, **short)

@@ -1,4 +1,4 @@
-"""Finding the best answers, against looking at every span one by one."""
+"""Finding the best answers, compared with an exhaustive search."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from acclimate.tasks.qa.model import best_answers
 
 
 def slow(starts, ends, longest, text, count):
-    """Every span of every window, sorted; the first of each text is kept."""
+    """All spans of every window, sorted; the first of each text is kept."""
     spans = [
         (float(start[i] + end[j]), window, i, j)
         for window, (start, end) in enumerate(zip(starts, ends, strict=True))
@@ -52,11 +52,11 @@ def test_the_best_answers_are_those_of_an_exhaustive_search(widths, longest, cou
     assert found == slow(starts, ends, longest, text, count)
 
 
-def test_a_text_that_fills_all_top_spans_does_not_hide_the_others():
+def test_a_text_with_all_top_spans_does_not_hide_the_others():
     starts, ends = [torch.arange(400, 0, -1.0)], [torch.arange(400, 0, -1.0)]
     found = best_answers(starts, ends, 2, lambda span: "same" if span.first < 399 else "last", 3)
     assert [text for text, _ in found] == ["same", "last"]
 
 
-def test_no_token_no_answer():
+def test_no_tokens_no_answers():
     assert best_answers([torch.zeros(0)], [torch.zeros(0)], 5, lambda span: "x") == []

@@ -18,7 +18,7 @@ from tests.tiny import tiny_model, tiny_tokenizer
 
 
 def byte_tokenizer():
-    """A byte-level BPE without merges, with RoBERTa's special tokens: a letter outside of ASCII is several tokens."""
+    """A byte-level BPE without merges: a character outside of ASCII is several tokens."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: place for place, token in enumerate(["<s>", "</s>", "<pad>", *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
@@ -36,7 +36,7 @@ LETTERS = st.text(alphabet="ab cde.é–ß猫\n ", min_size=1, max_size=150)
 
 @st.composite
 def asked(draw):
-    """A question whose answer is a random stretch of a random passage."""
+    """A question whose answer is a random span of a random passage."""
     passage = draw(LETTERS.filter(lambda text: text.strip()))
     start = draw(st.integers(0, len(passage) - 1))
     text = passage[start : draw(st.integers(start + 1, len(passage)))]
@@ -47,7 +47,7 @@ def asked(draw):
 
 
 @pytest.mark.parametrize("kind", sorted(TOKENIZERS))
-def test_a_special_token_in_a_text_is_text(kind):
+def test_a_special_token_in_a_text_is_read_as_text(kind):
     tokenizer = TOKENIZERS[kind]
     mark = tokenizer.sep_token or tokenizer.eos_token
     passage = f"one {mark} two"
@@ -62,7 +62,7 @@ def test_a_special_token_in_a_text_is_text(kind):
 
 @settings(deadline=None, max_examples=200)
 @given(asked(), st.sampled_from(sorted(TOKENIZERS)), st.integers(12, 60), st.integers(0, 40))
-def test_every_answer_that_fits_is_whole_in_some_window(question, kind, length, overlap):
+def test_every_answer_that_fits_is_complete_in_some_window(question, kind, length, overlap):
     windows = Windows([question], TOKENIZERS[kind], WindowConfig(length, 8, overlap), segments=True)
     tokens, answer = windows.tokens(0), question.answers[0]
     span = tokens.span(answer.start, answer.start + len(answer.text))
@@ -119,7 +119,7 @@ def test_rows_are_those_of_the_tokenizer_itself(question, kind, length, overlap)
 
 
 @given(st.integers(0, 300), st.integers(1, 60), st.integers(0, 80))
-def test_the_cut_covers_all_and_no_window_is_idle(tokens, width, overlap):
+def test_windows_cover_the_text_and_none_is_redundant(tokens, width, overlap):
     pieces = split_into_windows(tokens, width, overlap)
     assert pieces[0][0] == 0
     assert pieces[-1][1] == tokens
@@ -134,7 +134,7 @@ def long_question(count=1, answer="wine"):
     return [Question(f"q{n}", "which wine", passage, (Answer(answer, passage.index(answer)),)) for n in range(count)]
 
 
-def test_windows_without_the_answer_point_at_the_first_token():
+def test_windows_without_the_answer_have_position_zero():
     windows = Windows(long_question(), tiny_tokenizer(), WindowConfig(40, 8, 10), segments=False)
     hits = [row for row in windows if row["start_positions"]]
     assert 1 <= len(hits) < len(windows)
@@ -161,7 +161,7 @@ def test_only_some_windows_without_answer_are_trained_on():
     assert full.windows == everything.windows
 
 
-def test_long_questions_are_cut_and_leave_half_to_the_passage():
+def test_long_questions_are_truncated_to_half_a_row():
     question = Question("q", "the " * 90, "a good wine", (Answer("wine", 7),))
     windows = Windows([question], tiny_tokenizer(), WindowConfig(384, 64, 128), segments=False)
     assert windows.windows[0].offset == 1 + 64 + 1
@@ -169,7 +169,7 @@ def test_long_questions_are_cut_and_leave_half_to_the_passage():
     assert windows.windows[0].offset == 1 + 10 + 1
 
 
-def test_virtual_tokens_stand_at_the_end():
+def test_virtual_tokens_are_at_the_end():
     tokenizer = add_virtual_tokens(tiny_model("bert"), tiny_tokenizer(), 3)
     windows = Windows(long_question(), tokenizer, WindowConfig(40, 8, 10), segments=False)
     names = tokenizer.convert_ids_to_tokens(windows[0]["input_ids"].tolist())
@@ -177,6 +177,6 @@ def test_virtual_tokens_stand_at_the_end():
     assert names[-4:] == ["[SEP]", "[VIRTUAL0]", "[VIRTUAL1]", "[VIRTUAL2]"]
 
 
-def test_no_room_is_an_error():
-    with pytest.raises(UserError, match="max_length=4 leaves no room"):
+def test_rows_without_space_for_a_passage_are_an_error():
+    with pytest.raises(UserError, match="max_length=4 leaves no space"):
         Windows(long_question(), tiny_tokenizer(), WindowConfig(4), segments=False)

@@ -1,4 +1,4 @@
-"""A task of questions that a tiny random model learns in a second: which food does the passage name?"""
+"""A question answering task that a tiny random model learns in a second: which food does the passage name?"""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ from acclimate.errors import UserError
 from acclimate.methods.selective.importance_rule import Unit
 from acclimate.models.batching import micro_batch_tokens
 from acclimate.tasks import Task, finetune
-from acclimate.tasks.batching import token_budget_batches
-from acclimate.tasks.classification.classifier import Classifier, divergence_error, load_classifier
+from acclimate.tasks.classification.classifier import Classifier, load_classifier
+from acclimate.tasks.head_model import check_finite, token_budget_batches
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,6 @@ class ClassifierConfidence:
         """
         self.classifier, self.frame = classifier, SpecialTokenFrame.of(classifier.tokenizer, pair)
         self.tokens = tokens or micro_batch_tokens(classifier.model)
-        self._segments = getattr(classifier.model.config, "type_vocab_size", 0) > 1
         self.read = 0
         """Number of real tokens processed so far."""
 
@@ -117,8 +116,7 @@ class ClassifierConfidence:
         self.classifier.model.eval()
         # A single transfer to the CPU, so that an accelerator need not synchronise after every batch.
         found = torch.cat([self._predict([rows[index] for index in batch]) for batch in batches]).cpu().numpy()
-        if not np.isfinite(found).all():
-            raise divergence_error()
+        check_finite([torch.from_numpy(found)])
         result = np.empty_like(found)
         result[np.concatenate([np.array(batch) for batch in batches])] = found
         return result
@@ -133,7 +131,7 @@ class ClassifierConfidence:
             "input_ids": ids,
             "attention_mask": (torch.arange(width)[None, :] < lengths[:, None]).long(),
         }
-        if self._segments:
+        if self.classifier.reads_segments:
             inputs["token_type_ids"] = torch.tensor([[*kinds, *[0] * (width - len(kinds))] for _, kinds in rows])
         device = self.classifier.device
         logits = self.classifier.model(**{name: value.to(device) for name, value in inputs.items()}).logits
@@ -174,9 +172,10 @@ def check_task(task: Any) -> Task:
     Raises:
         UserError: If it is another kind of task.
     """
-    if not isinstance(task, Task) or getattr(task, "kind", "single_label") != "single_label":
+    if getattr(task, "kind", None) != "single_label":
         raise UserError("Selective masking needs a task with one label per text; give such a task.")
-    return task
+    found: Task = task
+    return found
 
 
 def fine_tune_annotator(

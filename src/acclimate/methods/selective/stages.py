@@ -210,7 +210,7 @@ class _StageRunner:
     def _mark(self, trained: Path, folder: Path) -> dict[str, Any]:
         run = self._run
         run.say("Selective masking, 4 of 4: predicting the important tokens of the text.")
-        classifier, _ = load_token_classifier(trained)
+        classifier = load_token_classifier(trained)
         return mark_rows(classifier, run.rows, folder, precision=run.precision, progress=run.progress)
 
 

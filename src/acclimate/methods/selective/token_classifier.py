@@ -6,29 +6,28 @@ It is trained on the annotated texts of a task (stage "Train NN") and applied to
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoModelForTokenClassification, PreTrainedModel, PreTrainedTokenizerBase, set_seed
+from transformers import AutoModelForTokenClassification, PreTrainedModel, set_seed
 
-from acclimate.device import Precision, autocast, default_device, to_device
+from acclimate.device import Precision, default_device, to_device
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX
 from acclimate.masking.token_importance_store import TokenImportanceStore, rank_important_tokens
 from acclimate.methods.selective.annotation import MAX_IMPORTANT_SHARE, MIN_IMPORTANT_SHARE
 from acclimate.methods.selective.annotator import SpecialTokenFrame
 from acclimate.methods.selective.options import TokenTrainingOptions
-from acclimate.models.batching import micro_batch_tokens, padding_policy
 from acclimate.progress import Progress
-from acclimate.tasks.batching import token_budget_batches
-from acclimate.tasks.loading import fp32_last_layer, load_with_head
+from acclimate.tasks.head_model import HeadModel
+from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.options import FinetuneOptions
 from acclimate.tasks.trainer import TrainingHooks, train
+from acclimate.training.engine import TaskLoss
 
 LabelledTokens = tuple[list[int], list[bool]]
 """Token ids of a text without special tokens, and whether each is important."""
@@ -36,65 +35,29 @@ Row = dict[str, list[int]]
 """``input_ids`` with special tokens, and ``labels``: 1, 0, or ``IGNORE_INDEX`` for tokens that the loss ignores."""
 
 
-@dataclass
-class TokenClassifier:
+class TokenClassifier(HeadModel):
     """A token classification model with its tokenizer; class 1 is "important"."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
+    token_targets: ClassVar[tuple[str, ...]] = ("labels",)
+    pads_right: ClassVar[bool] = True
 
-    @property
-    def device(self) -> torch.device:
-        """Device of the model."""
-        return next(self.model.parameters()).device
-
-    def collate(self, rows: Sequence[Row]) -> dict[str, Tensor]:
-        """Pad rows to a common length; tensors (rows, tokens) on the CPU."""
-        width = padding_policy(self.model).padded_width(max(len(row["input_ids"]) for row in rows))
-        empty = {"input_ids": int(self.tokenizer.pad_token_id or 0), "labels": IGNORE_INDEX}
-        made = {
-            name: torch.tensor([[*row[name], *[empty[name]] * (width - len(row[name]))] for row in rows])
-            for name in rows[0]
-        }
-        lengths = torch.tensor([len(row["input_ids"]) for row in rows])
-        return {**made, "attention_mask": (torch.arange(width)[None, :] < lengths[:, None]).long()}
-
-    @torch.inference_mode()
-    def predict(self, rows: Sequence[Sequence[int]], precision: Precision) -> list[np.ndarray]:
-        """Return the float32 logits (tokens, 2) of each row, in order.
+    def logits(self, rows: Sequence[Sequence[int]], precision: Precision) -> list[np.ndarray]:
+        """Return the logits (tokens, 2) of each row, in the order of the rows; float32.
 
         Args:
             rows: Token ids with special tokens.
-            precision: Precision of the forward pass. The last layer always runs in fp32, since rounded logits would
-                often be equal.
+            precision: Precision of the forward pass; the last layer is always computed in fp32.
         """
-        self.model.eval()
-        result: list[np.ndarray] = [np.zeros((0, 2), np.float32)] * len(rows)
-        with fp32_last_layer(self.model):
-            multiple = padding_policy(self.model).multiple
-            for batch in token_budget_batches(rows, micro_batch_tokens(self.model), multiple):
-                inputs = self.collate([{"input_ids": list(rows[place])} for place in batch])
-                with autocast(precision, self.device):
-                    found = self.model(**{name: value.to(self.device) for name, value in inputs.items()}).logits
-                for place, logits in zip(batch, found.float().cpu().numpy(), strict=True):
-                    result[place] = logits[: len(rows[place])]
-        return result
-
-    def save(self, folder: Path) -> None:
-        """Save model and tokenizer in the Hugging Face format."""
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        found = self.predict([{"input_ids": list(row)} for row in rows], precision)
+        return [logits[: len(row)].numpy() for row, logits in zip(rows, found, strict=True)]
 
 
-def load_token_classifier(path: str | Path, max_length: int = 128) -> tuple[TokenClassifier, int]:
+def load_token_classifier(path: str | Path, max_length: int = 128) -> TokenClassifier:
     """Load a checkpoint as a token classifier on the default device; missing weights are initialised randomly.
 
     Args:
         path: A model folder.
         max_length: Maximum tokens per text.
-
-    Returns:
-        The classifier, and its maximum tokens per text.
 
     Raises:
         UserError: As :func:`acclimate.tasks.loading.load_with_head`.
@@ -104,7 +67,7 @@ def load_token_classifier(path: str | Path, max_length: int = 128) -> tuple[Toke
     model, tokenizer, length = load_with_head(
         AutoModelForTokenClassification, path, settings, max_length, default_device(), "token classifier"
     )
-    return TokenClassifier(to_device(model), tokenizer), length
+    return TokenClassifier(to_device(model), tokenizer, length)
 
 
 def train_token_classifier(
@@ -139,8 +102,8 @@ def train_token_classifier(
     if len(texts) < 2:
         raise UserError(f"A token classifier needs at least 2 annotated texts for training; there are {len(texts)}.")
     set_seed(seed)
-    classifier, longest = load_token_classifier(model, options.max_length)
-    rows = make_rows(texts, classifier, longest, options.special_tokens)
+    classifier = load_token_classifier(model, options.max_length)
+    rows = make_rows(texts, classifier, classifier.max_length, options.special_tokens)
     order = np.random.default_rng([seed, 5]).permutation(len(rows))
     held_out = max(1, round(options.held_out * len(rows)))
     held, trained = ([rows[index] for index in sorted(part)] for part in (order[:held_out], order[held_out:]))
@@ -150,15 +113,14 @@ def train_token_classifier(
         return found["f1"], -found["loss"]
 
     done = train(
-        classifier.model,
+        classifier,
         trained,
-        classifier.collate,
         FinetuneOptions(
             seed=seed,
             epochs=options.epochs,
             learning_rate=options.learning_rate,
             batch_size=options.batch_size,
-            max_length=longest,
+            max_length=classifier.max_length,
             few_shot=None,
             select="dev",
             metric="f1",
@@ -169,17 +131,18 @@ def train_token_classifier(
             negative=(),
         ),
         precision,
+        title="train the token classifier",
         score=score if _ordinary_tokens(classifier, held)[1].any() else None,
-        course=TrainingHooks(make_weighted_loss(options.class_weight)),
+        hooks=TrainingHooks(make_weighted_loss(options.class_weight)),
     )
     found = {**measure_quality(classifier, held, precision), "epoch": done.epoch, "train_loss": done.loss}
     return classifier, {"train_texts": len(trained), "held_out_texts": len(held), **found}
 
 
-def make_weighted_loss(class_weight: float) -> Callable[..., Tensor]:
+def make_weighted_loss(class_weight: float) -> TaskLoss:
     """Return a loss function: cross-entropy, with weight ``class_weight`` for important tokens and 1 for others."""
 
-    def loss(_plain: Any, model: Any, inputs: dict[str, Any], _step: int) -> Tensor:
+    def loss(model: PreTrainedModel, inputs: dict[str, Tensor], step: int) -> Tensor:
         wanted = inputs.pop("labels")
         logits = model(**inputs).logits.float()
         weight = torch.tensor([1.0, class_weight], device=logits.device)
@@ -209,7 +172,7 @@ def measure_quality(classifier: TokenClassifier, rows: Sequence[Row], precision:
     is the F1 of marking every token; ``predicted_share`` is the share of tokens predicted as important; ``loss`` is
     the unweighted mean cross-entropy in nats.
     """
-    logits = np.concatenate(classifier.predict([row["input_ids"] for row in rows], precision))
+    logits = np.concatenate(classifier.logits([row["input_ids"] for row in rows], precision))
     counted, true = _ordinary_tokens(classifier, rows)
     predicted = logits.argmax(1)[counted] == 1
     hits, total = int((predicted & true).sum()), max(1, int(true.size))
@@ -270,7 +233,7 @@ def mark_rows(
         with Progress("Finding important tokens", total, unit="tokens", enabled=progress) as bar:
             for part in _iterate_chunks(rows):
                 for ids, logits in zip(
-                    part, classifier.predict([ids.tolist() for ids in part], precision), strict=True
+                    part, classifier.logits([ids.tolist() for ids in part], precision), strict=True
                 ):
                     allowed = ~np.isin(ids, special)
                     ranks = rank_important_tokens((logits[:, 1] > logits[:, 0]) & allowed, logits[:, 1])

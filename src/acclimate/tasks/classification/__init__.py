@@ -1,1 +1,5 @@
-"""Classification, with one label per item or any number: the data and the model."""
+"""Classification of texts and pairs of texts."""
+
+from acclimate.tasks.classification.classifier import Classification
+
+__all__ = ["Classification"]

@@ -1,7 +1,4 @@
-"""A labelled end task: three splits of texts (or pairs of texts) with one label each, or with any number of them.
-
-From the rows of a task's files to a classification task: every row is checked, none is dropped.
-"""
+"""Classification tasks: splits of texts or pairs of texts, with one label each or any number; every row is checked."""
 
 from __future__ import annotations
 
@@ -35,7 +32,7 @@ def read_task(folder: Path, name: str) -> Task:
 
 @dataclass(frozen=True, slots=True)
 class _ParsedRow:
-    """A row whose labels have no numbers yet."""
+    """A row whose labels are not numbered yet."""
 
     where: str
     text: str
@@ -48,7 +45,7 @@ def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None = Non
     """Check the rows of all splits against each other and number the labels.
 
     Raises:
-        UserError: Naming the row that cannot be used, or why the labels cannot be learnt.
+        UserError: Naming the row that cannot be used, or why the labels cannot be learned.
     """
     for split in ("train", "test"):
         if not rows[split]:
@@ -58,9 +55,11 @@ def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None = Non
     read = {split: [_parse_row(where, row, pair, several) for where, row in rows[split]] for split in SPLITS}
     labels = _sort_labels({label for row in read["train"] for label in row.labels})
     if several and not labels:
-        raise UserError(f"No train row of the task '{name}' has a label, so there is nothing to learn.")
+        raise UserError(f"No train row of the task '{name}' has a label.")
     if len(labels) < 2 and not several:
-        raise UserError(f"All train rows of the task '{name}' have the label '{labels[0]}'; it takes at least two.")
+        raise UserError(
+            f"All train rows of the task '{name}' have the label '{labels[0]}'; a task needs at least two."
+        )
     numbers = {label: number for number, label in enumerate(labels)}
     examples: dict[str, list[Example]] = {}
     for split in SPLITS:
@@ -69,7 +68,7 @@ def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None = Non
                 if label not in numbers:
                     raise UserError(
                         f"{row.where}: the label '{label}' occurs in {split} but not in train, so it cannot be "
-                        f"learnt. Train has: {_preview_names(labels)}."
+                        f"learned. Train has: {_preview_names(labels)}."
                     )
         whole = several and all(row.document is not None for row in read[split])
         examples[split] = [_make_example(row, numbers, several, whole) for row in read[split]]
@@ -86,15 +85,15 @@ def _parse_row(where: str, row: dict[str, Any], pair: bool, several: bool) -> _P
         if column not in row:
             raise UserError(
                 f"{where}: no column '{column}'. The columns are: {_preview_names(map(str, row)) or 'none'}; "
-                f"rename the one that holds it to '{column}'."
+                f"rename the right one to '{column}'."
             )
     text, second = row["text"], row.get("text_pair")
     if not isinstance(text, str) or not text.strip():
-        raise UserError(f"{where}: 'text' must be a text that is not empty; mend or remove the row.")
+        raise UserError(f"{where}: 'text' must be a non-empty string; fix or remove the row.")
     if second is not None and not isinstance(second, str):
-        raise UserError(f"{where}: 'text_pair' must be a text.")
+        raise UserError(f"{where}: 'text_pair' must be a string.")
     if any("\ud800" <= letter <= "\udfff" for letter in text + (second or "")):
-        raise UserError(f"{where}: the text holds half of a surrogate pair, which is no letter; mend the row.")
+        raise UserError(f"{where}: the text contains half of a surrogate pair, which is not a character; fix the row.")
     if (second is not None) != pair:
         state = (
             "has no 'text_pair', but the first train row has"
@@ -105,9 +104,9 @@ def _parse_row(where: str, row: dict[str, Any], pair: bool, several: bool) -> _P
     value = row["label"]
     if isinstance(value, list | tuple) != several:
         state = (
-            "the label is no list, but that of the first train row is"
+            "the label is not a list, but that of the first train row is"
             if several
-            else "the label is a list, but that of the first train row is none"
+            else "the label is a list, but that of the first train row is not"
         )
         raise UserError(f"{where}: {state}; give every row a list (an empty one, too) or none of them.")
     labels = tuple(_parse_label(where, entry) for entry in value) if several else (_parse_label(where, value),)
@@ -115,7 +114,7 @@ def _parse_row(where: str, row: dict[str, Any], pair: bool, several: bool) -> _P
 
 
 def _document_id(row: Mapping[str, Any]) -> str | None:
-    """Return what a row is a part of: its ``document``, else what its ``id`` says (:data:`SENTENCE`)."""
+    """Return the document of a row: its ``document``, or else what its ``id`` says (:data:`SENTENCE_ID`)."""
     if row.get("document") not in (None, ""):
         return str(row["document"])
     match = SENTENCE_ID.fullmatch(str(row.get("id", "")))
@@ -124,12 +123,12 @@ def _document_id(row: Mapping[str, Any]) -> str | None:
 
 def _parse_label(where: str, value: Any) -> str:
     if isinstance(value, float) and value.is_integer():
-        value = int(value)  # whole numbers come as floats out of tables with gaps elsewhere
+        value = int(value)  # integers are floats in columns with missing values
     if not isinstance(value, str | int):
-        raise UserError(f"{where}: the label must be a string, a whole number or true/false, not {value!r:.40}.")
+        raise UserError(f"{where}: the label must be a string, an integer or true/false, not {value!r:.40}.")
     label = str(value).lower() if isinstance(value, bool) else str(value).strip()
     if not label:
-        raise UserError(f"{where}: the label is empty; mend or remove the row.")
+        raise UserError(f"{where}: the label is empty; fix or remove the row.")
     return label
 
 
@@ -152,13 +151,13 @@ class Example:
     text: str
     text_pair: str | None
     label: int | tuple[int, ...]
-    """Place of the label in :attr:`Task.labels`; in a multi-label task the places of all, ascending."""
+    """Index of the label in :attr:`Task.labels`; in a multi-label task the indices of all, ascending."""
     document: str | None = None
-    """What the text is a part of, where a multi-label task is scored by document too."""
+    """The document of the text, where a multi-label task is also scored per document."""
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The places of its labels, in either kind of task."""
+        """The indices of its labels, in either kind of task."""
         return (self.label,) if isinstance(self.label, int) else self.label
 
 
@@ -166,12 +165,12 @@ class Example:
 class Task:
     """A classification task.
 
-    Labels are in a fixed order that depends on the train labels alone: by number if all are whole numbers, else
-    alphabetical.
+    The order of the labels depends on the train labels alone: numerical if all are integers, else alphabetical.
     """
 
+    task_kind: ClassVar[str] = "classification"
     default_length: ClassVar[int] = 128
-    """The tokens that are read of an example unless something else is said."""
+    """Default maximum tokens per example."""
 
     name: str
     train: list[Example]
@@ -189,7 +188,7 @@ class Task:
         test: Iterable[Mapping[str, Any]],
         dev: Iterable[Mapping[str, Any]] = (),
     ) -> Task:
-        """Make a task from rows ``{"text", "text_pair"?, "label", "document"?}`` in memory.
+        """Create a task from rows ``{"text", "text_pair"?, "label", "document"?}`` in memory.
 
         Raises:
             UserError: As :func:`acclimate.tasks.load_task`.
@@ -210,7 +209,7 @@ class Task:
 
     @property
     def is_pair(self) -> bool:
-        """Say whether each row has two texts."""
+        """Whether each row has two texts."""
         return self.train[0].text_pair is not None
 
     def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> Scoring:
@@ -218,15 +217,16 @@ class Task:
 
         Args:
             split: ``"test"`` or ``"dev"``.
-            negative: Labels that stand for "none of these"; with them there is ``positive_micro_f1``.
+            negative: Labels that mean "none of these"; they add the metric ``positive_micro_f1``.
 
         Raises:
-            UserError: If ``negative`` names no label, or all, or the task is multi-label, where an empty list says it.
+            UserError: If ``negative`` is not a label, or is all labels, or the task is multi-label, where an empty
+                list has that meaning.
         """
         if not self.multi_label:
             return SingleLabel(self._numbers(negative or ()))
         if negative:
-            raise UserError(f"'{self.name}' has lists of labels, so it needs no negative label; leave 'negative' out.")
+            raise UserError(f"'{self.name}' has lists of labels, so 'negative' does not apply; remove it.")
         documents = [example.document for example in getattr(self, split)]
         if None in documents:
             return MultiLabel(len(self.labels))
@@ -238,14 +238,14 @@ class Task:
             if label not in self.labels:
                 raise unknown_name_error(f"negative label of the task '{self.name}'", label, self.labels)
         if len(set(labels)) == len(self.labels):
-            raise UserError(f"Every label of the task '{self.name}' is called negative; leave at least one positive.")
+            raise UserError(f"All labels of the task '{self.name}' are negative; leave at least one positive.")
         return tuple(sorted({self.labels.index(label) for label in labels}))
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything in the task that can change a result.
 
-        That is the splits with their texts, labels and order, as they were read: neither the name nor the format,
-        nor columns that are not used. It belongs to what was loaded, also if the files change later.
+        That is the splits with their texts, labels and order as they were loaded, but not the name, the file format or
+        unused columns. Later changes of the files do not affect it.
         """
         return self._fingerprint
 
@@ -261,22 +261,22 @@ class Task:
         return digest.hexdigest()
 
     def few_shot(self, count: int, seed: int) -> list[Example]:
-        """Draw ``count`` train examples of each class, all of a class that has fewer, in the order of the file.
+        """Draw ``count`` train examples of each class, or all of a class that has fewer, in the order of the file.
 
-        In a multi-label task the examples without a label are one more class, and an example that is drawn for
-        several labels is there once, so that a label can have more than ``count``.
+        In a multi-label task the examples without a label are a further class. An example that is drawn for several
+        labels occurs once, so a label can have more than ``count`` examples.
 
         Raises:
             UserError: If ``count`` is below one.
         """
         if count < 1:
-            raise UserError(f"few_shot={count} leaves nothing to train on; ask for at least 1 example per class.")
+            raise UserError(f"few_shot={count} leaves nothing to train on; it must be at least 1.")
         members: dict[int, list[int]] = {label: [] for label in range(len(self.labels) + self.multi_label)}
         for place, example in enumerate(self.train):
             for label in example.places or (len(self.labels),):
                 members[label].append(place)
         kept: set[int] = set()
         for label, places in members.items():
-            # A generator per class: one more example of a class does not change what is drawn of the others.
+            # A generator per class, so that another example of one class does not change what is drawn of the others.
             kept.update(random.Random(f"{seed}/{label}").sample(places, min(count, len(places))))
         return [self.train[place] for place in sorted(kept)]

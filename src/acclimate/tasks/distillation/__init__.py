@@ -1,4 +1,4 @@
-"""Moving what a teacher knows about a task into a student of another architecture (DoKTra, Choi et al., 2022)."""
+"""Distilling a teacher's knowledge of a task into a student of another architecture (DoKTra, Choi et al., 2022)."""
 
 from acclimate.tasks.distillation.distill import DistillResult, distill
 

@@ -1,7 +1,4 @@
-"""From a teacher that knows the domain to a student of another architecture: the whole way, one call.
-
-What a distillation measured.
-"""
+"""Knowledge distillation from a teacher of the domain into a student of another architecture, in one call."""
 
 from __future__ import annotations
 
@@ -31,46 +28,51 @@ from acclimate.tasks.distillation.student_training import (
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets, representation_width
 from acclimate.tasks.kinds import load_task
 from acclimate.tasks.options import FinetuneOptions, as_label_tuple
-from acclimate.tasks.result import FinetuneResult
-from acclimate.tasks.result_folder import evaluate_splits, load_matching_result, run_identity, write_result_folder
+from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, run_identity
 from acclimate.tasks.trainer import train
 from acclimate.training.callbacks import check_trackers, tensorboard_folder
+from acclimate.training.distributed import join_process_group
 
 
 @dataclass(frozen=True, kw_only=True)
 class DistillResult(FinetuneResult):
     """What a distillation measured.
 
-    ``seconds`` is by the clock of the call, without what the cache held; ``epoch``, ``steps`` and ``train_loss`` count
-    both phases.
+    ``seconds`` is the wall-clock time of the call, without what the cache saved; ``epoch``, ``steps`` and
+    ``train_loss`` cover both phases.
     """
 
     objective: str
     connector: str
-    """What ``"auto"`` became."""
+    """What ``"auto"`` was resolved to."""
     distilled_epochs: int
     """Epochs of the first phase."""
     disagreement: list[float]
-    """Eq. 4 of DoKTra: how many units are active in only one of the models, a mean over up to 512 train examples,
-    without dropout: before the first step, then after each epoch of both phases."""
+    """Eq. 4 of DoKTra: the number of units that are active in only one of the models.
+
+    A mean over up to 512 train examples, without dropout: before the first step, then after each epoch of both phases.
+    """
     units: int
-    """How many units there are to disagree on."""
+    """Number of units that are compared."""
     teacher_metrics: dict[str, Any]
-    """Of the teacher on the test split."""
+    """Metrics of the teacher on the test split."""
     teacher_dev_metrics: dict[str, Any] | None
     teacher_trained: bool
-    """Whether the teacher was fine-tuned here."""
+    """Whether the teacher was fine-tuned by this distillation."""
     student_metrics: dict[str, Any]
-    """Of the student on the test split, before distillation."""
+    """Metrics of the student on the test split before distillation."""
     student_dev_metrics: dict[str, Any] | None
     stage_seconds: dict[str, float]
-    """Seconds of ``teacher`` and ``student`` (their fine-tuning, zero if they knew the task), ``signs`` (reading the
-    train split with the teacher, once) and ``distillation`` (both phases). What came from the cache has the seconds of
-    when it was made, so their sum may be more than ``seconds``."""
+    """Seconds of each stage.
+
+    ``teacher`` and ``student`` (their fine-tuning, zero if they already were classifiers of the task), ``signs``
+    (reading the train split with the teacher once) and ``distillation`` (both phases). Cached stages count the seconds
+    that they originally took, so the sum can exceed ``seconds``.
+    """
 
 
 NON_IDENTITY_ARGUMENTS = ("teacher", "student", "task", "out", "teacher_out", "precision", "progress", "report_to")
-"""Arguments that do not decide the result, or that are known by their content."""
+"""Arguments that do not affect the result, or whose content is part of the identity."""
 
 
 @with_output_lock
@@ -111,68 +113,72 @@ def distill(
     negative: str | Sequence[str] | None = None,
     report_to: str | Sequence[str] | None = None,
 ) -> DistillResult:
-    """Distil a teacher of a domain into a student of any architecture, width and tokenizer (DoKTra, ACL 2022).
+    """Distill a teacher of a domain into a student of any architecture, width and tokenizer (DoKTra, ACL 2022).
 
-    The teacher learns the task with a confidence penalty, the student without; a checkpoint that already is a
-    classifier of the task's labels is taken as it is. Then the student is trained for ``epochs`` more: in the first
-    ``floor(distill_share * epochs)`` its representation of the first token learns to be active where the teacher's
-    is, and its head learns nothing; in the others it learns the labels, with a confidence penalty.
+    The teacher is fine-tuned on the task with a confidence penalty, the student without; a checkpoint that already is
+    a classifier of the task's labels is used as it is. Then the student is trained for ``epochs`` more. In the first
+    ``floor(distill_share * epochs)`` its representation of the first token learns to be active where the teacher's is,
+    and its head is not trained; in the remaining ones it learns the labels with a confidence penalty.
 
-    The defaults are the paper's, found for models of 60 to 355 million parameters; small models want learning rates
-    some three to ten times as high. As in its released code there is no warm-up and no weight decay.
+    The defaults are the paper's, for models of 60 to 355 million parameters; small models need learning rates three to
+    ten times as high. As in its released code there is no warm-up and no weight decay.
+
+    With ``out``, an interrupted run resumes from its last checkpoint when the same call is repeated.
 
     Args:
-        teacher: A classifier of the task, or any other model of the domain, such as one that ``adapt`` made.
+        teacher: A classifier of the task, or any other model of the domain, such as an adapted model.
         student: A classifier of the task, or any other model.
-        task: A classification task, also multi-label, or its folder.
-        seed: Of the student's fine-tuning and distillation, and of a random connector.
-        out: Where to save the student, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it holds the
-            result of the same call already, that is returned at once.
-        teacher_out: Where to save the teacher if it is fine-tuned here.
+        task: A classification task, possibly multi-label, or its folder.
+        seed: Random seed of the student's fine-tuning and distillation, and of a random connector.
+        out: Output directory for the student, its tokenizer, ``metrics.json`` and ``predictions.jsonl``. If it already
+            holds the result of the same call, that is returned at once.
+        teacher_out: Output directory for the teacher, if it is fine-tuned here.
         objective: ``"boundary"``: which units are active. ``"kl"``: the divergence of the softened predictions, the
             paper's ablation (Table 6).
-        epochs: Of both phases together.
-        distill_share: The paper's gamma: so much of the epochs, rounded down to whole ones, distils. 0: no
-            distillation, but fine-tuning goes on with the confidence penalty.
-        learning_rate: The peak, of both phases.
-        confidence_penalty: The paper's beta_2, of the second phase.
+        epochs: Passes over the train split in both phases together.
+        distill_share: The paper's gamma: this share of the epochs, rounded down to whole ones, distils. 0: no
+            distillation, only further fine-tuning with the confidence penalty.
+        learning_rate: Peak learning rate of both phases.
+        confidence_penalty: The paper's beta_2, in the second phase.
         margin: The paper's mu.
         scale: Factor of the boundary loss: see :func:`acclimate.objectives.distillation.activation_boundary_loss`.
-        temperature: Of ``"kl"``. The released code has none.
+        temperature: Temperature of ``"kl"``. The released code has none.
         connector: Between different widths: see :class:`acclimate.modules.connectors.Connectors`.
-        connector_learning_rate: Of the connector ``"student"``. It is new and small, and is not kept: at the rate of
-            an encoder it would stay a random projection.
-        schedule: ``"shared"``: the learning rate falls linearly over both phases, as in the released code: the second
-            one, short and last, only touches up. ``"each"``: it starts from the peak again in the second phase.
-        teacher_epochs: Of the teacher's fine-tuning.
-        teacher_learning_rate: Of the same.
-        teacher_penalty: The paper's beta_1, of the same; 0 is the ablation without calibration.
-        teacher_seed: Of the same; None: ``seed``.
-        student_epochs: Of the student's fine-tuning.
-        student_learning_rate: Of the same.
-        batch_size: Examples a step, in all stages. The paper takes what fits into memory.
-        max_length: Tokens that are read of an example, in all stages, each model counting its own.
-        few_shot: Learn from so many examples of each class only, in all stages.
+        connector_learning_rate: Peak learning rate of the connector ``"student"``, which is new, small and not saved:
+            at the learning rate of an encoder it would remain a random projection.
+        schedule: ``"shared"``: the learning rate falls linearly over both phases, as in the released code, so that the
+            short second phase makes small changes. ``"each"``: it starts from the peak again in the second phase.
+        teacher_epochs: Epochs of the teacher's fine-tuning.
+        teacher_learning_rate: Peak learning rate of the same.
+        teacher_penalty: The paper's beta_1, in the same; 0 is the ablation without calibration.
+        teacher_seed: Random seed of the same; None for ``seed``.
+        student_epochs: Epochs of the student's fine-tuning.
+        student_learning_rate: Peak learning rate of the same.
+        batch_size: Examples per optimizer step, in all stages. The paper uses what fits into memory.
+        max_length: Maximum tokens per example in all stages, in tokens of each model.
+        few_shot: Train on this many examples per class only, in all stages.
         select: Which weights of the student to keep: of the ``"last"`` epoch, as the paper, or of the best on
             ``"dev"``.
         metric: What ``select="dev"`` compares, as in :func:`acclimate.tasks.finetune`.
         warmup: Share of the steps of each stage.
-        weight_decay: In all stages.
+        weight_decay: AdamW weight decay in all stages.
         precision: ``"fp32"``, ``"bf16"`` or ``"auto"``.
         progress: Show progress bars.
         negative: As in :func:`acclimate.tasks.finetune`.
-        report_to: Trackers of experiments that are told the loss of both phases, as in
-            :func:`acclimate.tasks.finetune`; those before them are in no tracker.
+        report_to: Experiment trackers for the loss of both phases, as in :func:`acclimate.tasks.finetune`; earlier
+            stages are not tracked.
 
     Raises:
-        UserError: If a model or the task cannot be used, an option has no sense, or a loss is not a number.
+        UserError: If a model or the task cannot be used, an option is invalid, or a loss becomes NaN.
     """
     asked = dict(locals())
     started = time.perf_counter()
     trackers = check_trackers(report_to)
+    if join_process_group().size > 1:
+        raise UserError("Distillation runs in one process; start it without torchrun or accelerate launch.")
     data = load_task(task) if isinstance(task, str | Path) else task
-    if not isinstance(data, Task):
-        raise UserError(f"'{data.name}' is no classification task, and only those can be distilled.")
+    if data.task_kind != Task.task_kind:
+        raise UserError(f"'{data.name}' is not a classification task; only these can be distilled.")
     none = as_label_tuple(negative)
     scoring = data.scoring(negative=none)
     options = FinetuneOptions(
@@ -192,7 +198,7 @@ def distill(
         confidence_penalty=confidence_penalty,
     )
     chosen_by = data.scoring("dev", none) if select == "dev" and data.dev else scoring
-    # All stages now: a slip in the student's fine-tuning would show when the teacher is done.
+    # Check all stages first: otherwise an error in the student's options would appear after the teacher's training.
     before = replace(options, few_shot=None, select="last", confidence_penalty=0.0)
     teaching = replace(
         before,
@@ -217,67 +223,71 @@ def distill(
     )
     check_replaceable(out, "predictions.jsonl", "a fine-tuned model")
     device = default_device()
-    kind = choose_precision(precision, device)
+    chosen = choose_precision(precision, device)
     whole = data
-    if few_shot is not None:  # one draw for both models
+    if few_shot is not None:  # the same subset for both models
         data = replace(data, train=data.few_shot(few_shot, seed))
-    decided: dict[str, Any] = {}
-    if out is not None:
-        used = {name: value for name, value in asked.items() if name not in NON_IDENTITY_ARGUMENTS}
-        decided = run_identity("distill", {"teacher": teacher, "student": student}, {"task": whole}, kind, used)
-        if done := load_matching_result(out, decided, DistillResult):
-            if teacher_out is not None and done.teacher_trained:  # another call may have put its own teacher there
-                finetune_into(teacher_out, teacher, data, teaching, kind)
-            return done
-        check_writable(out)
+    target = None if out is None else Path(out)
+    used = {name: value for name, value in asked.items() if name not in NON_IDENTITY_ARGUMENTS}
+    models = {"teacher": teacher, "student": student}
+    run = RunFolder(target, run_identity("distill", models, {"task": whole}, chosen, used) if target else {})
+    if (done := run.load_finished(DistillResult)) is not None:
+        if teacher_out is not None and done.teacher_trained:  # another call may have written its own teacher there
+            finetune_into(teacher_out, teacher, data, teaching, chosen)
+        return done
+    if target is not None:
+        check_writable(target)
     connectors = Connectors(
         connector, representation_width(teacher), representation_width(student), seed
-    )  # now: they may not suit each other
-    master, taught, teacher_trained = load_or_finetune(teacher, data, teaching, kind, device, teacher_out)
-    nn.Module.to(master.model, "cpu")  # out of the way of an accelerator until the student has learnt, too
-    learner, studied, _ = load_or_finetune(student, data, studying, kind, device)
-    to_device(master.model)
+    )  # checked before training, since their widths may not match
+    instructor, teacher_seconds, teacher_trained = load_or_finetune(
+        teacher, data, teaching, chosen, device, teacher_out
+    )
+    nn.Module.to(instructor.head.model, "cpu")  # leaves the accelerator to the student's fine-tuning
+    learner, student_seconds, _ = load_or_finetune(student, data, studying, chosen, device)
+    to_device(instructor.head.model)
     set_seed(seed)
     connectors.to(device)
-    signs = compute_teacher_targets(master.classifier, master.rows(data.train), connectors, kind)
-    teacher_scores, student_scores = load_or_evaluate(master, kind), load_or_evaluate(learner, kind)
-    del master  # its signs are all that is needed
-    gc.collect()  # mixed precision has tied it to itself
+    targets = compute_teacher_targets(instructor.head, instructor.rows(data.train), connectors, chosen)
+    teacher_scores, student_scores = load_or_evaluate(instructor, chosen), load_or_evaluate(learner, chosen)
+    del instructor  # only its targets are needed from here on
+    gc.collect()  # mixed precision creates reference cycles
 
     distillation_loss = DistillationLoss(
-        signs, connectors, objective, margin, scale, temperature, data.multi_label, kind
+        targets, connectors, objective, margin, scale, temperature, data.multi_label, chosen
     )
     rows = [{**row, "place": place} for place, row in enumerate(learner.rows(data.train))]
     switch = count_distillation_epochs(epochs, distill_share)
-    course, watch = build_phase_hooks(
-        distillation_loss, learner.classifier, rows, options, switch, schedule, connector_learning_rate
+    hooks, watch = build_phase_hooks(
+        distillation_loss, learner.head, rows, options, switch, schedule, connector_learning_rate
     )
+    run.open_work()
 
     def score() -> float:
-        return float(learner.measure("dev", kind).metrics[options.metric])
+        return float(learner.measure("dev", chosen).metrics[options.metric])
 
     begin = time.perf_counter()
-    with tensorboard_folder(trackers, None if out is None else Path(out)):
+    with tensorboard_folder(trackers, target):
         trained = train(
-            learner.model,
+            learner.head,
             rows,
-            learner.collate,
             options,
-            kind,
-            score if select == "dev" else None,
-            course,
-            learner.tokenizer,
+            chosen,
+            work=run.steps,
+            title=f"distill on {data.name}",
+            score=score if select == "dev" else None,
+            hooks=hooks,
             report_to=trackers,
-            run_name=data.name if out is None else Path(out).name,
+            run_name=data.name if target is None else target.name,
         )
-    spent = {
-        "teacher": taught,
-        "student": studied,
-        "signs": signs.seconds,
+    seconds = {
+        "teacher": teacher_seconds,
+        "student": student_seconds,
+        "signs": targets.seconds,
         "distillation": time.perf_counter() - begin,
     }
     fields = evaluate_splits(
-        learner, data, trained, precision=kind, scoring=scoring, seed=seed, train_size=len(rows), started=started
+        learner, data, trained, precision=chosen, scoring=scoring, seed=seed, train_size=len(rows), started=started
     )
     result = DistillResult(
         **fields,
@@ -291,19 +301,16 @@ def distill(
         teacher_trained=teacher_trained,
         student_metrics=student_scores["test"],
         student_dev_metrics=student_scores.get("dev"),
-        stage_seconds={name: round(seconds, 3) for name, seconds in spent.items()},
+        stage_seconds={name: round(value, 3) for name, value in seconds.items()},
     )
-    if out is not None:
-        used = {name: value for name, value in asked.items() if name not in (*NON_IDENTITY_ARGUMENTS, "metric")}
-        write_result_folder(
-            Path(out),
-            learner,
-            trained,
-            result,
-            verb="distill",
-            models={"teacher": str(teacher), "student": str(student)},
-            task=data,
-            options={**used, "precision": kind},
-            decided=decided,
-        )
+    shown = {name: value for name, value in used.items() if name != "metric"}
+    run.write(
+        learner,
+        trained,
+        result,
+        verb="distill",
+        models={role: str(path) for role, path in models.items()},
+        task=data,
+        options={**shown, "precision": chosen},
+    )
     return result

@@ -1,7 +1,4 @@
-"""The stages before distillation: a teacher, and a student, that know the task.
-
-What a model scores before distillation; measured once, since several distillations start from the same models.
-"""
+"""The models that a distillation starts from: fine-tuned teacher and student, and their scores, both cached."""
 
 from __future__ import annotations
 
@@ -13,14 +10,14 @@ import torch
 from transformers import set_seed
 
 from acclimate.device import Precision, to_device
-from acclimate.evaluation.collapse import Collapse, find_collapse
+from acclimate.evaluation.collapse import Collapse
 from acclimate.files import read_json, write_json
 from acclimate.tasks.classification.classifier import Classification, ClassificationLearner
 from acclimate.tasks.classification.data import Task
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.loading import is_classifier_of
 from acclimate.tasks.options import FinetuneOptions
-from acclimate.tasks.result_folder import warn_of_collapse
+from acclimate.tasks.result import warn_of_collapse
 from acclimate.tasks.training_cache import computation_key, hash_rows, load_or_train, warn_on_write_error
 from acclimate.training.method import cache_folder, cache_key
 
@@ -33,32 +30,32 @@ def load_or_finetune(
     device: torch.device,
     out: str | Path | None = None,
 ) -> tuple[ClassificationLearner, float, bool]:
-    """Return a model that knows the task: this one if it does, else this one fine-tuned.
+    """Return a classifier of the task: the given one if it already is that, else the fine-tuned one.
 
-    What fine-tuning gives stays in the cache. So a distillation that was killed does not learn it again, and neither
-    do others of the same teacher or student.
+    The fine-tuned model is cached, so that neither an interrupted distillation nor others with the same teacher or
+    student train it again.
 
     Args:
-        path: A model folder, or a name on the hub.
+        path: A model folder or a name on the Hugging Face Hub.
         task: The task.
-        options: Of fine-tuning.
-        precision: The resolved one.
-        device: The default one.
-        out: Where to save what was fine-tuned; then that folder is where it is found again.
+        options: Options of fine-tuning.
+        precision: The resolved precision.
+        device: The default device.
+        out: Output directory of the fine-tuned model, which then takes the place of the cache.
 
     Returns:
-        The model; the seconds that fine-tuning took, now or when it was done; and whether there was any.
+        The model; the seconds that fine-tuning took, now or when it was cached; and whether there was any.
 
     Raises:
-        UserError: As fine-tuning does.
+        UserError: As fine-tuning.
     """
     seconds, known = 0.0, is_classifier_of(path, task)
     if not known and out is not None:
         seconds = finetune_into(out, path, task, options, precision)
         path = out
-    set_seed(options.seed)  # before the new weights are drawn
+    set_seed(options.seed)  # before the new weights are initialized
     learner = Classification().learner(path, task, options, device)
-    to_device(learner.model)
+    to_device(learner.head.model)
     if not known and out is None:
         seconds = load_or_train(learner, learner.rows(task.train), options, precision)
     return learner, seconds, not known
@@ -68,24 +65,24 @@ def finetune_into(
     out: str | Path, path: str | Path, task: Task, options: FinetuneOptions, precision: Precision
 ) -> float:
     """Fine-tune a model into a folder, unless the folder holds just that, and return the seconds it took."""
-    # The metric chooses between epochs, and here there is no choice: it may be one that only dev has.
+    # The metric only selects between epochs, which does not apply here; it may exist on dev only.
     asked = {name: value for name, value in asdict(options).items() if name not in ("precision", "metric")}
     return finetune(path, task, out=out, precision=precision, **asked).seconds
 
 
 def load_or_evaluate(learner: ClassificationLearner, precision: Precision) -> dict[str, dict[str, Any]]:
-    """Return the metrics on ``"test"`` and, if there is one, on ``"dev"``: from the cache, or measured and left there.
+    """Return the metrics on ``"test"`` and, if it exists, ``"dev"``, from the cache or newly measured.
 
-    It warns of a model that gives nearly all test items the same answer.
+    Warns if the model gives nearly all test items the same answer.
 
     Args:
-        learner: A model that knows its task.
-        precision: Of the forward.
+        learner: A classifier of its task.
+        precision: Precision of the forward pass.
     """
     task = learner.task
     splits = ["test", *(["dev"] if task.dev else [])]
     decides = {
-        **computation_key(learner.model, learner.tokenizer, precision),
+        **computation_key(learner.head.model, learner.head.tokenizer, precision),
         "rows": [hash_rows(learner.rows(getattr(task, split))) for split in splits],
         "scoring": [[task.kind, task.scoring(split, learner.negative).details()] for split in splits],
         "labels": task.labels,
@@ -93,10 +90,10 @@ def load_or_evaluate(learner: ClassificationLearner, precision: Precision) -> di
     file = cache_folder() / "scores" / f"{cache_key(decides)}.json"
     try:
         found, only = read_json(file)
-    except (OSError, ValueError, TypeError):  # absent, or damaged
+    except (OSError, ValueError, TypeError):  # missing or damaged
         measured = {split: learner.measure(split, precision) for split in splits}
         found = {split: what.metrics for split, what in measured.items()}
-        only = find_collapse(measured["test"].gold, measured["test"].predicted)
+        only = task.scoring(negative=learner.negative).find_collapse(measured["test"].gold, measured["test"].predicted)
         with warn_on_write_error("Scores", file):
             write_json(file, [found, only])
     if only is not None:

@@ -1,4 +1,4 @@
-"""What the teacher says about each example: which of its units are active, and its logits. Read once and kept."""
+"""The teacher's targets for each example: which of its units are active, and its logits. Computed once and cached."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from acclimate.errors import UserError
 from acclimate.files import atomic_folder
 from acclimate.models.loading import load_tokenizer
 from acclimate.modules.connectors import Connectors
-from acclimate.tasks.classification.classifier import Classifier, divergence_error
+from acclimate.tasks.classification.classifier import Classifier
+from acclimate.tasks.head_model import check_finite
 from acclimate.tasks.loading import read_config
 from acclimate.tasks.training_cache import computation_key, hash_rows, load_tensors, warn_on_write_error
 from acclimate.training.method import cache_folder, cache_key, fingerprint_weights
@@ -28,7 +29,7 @@ TARGETS_FILE = "signs.safetensors"
 
 @dataclass(frozen=True)
 class TeacherTargets:
-    """The teacher's view of examples, a bit a unit: 768 units of 10,000 examples take less than a megabyte."""
+    """The teacher's targets, one bit per unit: 768 units of 10,000 examples take less than a megabyte."""
 
     bits: Tensor
     """(examples, ceil(units / 8)), uint8."""
@@ -36,7 +37,7 @@ class TeacherTargets:
     """(examples, classes), fp32."""
     units: int
     seconds: float = 0.0
-    """What it took to read them, when they were read."""
+    """Time it took to compute them."""
 
     def active(self, places: Sequence[int]) -> Tensor:
         """Return which units are above zero: booleans (places, units), on the CPU."""
@@ -45,29 +46,29 @@ class TeacherTargets:
 
 
 def first_token_states(model: Any, inputs: dict[str, Tensor]) -> Tensor:
-    """Return the last hidden state of the first token, in front of any pooler: (rows, width).
+    """Return the last hidden state of the first token, before any pooler: (rows, width).
 
-    The pooler and the head are not part of what is computed, or nothing reads them: they get no gradient.
+    Pooler and head are not part of the graph, so they get no gradient.
     """
     return model.base_model(**inputs)[0][:, 0]
 
 
 def representation_width(path: str | Path) -> int:
-    """Return the width of what :func:`first_token` gives for a model, without loading it.
+    """Return the width of :func:`first_token_states` for a model, without loading it.
 
     Args:
-        path: A model folder, or a name on the hub.
+        path: A model folder or a name on the Hugging Face Hub.
 
     Raises:
-        UserError: If there is no model, or the first token of a text is not one that stands for the text.
+        UserError: If there is no model, or the first token of a text does not represent the text.
     """
     config, tokenizer = read_config(path), load_tokenizer(path)
     leads = tokenizer.cls_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.cls_token_id
-    # XLNet puts it last and pads in front; of BART and its kin it is the decoder that gives the last states.
+    # XLNet puts it last and pads on the left; in BART and similar models the last states are those of the decoder.
     if not leads or tokenizer.padding_side == "left" or getattr(config, "is_encoder_decoder", False):
         raise UserError(
-            f"'{path}' ({config.model_type}) has no token in front of a text that stands for all of it, so its "
-            "representation cannot be distilled, nor compared; choose an encoder such as BERT or RoBERTa."
+            f"'{path}' ({config.model_type}) has no first token that represents the whole text, so its "
+            "representation cannot be distilled or compared; choose an encoder such as BERT or RoBERTa."
         )
     return int(config.hidden_size)
 
@@ -79,20 +80,19 @@ def compute_teacher_targets(
     precision: Precision,
     cache: bool = True,
 ) -> TeacherTargets:
-    """Read examples with the teacher in evaluation mode, each once; what it says never changes.
+    """Read each example once with the teacher in evaluation mode.
 
-    The released code reads each example again in every epoch of distillation, with the same outcome.
+    The released code reads them again in every epoch of distillation, with the same result.
 
     Args:
         classifier: The teacher, with its own tokenizer.
         rows: Its ``features`` of the examples.
-        connectors: Its projection is applied before the sign is taken.
-        precision: Of the forward.
-        cache: Look into the cache folder first, and leave the outcome there. The key is made of the teacher's weights,
-            the token ids and the connector.
+        connectors: Their projection is applied before the sign is taken.
+        precision: Precision of the forward pass.
+        cache: Use the cache. The key consists of the teacher's weights, the token ids and the connector.
 
     Raises:
-        UserError: If the teacher gives something that is not a number.
+        UserError: If the teacher returns NaN or infinity.
     """
     if not cache:
         return _run_teacher(classifier, rows, connectors, precision)
@@ -101,7 +101,7 @@ def compute_teacher_targets(
         tensors, seconds = found
         return TeacherTargets(tensors["bits"], tensors["logits"], connectors.units, seconds)
     signs = _run_teacher(classifier, rows, connectors, precision)
-    with warn_on_write_error("What the teacher says", folder), atomic_folder(folder) as temporary:
+    with warn_on_write_error("Teacher targets", folder), atomic_folder(folder) as temporary:
         save_file(
             {"bits": signs.bits, "logits": signs.logits}, temporary / TARGETS_FILE, {"seconds": f"{signs.seconds:.3f}"}
         )
@@ -130,7 +130,7 @@ def _run_teacher(
     logits = torch.empty(len(rows), int(model.config.num_labels or 0))
     seen: list[Tensor] = []
     started = time.perf_counter()
-    # One pass gives both: the hook reads what enters the head, also where an encoder is an ensemble.
+    # One pass gives both: the hook reads the input of the head, even if the encoder is an ensemble.
     hook = model.base_model.register_forward_hook(lambda module, inputs, output: seen.append(output[0][:, 0]))
     try:
         for batch in classifier.batches([row["input_ids"] for row in rows]):
@@ -144,6 +144,5 @@ def _run_teacher(
             bits[batch] = torch.from_numpy(np.packbits(active, axis=1))
     finally:
         hook.remove()
-    if not bool(logits.isfinite().all()):
-        raise divergence_error()
+    check_finite([logits])
     return TeacherTargets(bits, logits, connectors.units, time.perf_counter() - started)

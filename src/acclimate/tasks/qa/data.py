@@ -1,4 +1,4 @@
-"""Questions on passages, as SQuAD v1.1 writes them down."""
+"""Questions about passages, in the format of SQuAD v1.1."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from typing import Any, ClassVar
 
 from acclimate.errors import UserError, first_line
 from acclimate.evaluation.qa import QAScoring
-from acclimate.tasks.readers import SPLITS, check_task_folder, find_split_file
+from acclimate.tasks.readers import SPLITS, find_split_file
+from acclimate.training.inputs import check_task_folder
 
 FORMATS = (".json", ".json.gz")
 BIOASQ_SNIPPET_ID = re.compile(r"([0-9a-f]{24})_\d{3}")
-"""Name of a question of BioASQ in SQuAD format: its own name, and the number of the snippet that it is asked on."""
+"""Id of a BioASQ question in SQuAD format: the id of the question and the number of the snippet."""
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 """Half of a surrogate pair."""
 
@@ -30,7 +31,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A gold answer: ``passage[start : start + len(text)] == text``, without white space around it."""
+    """A gold answer: ``passage[start : start + len(text)] == text``, without surrounding white space."""
 
     text: str
     start: int
@@ -38,7 +39,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A question, its passage, and its gold answers; training learns the first of them."""
+    """A question, its passage, and its gold answers; training uses the first answer."""
 
     id: str
     text: str
@@ -47,19 +48,20 @@ class Question:
 
     @property
     def item(self) -> str:
-        """What is scored as one: the question, or all of BioASQ that differ in their snippet alone."""
+        """The unit of scoring: the question, or all BioASQ questions that differ only in their snippet."""
         part = BIOASQ_SNIPPET_ID.fullmatch(self.id)
         return part[1] if part else self.id
 
 
 @dataclass(frozen=True)
 class QATask:
-    """A task of extractive question answering: three splits of questions."""
+    """An extractive question answering task: three splits of questions."""
 
+    task_kind: ClassVar[str] = "qa"
     default_length: ClassVar[int] = 384
-    """Tokens of a window, as BERT reads SQuAD."""
+    """Default maximum tokens per window, as for BERT on SQuAD."""
     labels: ClassVar[list[str]] = []
-    """None: an answer is any span of a passage."""
+    """Empty: any span of a passage can be an answer."""
 
     name: str
     train: list[Question]
@@ -71,7 +73,7 @@ class QATask:
     def of(
         cls, name: str, train: Mapping[str, Any], test: Mapping[str, Any], dev: Mapping[str, Any] | None = None
     ) -> QATask:
-        """Make a task from objects in memory that are like SQuAD files.
+        """Create a task from objects in memory that are like SQuAD files.
 
         Raises:
             UserError: As :func:`load_qa`.
@@ -103,10 +105,10 @@ class QATask:
         """Return how predictions are scored.
 
         Raises:
-            UserError: If ``negative`` is given: there are no labels.
+            UserError: If ``negative`` is given, since there are no labels.
         """
         if negative:
-            raise UserError(f"'{self.name}' has questions and no labels, so none is negative; leave 'negative' out.")
+            raise UserError(f"'{self.name}' has no labels, so 'negative' does not apply; remove it.")
         return QAScoring()
 
     def few_shot(self, count: int, seed: int) -> list[Question]:
@@ -116,13 +118,13 @@ class QATask:
             UserError: If ``count`` is below one.
         """
         if count < 1:
-            raise UserError(f"few_shot={count} leaves nothing to train on; ask for at least 1 question.")
+            raise UserError(f"few_shot={count} leaves nothing to train on; it must be at least 1.")
         drawn = random.Random(f"{seed}").sample(range(len(self.train)), min(count, len(self.train)))
         return [self.train[place] for place in sorted(drawn)]
 
 
 def group_by_item(questions: Iterable[Question]) -> dict[str, list[int]]:
-    """Return the places of the questions that are scored as one, by their common name, in the order of the file."""
+    """Return the indices of the questions of each item, by the item's id, in the order of the file."""
     groups: dict[str, list[int]] = {}
     for place, question in enumerate(questions):
         groups.setdefault(question.item, []).append(place)
@@ -130,7 +132,7 @@ def group_by_item(questions: Iterable[Question]) -> dict[str, list[int]]:
 
 
 def gold_answers(questions: Sequence[Question]) -> list[list[str]]:
-    """Return the gold answers of each item, each text once."""
+    """Return the distinct gold answers of each item."""
     return [
         list(dict.fromkeys(answer.text for place in places for answer in questions[place].answers))
         for places in group_by_item(questions).values()
@@ -138,14 +140,14 @@ def gold_answers(questions: Sequence[Question]) -> list[list[str]]:
 
 
 def load_qa(path: str | Path, *, name: str | None = None) -> QATask:
-    """Read a folder of ``train.json``, ``test.json`` and perhaps ``dev.json`` (or ``.json.gz``), as SQuAD v1.1 is.
+    """Read a folder of ``train.json``, ``test.json`` and optionally ``dev.json`` (or ``.json.gz``) as in SQuAD v1.1.
 
-    White space around an answer is cut off. An answer that does not stand at its ``answer_start`` is found anew if
-    its text occurs exactly once in the passage; a warning says how many were.
+    White space around an answer is stripped. An answer that is not at its ``answer_start`` is located again if its
+    text occurs exactly once in the passage; a warning gives their number.
 
     Args:
         path: The folder.
-        name: What to call the task; by default the name of the folder.
+        name: Name of the task; by default the name of the folder.
 
     Raises:
         UserError: If a file is missing or broken, or a question or an answer cannot be used.
@@ -165,7 +167,7 @@ def _load_json(path: Path) -> Any:
     except UnicodeDecodeError as error:
         raise UserError(f"'{path}' is not UTF-8 text; save the file as UTF-8.") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"'{path}' is broken JSON ({first_line(error)}); mend the file.") from error
+        raise UserError(f"'{path}' is broken JSON ({first_line(error)}); fix the file.") from error
     except (OSError, EOFError, zlib.error) as error:
         raise UserError(f"'{path}' cannot be read: {first_line(error)}.") from error
 
@@ -175,7 +177,7 @@ def read_squad(value: Any, where: str) -> list[Question]:
 
     Args:
         value: ``{"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [...]}]}]}]}``.
-        where: What to call it in messages.
+        where: Its name in messages.
 
     Raises:
         UserError: Naming the paragraph (counted from one through the file) and the question.
@@ -186,7 +188,7 @@ def read_squad(value: Any, where: str) -> list[Question]:
     for number, paragraph in enumerate(_iter_paragraphs(value, where), 1):
         passage = paragraph.get("context")
         if not isinstance(passage, str) or not passage.strip():
-            raise UserError(f"{where}: paragraph {number}: 'context' must be a text that is not empty.")
+            raise UserError(f"{where}: paragraph {number}: 'context' must be a non-empty string.")
         for entry in _get_list(paragraph, "qas", f"{where}: paragraph {number}"):
             name = entry.get("id")
             if not isinstance(name, str | int) or isinstance(name, bool) or name == "":
@@ -202,17 +204,17 @@ def read_squad(value: Any, where: str) -> list[Question]:
         raise UserError(f"'{where}' holds no questions.")
     if moved:
         log.warning(
-            "%s: %d answer%s did not stand where 'answer_start' says and %s found anew.",
+            "%s: %d answer%s not at 'answer_start' and located again by text.",
             where,
             moved,
-            *(("", "was") if moved == 1 else ("s", "were")),
+            " was" if moved == 1 else "s were",
         )
     return questions
 
 
 def _iter_paragraphs(value: Any, where: str) -> Iterator[Mapping[str, Any]]:
     if not isinstance(value, Mapping):
-        raise UserError(f"'{where}' is not in SQuAD form: it must be a JSON object with a list 'data'.")
+        raise UserError(f"'{where}' is not in SQuAD format: it must be a JSON object with a list 'data'.")
     for article in _get_list(value, "data", where):
         yield from _get_list(article, "paragraphs", where)
 
@@ -225,32 +227,32 @@ def _get_list(holder: Mapping[str, Any], key: str, where: str) -> list[Mapping[s
 
 
 def _parse_question(name: str, entry: Mapping[str, Any], passage: str, where: str) -> tuple[Question, int]:
-    """Return a question, and how many of its answers were found anew."""
+    """Return a question, and the number of its answers that were located again."""
     text = entry.get("question")
     if not isinstance(text, str) or not text.strip():
-        raise UserError(f"{where}: 'question' must be a text that is not empty.")
+        raise UserError(f"{where}: 'question' must be a non-empty string.")
     if LONE_SURROGATE.search(text) or LONE_SURROGATE.search(passage):
-        raise UserError(f"{where}: the text holds half of a surrogate pair, which is no letter; mend it.")
+        raise UserError(f"{where}: the text contains half of a surrogate pair, which is not a character; fix it.")
     entries = [] if entry.get("is_impossible") else _get_list(entry, "answers", where)
     if not entries:
-        raise UserError(f"{where}: no answer. Questions that have none, as in SQuAD 2, cannot be used; remove it.")
+        raise UserError(f"{where}: no answer. Unanswerable questions, as in SQuAD 2, are not supported; remove it.")
     found = [_parse_answer(answer, passage, where) for answer in entries]
     return Question(name, text, passage, tuple(answer for answer, _ in found)), sum(moved for _, moved in found)
 
 
 def _parse_answer(entry: Mapping[str, Any], passage: str, where: str) -> tuple[Answer, bool]:
-    """Return an answer, and whether it was found anew."""
+    """Return an answer, and whether it was located again."""
     text, start = entry.get("text"), entry.get("answer_start")
     if not isinstance(text, str) or not text.strip():
         raise UserError(f"{where}: the 'text' of an answer must not be empty.")
     if not isinstance(start, int) or isinstance(start, bool):
-        raise UserError(f"{where}: 'answer_start' must be a whole number: the place of the answer's first letter.")
+        raise UserError(f"{where}: 'answer_start' must be an integer: the index of the answer's first character.")
     start += len(text) - len(text.lstrip())
     text = text.strip()
     if start >= 0 and passage.startswith(text, start):
         return Answer(text, start), False
     first = passage.find(text)
     if first < 0 or passage.find(text, first + 1) >= 0:
-        state = "is not in the passage" if first < 0 else f"does not stand at {start} and occurs several times"
-        raise UserError(f"{where}: the answer '{text:.60}' {state}; mend 'answer_start' or remove the answer.")
+        state = "is not in the passage" if first < 0 else f"is not at {start} and occurs several times"
+        raise UserError(f"{where}: the answer '{text:.60}' {state}; fix 'answer_start' or remove the answer.")
     return Answer(text, first), True

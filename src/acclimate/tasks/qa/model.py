@@ -1,44 +1,31 @@
-"""From the logits of the windows of a question to its best answers.
-
-A model that answers questions: loading it, feeding it windows, and asking it for answers.
-
-Extractive question answering as a kind of task: recognising it, learning it, measuring it.
-"""
+"""Extractive question answering: the model, how it learns, and how its answers are found and evaluated."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import (
-    AutoModelForQuestionAnswering,
-    DataCollatorWithPadding,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import AutoModelForQuestionAnswering
 
-from acclimate.device import Precision, autocast
+from acclimate.device import Precision
 from acclimate.evaluation.qa import MAX_RANK, normalize_bioasq, qa_metrics
-from acclimate.models.batching import micro_batch_tokens, padding_multiple
-from acclimate.tasks.batching import token_budget_batches
-from acclimate.tasks.loading import fp32_last_layer, load_with_head
+from acclimate.tasks.head_model import HeadModel, check_finite
+from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, TaskKind
+from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.options import FinetuneOptions
 from acclimate.tasks.qa.data import FORMATS, QATask, Question, gold_answers, group_by_item, load_qa
 from acclimate.tasks.qa.windows import WindowConfig, Windows
 from acclimate.tasks.readers import SPLITS
-from acclimate.tasks.result import EvaluationResult
-from acclimate.tasks.trainer import divergence_error
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Tokens ``first`` to ``last`` (inclusive) of a window, and the sum of their start and end logit."""
+    """Tokens ``first`` to ``last`` (inclusive) of a window, and the sum of their start and end logits."""
 
     window: int
     first: int
@@ -55,17 +42,17 @@ def best_answers(
 ) -> list[tuple[str, float]]:
     """Find the answers with the highest start logit + end logit over all windows of a question.
 
-    Every span is looked at, not only those of the twenty best starts and ends, so the result is exact. Spans whose
-    texts BioASQ takes for equal (a passage is read twice where windows overlap, or says a name several times) are one
-    answer with the score of the best. Of spans with equal scores the one in the earlier window, then the earlier and
-    shorter one, comes first.
+    All spans are compared, not only those of the twenty best starts and ends, so the result is exact. Spans whose
+    texts are equal for BioASQ (overlapping windows read a passage twice, and a name can occur several times) are one
+    answer with the score of the best. Of spans with equal scores, the one in the earlier window comes first, then the
+    one that starts earlier, then the shorter one.
 
     Args:
-        starts: For each window the start logits of its passage tokens, (tokens,); other tokens are left out.
-        ends: The same of the end logits.
-        longest: Tokens that an answer may have.
-        text: The text of a span; an empty one is no answer.
-        count: How many answers to find.
+        starts: For each window the start logits of its passage tokens (tokens,), without other tokens.
+        ends: The same for the end logits.
+        longest: Maximum tokens per answer.
+        text: The text of a span; an empty text is not an answer.
+        count: Number of answers to find.
 
     Returns:
         Text and score of each answer, best first; fewer if there are no more.
@@ -79,7 +66,7 @@ def best_answers(
     while seen < possible and len(answers) < count:
         size = min(4 * size, possible)
         least = flat.topk(size).values[-1]
-        places = (flat >= least).nonzero()[:, 0]  # ties at the end are all in, in the order of place
+        places = (flat >= least).nonzero()[:, 0]  # includes all ties, in the order of position
         order = flat[places].argsort(descending=True, stable=True)
         for place in places[order][seen:].tolist():
             window, rest = divmod(place, width * lengths)
@@ -95,7 +82,7 @@ def best_answers(
 
 
 def _span_scores(starts: Sequence[Tensor], ends: Sequence[Tensor], longest: int) -> Tensor:
-    """Return start[i] + end[i + l] at (window, i, l), minus infinity where there is no such token."""
+    """Return start[i] + end[i + l] at (window, i, l), minus infinity beyond the last token."""
     floor = float("-inf")
     start = nn.utils.rnn.pad_sequence(list(starts), batch_first=True, padding_value=floor)
     end = nn.utils.rnn.pad_sequence(list(ends), batch_first=True, padding_value=floor)
@@ -107,61 +94,47 @@ def _span_scores(starts: Sequence[Tensor], ends: Sequence[Tensor], longest: int)
 
 
 DEFAULT_MAX_ANSWER_TOKENS = 30
-"""The longest answer that is looked for in a task whose answers are short; as in the scripts of BERT."""
+"""Maximum answer length for a task with short answers, as in BERT's scripts."""
 ANSWER_LENGTH_QUANTILE = 0.95
-"""Share of the training answers that must not be longer than the longest that is looked for."""
+"""Share of the training answers that must fit into the maximum answer length."""
 RankedAnswers = list[tuple[str, float]]
-"""Answers to a question, best first, each with the sum of its start and end logit."""
+"""Answers to a question, best first, each with the sum of its start and end logits."""
 
 
 @dataclass
-class QAModel:
+class QAModel(HeadModel):
     """A question answering model with its tokenizer."""
 
-    model: PreTrainedModel
-    tokenizer: PreTrainedTokenizerBase
-    reading: WindowConfig
+    windowing: WindowConfig = field(default_factory=WindowConfig)
     max_answer_tokens: int = DEFAULT_MAX_ANSWER_TOKENS
-    """Tokens that an answer may have."""
+    """Maximum tokens per answer."""
 
-    def __post_init__(self) -> None:
-        """Find out what inputs the model takes."""
-        self._segments = getattr(self.model.config, "type_vocab_size", 0) > 1
-        self._padding = copy(self.tokenizer)
-        self._padding.padding_side = "right"  # answers and passages are counted from the first token of a row
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        return next(self.model.parameters()).device
+    targets: ClassVar[tuple[str, ...]] = ("start_positions", "end_positions")
+    pads_right: ClassVar[bool] = True  # answers and passages are counted from the first token of a row
 
     def features(self, questions: Sequence[Question], seed: int) -> Windows:
-        """Return the windows to train on, and set how long answers may be.
+        """Return the windows to train on, and set the maximum length of an answer.
 
-        These are 30 tokens, or as many as 95 of 100 training answers have, if that is more: long answers are usual
-        in some domains, and one that is longer than what is looked for is never found.
+        That is 30 tokens, or the 95th percentile of the training answers if it is longer: some domains have long
+        answers, and an answer longer than the maximum can never be predicted.
         """
         windows = self._windows(questions)
         lengths = [last - first + 1 for first, last in windows.answers()]
         usual = int(np.quantile(lengths, ANSWER_LENGTH_QUANTILE, method="higher")) if lengths else 0
         self.max_answer_tokens = max(DEFAULT_MAX_ANSWER_TOKENS, usual)
-        return windows.subsample_empty_windows(self.reading.empty, seed)
+        return windows.subsample_empty_windows(self.windowing.empty, seed)
 
     def _windows(self, questions: Sequence[Question]) -> Windows:
-        return Windows(questions, self.tokenizer, self.reading, self._segments)
-
-    def collate(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """Pad rows on the right to the longest of them, or a little more, and make tensors of them."""
-        return DataCollatorWithPadding(self._padding, pad_to_multiple_of=padding_multiple(self.model))(rows)
+        return Windows(questions, self.tokenizer, self.windowing, self.reads_segments)
 
     def answers(self, questions: Sequence[Question], precision: Precision) -> list[RankedAnswers]:
         """Return the five best answers to each item, in the order of :func:`acclimate.tasks.qa.data.group_by_item`.
 
         Raises:
-            UserError: If the model gives something that is not a number.
+            UserError: If the model returns NaN or infinity.
         """
         windows = self._windows(questions)
-        logits = self._logits(windows, precision)
+        logits = self._passage_logits(windows, precision)
         own: dict[int, list[int]] = {}
         for number, window in enumerate(windows.windows):
             own.setdefault(window.question, []).append(number)
@@ -176,96 +149,90 @@ class QAModel:
             ranked.append(best_answers(starts, ends, self.max_answer_tokens, text))
         return ranked
 
-    @torch.inference_mode()
-    def _logits(self, windows: Windows, precision: Precision) -> list[Tensor]:
+    def read_output(self, output: Any) -> Tensor:
+        """Return start and end logits (rows, 2, tokens)."""
+        return torch.stack([output.start_logits, output.end_logits], 1)
+
+    def _passage_logits(self, windows: Windows, precision: Precision) -> list[Tensor]:
         """Return start and end logits (2, tokens) of the passage tokens of each window, fp32 on the CPU."""
-        result: list[Tensor] = [torch.empty(0)] * len(windows)
-        self.model.eval()
-        rows = [windows[place]["input_ids"] for place in range(len(windows))]
-        with fp32_last_layer(self.model):
-            for batch in token_budget_batches(rows, micro_batch_tokens(self.model), padding_multiple(self.model)):
-                inputs = self.collate([windows[place] for place in batch])
-                del inputs["start_positions"], inputs["end_positions"]
-                with autocast(precision, self.device):
-                    output = self.model(**{name: value.to(self.device) for name, value in inputs.items()})
-                both = torch.stack([output.start_logits, output.end_logits], 1).float().cpu()
-                for place, values in zip(batch, both, strict=True):
-                    window = windows.windows[place]
-                    result[place] = values[:, window.offset : window.offset + window.stop - window.first].clone()
-        if not all(bool(values.isfinite().all()) for values in result):
-            raise divergence_error()
-        return result
+        logits = [
+            values[:, window.offset : window.offset + window.stop - window.first]
+            for values, window in zip(self.predict(windows, precision), windows.windows, strict=True)
+        ]
+        check_finite(logits)
+        return logits
 
 
-def load_qa_model(path: str | Path, reading: WindowConfig, device: torch.device) -> QAModel:
-    """Load a checkpoint of any kind as a model that answers questions, in fp32, on the CPU.
+def load_qa_model(path: str | Path, windowing: WindowConfig, device: torch.device) -> QAModel:
+    """Load any checkpoint as a question answering model in fp32, on the CPU.
 
-    A new head is drawn from torch's global generator: seed it before. A checkpoint that already answers questions goes
-    on from its head.
+    A new head is initialized from torch's global generator, so seed that first. A checkpoint that already has a
+    question answering head keeps it.
 
     Args:
-        path: A model folder, or a name on the hub.
-        reading: Lengths; ``max_length`` becomes what the model can read, if that is less.
-        device: Where it is going to run, which decides how attention is computed.
+        path: A model folder or a name on the Hugging Face Hub.
+        windowing: Lengths; ``max_length`` is reduced to what the model can read.
+        device: Where the model will run, which decides how attention is computed.
 
     Raises:
-        UserError: If there is no model, or its encoder is incomplete.
+        UserError: If there is no model, or its encoder weights are incomplete.
     """
-    settings = {"num_labels": 2}  # start and end; the names of classes that the checkpoint may have are no use here
+    settings = {"num_labels": 2}  # start and end; class names of the checkpoint do not apply
     model, tokenizer, length = load_with_head(
-        AutoModelForQuestionAnswering, path, settings, reading.max_length, device, "model that answers questions"
+        AutoModelForQuestionAnswering, path, settings, windowing.max_length, device, "question answering model"
     )
-    return QAModel(model, tokenizer, replace(reading, max_length=length))
+    return QAModel(model, tokenizer, length, replace(windowing, max_length=length))
 
 
-class QuestionAnswering:
-    """The kind of a folder with ``train.json`` or ``train.json.gz``."""
+@TASK_KINDS.register("qa", summary="extractive question answering, in the format of SQuAD v1.1")
+class QuestionAnswering(TaskKind):
+    """A folder with ``train.json`` or ``train.json.gz``."""
 
     def matches(self, folder: Path) -> bool:
-        """Say whether a split is a JSON file: other kinds of tasks have a row a line, or tables."""
+        """Return whether the train split is a JSON file: other kinds have one row per line, or tables."""
         return any((folder / f"{stem}{ending}").is_file() for stem in SPLITS["train"] for ending in FORMATS)
 
-    def load(self, folder: Path, name: str) -> QATask:
+    def read(self, folder: Path, name: str) -> QATask:
         """Read the task."""
         return load_qa(folder, name=name)
 
-    def owns(self, task: Any) -> bool:
-        """Say whether this is a task of questions."""
-        return isinstance(task, QATask)
+    def texts(self, example: Question) -> tuple[str, ...]:
+        """Return the question and the passage."""
+        return example.text, example.passage
+
+    def item_text(self, example: Question) -> str:
+        """Return the passage."""
+        return example.passage
 
     def learner(self, model: str | Path, task: QATask, options: FinetuneOptions, device: torch.device) -> QALearner:
-        """Load a checkpoint as a model that answers questions."""
-        reader = load_qa_model(model, WindowConfig(max_length=options.max_length), device)
-        return QALearner(reader, task, options.seed)
+        """Load a checkpoint as a question answering model."""
+        head = load_qa_model(model, WindowConfig(max_length=options.max_length), device)
+        return QALearner(head, task, options.seed)
 
 
-class QALearner:
-    """A reader that learns a task."""
+class QALearner(Learner):
+    """A question answering model that learns a task."""
 
-    def __init__(self, reader: QAModel, task: QATask, seed: int):
-        """Take a reader, the task, and the seed that draws the windows without an answer."""
-        self.reader, self.task, self.seed = reader, task, seed
-        self.model, self.tokenizer = reader.model, reader.tokenizer
+    head: QAModel
+    task: QATask
+
+    def __init__(self, head: QAModel, task: QATask, seed: int) -> None:
+        """Join a model and a task; the windows without an answer are drawn from the seed."""
+        super().__init__(head, task)
+        self.seed = seed
 
     def rows(self, examples: Sequence[Question]) -> list[dict[str, Any]]:
-        """Return the windows to train on, and set how long answers may be."""
-        return list(self.reader.features(examples, self.seed))
-
-    def collate(self, rows: list[dict[str, Any]]) -> dict[str, Tensor]:
-        """Pad rows to a batch."""
-        return self.reader.collate(rows)
+        """Return the windows to train on, and set the maximum length of an answer."""
+        return list(self.head.features(examples, self.seed))
 
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
-        """Answer the questions of a split, and score that.
+        """Answer the questions of a split and score the answers.
 
-        What is predicted for a question are the texts of the best five answers; their scores stand for probabilities.
+        The prediction for a question is the texts of its best five answers; their scores take the place of
+        probabilities.
         """
         questions: list[Question] = getattr(self.task, split)
-        ranked = self.reader.answers(questions, precision)
+        ranked = self.head.answers(questions, precision)
         gold, predicted = gold_answers(questions), [[text for text, _ in answers] for answers in ranked]
         scores = [[score for _, score in answers] for answers in ranked]
         return EvaluationResult(dict(qa_metrics(gold, predicted)), gold, predicted, scores)
-
-    def readable(self, value: Any) -> Any:
-        """Return texts as they are."""
-        return value

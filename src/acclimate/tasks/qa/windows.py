@@ -1,4 +1,4 @@
-"""Questions and passages as rows of tokens: a long passage is read in windows that overlap."""
+"""Questions and passages as rows of tokens: a long passage is read in overlapping windows."""
 
 from __future__ import annotations
 
@@ -14,39 +14,45 @@ from acclimate.errors import UserError
 from acclimate.tasks.qa.data import Question
 
 TOKENIZER_BATCH_SIZE = 256
-"""Texts: their tokens are kept as arrays, which take a fifth of what the tokenizer returns."""
+"""Texts per call of the tokenizer; their tokens are stored as arrays, a fifth of the size of its output."""
 
 
 @dataclass(frozen=True)
 class WindowConfig:
     """How questions are read; all lengths in tokens.
 
-    The defaults are those of BERT on SQuAD v1.1 (and of TAPTER's Table 4), but for the overlap, which its papers do
-    not name: 128 is that of the scripts of ``transformers``.
+    The defaults are those of BERT on SQuAD v1.1 (and of TAPTER's Table 4), except for the overlap, which these papers
+    do
+    not give: 128 is that of the scripts of ``transformers``.
     """
 
     max_length: int = 384
-    """Of a row, special tokens included."""
+    """Maximum tokens per row, special tokens included."""
     question: int = 64
-    """The rest of a longer question is not read; nor more than half of what a row can hold."""
+    """Maximum tokens per question, and at most half of a row; the rest of the question is not read."""
     overlap: int = 128
-    """What neighbouring windows share, and so the longest answer that is sure to lie whole in one of them. At most
-    half of a window."""
+    """Tokens that neighbouring windows share, at most half of a window.
+
+    An answer of up to this length is complete in at least one window.
+    """
     empty: int = 2
-    """Windows without the answer that are trained on, for each question and drawn anew for each seed. SQuAD has
-    hardly a question with more; of a whole paper they are 20 for one with the answer, and would take the time."""
+    """Training windows without the answer per question, drawn again for each seed.
+
+    In SQuAD hardly any question has more. A full paper has about 20 of them for each window with the answer, which
+    would dominate the training time.
+    """
 
 
 @dataclass(frozen=True, slots=True)
 class TokenizedText:
-    """The tokens of a text: ids, and the letters ``text[starts[i] : ends[i]]`` that each stands for."""
+    """The tokens of a text: ids, and the characters ``text[starts[i] : ends[i]]`` of each token."""
 
     ids: np.ndarray
     starts: np.ndarray
     ends: np.ndarray
 
     def span(self, start: int, end: int) -> tuple[int, int] | None:
-        """Return the first and the last token that touch the letters ``start`` to ``end``; None if none does."""
+        """Return the first and last token that overlap the characters ``start`` to ``end``; None if there is none."""
         first = int(np.searchsorted(self.ends, start, side="right"))
         last = int(np.searchsorted(self.starts, end, side="left")) - 1
         return (first, last) if first <= last else None
@@ -57,26 +63,26 @@ class Window:
     """Tokens ``first`` to ``stop`` (exclusive) of the passage of a question."""
 
     question: int
-    """Place in the list of questions."""
+    """Index of the question."""
     first: int
     stop: int
     offset: int
-    """Place in the row of the token ``first``."""
+    """Position of the token ``first`` in the row."""
     answer: tuple[int, int] = (0, 0)
-    """Places in the row of the first and the last token of the answer; the first token of all if it is not here."""
+    """Positions of the answer's first and last token in the row; (0, 0) if it is not in this window."""
 
 
 class RowLayout:
     """Where a tokenizer puts question, passage and special tokens in a row."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Learn it from a pair.
+        """Derive the layout from an encoded pair.
 
         Raises:
-            UserError: If the tokenizer does not say which letters a token stands for.
+            UserError: If the tokenizer cannot map tokens to characters.
         """
         if not getattr(tokenizer, "is_fast", False):
-            raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer; answering questions needs one.")
+            raise UserError(f"{type(tokenizer).__name__} is not a fast tokenizer, which question answering needs.")
         pair = tokenizer("a", "b", return_token_type_ids=True)
         parts: list[int | None] = pair.sequence_ids(0)
         ids, types = pair["input_ids"], pair["token_type_ids"]
@@ -93,33 +99,33 @@ class RowLayout:
         return np.concatenate([begin, question, middle, passage, end])
 
     def types(self, question: int, passage: int) -> list[int]:
-        """Return the segment numbers of a row with so many tokens of question and passage."""
+        """Return the segment ids of a row with so many tokens of question and passage."""
         begin, first, middle, second, end = self._types
         return [*begin, *[first] * question, *middle, *[second] * passage, *end]
 
 
 class Windows(Sequence[dict[str, Any]]):
-    """The rows of some questions, made when they are asked for; each passage is tokenised once."""
+    """The rows of some questions, built on access; each passage is tokenized once."""
 
     def __init__(
         self, questions: Sequence[Question], tokenizer: PreTrainedTokenizerBase, reading: WindowConfig, segments: bool
     ) -> None:
-        """Cut the passages.
+        """Split the passages into windows.
 
         Args:
-            questions: What to read.
-            tokenizer: A fast one.
+            questions: The questions.
+            tokenizer: A fast tokenizer.
             reading: Lengths; ``max_length`` must be what the model can read.
-            segments: Whether rows have segment numbers.
+            segments: Whether rows have segment ids.
 
         Raises:
-            UserError: If a row has no room for a passage.
+            UserError: If a row has no space for a passage.
         """
         self.questions, self.segments = questions, segments
         self.layout = RowLayout(tokenizer)
         room = reading.max_length - self.layout.special
         if room < 2:
-            raise UserError(f"max_length={reading.max_length} leaves no room for question and passage; ask for more.")
+            raise UserError(f"max_length={reading.max_length} leaves no space for question and passage; increase it.")
         asked = _tokenize([question.text for question in questions], tokenizer)
         longest = max(1, min(reading.question, room // 2))
         self._asked = [tokens.ids[:longest] for tokens in asked]
@@ -145,7 +151,7 @@ class Windows(Sequence[dict[str, Any]]):
         return len(self.windows)
 
     def __getitem__(self, place: Any) -> Any:
-        """Return the model inputs of a window, not padded, with ``start_positions`` and ``end_positions``."""
+        """Return the model inputs of a window, unpadded, with ``start_positions`` and ``end_positions``."""
         if isinstance(place, slice):
             return [self[number] for number in range(*place.indices(len(self)))]
         window = self.windows[place]
@@ -158,12 +164,12 @@ class Windows(Sequence[dict[str, Any]]):
         return row
 
     def lengths(self) -> list[int]:
-        """Return the tokens of each row."""
+        """Return the number of tokens of each row."""
         last = self.layout.special - self.layout.before_passage
         return [window.offset + window.stop - window.first + last for window in self.windows]
 
     def answers(self) -> list[tuple[int, int]]:
-        """Return the first and the last token of the first gold answer of each question, where the passage has it."""
+        """Return the first and last token of each question's first gold answer, where the passage contains it."""
         spans = (self._span(place) for place in range(len(self.questions)))
         return [span for span in spans if span is not None]
 
@@ -172,10 +178,10 @@ class Windows(Sequence[dict[str, Any]]):
         return self.tokens(question).span(answer.start, answer.start + len(answer.text))
 
     def text(self, window: int, first: int, last: int) -> str:
-        """Return the text of passage tokens of a window, as it stands in the passage.
+        """Return the text of some passage tokens of a window, as in the passage.
 
         Args:
-            window: Its number.
+            window: Index of the window.
             first: The first token, counted from the first passage token of the window.
             last: The last token, inclusive.
         """
@@ -184,9 +190,9 @@ class Windows(Sequence[dict[str, Any]]):
         return passage[tokens.starts[place.first + first] : tokens.ends[place.first + last]].strip()
 
     def subsample_empty_windows(self, without: int, seed: int) -> Windows:
-        """Drop windows without an answer, all but ``without`` of each question, drawn from ``seed``; return self.
+        """Keep at most ``without`` random windows without the answer per question; return self.
 
-        A question whose answer lies in no window keeps only such windows, and nothing teaches where it is.
+        A question whose answer is not complete in any window only keeps such windows.
         """
         kept: list[Window] = []
         for windows in self._by_question():
@@ -209,12 +215,12 @@ class Windows(Sequence[dict[str, Any]]):
 
 
 def split_into_windows(tokens: int, width: int, overlap: int) -> list[tuple[int, int]]:
-    """Cut ``tokens`` tokens into windows of ``width``, each sharing ``overlap`` tokens with the one before.
+    """Split ``tokens`` tokens into windows of ``width``, each sharing ``overlap`` tokens with the previous one.
 
-    The overlap is half of the width at most. The last window ends with the text and may be shorter.
+    The overlap is limited to half of the width. The last window ends with the text and can be shorter.
 
     Returns:
-        (first, stop) of each window; one window that may be empty at least.
+        (first, stop) of each window; at least one, which may be empty.
     """
     step = width - min(overlap, width // 2)
     firsts = range(0, max(1, tokens - width + step), step)
@@ -222,7 +228,7 @@ def split_into_windows(tokens: int, width: int, overlap: int) -> list[tuple[int,
 
 
 def _tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[TokenizedText]:
-    """Tokenise texts without special tokens, however long; one that stands in a text is read as text."""
+    """Tokenize texts without special tokens and truncation; special tokens in a text are read as ordinary text."""
     made: list[TokenizedText] = []
     for start in range(0, len(texts), TOKENIZER_BATCH_SIZE):
         read = tokenizer(
@@ -233,7 +239,7 @@ def _tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[Toke
             return_offsets_mapping=True,
             return_attention_mask=False,
             return_token_type_ids=False,
-            verbose=False,  # that a passage is longer than the model can read is why there are windows
+            verbose=False,  # no warning about long passages, which are split into windows
         )
         for ids, offsets in zip(read["input_ids"], read["offset_mapping"], strict=True):
             letters = np.array(offsets, dtype=np.int32).reshape(-1, 2)

@@ -1,0 +1,68 @@
+"""The expensive functions that jobs call, in one object so that tests can replace them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+
+def _adapt(*args: Any, **options: Any) -> Any:
+    from acclimate.training import adapt
+
+    return adapt(*args, **options)
+
+
+def _finetune(*args: Any, **options: Any) -> Any:
+    from acclimate.tasks import finetune
+
+    return finetune(*args, **options)
+
+
+def _distill(*args: Any, **options: Any) -> Any:
+    from acclimate.tasks import distill
+
+    return distill(*args, **options)
+
+
+def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
+    from acclimate.evaluation import language_model_loss
+
+    return language_model_loss(model, texts, max_length=max_length)
+
+
+def _drift(base: str, adapted: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
+    from acclimate.inspect.drift import measure_drift
+
+    return measure_drift(base, adapted, texts, max_length=max_length)
+
+
+def _has_head(model: str, max_length: int) -> bool:
+    from acclimate.models import load_language_model
+    from acclimate.training.options import check_length
+
+    loaded = load_language_model(model)
+    check_length(loaded, max_length)
+    return not loaded.absent_head
+
+
+@dataclass(frozen=True)
+class Backend:
+    """The functions that load models; what they need is imported at the first call.
+
+    Attributes:
+        adapt: As :func:`acclimate.adapt`.
+        finetune: As :func:`acclimate.finetune`.
+        distill: As :func:`acclimate.distill`.
+        lm_loss: As :func:`acclimate.evaluation.language_model_loss`.
+        drift: As :func:`acclimate.inspect.drift.measure_drift`.
+        has_head: From a model and the number of tokens that it has to read at once to whether it has a language-model
+            head. Raises UserError if it cannot read that many.
+    """
+
+    adapt: Callable[..., Any] = _adapt
+    finetune: Callable[..., Any] = _finetune
+    distill: Callable[..., Any] = _distill
+    lm_loss: Callable[..., dict[str, Any]] = _lm_loss
+    drift: Callable[..., dict[str, Any]] = _drift
+    has_head: Callable[[str, int], bool] = _has_head

@@ -1,0 +1,205 @@
+"""Test-set contamination of a study: dev and test texts in corpora and in train splits.
+
+In corpora they are reported or removed, in train splits reported. Findings are cached, so that each text is searched
+once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
+from typing import Any
+
+from acclimate.corpus.contamination import ContaminationReport, MatchRules, find_contamination, summarize_contamination
+from acclimate.files import cache_folder, read_json, write_json
+from acclimate.rows import ContaminationRow
+from acclimate.study.fingerprint import fingerprint, texts_fingerprint
+from acclimate.study.inputs import OTHER, StudyInputs
+
+VERSION = 2
+"""Raise when the same texts would give other findings."""
+
+
+@dataclass(frozen=True)
+class Contamination:
+    """What was found.
+
+    Attributes:
+        corpora: Findings in the corpus of each domain.
+        train: Findings in train splits.
+        documents: Hashes of the documents to leave out, by domain.
+        unchecked: Names of text that was not searched although it should be.
+    """
+
+    corpora: list[ContaminationRow] = field(default_factory=list)
+    train: list[ContaminationRow] = field(default_factory=list)
+    documents: Mapping[str, list[str]] = field(default_factory=dict)
+    unchecked: list[str] = field(default_factory=list)
+
+    @property
+    def rows(self) -> list[ContaminationRow]:
+        """All findings."""
+        return [*self.corpora, *self.train]
+
+    def warnings(self) -> Iterator[str]:
+        """Yield a line for each corpus and train split that holds dev or test texts."""
+        for row in self.corpora:
+            if row.flagged:
+                texts = sum(counts.found for counts in row.texts)
+                what = "are left out" if row.removed else "are kept: 'leakage: remove' leaves them out"
+                yield f"! {row.flagged:,} documents of {row.domain} hold {texts:,} dev or test texts; they {what}"
+        for row in self.train:
+            if texts := sum(counts.found for counts in row.texts):
+                yield (
+                    f"! the train split of {row.train_of} holds {texts:,} dev or test texts of {row.texts[0].task}, "
+                    "with their labels"
+                )
+
+
+def check_contamination(inputs: StudyInputs, *, progress: bool = False, cached_only: bool = False) -> Contamination:
+    """Search corpora and train splits for the dev and test texts of every task of a study.
+
+    Args:
+        inputs: What the study names. With ``leakage: off`` nothing is searched.
+        progress: Show progress bars.
+        cached_only: Read no text but take what is in the cache; corpora are read nevertheless if documents are to be
+            removed, as that decides which jobs there are.
+    """
+    if inputs.config.leakage == "off":
+        return Contamination()
+    removed = inputs.config.leakage == "remove"
+    corpora, documents, unchecked = [], {}, []
+    for domain, found in _search_corpora(inputs, progress, cached_only and not removed):
+        if found is None:
+            unchecked.append(f"the text of {domain}")
+        else:
+            row, documents[domain] = found
+            row.removed = removed
+            corpora.append(row)
+    train = []
+    for name, row in _search_train_splits(inputs, progress, cached_only):
+        if row is None:
+            unchecked.append(f"the train split of {name}")
+        else:
+            train.append(row)
+    return Contamination(corpora, train, documents, unchecked)
+
+
+def remove_contamination(inputs: StudyInputs, found: Contamination) -> StudyInputs:
+    """Return inputs whose corpora lack the documents that hold dev or test texts, if the study asks for that."""
+    if inputs.config.leakage != "remove":
+        return inputs
+    corpora = {
+        domain: corpus.without(found.documents[domain]) if found.documents.get(domain) else corpus
+        for domain, corpus in inputs.corpora.items()
+    }
+    return replace(inputs, corpora=corpora)
+
+
+def _search_corpora(
+    inputs: StudyInputs, progress: bool, cached_only: bool
+) -> Iterator[tuple[str, tuple[ContaminationRow, list[str]] | None]]:
+    """Yield each domain with the findings in its corpus; a corpus is read once for all tasks."""
+    tasks = _evaluation_texts(inputs)
+    if not tasks:
+        return
+    groups = {str(number): texts for number, (_, texts) in enumerate(tasks)}
+    places = {str(number): place for number, (place, _) in enumerate(tasks)}
+    rules = asdict(MatchRules())
+    for domain in inputs.config.domains:
+        corpus = inputs.corpora[domain.name]
+        identity = {
+            "version": VERSION,
+            "corpus": str(corpus.fingerprint),
+            "texts": [texts_fingerprint(texts) for texts in groups.values()],
+            "rules": rules,
+        }
+        search = partial(find_contamination, corpus, groups, MatchRules(), progress=progress)
+        found = _cached(fingerprint(identity), cached_only, search)
+        if found is None:
+            yield domain.name, None
+        else:
+            values = {"domain": domain.name, "rules": rules, **summarize_contamination(found, places)}
+            yield domain.name, (ContaminationRow.from_dict(values), list(found["digests"]))
+
+
+def _search_train_splits(
+    inputs: StudyInputs, progress: bool, cached_only: bool
+) -> Iterator[tuple[str, ContaminationRow | None]]:
+    """Yield each task whose train split is learnt, with the findings of the texts that are evaluated after it."""
+    rules, seen = asdict(MatchRules()), set[str]()
+    for (home, name), train_of, train, evaluated in _train_splits(inputs):
+        identity = {
+            "version": VERSION,
+            "train": texts_fingerprint(train),
+            "texts": {split: texts_fingerprint(texts) for split, texts in evaluated.items()},
+            "rules": rules,
+        }
+        key = fingerprint(identity)
+        if key in seen:
+            continue
+        seen.add(key)
+        search = partial(find_contamination, train, evaluated, MatchRules(), progress=progress)
+        found = _cached(key, cached_only, search)
+        if found is None:
+            yield train_of, None
+        else:
+            places = {split: {"task": name, "split": split} for split in evaluated}
+            values = {"domain": home, "train_of": train_of, "rules": rules, **summarize_contamination(found, places)}
+            yield train_of, ContaminationRow.from_dict(values)
+
+
+def _cached(key: str, cached_only: bool, search: Callable[[], ContaminationReport]) -> dict[str, Any] | None:
+    """Return the cached findings; search and cache if there are none, or return None if that is not wanted."""
+    file = cache_folder() / "leakage" / f"{key}.json"
+    try:
+        found: dict[str, Any] = read_json(file)
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+        if cached_only:
+            return None
+        found = search().as_dict()
+        write_json(file, found)
+    return found
+
+
+def _tasks(inputs: StudyInputs) -> Iterator[tuple[str, str]]:
+    """Yield domain and name of each task, those of other domains last."""
+    yield from ((domain.name, task.name) for domain in inputs.config.domains for task in domain.tasks)
+    yield from ((OTHER, task.name) for task in inputs.config.other_tasks)
+
+
+def _evaluation_texts(inputs: StudyInputs) -> list[tuple[dict[str, str], list[str]]]:
+    """Return task, split and texts of every dev and test split; tasks with the same content count once."""
+    from acclimate.tasks.text import evaluation_texts
+
+    found: list[tuple[dict[str, str], list[str]]] = []
+    seen: set[str] = set()
+    for place in _tasks(inputs):
+        task = inputs.tasks[place].task
+        if (content := task.fingerprint()) not in seen:
+            seen.add(content)
+            found += [({"task": place[1], "split": split}, texts) for split, texts in evaluation_texts(task).items()]
+    return found
+
+
+def _train_splits(inputs: StudyInputs) -> Iterator[tuple[tuple[str, str], str, list[str], dict[str, list[str]]]]:
+    """Yield domain and name of a task, the name of what is learnt, its train texts, and the texts that are evaluated.
+
+    Once for each task, and once for each task that is learnt before it.
+    """
+    from acclimate.tasks.text import item_texts
+
+    seen: set[tuple[str, str]] = set()
+    for place in _tasks(inputs):
+        task, first = inputs.tasks[place].task, inputs.tasks[place].first
+        own = item_texts(task)
+        evaluated = {split: texts for split, texts in own.items() if split != "train"}
+        for learnt in (task, first):
+            if learnt is None or (pair := (task.fingerprint(), learnt.fingerprint())) in seen:
+                continue
+            seen.add(pair)
+            train = (own if learnt is task else item_texts(learnt)).get("train")
+            if train and evaluated:
+                yield place, place[1] if learnt is task else learnt.name, train, evaluated

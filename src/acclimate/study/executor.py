@@ -1,0 +1,201 @@
+"""Running the jobs of a graph, alone or together with other processes that share the folder."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from acclimate.device import trim_memory
+from acclimate.errors import UserError
+from acclimate.locks import Claim
+from acclimate.study.graph import Shard, with_needs
+from acclimate.study.jobs.base import Job, JobGraph, Outcome, RunContext
+from acclimate.study.store import JobStore
+
+log = logging.getLogger(__name__)
+
+POLL = 2.0
+"""Seconds between two looks at jobs that other processes compute."""
+LONGEST_ERROR = 500
+"""Characters of an error message that are stored."""
+
+
+@dataclass
+class Executor:
+    """Runs graphs of jobs, one after the other.
+
+    Attributes:
+        store: Where results are stored.
+        context: What jobs run with.
+        share: The share of the jobs to compute; None for all.
+        report_only: Compute nothing.
+        computed: Outcomes of the jobs of this call, over all graphs.
+    """
+
+    store: JobStore
+    context: RunContext
+    share: Shard | None = None
+    report_only: bool = False
+    computed: dict[str, Outcome] = field(default_factory=dict)
+
+    def execute(self, graph: JobGraph) -> dict[str, Outcome]:
+        """Compute the jobs of a graph, or this call's share of them.
+
+        Returns:
+            The outcome of every job of the graph, by key; also of those that other processes computed.
+        """
+        keys = [] if self.report_only else self.share.select(graph.jobs) if self.share else list(graph.jobs)
+        found = _Run(self.store, self.context).run({key: graph.jobs[key] for key in with_needs(keys, graph.jobs)})
+        # A later graph finds in the store what an earlier one of this call computed; that counts as computed now.
+        self.computed |= {key: one for key, one in found.items() if one.state != "reused" or key not in self.computed}
+        return {key: self.computed.get(key) or self.store.outcome(job) for key, job in graph.jobs.items()}
+
+    def check_failures(self, ignored: Collection[str]) -> None:
+        """Raise UserError if jobs of this call failed.
+
+        Args:
+            ignored: Keys of jobs that may fail.
+        """
+        failed = [one for key, one in self.computed.items() if one.state == "failed" and key not in ignored]
+        if failed:
+            raise UserError(
+                f"{len(failed)} of {len(self.computed)} jobs failed; the others are in '{self.store.out}'. First: "
+                f"{failed[0].job.description}: {failed[0].error.rstrip('.')}. Fix it and run the same command again."
+            )
+
+
+class _Run:
+    """One pass over the jobs of a graph. A job is claimed first; a job that another process claimed is left to it."""
+
+    def __init__(self, store: JobStore, context: RunContext) -> None:
+        self._store = store
+        self._context = context
+        self._console = Console(stderr=True)
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            console=self._console,
+            disable=not (context.progress and self._console.is_terminal),
+            transient=True,
+        )
+        self._claims: dict[str, Claim] = {}
+        self._waiting_line = ""
+        self._outcomes: dict[str, Outcome] = {}
+        self._models_needed: set[str] = set()
+        self._failed_before: dict[str, dict[str, Any]] = {}
+
+    def run(self, jobs: dict[str, Job]) -> dict[str, Outcome]:
+        """Compute jobs, in order; wait for those of other processes. No job that fails is tried again in this pass."""
+        missing = [job for job in jobs.values() if self._store.result(job) is None]
+        # A model that was deleted is made again only for a job that reads it, or for another such model.
+        self._models_needed = {job.needs.key for job in missing if job.needs}
+        for key, job in reversed(jobs.items()):
+            if job.needs and key in self._models_needed and not self._has_model(job):
+                self._models_needed.add(job.needs.key)
+        self._failed_before = {job.key: record for job in missing if (record := self._store.failure(job))}
+        todo = dict(jobs)
+        with self._bar:
+            task = self._bar.add_task("study", total=len(todo))
+            while todo:
+                before = len(todo)
+                for key, job in jobs.items():
+                    if key in todo and (outcome := self._try(job, todo)) is not None:
+                        del todo[key]
+                        self._outcomes[key] = outcome
+                        self._bar.advance(task)
+                if len(todo) == before:
+                    self._wait(todo)
+        return {key: self._outcomes[key] for key in jobs}
+
+    def _try(self, job: Job, todo: dict[str, Job]) -> Outcome | None:
+        """Return the outcome of a job, computing it if no other process does; None if it has to wait."""
+        if (known := self._known(job)) is not None:
+            return known
+        if job.needs and job.needs.key in todo:
+            return None
+        if job.needs and self._outcomes[job.needs.key].state in ("failed", "blocked"):
+            return self._reported(Outcome(job, "blocked", error="the job that it needs failed"))
+        claim = self._claims.setdefault(job.key, self._store.claim(job))
+        if not claim.take():
+            return None
+        try:
+            # Another process may have finished it between the look at the store and the claim.
+            return self._known(job) or self._reported(self._compute(job))
+        finally:
+            claim.release()
+            del self._claims[job.key]
+
+    def _known(self, job: Job) -> Outcome | None:
+        """Return the stored outcome: a result, or a failure of another process during this pass."""
+        result = self._store.result(job)
+        if result is not None:
+            remake = job.key in self._models_needed and not self._has_model(job)
+            return None if remake else Outcome(job, "reused", result)
+        record = self._store.failure(job)
+        if record is None or record == self._failed_before.get(job.key):
+            return None
+        return self._reported(Outcome(job, "failed", error=str(record.get("error"))))
+
+    def _has_model(self, job: Job) -> bool:
+        return (self._context.folder(job) / "config.json").is_file()
+
+    def _compute(self, job: Job) -> Outcome:
+        for task in self._bar.task_ids:
+            self._bar.update(task, description=job.description)
+        if job.shows_progress:
+            self._bar.stop()
+        outcome = self._run_job(job)
+        trim_memory()
+        self._bar.start()
+        return outcome
+
+    def _run_job(self, job: Job) -> Outcome:
+        started = time.perf_counter()
+        try:
+            result = job.run(self._context)
+        except UserError as error:
+            return self._fail(job, str(error), time.perf_counter() - started)
+        except Exception as error:  # a failed job must not stop the others
+            log.debug("job %s failed", job.key, exc_info=True)
+            return self._fail(job, f"{type(error).__name__}: {error}", time.perf_counter() - started)
+        seconds = time.perf_counter() - started
+        self._store.finish(job, result, seconds)
+        return Outcome(job, "done", result, seconds=seconds)
+
+    def _fail(self, job: Job, message: str, seconds: float) -> Outcome:
+        stored = self._store.result(job)
+        if stored is not None:  # this process hung so long that another one took the job over, and finished it
+            return Outcome(job, "reused", stored)
+        line = " ".join(message.split())
+        line = line if len(line) <= LONGEST_ERROR else line[: LONGEST_ERROR - 3] + "..."
+        self._store.fail(job, line, seconds)
+        return Outcome(job, "failed", error=line, seconds=seconds)
+
+    def _reported(self, outcome: Outcome) -> Outcome:
+        if self._context.progress:
+            self._print(outcome.line())
+        return outcome
+
+    def _wait(self, todo: dict[str, Job]) -> None:
+        """Report what is waited for, if that has changed, and wait."""
+        claimed = {key: claim for key, claim in self._claims.items() if key in todo}
+        first = next(iter(claimed), next(iter(todo)))
+        owner = claimed[first].owner() if first in claimed else None
+        who = f" ({owner.place})" if owner else ""
+        count = f"{len(todo)} job{'s' if len(todo) > 1 else ''}"
+        line = f"… waiting for other processes: {count}, first {todo[first].description}{who}"
+        if self._context.progress and line != self._waiting_line:
+            self._waiting_line = line
+            self._print(line)
+        time.sleep(POLL)
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,239 @@
+"""Planning: from the inputs of a study, and the settings that a search chose, to the graph of its jobs."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from acclimate.errors import UserError
+from acclimate.study.backend import Backend
+from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
+from acclimate.study.inputs import StudyInputs, read_inputs, read_method
+from acclimate.study.jobs.base import Job, JobGraph, Planner, kinds
+from acclimate.study.settings import UNADAPTED
+
+SearchPlace = tuple[str, str, str, str]
+"""Model (empty for the teacher of a row of distillation), domain, task and row label."""
+Combination = Mapping[tuple[str, str], Any]
+"""Values by section, an attribute of :class:`Choice`, and name."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Settings that override those of the study.
+
+    Attributes:
+        finetune: Settings of fine-tuning.
+        adapt: Settings of adaptation.
+        parameters: Parameters of the method.
+        distill: Settings of distillation.
+    """
+
+    finetune: dict[str, Any] = field(default_factory=dict)
+    adapt: dict[str, Any] = field(default_factory=dict)
+    parameters: dict[str, Any] = field(default_factory=dict)
+    distill: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, combination: Combination) -> Choice:
+        """Sort a combination into its sections."""
+        made = cls()
+        for (section, name), value in combination.items():
+            getattr(made, section)[name] = value
+        return made
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All settings, under distinct names."""
+        adapt = {f"adapt.{name}": value for name, value in self.adapt.items()}
+        return {**adapt, **self.parameters, **self.finetune, **self.distill}
+
+    @property
+    def text(self) -> str:
+        """The settings in one line."""
+        return ", ".join(f"{name}={value}" for name, value in self.settings.items())
+
+    def apply_to_task(self, task: TaskSpec) -> TaskSpec:
+        """Return a task with these settings of fine-tuning."""
+        return task.model_copy(update=self.finetune)
+
+    def apply_to_method(self, method: MethodSpec) -> MethodSpec:
+        """Return a method with these parameters and settings of adaptation, and the same label."""
+        return method.model_copy(update={**self.parameters, "adapt": {**method.adapt, **self.adapt}})
+
+
+Choices = Mapping[SearchPlace, Choice]
+
+
+def read_study(config: StudyConfig, backend: Backend) -> StudyInputs:
+    """Read what a study names, and check it for every kind of job; nothing is trained.
+
+    Raises:
+        UserError: If the study cannot be run.
+    """
+    inputs = read_inputs(config, backend, {kind.name: kind.read(config, backend) for kind in kinds()})
+    for kind in kinds():
+        kind.check(inputs)
+    return inputs
+
+
+def plan(inputs: StudyInputs, choices: Choices | None = None) -> JobGraph:
+    """Return the jobs of a study.
+
+    Args:
+        inputs: What the study names.
+        choices: The settings that a search chose; None without a search.
+
+    Raises:
+        UserError: If a row cannot be planned, such as a distillation of a task that is no classification.
+    """
+    graph = JobGraph(plan_models(inputs).entries if choices is None else plan_chosen(inputs, choices).entries)
+    return extend(graph, inputs, choices or {})
+
+
+def plan_models(inputs: StudyInputs) -> JobGraph:
+    """Return the jobs that make and measure the models of each domain, without those that come last."""
+    planner = Planner(inputs, JobGraph())
+    for model in inputs.config.models:
+        for domain in inputs.config.domains:
+            for source in (source for kind in kinds() for source in kind.sources(planner, model, domain)):
+                for kind in kinds():
+                    kind.measure(planner, source)
+    return planner.graph
+
+
+def extend(graph: JobGraph, inputs: StudyInputs, choices: Choices) -> JobGraph:
+    """Return a graph with the jobs that depend on those of all models, such as distillations."""
+    planner = Planner(inputs, JobGraph(graph.entries), choices)
+    for kind in kinds():
+        kind.finish(planner)
+    return planner.graph
+
+
+def narrow(
+    inputs: StudyInputs,
+    model: ModelSpec,
+    domain: DomainSpec,
+    task: TaskSpec | None,
+    methods: Sequence[MethodSpec],
+    choice: Choice,
+    seeds: list[int] | None = None,
+) -> StudyInputs:
+    """Return the inputs of a part of a study: some methods of one model on one task, with other settings.
+
+    Args:
+        inputs: What the study names.
+        model: The base model.
+        domain: The domain.
+        task: A task of the domain; None if it has none.
+        methods: The methods.
+        choice: The settings. A method with settings of its own is adapted once per task, as each task may have others.
+        seeds: Seeds of fine-tuning; None for those of the study.
+    """
+    changed = [choice.apply_to_method(method) for method in methods]
+    part = domain.model_copy(update={"tasks": [choice.apply_to_task(task)] if task else []})
+    config = inputs.config.model_copy(
+        update={
+            **{"models": [model], "domains": [part], "methods": changed, "distill": [], "extensions": {}},
+            **({"seeds": seeds} if seeds else {}),
+        }
+    )
+    found = dict(inputs.methods)
+    if choice.adapt or choice.parameters:
+        for method in changed:
+            if method.name != UNADAPTED:
+                scope = found[method.label]
+                found[method.label] = replace(scope, parameters=read_method(method).parameters, per_task=True)
+    return replace(inputs, config=config, methods=found)
+
+
+def plan_chosen(
+    inputs: StudyInputs,
+    choices: Choices,
+    domains: Sequence[DomainSpec] | None = None,
+    seeds: list[int] | None = None,
+) -> JobGraph:
+    """Return the jobs that make and measure all models with the settings that were chosen for each task.
+
+    Args:
+        inputs: What the study names.
+        choices: The chosen settings.
+        domains: Domains to plan; None for all.
+        seeds: Seeds of fine-tuning; None for those of the study.
+    """
+    config = inputs.config
+    graph, known = JobGraph(), set[Any]()
+    for model, domain in itertools.product(config.models, config.domains if domains is None else domains):
+        parts = [
+            replace(inputs, config=config.model_copy(update={"models": [model], "domains": [domain], "methods": []}))
+        ]
+        tasks: list[TaskSpec | None] = [*domain.tasks] or [None]
+        for task, method in itertools.product(tasks, config.methods):
+            choice = choices.get((model.name, domain.name, task.name if task else "", method.label), Choice())
+            parts.append(narrow(inputs, model, domain, task, [method], choice, seeds))
+        for job in (job for part in parts for job in plan_models(part).entries):
+            if (job.key, job.place) not in known:  # tasks share what belongs to the whole domain
+                known.add((job.key, job.place))
+                graph.add(job)
+    return graph
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The ``index``-th of ``count`` shares of the jobs, counted from 1, for job arrays."""
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> Shard:
+        """Read ``"2/4"``.
+
+        Raises:
+            UserError: If it is not i/n with whole numbers 1 <= i <= n.
+        """
+        found = re.fullmatch(r"\s*([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*", text, flags=re.ASCII)
+        shard = cls(int(found[1]), int(found[2])) if found else cls(0, 0)
+        if not 1 <= shard.index <= shard.count:
+            raise UserError(f"'{text}' is not a shard. Give i/n with i from 1 to n, for example 2/4.")
+        return shard
+
+    def __str__(self) -> str:
+        return f"{self.index}/{self.count}"
+
+    def select(self, jobs: Mapping[str, Job]) -> list[str]:
+        """Return the keys of this share, in the order of work. Each job is in exactly one share.
+
+        Greedy balancing: the most expensive group goes first, each to the share with the least cost so far.
+        """
+        groups = sorted(_groups(jobs), key=lambda group: -sum(jobs[key].cost for key in group))
+        loads = [0.0] * self.count
+        own: set[str] = set()
+        for group in groups:  # the sort is stable: groups of equal cost keep the order of the study
+            least = loads.index(min(loads))
+            loads[least] += sum(jobs[key].cost for key in group)
+            if least == self.index - 1:
+                own.update(group)
+        return [key for key in jobs if key in own]
+
+
+def _groups(jobs: Mapping[str, Job]) -> list[list[str]]:
+    """Return jobs that should run in one place: a job that makes a model and all that need it, directly or not.
+
+    A job from whose model all methods start is a group by itself; otherwise a study of one such model could not be
+    shared. The jobs that need it wait for its claim.
+    """
+    groups: dict[str, list[str]] = {}
+    for key, job in jobs.items():
+        root = [link for link in job.chain if not link.is_shared_base] or [job]
+        groups.setdefault(root[-1].key, []).append(key)
+    return list(groups.values())
+
+
+def with_needs(keys: Sequence[str], jobs: Mapping[str, Job]) -> list[str]:
+    """Return ``keys`` and everything that these jobs need, in the order of work."""
+    wanted = {link.key for key in keys for link in jobs[key].chain}
+    return [key for key in jobs if key in wanted]

@@ -1,0 +1,345 @@
+"""What a study file names, read and checked before any time is spent on training."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from acclimate.corpus import Corpus
+from acclimate.corpus.documents import subsample_documents
+from acclimate.errors import UserError, unknown_name_error
+from acclimate.models.checkpoints import model_fingerprint
+from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, option_fields
+from acclimate.study.backend import Backend
+from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
+from acclimate.study.fingerprint import texts_fingerprint
+from acclimate.study.settings import UNADAPTED
+
+if TYPE_CHECKING:
+    from acclimate.tasks.kinds import LabelledTask
+
+log = logging.getLogger(__name__)
+
+OTHER = ""
+"""The key that stands for the domain of tasks of other domains."""
+HELDOUT_SHARE = 0.02
+SPLIT_SEED = 0
+WARM_UP_SPLIT = 0.5
+FAR = 30
+"""A learning rate this many times above or below the method's own is probably a mistake."""
+SHARED = {"seed": "adapt.seed, or adapt_seeds", "text_column": "adapt.text_column", "head_tokens": "adapt.head_tokens"}
+"""Options of ``adapt`` that are the same for all methods of a study, with the key that sets them."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model folder or a name on the Hub, with its content hash."""
+
+    path: str
+    fingerprint: str
+
+    @classmethod
+    def read(cls, path: str) -> Checkpoint:
+        """Compute the fingerprint of a model.
+
+        Raises:
+            UserError: If there is no model.
+        """
+        return cls(path, model_fingerprint(path))
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts on which a model is measured, with their content hash."""
+
+    texts: list[str]
+    fingerprint: str
+
+    @classmethod
+    def sample(cls, corpus: Any, count: int) -> Texts:
+        """Draw ``count`` documents of a corpus, the same ones in any order of the corpus.
+
+        Raises:
+            UserError: If there is no document.
+        """
+        texts = subsample_documents(corpus, count)
+        if not texts:
+            raise UserError("There is no held-out document to measure on. Give more text, or a separate 'heldout'.")
+        return cls(texts, texts_fingerprint(texts))
+
+
+@dataclass(frozen=True)
+class TaskInput:
+    """A loaded task.
+
+    Attributes:
+        task: The task.
+        metric: The metric that it is evaluated on.
+        first: The task that is learnt before it; None for none.
+        limited: Rows kept and rows there were, by name of the split, where the study limits them.
+    """
+
+    task: LabelledTask
+    metric: str
+    first: LabelledTask | None
+    limited: Mapping[str, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class MethodInput:
+    """A method of adaptation.
+
+    Attributes:
+        parameters: Its parameters with defaults, and hashes of files among them.
+        reads: Whether it reads the text of the ``"domain"`` or of the ``"task"``.
+        needs_task: Whether it needs the task itself.
+        per_task: Whether it is adapted once per task, whatever it reads.
+    """
+
+    parameters: dict[str, Any]
+    reads: str = "domain"
+    needs_task: bool = False
+    per_task: bool = False
+
+    def scopes(self, domain: DomainSpec) -> Iterator[tuple[DomainSpec, str | None]]:
+        """Yield what one adaptation is for: the domain and None, or the domain with one task and its name."""
+        if self.reads == "domain" and not self.needs_task and not self.per_task:
+            yield domain, None
+            return
+        for task in domain.tasks:
+            yield domain.model_copy(update={"tasks": [task]}), task.name
+
+
+@dataclass(frozen=True)
+class StudyInputs:
+    """What a study names, read and checked. Jobs are planned from it; nothing changes it.
+
+    Attributes:
+        config: The study.
+        checkpoints: The base models, by name.
+        headless: Names of base models without a language-model head.
+        corpora: Text to adapt to, by domain.
+        head_corpus: Text to train missing heads on; None for that of the first domain.
+        heldout: Held-out text, by domain.
+        general: General text; None if forgetting is not measured on it.
+        tasks: Tasks, by domain (:data:`OTHER` for those of other domains) and name.
+        methods: Methods of adaptation, by label.
+        options: Options of ``adapt``, ``finetune`` and ``distill`` with their defaults, by function.
+        extras: What kinds of jobs read for themselves, by kind.
+    """
+
+    config: StudyConfig
+    checkpoints: Mapping[str, Checkpoint]
+    headless: frozenset[str]
+    corpora: Mapping[str, Corpus]
+    head_corpus: Corpus | None
+    heldout: Mapping[str, Texts]
+    general: Texts | None
+    tasks: Mapping[tuple[str, str], TaskInput]
+    methods: Mapping[str, MethodInput]
+    options: Mapping[str, Mapping[str, Any]]
+    extras: Mapping[str, Any]
+
+    @cached_property
+    def trial(self) -> StudyInputs:
+        """The same for a search: the tasks on which settings are searched have dev in place of test."""
+        from acclimate.tasks.splits import replace_test_with_dev
+
+        tasks = dict(self.tasks)
+        for domain, task in self.config.searched_tasks:
+            place = (domain.name, task.name)
+            tasks[place] = replace(tasks[place], task=replace_test_with_dev(tasks[place].task))
+        return replace(self, tasks=tasks)
+
+    @cached_property
+    def task_corpora(self) -> dict[tuple[str, str], Corpus]:
+        """Text of the train splits, by domain and task, for methods that adapt to it."""
+        from acclimate.training.inputs import task_corpus
+
+        if all(method.reads == "domain" for method in self.methods.values()):
+            return {}
+        return {place: task_corpus(found.task) for place, found in self.tasks.items() if place[0] != OTHER}
+
+    def other_tasks(self, domain: DomainSpec) -> list[TaskSpec]:
+        """Return the tasks of other domains, less those whose content equals a task of the domain itself."""
+        own = {found.task.fingerprint() for (home, _), found in self.tasks.items() if home == domain.name}
+        others = self.config.other_tasks
+        return [task for task in others if self.tasks[OTHER, task.name].task.fingerprint() not in own]
+
+
+def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any] | None = None) -> StudyInputs:
+    """Read what a study names and check all of it; nothing is trained.
+
+    Args:
+        config: The study.
+        backend: What looks into models.
+        extras: What kinds of jobs read for themselves, by kind.
+
+    Raises:
+        UserError: If a model, method, option, text or task does not exist or cannot be used.
+    """
+    options = read_options()
+    methods = _read_methods(config)
+    column = str(config.adapt.given().get("text_column", "text"))
+    checkpoints = {model.name: Checkpoint.read(model.path) for model in config.models}
+    headless = frozenset(
+        model.name for model in config.models if not _has_head(model, config, backend, options["adapt"])
+    )
+    corpora, heldout, tasks = {}, {}, {}
+    for domain in config.domains:
+        corpora[domain.name], heldout[domain.name] = _read_domain(domain, config, column)
+        tasks |= {(domain.name, task.name): _read_task(task, config) for task in domain.tasks}
+    _check_scopes(config, methods)
+    tasks |= {(OTHER, task.name): _read_task(task, config) for task in config.other_tasks}
+    general, head_corpus = None, None
+    if config.general:
+        text = Corpus(config.general, text_column=column)
+        if headless:  # a head is not evaluated on the text that it is trained on
+            head_corpus, text = text.split(WARM_UP_SPLIT, SPLIT_SEED)
+        general = Texts.sample(text, config.evaluate.documents)
+    return StudyInputs(
+        config, checkpoints, headless, corpora, head_corpus, heldout, general, tasks, methods, options, extras or {}
+    )
+
+
+def read_options() -> dict[str, dict[str, Any]]:
+    """Return the options that a study file may set and that decide results, by verb, with their defaults."""
+    verbs = {"adapt": AdaptOptions, "finetune": FinetuneOptions, "distill": DistillOptions}
+    return {
+        verb: {
+            name: field.default
+            for name, field in option_fields(cls).items()
+            if field.option.study and field.option.recorded
+        }
+        for verb, cls in verbs.items()
+    }
+
+
+def read_method(method: MethodSpec) -> MethodInput:
+    """Return a method with its parameters, defaults included.
+
+    Raises:
+        UserError: If the method or a parameter does not exist, or a value is wrong.
+    """
+    from acclimate import methods
+
+    made = methods.get(method.name, **method.parameters)
+    if made.stages() and method.on:
+        raise UserError(f"study: '{method.name}' reads the text of the domain and of the task; remove 'on'.")
+    contents = made.file_contents()
+    parameters = made.settings() | ({"files": contents} if contents else {})
+    return MethodInput(parameters, method.on or made.reads, made.needs_task)
+
+
+def _read_methods(config: StudyConfig) -> dict[str, MethodInput]:
+    found = {}
+    for method in config.methods:
+        if method.name != UNADAPTED or method.parameters:
+            found[method.label] = read_method(method)
+        check_not_shared(method.adapt, f"methods.{method.label}.adapt")
+        _warn_of_learning_rate(method, config)
+    return found
+
+
+def _warn_of_learning_rate(method: MethodSpec, config: StudyConfig) -> None:
+    """Warn if the learning rate of the study is far from the method's own, such as that of a soft prompt."""
+    from acclimate import methods
+
+    if method.name == UNADAPTED or "learning_rate" in method.adapt:
+        return
+    rate, usual = config.adapt.learning_rate, methods.get(method.name, **method.parameters).learning_rate
+    if rate is not None and usual is not None and not usual / FAR <= rate <= usual * FAR:
+        log.warning(
+            "study: the default learning rate of '%s' is %g, and the study sets %g for all methods; set one for this "
+            "method: {name: %s, adapt: {learning_rate: %g}}.",
+            method.label,
+            usual,
+            rate,
+            method.name,
+            usual,
+        )
+
+
+def _check_scopes(config: StudyConfig, methods: Mapping[str, MethodInput]) -> None:
+    """Raise UserError for a method that adapts per task if a domain has no task: it would silently have no row."""
+    for domain in config.domains:
+        for label, method in methods.items():
+            if not any(True for _ in method.scopes(domain)):
+                raise UserError(
+                    f"study: '{label}' adapts to each task of a domain, and '{domain.name}' has none; add a task, or "
+                    "remove the method or the domain."
+                )
+
+
+def _has_head(model: ModelSpec, config: StudyConfig, backend: Backend, options: Mapping[str, Any]) -> bool:
+    try:
+        return backend.has_head(model.path, longest_text(config, options))
+    except UserError as error:
+        raise UserError(f"study: the model '{model.name}': {error}") from error
+
+
+def longest_text(config: StudyConfig, options: Mapping[str, Any]) -> int:
+    """Return the largest number of tokens that a language model of the study has to read at once."""
+    shared = {**options, **config.adapt.given()}
+    lengths = [{**shared, **method.adapt}.get("max_length") for method in config.methods if method.name != UNADAPTED]
+    return max(length or 0 for length in [config.evaluate.max_length, *lengths])
+
+
+def _read_domain(domain: DomainSpec, config: StudyConfig, column: str) -> tuple[Corpus, Texts]:
+    corpus = Corpus(domain.corpus, text_column=column)
+    next(iter(corpus), None)  # raises if no document can be read
+    if domain.heldout:
+        heldout = Corpus(domain.heldout, text_column=column)
+    else:
+        corpus, heldout = corpus.split(HELDOUT_SHARE, SPLIT_SEED)
+    return corpus, Texts.sample(heldout, config.evaluate.documents)
+
+
+def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
+    from acclimate.tasks import load_task, repartition
+    from acclimate.tasks.finetune import check_first_task
+    from acclimate.tasks.splits import limit_splits
+
+    task = load_task(spec.path, name=spec.name)
+    if spec.repartition is not None:
+        task = repartition(task, spec.repartition)
+    if config.finetune_settings(spec).get("select") == "dev" and not task.dev:
+        why = ", as repartition leaves none" if spec.repartition is not None else ""
+        raise UserError(f"study: select: dev needs a dev split, and the task '{spec.name}' has none{why}; use last.")
+    limited: dict[str, tuple[int, int]] = {}
+    if spec.limits:
+        whole, task = task, limit_splits(task, **spec.limits)
+        sizes = {split: (len(getattr(task, split)), len(getattr(whole, split))) for split in spec.limits}
+        limited = {split: size for split, size in sizes.items() if size[0] < size[1]}
+    known = task.scoring(negative=spec.negative).metrics
+    metric = spec.metric or known[0]
+    if metric not in known:
+        raise unknown_name_error(f"metric of the task '{spec.name}'", metric, known)
+    first = None
+    if spec.first is not None:
+        first = load_task(spec.first, name=Path(spec.first).name)
+        if spec.limit_first:
+            rows, first = len(first.train), limit_splits(first, train=spec.limit_first)
+            if len(first.train) < rows:
+                limited[f"train of {first.name}"] = (len(first.train), rows)
+        check_first_task(first, task)
+    return TaskInput(task, metric, first, limited)
+
+
+def check_not_shared(given: Iterable[str], where: str) -> None:
+    """Raise UserError if options of one method are among those that all methods of a study share.
+
+    Args:
+        given: Names of options.
+        where: Section of the study file, for the message.
+    """
+    for name in given:
+        if name in SHARED:
+            raise UserError(
+                f"study: '{where}.{name}' cannot be set for one method, as all methods of a study share it. Remove "
+                f"it, or set {SHARED[name]}."
+            )

@@ -1,0 +1,339 @@
+# ruff: noqa: RUF009 (the calls only describe fields)
+"""Adaptation: a base model and a corpus become an adapted model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from acclimate.cards.writers import ACCOUNT_FILE
+from acclimate.corpus import Corpus
+from acclimate.files import read_json
+from acclimate.masking import MASK_RATE, identify
+from acclimate.records import Record, optional
+from acclimate.report.timing import preparation_minutes
+from acclimate.results import MethodRow
+from acclimate.rows import AdaptationRow, CurvePoint, MaskedSample, UnreadRecords
+from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec
+from acclimate.study.inputs import StudyInputs, Texts
+from acclimate.study.jobs.base import (
+    HEAD,
+    Job,
+    Measured,
+    Model,
+    Place,
+    Planner,
+    RunContext,
+    Source,
+    StudyView,
+    register,
+)
+from acclimate.study.settings import BUDGETS, UNADAPTED
+
+HEAD_OPTIONS = ("max_length", "precision", "head_tokens", "seed")
+"""Options of ``adapt`` that matter for the warm-up of a head."""
+IMPORTANCE = "importance.json"
+CURVE_POINTS = 200
+"""Points of a learning curve in the results; longer ones are thinned."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Adaptation(Record):
+    """The result of an adaptation.
+
+    Attributes:
+        method: Name of the method.
+        steps: Optimizer steps.
+        tokens: Tokens read.
+        seconds: Duration of training.
+        losses: Mean of each loss term at the end.
+        masked: Some texts as the masking hides them: its name, and ``texts``.
+        accounts: What the method noted of stages before training, by file name.
+        broken: Records that could not be read; None if all could.
+    """
+
+    method: str
+    steps: int
+    tokens: int
+    seconds: float
+    losses: dict[str, float]
+    masked: dict[str, Any] | None = optional()
+    accounts: dict[str, Any] | None = optional()
+    broken: UnreadRecords | None = optional()
+
+    @property
+    def total_seconds(self) -> float:
+        """Duration of training and of all stages before it."""
+        return self.seconds + 60 * sum(minutes for _, minutes in preparation_minutes(self.accounts or {}))
+
+
+@register("adapt", summary="adapt a model to the text of a domain or a task")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AdaptJob(Job):
+    """Adapt a model with one method and one seed.
+
+    Attributes:
+        model: The base model, or the job that trains its missing head.
+        method: Name of the method.
+        parameters: Its parameters, defaults included.
+        corpus: The text.
+        task: The task, for methods that need it.
+        heldout: Text on which loss is measured during training, if the study asks for it.
+        settings: Options of ``adapt``, defaults included.
+        options: The options that were given, as ``adapt`` takes them.
+    """
+
+    model: Model
+    method: str
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    corpus: Corpus
+    task: Any = None
+    heldout: Texts | None = None
+    settings: Mapping[str, Any]
+    options: Mapping[str, Any] = field(compare=False)
+
+    cost: ClassVar[float] = 10.0
+    result_type: ClassVar[type[Record]] = Adaptation
+    makes_model: ClassVar[bool] = True
+    shows_progress: ClassVar[bool] = True
+
+    @property
+    def is_shared_base(self) -> bool:
+        """Whether it trains the missing head of a base model."""
+        return self.place.method == HEAD
+
+    def run(self, context: RunContext) -> Adaptation:
+        """Adapt the model and write it into the folder of the job."""
+        folder, data = context.folder(self), {}
+        if self.task is not None:
+            data["task"] = self.task
+        if self.heldout is not None:
+            data["heldout"] = Corpus.of(self.heldout.texts)
+        result = context.backend.adapt(
+            context.path(self.model),
+            self.corpus,
+            self.method,
+            out=folder,
+            progress=context.progress,
+            **data,
+            **self.options,
+        )
+        return Adaptation(
+            **{name: getattr(result, name) for name in ("method", "steps", "tokens", "seconds", "losses")},
+            masked=getattr(result, "masked", None) or None,
+            accounts=getattr(result, "accounts", None) or None,
+            broken=_read_problems(folder),
+        )
+
+    @classmethod
+    def sources(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterator[Source]:
+        """Yield the base model, and the models that each method makes of it."""
+        config = planner.config
+        base: Model = planner.inputs.checkpoints[model.name]
+        if model.name in planner.inputs.headless:
+            base = planner.add(_head_job(planner.inputs, model))
+        place = Place(model=model.name, domain=domain.name)
+        yield Source(base, place, domain, config.seeds)
+        for method in config.methods:
+            here = Place(model=model.name, domain=domain.name, method=method.label)
+            if method.name == UNADAPTED:
+                yield Source(base, here, domain, config.seeds, measures_loss=False, measures_forgetting=False)
+                continue
+            seeds = config.adapt_seeds or [config.adapt.seed]
+            for scope, task in planner.inputs.methods[method.label].scopes(domain):
+                for number, seed in enumerate(seeds):
+                    there = Place(
+                        model=model.name, domain=domain.name, method=method.label, adapted_for=task, adapt_seed=seed
+                    )
+                    job = planner.add(_adapt_job(planner.inputs, method, base, there, seed))
+                    tuned = config.seeds[number :: len(seeds)]  # the i-th seed starts from the i-th adaptation
+                    yield Source(job, there, scope, tuned, base)
+
+    @classmethod
+    def method_rows(cls, inputs: StudyInputs) -> list[MethodRow]:
+        """Return one row per method of the study."""
+        found = inputs.methods
+        return [
+            MethodRow(
+                label=method.label,
+                name=method.name,
+                parameters=found[method.label].parameters if method.label in found else {},
+            )
+            for method in inputs.config.methods
+        ]
+
+    @classmethod
+    def rows(cls, view: StudyView) -> dict[str, list[Any]]:
+        """Return the adaptations, and texts as their maskings hide them."""
+        found = list(view.find(Adaptation))
+        return {
+            "adaptations": [_adaptation_row(entry, view.out / "models" / entry.job.key) for entry in found],
+            "masked": masked_samples(found, view.inputs.config.evaluate.masked_texts),
+        }
+
+
+def _head_job(inputs: StudyInputs, model: ModelSpec) -> AdaptJob:
+    """Return the job that trains a language-model head for a checkpoint without one."""
+    config, defaults = inputs.config, inputs.options["adapt"]
+    given = {key: value for key, value in config.adapt.given().items() if key in HEAD_OPTIONS}
+    return AdaptJob(
+        place=Place(model=model.name, method=HEAD),
+        model=inputs.checkpoints[model.name],
+        method=UNADAPTED,
+        corpus=inputs.head_corpus or inputs.corpora[config.domains[0].name],
+        settings={**{key: defaults[key] for key in HEAD_OPTIONS if key in defaults}, **given},
+        options=given,
+    )
+
+
+def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place, seed: int) -> AdaptJob:
+    config, found = inputs.config, inputs.methods[method.label]
+    given = {**config.adapt.given(), **method.adapt, "seed": seed}
+    if any(key in method.adapt for key in BUDGETS):  # a method's own budget replaces that of the study
+        given = {key: value for key, value in given.items() if key not in BUDGETS or key in method.adapt}
+    known = inputs.options["adapt"]
+    settings = {**known, **{key: value for key, value in given.items() if key in known}}
+    settings["masking"] = identify(
+        settings.pop("masking", None), settings.get("mask_rate", MASK_RATE), settings.pop("masking_settings", None)
+    )
+    here = (str(place.domain), place.adapted_for or "")
+    return AdaptJob(
+        place=place,
+        model=base,
+        method=method.name,
+        parameters=found.parameters,
+        corpus=inputs.task_corpora[here] if found.reads == "task" else inputs.corpora[here[0]],
+        task=inputs.tasks[here].task if found.needs_task else None,
+        heldout=inputs.heldout[here[0]] if given.get("heldout_every") else None,
+        settings=settings,
+        options={**given, "settings": method.parameters or None},
+    )
+
+
+def _read_problems(folder: Path) -> UnreadRecords | None:
+    """Return how many records of its text an adaptation could not read; None if it read all."""
+    account = folder / ACCOUNT_FILE
+    card = read_json(account) if account.is_file() else {}
+    texts = [part.get("text") or {} for part in card.get("stages") or [card]]
+    texts = list({tuple(text["problems"]): text for text in texts if text.get("broken")}.values())
+    if not texts:
+        return None
+    broken, documents = (sum(text[name] for text in texts) for name in ("broken", "documents"))
+    return UnreadRecords(records=broken, documents=documents, first=texts[0]["problems"][0])
+
+
+def adaptation_seconds(model: Model, view: StudyView) -> float | None:
+    """Return the duration of all adaptations on the way to a model; None if one of them has no result any more.
+
+    The warm-up of a missing head counts as a part of the adaptation that follows it. It does not count for a
+    classifier that starts from the base model, as it leaves the encoder unchanged.
+    """
+    if not isinstance(model, Job) or model.is_shared_base:
+        return 0.0
+    results = [view.outcomes[link.key].result for link in model.chain]
+    if any(not isinstance(result, Adaptation) for result in results):
+        return None
+    return sum(result.total_seconds for result in results)
+
+
+def _adaptation_row(entry: Measured[Adaptation], folder: Path) -> AdaptationRow:
+    job, result = entry
+    place, accounts = job.place, dict(result.accounts or {})
+    importance = accounts.pop(IMPORTANCE, None) or read_importance(folder)
+    return AdaptationRow(
+        model=place.model,
+        domain=place.domain,
+        method=str(place.method),
+        task=place.adapted_for,
+        head=job.is_shared_base,
+        seed=place.adapt_seed,
+        folder=f"models/{job.key}",
+        **{name: getattr(result, name) for name in ("steps", "tokens", "seconds", "losses", "broken")},
+        accounts=accounts,
+        importance=importance,
+        **read_curves(folder / "log.jsonl"),
+    )
+
+
+def read_importance(folder: Path) -> dict[str, Any] | None:
+    """Return the importance of heads and units that an adaptation measured; None if it measured none."""
+    try:
+        found = read_json(folder / IMPORTANCE)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and isinstance(found.get("parts"), dict) else None
+
+
+def read_curves(log: Path) -> dict[str, list[CurvePoint]]:
+    """Return ``curve``, the training loss, and ``heldout_curve`` from a log; broken lines are skipped.
+
+    Args:
+        log: A ``log.jsonl``; if it is missing, both curves are empty.
+    """
+    try:
+        lines = log.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        lines = []
+    found: dict[str, list[CurvePoint]] = {"curve": [], "heldout_curve": []}
+    for line in lines:
+        try:
+            entry = json.loads(line)
+            kind = "heldout_curve" if "heldout" in entry else "curve"
+            found[kind].append(CurvePoint.from_dict({**entry, **entry.get("heldout", {})}))
+        except (json.JSONDecodeError, TypeError, ValueError):
+            continue
+    return {kind: _thinned(points) for kind, points in found.items()}
+
+
+def _thinned(points: list[CurvePoint]) -> list[CurvePoint]:
+    if len(points) <= CURVE_POINTS:
+        return points
+    chosen = np.unique(np.linspace(0, len(points) - 1, CURVE_POINTS).round().astype(int))
+    return [points[index] for index in chosen]
+
+
+def masked_samples(found: Sequence[Measured[Adaptation]], count: int) -> list[MaskedSample]:
+    """Return texts as the maskings of a study hide them, from the first seed of each method.
+
+    Args:
+        found: The adaptations.
+        count: Maximum number of texts per corpus; 0 for none.
+
+    Returns:
+        One sample per text, with the maskings of all methods that read it. Methods that hide the same tokens share a
+        label.
+    """
+    texts: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    seen: set[tuple[Any, ...]] = set()
+    tasks = {(entry.job.place.domain, entry.job.place.adapted_for) for entry in found}
+    for job, result in found:
+        place, domain = job.place, job.place.domain
+        which = (domain, place.adapted_for, place.method)  # the text depends neither on the model nor on the seed
+        if not result.masked or not domain or which in seen:
+            continue
+        seen.add(which)
+        several = sum(home == domain and task is not None for home, task in tasks) > 1
+        name = f"{place.method}, {place.adapted_for}" if several and place.adapted_for else str(place.method)
+        for pieces in result.masked["texts"][:count]:
+            text = "".join(f"{' ' * piece['space']}{piece['text']}" for piece in pieces)
+            hidden = {"masking": result.masked["masking"], "pieces": pieces}
+            texts.setdefault((domain, text), {})[name] = hidden
+    return [MaskedSample(place=place, maskings=_merge_equal(hidden)) for (place, _), hidden in texts.items()]
+
+
+def _merge_equal(found: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Put methods that hide the same tokens under one label, which names the masking."""
+    groups: dict[str, list[str]] = {}
+    for method, hidden in found.items():
+        groups.setdefault(json.dumps([hidden["masking"], hidden["pieces"]]), []).append(method)
+    merged = {}
+    for key, methods in groups.items():
+        masking = json.loads(key)[0]
+        label = ", ".join(methods) + (f": {masking}" if methods != [masking] else "")
+        merged[label] = found[methods[0]]["pieces"]
+    return merged

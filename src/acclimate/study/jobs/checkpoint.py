@@ -1,0 +1,151 @@
+"""Foreign checkpoints: unchanged models from elsewhere, measured beside the methods of the study.
+
+A checkpoint is fine-tuned on all tasks and its losses are measured like those of an adapted model, so that it has a
+row in all tables. Since it may have another size and tokenizer, a job describes it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from pydantic import model_validator
+
+from acclimate.errors import UserError
+from acclimate.records import Record
+from acclimate.results import MethodRow, Section
+from acclimate.study.backend import Backend
+from acclimate.study.config import DomainSpec, ModelSpec, SectionEntry, StudyConfig
+from acclimate.study.inputs import Checkpoint, StudyInputs, Texts, longest_text, read_options
+from acclimate.study.jobs.base import Job, Place, Planner, RunContext, Source, StudyView, register
+
+
+class CheckpointSpec(SectionEntry):
+    """An entry of ``checkpoints``: a model folder or a name on the Hub, or ``{path, label?}``."""
+
+    path: str
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short(cls, value: Any) -> Any:
+        return {"path": str(value)} if isinstance(value, str | Path) else value
+
+    @model_validator(mode="after")
+    def _labelled(self) -> CheckpointSpec:
+        self.label = self.label or f"checkpoint {Path(self.path).name}"
+        return self
+
+    def resolve_paths(self, resolve: Callable[[str], str]) -> None:
+        """Make the path absolute."""
+        self.path = resolve(self.path)
+
+
+@dataclass(frozen=True)
+class ForeignModel:
+    """A checkpoint, and whether it has a language-model head whose loss can be measured."""
+
+    checkpoint: Checkpoint
+    has_head: bool
+
+
+@dataclass(kw_only=True, eq=False)
+class Description(Record):
+    """Facts about a checkpoint.
+
+    Attributes:
+        architecture: Type of the model, such as ``"bert"``.
+        parameters: Number of parameters.
+        vocabulary: Size of the vocabulary.
+        tokens: Tokens of the texts, special ones excluded.
+        words: Words of the texts, separated by white space.
+    """
+
+    architecture: str
+    parameters: int
+    vocabulary: int
+    tokens: int
+    words: int
+
+
+@register("checkpoint", summary="describe an unchanged foreign checkpoint")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CheckpointJob(Job):
+    """Count the parameters of a checkpoint, and the tokens that it splits held-out text into.
+
+    Attributes:
+        model: The checkpoint.
+        texts: Held-out text of the domain.
+    """
+
+    model: Checkpoint
+    texts: Texts
+
+    cost: ClassVar[float] = 0.1
+    result_type: ClassVar[type[Record]] = Description
+    section: ClassVar[tuple[str, type[SectionEntry]] | None] = ("checkpoints", CheckpointSpec)
+
+    def run(self, context: RunContext) -> Description:
+        """Load the model and the tokenizer and count."""
+        from transformers import AutoModel, AutoTokenizer
+
+        model = AutoModel.from_pretrained(self.model.path)
+        tokenizer = AutoTokenizer.from_pretrained(self.model.path)
+        ids = tokenizer(self.texts.texts, add_special_tokens=False, verbose=False)["input_ids"]
+        return Description(
+            architecture=str(model.config.model_type),
+            parameters=sum(weight.numel() for weight in model.parameters()),
+            vocabulary=len(tokenizer),
+            tokens=sum(map(len, ids)),
+            words=sum(len(text.split()) for text in self.texts.texts),
+        )
+
+    @classmethod
+    def read(cls, config: StudyConfig, backend: Backend) -> dict[str, ForeignModel]:
+        """Return the checkpoints by label."""
+        length, found = longest_text(config, read_options()["adapt"]), {}
+        for spec in config.extensions.get("checkpoints", []):
+            try:
+                found[spec.label] = ForeignModel(Checkpoint.read(spec.path), backend.has_head(spec.path, length))
+            except UserError as error:
+                raise UserError(f"study: the checkpoint '{spec.label}': {error}") from error
+        return found
+
+    @classmethod
+    def sources(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterator[Source]:
+        """Yield each checkpoint, to be measured beside the methods of a base model."""
+        for spec in planner.config.extensions.get("checkpoints", []):
+            found: ForeignModel = planner.inputs.extras[cls.name][spec.label]
+            place = Place(model=model.name, domain=domain.name, method=spec.label)
+            planner.add(cls(place=place, model=found.checkpoint, texts=planner.inputs.heldout[domain.name]))
+            yield Source(found.checkpoint, place, domain, planner.config.seeds, measures_loss=found.has_head)
+
+    @classmethod
+    def method_rows(cls, inputs: StudyInputs) -> list[MethodRow]:
+        """Return one row per checkpoint."""
+        found = inputs.extras[cls.name]
+        return [
+            MethodRow(label=label, name="checkpoint", parameters={"path": foreign.checkpoint.path})
+            for label, foreign in found.items()
+        ]
+
+    @classmethod
+    def rows(cls, view: StudyView) -> dict[str, list[Any]]:
+        """Return a table that describes the checkpoints."""
+        rows: dict[tuple[str, str], list[Any]] = {}
+        for job, result in view.find(Description):
+            facts = [result.architecture, result.parameters, result.vocabulary, result.tokens / max(1, result.words)]
+            rows[str(job.place.domain), str(job.place.method)] = [job.place.domain, job.place.method, *facts]
+        if not rows:
+            return {}
+        note = (
+            "Models from elsewhere, measured as they are. Losses in nats per predicted token compare only within one "
+            "tokenizer; bits per byte compare across tokenizers. Tokens per word: on held-out text of the domain."
+        )
+        columns = ["domain", "checkpoint", "architecture", "parameters", "vocabulary", "tokens per word"]
+        return {
+            "sections": [
+                Section(title="Foreign checkpoints", note=note, columns=columns, rows=list(rows.values()), digits=2)
+            ]
+        }

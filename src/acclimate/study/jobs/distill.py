@@ -1,0 +1,294 @@
+"""Distillation: a student learns a task from a teacher."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from acclimate.errors import UserError, unknown_name_error
+from acclimate.records import Record
+from acclimate.results import MethodRow
+from acclimate.rows import DistillationRow
+from acclimate.study.backend import Backend
+from acclimate.study.config import DomainSpec, StudyConfig, TaskSpec
+from acclimate.study.distillation_config import DistillSpec
+from acclimate.study.inputs import Checkpoint, StudyInputs
+from acclimate.study.jobs.adapt import adaptation_seconds
+from acclimate.study.jobs.base import Job, Model, Place, Planner, RunContext, StudyView, register
+from acclimate.study.jobs.finetune import FinetuneJob
+from acclimate.study.jobs.teacher import TeacherJob
+from acclimate.study.scores import TaskResult
+from acclimate.study.settings import UNADAPTED
+
+TEACHER_OPTIONS = {
+    "epochs": "teacher_epochs",
+    "learning_rate": "teacher_learning_rate",
+    "confidence_penalty": "teacher_penalty",
+}
+"""Options of ``finetune`` for the teacher, and their names in ``distill``."""
+STUDENT_OPTIONS = {"epochs": "student_epochs", "learning_rate": "student_learning_rate"}
+"""The same for the student before distillation."""
+COMMON_OPTIONS = ("batch_size", "max_length", "warmup", "weight_decay", "few_shot", "precision", "negative")
+"""Options of ``finetune`` that hold for teacher and student alike."""
+CLASSIFICATION = ("single_label", "multi_label")
+
+
+@dataclass(kw_only=True, eq=False)
+class DistillationResult(TaskResult):
+    """What a distillation measured, as :class:`acclimate.tasks.distillation.distill.DistillResult`."""
+
+    objective: str = ""
+    connector: str = ""
+    distilled_epochs: int
+    disagreement: list[float]
+    units: int
+    teacher_metrics: dict[str, Any]
+    teacher_dev_metrics: dict[str, Any] | None = None
+    teacher_trained: bool = False
+    student_metrics: dict[str, Any]
+    student_dev_metrics: dict[str, Any] | None = None
+    stage_seconds: dict[str, float]
+
+
+@register("distill", summary="distill a teacher into a student")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DistillJob(Job):
+    """Fine-tune a student on a task with one seed, then distill the teacher into it.
+
+    Attributes:
+        teacher: The teacher: a classifier of the task, or the job that trains it.
+        student: The student.
+        task: The task.
+        settings: Options of ``distill``, defaults included.
+        seed: Seed of the student.
+        options: The options that were given, as ``distill`` takes them.
+    """
+
+    teacher: Model
+    student: Checkpoint
+    task: Any
+    settings: Mapping[str, Any]
+    seed: int
+    options: Mapping[str, Any] = field(compare=False)
+
+    cost: ClassVar[float] = 3.0
+    result_type: ClassVar[type[Record]] = DistillationResult
+    counts_as_score: ClassVar[bool] = True
+
+    def run(self, context: RunContext) -> DistillationResult:
+        """Train the student and score it on the test split."""
+        models = (context.path(self.teacher), self.student.path)
+        result = context.backend.distill(*models, self.task, seed=self.seed, progress=False, **self.options)
+        made: DistillationResult = DistillationResult.of(result)
+        return made
+
+    def stage_seconds(self, result: DistillationResult, view: StudyView) -> dict[str, float] | None:
+        """Return the seconds of the teacher with its adaptation, of the student, and of distillation."""
+        spent = result.stage_seconds
+        row = {"student": spent["student"], "distillation": spent["signs"] + spent["distillation"]}
+        if not isinstance(self.teacher, TeacherJob):
+            return row
+        taught = view.outcomes[self.teacher.key].result
+        adapted = adaptation_seconds(self.teacher.model, view)
+        if taught is None or adapted is None:
+            return None
+        return {"teacher": adapted + float(taught.seconds or 0.0), **row}
+
+    @classmethod
+    def read(cls, config: StudyConfig, backend: Backend) -> dict[str, Checkpoint]:
+        """Check the rows of distillation; return the teachers that are no models of the study, by path."""
+        for row in config.distill:
+            _check_names(row, config)
+        paths = [row.teacher.path for row in config.distill if row.teacher.path]
+        return {path: Checkpoint.read(path) for path in dict.fromkeys(paths)}
+
+    @classmethod
+    def check(cls, inputs: StudyInputs) -> None:
+        """Raise UserError for tasks that cannot be distilled."""
+        for domain in inputs.config.domains:
+            for task in domain.tasks if any(row.is_for(domain.name) for row in inputs.config.distill) else ():
+                if inputs.tasks[domain.name, task.name].task.scoring().kind not in CLASSIFICATION:
+                    raise UserError(
+                        f"study: '{task.name}' is not a classification task, and only those can be distilled; set "
+                        "'domains' of the row."
+                    )
+                if task.first is not None:
+                    raise UserError(
+                        f"study: '{task.name}' has a first task, which distillation does not support; remove 'first'."
+                    )
+
+    @classmethod
+    def finish(cls, planner: Planner) -> None:
+        """Add the teachers and students of all rows.
+
+        A teacher is fine-tuned once per adaptation that it comes from, and all seeds of the students share it, as they
+        share adaptations. With ``few_shot`` there is one teacher per seed, so that it sees the examples of that seed.
+        """
+        config = planner.config
+        places = ((domain, task, seed) for domain in config.domains for task in domain.tasks for seed in config.seeds)
+        for domain, task, seed in places:
+            # Rows are the inner loop: those with the same teacher and student reuse the cached fine-tuned student.
+            for row in config.distill:
+                if row.is_for(domain.name):
+                    _add_row(planner, row, domain, task, seed)
+
+    @classmethod
+    def method_rows(cls, inputs: StudyInputs) -> list[MethodRow]:
+        """Return one row per row of distillation."""
+        return [MethodRow(label=row.label, name="distill", parameters=row.settings) for row in inputs.config.distill]
+
+    @classmethod
+    def rows(cls, view: StudyView) -> dict[str, list[Any]]:
+        """Return one row per student, task and row of distillation: means over seeds."""
+        order = [row.label for row in view.inputs.config.distill]
+        made = []
+        for runs in view.group(DistillationResult).values():
+            place, results = runs[0].job.place, [run.result for run in runs]
+            metric = view.inputs.tasks[str(place.domain), str(place.task)].metric
+            teachers = [view.outcomes[run.job.needs.key].result if run.job.needs else None for run in runs]
+            made.append(
+                DistillationRow(
+                    model=str(place.model),
+                    domain=str(place.domain),
+                    task=str(place.task),
+                    method=str(place.method),
+                    metric=metric,
+                    teacher=_mean([result.teacher_metrics[metric] for result in results]),
+                    before=_mean([result.student_metrics[metric] for result in results]),
+                    after=_mean([result.metrics[metric] for result in results]),
+                    units=results[0].units,
+                    distilled_epochs=results[0].distilled_epochs,
+                    disagreement=[
+                        _mean(values) for values in zip(*(result.disagreement for result in results), strict=True)
+                    ],
+                    teacher_seconds=_mean([teacher.seconds if teacher else 0.0 for teacher in teachers]),
+                    seconds=_mean([sum(result.stage_seconds.values()) for result in results]),
+                )
+            )
+        return {"distillations": sorted(made, key=lambda row: order.index(row.method))}
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values))
+
+
+def _check_names(row: DistillSpec, config: StudyConfig) -> None:
+    names, labels = [model.name for model in config.models], [method.label for method in config.methods]
+    for name in [*(row.students or ()), *([row.teacher.model] if row.teacher.model else ())]:
+        if name not in names:
+            raise unknown_name_error(f"model in the row '{row.label}' of distill:", name, names)
+    domains = [domain.name for domain in config.domains]
+    for name in row.domains or ():
+        if name not in domains:
+            raise unknown_name_error(f"domain in the row '{row.label}' of distill:", name, domains)
+    if row.teacher.model and row.teacher.method not in labels:
+        raise unknown_name_error(
+            f"method of the teacher in the row '{row.label}' of distill:", row.teacher.method, labels
+        )
+    if not row.students and not set(names) - {row.teacher.model}:
+        raise UserError(f"study: the row '{row.label}' of distill has no student; add another model to 'models'.")
+
+
+class _Settings(NamedTuple):
+    """Settings of one row of distillation on one task.
+
+    Attributes:
+        teaching: Options of the teacher's fine-tuning, defaults included.
+        settings: Options of ``distill`` that determine the result, defaults included.
+        options: The options of ``distill`` that were given.
+    """
+
+    teaching: dict[str, Any]
+    settings: dict[str, Any]
+    options: dict[str, Any]
+
+
+def _row_settings(
+    planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskSpec, students: list[str]
+) -> dict[str, _Settings]:
+    """Return the settings for each student and, under ``""``, for the teacher.
+
+    With a search, the teacher is fine-tuned with the settings chosen for its method, and a student before distillation
+    with those chosen for the base model.
+    """
+    config, chosen = planner.config, planner.settings
+    unadapted = next((method.label for method in config.methods if method.name == UNADAPTED), "")
+    models = {"": (row.teacher.model or "", row.teacher.method), **{name: (name, unadapted) for name in students}}
+    metric = planner.inputs.tasks[domain.name, task.name].metric
+    found = {}
+    for name, (model, method) in models.items():
+        choice = chosen.get((model, domain.name, task.name, method))
+        tuned = choice.apply_to_task(task) if choice else task
+        own = {**row.settings}
+        for who in dict.fromkeys(("", name)):
+            if choice := chosen.get((who, domain.name, task.name, row.label)):
+                own |= choice.distill
+        found[name] = _split_settings(config.finetune_settings(tuned), own, metric, planner.inputs.options["distill"])
+    return found
+
+
+def _split_settings(
+    tuning: Mapping[str, Any], own: Mapping[str, Any], metric: str, defaults: Mapping[str, Any]
+) -> _Settings:
+    renamed = (*TEACHER_OPTIONS.items(), *STUDENT_OPTIONS.items())
+    given = {option: tuning[name] for name, option in renamed if name in tuning}
+    given |= {name: tuning[name] for name in (*COMMON_OPTIONS, "select") if name in tuning} | own
+    if given.get("select") == "dev":
+        given["metric"] = metric
+    settings = {**defaults, **given}
+    teaching = {name: settings.pop(option) for name, option in TEACHER_OPTIONS.items() if option in settings}
+    teaching |= {name: settings[name] for name in COMMON_OPTIONS if name in settings}
+    options = {name: value for name, value in given.items() if name not in TEACHER_OPTIONS.values()}
+    return _Settings(teaching, settings, options)
+
+
+def _teachers(
+    planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskSpec, seed: int
+) -> Iterator[FinetuneJob]:
+    """Yield the fine-tunings of the study on the task, with the seed, of the model that the teacher starts from."""
+    wanted = (row.teacher.model, domain.name, row.teacher.method, task.name, seed, None)
+    for job in planner.graph.entries:
+        place = job.place
+        found = (place.model, place.domain, place.method, place.task, place.seed, place.role)
+        if type(job) is FinetuneJob and found == wanted:
+            yield job
+
+
+def _add_row(planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskSpec, seed: int) -> None:
+    """Add the teacher of one row on one task, and one student per model."""
+    loaded = planner.inputs.tasks[domain.name, task.name].task
+    students = row.student_names([model.name for model in planner.config.models])
+    settings = _row_settings(planner, row, domain, task, students)
+    if row.teacher.path:
+        teacher: Model = planner.inputs.extras["distill"][row.teacher.path]
+        place, taught = Place(model=row.teacher.name), planner.config.adapt.seed
+    else:
+        tuned = next(_teachers(planner, row, domain, task, seed))  # every method is fine-tuned on every task
+        teacher, place = tuned.model, tuned.place
+        taught = planner.config.adapt.seed if place.adapt_seed is None else place.adapt_seed
+    if isinstance(teacher, Job) or not _is_classifier(teacher, loaded):
+        teaching = settings[""].teaching
+        taught = seed if teaching.get("few_shot") else taught
+        job = TeacherJob(place=place, model=teacher, task=loaded, settings=teaching, seed=taught, options=teaching)
+        teacher = planner.add(job.at(domain=domain.name, task=task.name, seed=taught))
+    for student in students:
+        planner.add(
+            DistillJob(
+                place=Place(model=student, domain=domain.name, method=row.label, task=task.name, seed=seed),
+                teacher=teacher,
+                student=planner.inputs.checkpoints[student],
+                task=loaded,
+                settings=settings[student].settings,
+                seed=seed,
+                options=settings[student].options,
+            )
+        )
+
+
+def _is_classifier(checkpoint: Checkpoint, task: Any) -> bool:
+    from acclimate.tasks.loading import is_classifier_of
+
+    return is_classifier_of(checkpoint.path, task)

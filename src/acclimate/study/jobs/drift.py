@@ -1,0 +1,93 @@
+"""Drift: how far adaptation moved embeddings and hidden states on general text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from acclimate.records import Record
+from acclimate.rows import DriftRow
+from acclimate.study.inputs import Checkpoint, Texts
+from acclimate.study.jobs.base import Job, Model, Planner, RunContext, Source, StudyView, register
+
+
+@dataclass(kw_only=True, eq=False)
+class Drift(Record):
+    """Distances between a base model and an adapted one.
+
+    Attributes:
+        texts: Number of texts.
+        tokens: Number of tokens that were compared.
+        embeddings: Movement of the input embeddings over ``"all"`` tokens, and weighted by the text as ``"read"``.
+        layers: CKA and distances of the input of the first layer, and of each layer's output.
+    """
+
+    texts: int
+    tokens: int
+    embeddings: dict[str, dict[str, float]]
+    layers: list[dict[str, float]]
+
+
+@register("drift", summary="movement of embeddings and hidden states on general text")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DriftJob(Job):
+    """Measure how far an adapted model is from its base model.
+
+    Attributes:
+        base: The checkpoint that was adapted. The warm-up of a missing head leaves its encoder unchanged.
+        model: The adapted model.
+        texts: The texts.
+        max_length: Maximum tokens per text.
+    """
+
+    base: Checkpoint
+    model: Model
+    texts: Texts
+    max_length: int
+
+    cost: ClassVar[float] = 0.5
+    result_type: ClassVar[type[Record]] = Drift
+
+    def run(self, context: RunContext) -> Drift:
+        """Measure the distances."""
+        models = (context.path(self.base), context.path(self.model))
+        return Drift.from_dict(context.backend.drift(*models, self.texts.texts, max_length=self.max_length))
+
+    @classmethod
+    def measure(cls, planner: Planner, source: Source) -> None:
+        """Measure every adapted model if the study asks for it."""
+        evaluate, general = planner.config.evaluate, planner.inputs.general
+        if evaluate.moved and general is not None and source.base is not None:
+            base = planner.inputs.checkpoints[str(source.place.model)]
+            job = cls(place=source.place, base=base, model=source.model, texts=general, max_length=evaluate.max_length)
+            planner.add(job.at(text="general"))
+
+    @classmethod
+    def rows(cls, view: StudyView) -> dict[str, list[Any]]:
+        """Return one row per model, domain and method: means over seeds of adaptation."""
+        made = []
+        for entries in view.group(Drift).values():
+            place, results = entries[0].job.place, [entry.result for entry in entries]
+            made.append(
+                DriftRow(
+                    model=str(place.model),
+                    domain=str(place.domain),
+                    task=place.adapted_for,
+                    method=str(place.method),
+                    adapt_seeds=[entry.job.place.adapt_seed for entry in entries],
+                    texts=results[0].texts,
+                    tokens=results[0].tokens,
+                    embeddings=_mean([result.embeddings["all"] for result in results]),
+                    embeddings_read=_mean([result.embeddings["read"] for result in results]),
+                    layers=[_mean(layers) for layers in zip(*(result.layers for result in results), strict=True)],
+                )
+            )
+        return {"drift": made}
+
+
+def _mean(tables: Sequence[dict[str, float]]) -> dict[str, float]:
+    """Average the values of dictionaries with the same keys."""
+    return {name: float(np.mean([table[name] for table in tables])) for name in tables[0]}

@@ -1,0 +1,187 @@
+"""Fine-tuning on an end task: the scores of a study, and forgetting of tasks of other domains."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from acclimate.records import Record
+from acclimate.rows import ForgettingRow, ScoreRow
+from acclimate.study.config import TaskSpec
+from acclimate.study.inputs import OTHER, StudyInputs, TaskInput
+from acclimate.study.jobs.adapt import adaptation_seconds
+from acclimate.study.jobs.base import FORGETTING, Job, Model, Place, Planner, RunContext, Source, StudyView, register
+from acclimate.study.scores import (
+    TaskResult,
+    TaskRuns,
+    compare_runs,
+    correct_for_multiple_comparisons,
+    count_wins,
+    pool_confidence,
+    summarize_scores,
+)
+
+STAGES = ("adaptation", "teacher", "student", "distillation", "finetuning")
+"""Stages on the way to a score, in the order of the tables."""
+
+
+@register("finetune", summary="fine-tune a model on an end task and score it")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FinetuneJob(Job):
+    """Fine-tune a model on a task with one seed.
+
+    Attributes:
+        model: The model.
+        task: The task.
+        first: The task that is learnt before it; None for none.
+        settings: Options of ``finetune``, defaults included.
+        seed: Seed of fine-tuning.
+        options: The options that were given, as ``finetune`` takes them.
+        counts_as_score: Whether its result is a score of the study; a search and a teacher have none.
+    """
+
+    model: Model
+    task: Any
+    first: Any = None
+    settings: Mapping[str, Any]
+    seed: int
+    options: Mapping[str, Any] = field(compare=False)
+
+    result_type: ClassVar[type[Record]] = TaskResult
+    counts_as_score: ClassVar[bool] = True
+
+    def run(self, context: RunContext) -> TaskResult:
+        """Fine-tune the model and score it on the test split."""
+        given = dict(self.options)
+        if self.first is not None:
+            given["first"] = self.first
+        if self.makes_model:
+            given["out"] = context.folder(self)
+        result = context.backend.finetune(context.path(self.model), self.task, seed=self.seed, progress=False, **given)
+        made: TaskResult = TaskResult.of(result)
+        return made
+
+    def stage_seconds(self, result: TaskResult, view: StudyView) -> dict[str, float] | None:
+        """Return the seconds of adaptation and of fine-tuning."""
+        adapted = adaptation_seconds(self.model, view)
+        tuned = {"finetuning": float(result.seconds or 0.0)}
+        return None if adapted is None else {"adaptation": adapted, **tuned} if adapted else tuned
+
+    @classmethod
+    def measure(cls, planner: Planner, source: Source) -> None:
+        """Fine-tune a model on the tasks of its domain, and on those of other domains to measure forgetting."""
+        tasks = [] if source.is_reference else [(source.domain.name, task) for task in source.domain.tasks]
+        others = [(OTHER, task) for task in planner.inputs.other_tasks(source.domain)]
+        for seed in source.seeds:
+            for home, task in [*tasks, *(others if source.measures_forgetting else [])]:
+                settings, options = finetune_settings(planner.inputs, home, task)
+                found = planner.inputs.tasks[home, task.name]
+                job = cls(
+                    place=source.place,
+                    model=source.model,
+                    task=found.task,
+                    first=found.first,
+                    settings=settings,
+                    seed=seed,
+                    options=options,
+                )
+                planner.add(job.at(task=task.name, seed=seed, role=FORGETTING if home == OTHER else None))
+
+    @classmethod
+    def rows(cls, view: StudyView) -> dict[str, list[Any]]:
+        """Return the scores on tasks of each domain, and on those of other domains."""
+        scores = _score_rows(view)
+        return {"scores": scores, "win_counts": count_wins(scores), "forgetting": _forgetting_rows(view)}
+
+
+def finetune_settings(inputs: StudyInputs, home: str, task: TaskSpec) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the settings of fine-tuning on a task, defaults included, and the options that were given.
+
+    Args:
+        inputs: What the study names.
+        home: Domain of the task, or :data:`OTHER`.
+        task: The task, with settings of its own.
+    """
+    found: TaskInput = inputs.tasks[home, task.name]
+    given = inputs.config.finetune_settings(task)
+    if given.get("select") == "dev":
+        given["metric"] = found.metric
+    settings = {**inputs.options["finetune"], **given}
+    if settings.get("max_length", 0) is None:
+        settings["max_length"] = found.task.default_length
+    return settings, given
+
+
+def _counts(job: Job) -> bool:
+    return getattr(job, "counts_as_score", False) and job.place.role is None and job.place.search is None
+
+
+def _score_rows(view: StudyView) -> list[ScoreRow]:
+    """Return one row per model, domain, task and row label."""
+    config = view.inputs.config
+    found: dict[tuple[str | None, ...], TaskRuns] = {}
+    for runs in view.group(TaskResult, _counts).values():
+        place = runs[0].job.place
+        found[place.model, place.domain, place.task, place.method] = runs
+    rows = []
+    for model, domain in itertools.product(config.models, config.domains):
+        for task in domain.tasks:
+            metric = view.inputs.tasks[domain.name, task.name].metric
+            base = found.get((model.name, domain.name, task.name, config.baseline))
+            for label in config.row_labels:
+                runs = found.get((model.name, domain.name, task.name, label), ())
+                if runs:
+                    row: ScoreRow = summarize_scores(runs, metric, ScoreRow)
+                    row.reliability = pool_confidence(runs)
+                    row.stage_seconds = mean_stage_seconds(runs, view)
+                    if base and label != config.baseline:
+                        row.difference = compare_runs(runs, base)
+                    rows.append(row)
+    correct_for_multiple_comparisons(rows)
+    return rows
+
+
+def mean_stage_seconds(runs: TaskRuns, view: StudyView) -> dict[str, float]:
+    """Return the seconds of each stage behind a score, means over runs, and their ``sum``.
+
+    An adaptation or a teacher that several runs share counts whole for each of them, since one such model costs no
+    less. Runs whose adaptation or teacher has no result any more are left out; empty if none is left.
+    """
+    found = [row for job, result in runs if (row := job.stage_seconds(result, view)) is not None]
+    names = [name for name in STAGES if any(name in row for row in found)]
+    means = {name: float(np.mean([row.get(name, 0.0) for row in found])) for name in names}
+    return {**means, "sum": sum(means.values())} if means else {}
+
+
+def _forgetting_rows(view: StudyView) -> list[ForgettingRow]:
+    """Return one row per model, domain, method and task of another domain, compared with the base model.
+
+    The reference is the base model whatever the baseline of the study is. Holm's correction covers these comparisons
+    alone.
+    """
+    groups = view.group(TaskResult, lambda job: job.place.role == FORGETTING)
+    found: dict[Place, TaskRuns] = {}
+    for runs in groups.values():
+        place = runs[0].job.place
+        key = Place(
+            model=place.model, domain=place.domain, task=place.task, method=place.method, adapted_for=place.adapted_for
+        )
+        found[key] = runs
+    rows = []
+    for place, runs in found.items():
+        if place.method is None:
+            continue
+        metric = view.inputs.tasks[OTHER, str(place.task)].metric
+        row: ForgettingRow = summarize_scores(runs, metric, ForgettingRow, adapted_for=place.adapted_for)
+        base = found.get(Place(model=place.model, domain=place.domain, task=place.task))
+        row.difference = compare_runs(runs, base) if base else None
+        row.before = row.comparison.before if row.comparison else None
+        rows.append(row)
+    order = view.inputs.config.row_labels
+    rows.sort(key=lambda row: (row.model, row.domain, row.task, order.index(row.method)))
+    correct_for_multiple_comparisons(rows)
+    return rows

@@ -1,0 +1,128 @@
+# ruff: noqa: RUF009 (the calls only describe fields)
+"""Language-model loss on held-out text of the domain and on general text."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from acclimate.evaluation.statistics import paired_difference
+from acclimate.records import Record, optional
+from acclimate.rows import Interval, LossRow
+from acclimate.study.inputs import Texts
+from acclimate.study.jobs.base import Job, Measured, Model, Planner, RunContext, Source, StudyView, register
+
+
+@dataclass(kw_only=True, eq=False)
+class TextLoss(Record):
+    """The loss of a model on texts.
+
+    Attributes:
+        nats: Mean loss in nats per predicted token.
+        per_text: Sum of the losses of each text, in nats.
+        per_text_masked: Predicted tokens of each text.
+        masked: Predicted tokens of all texts.
+        bits_per_byte: Loss per byte of UTF-8.
+        tokens: Tokens of the texts.
+        bytes: Bytes of the texts.
+        texts: Number of texts.
+    """
+
+    nats: float
+    per_text: list[float]
+    per_text_masked: list[int] | None = optional()
+    masked: int | None = None
+    bits_per_byte: float | None = optional()
+    tokens: int | None = optional()
+    bytes: int | None = optional()
+    texts: int | None = optional()
+
+
+@register("lm_loss", summary="language-model loss on held-out text")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LmLossJob(Job):
+    """Measure the loss of a model on texts.
+
+    Attributes:
+        model: The model.
+        texts: The texts.
+        max_length: Maximum tokens per text.
+    """
+
+    model: Model
+    texts: Texts
+    max_length: int
+
+    cost: ClassVar[float] = 0.5
+    result_type: ClassVar[type[Record]] = TextLoss
+
+    def run(self, context: RunContext) -> TextLoss:
+        """Measure the loss."""
+        path = context.path(self.model)
+        return TextLoss.from_dict(context.backend.lm_loss(path, self.texts.texts, max_length=self.max_length))
+
+    @classmethod
+    def measure(cls, planner: Planner, source: Source) -> None:
+        """Measure a model on held-out text of the domain and on general text."""
+        if not source.measures_loss:
+            return
+        for role, texts in (
+            ("domain", planner.inputs.heldout[source.domain.name]),
+            ("general", planner.inputs.general),
+        ):
+            if texts is not None:
+                length = planner.config.evaluate.max_length
+                job = cls(place=source.place, model=source.model, texts=texts, max_length=length)
+                planner.add(job.at(text=role))
+
+    @classmethod
+    def rows(cls, view: StudyView) -> dict[str, list[Any]]:
+        """Return one row per model, domain, text and method, compared with the base model."""
+        found = view.group(TextLoss)
+        config, made = view.inputs.config, []
+        for model, domain in itertools.product(config.models, config.domains):
+            for text in ("domain", "general"):
+                base = found.get((model.name, domain.name, None, None, None, text, None), [])
+                for label in config.row_labels:
+                    for task in (None, *(task.name for task in domain.tasks)):
+                        if after := found.get((model.name, domain.name, label, task, None, text, None)):
+                            made.append(_loss_row(after, base))
+        return {"losses": made}
+
+
+def _loss_row(after: Sequence[Measured[TextLoss]], base: Sequence[Measured[TextLoss]]) -> LossRow:
+    """Return the loss of a method and, if the texts allow it, its difference to the base model."""
+    place, results = after[0].job.place, [entry.result for entry in after]
+    row = LossRow(
+        model=str(place.model),
+        domain=str(place.domain),
+        text=str(place.text),
+        task=place.adapted_for,
+        method=str(place.method),
+        nats=float(np.mean([result.nats for result in results])),
+        by_seed=[float(result.nats) for result in results],
+        adapt_seeds=[entry.job.place.adapt_seed for entry in after],
+        texts=len(results[0].per_text),
+        masked=results[0].masked,
+    )
+    bits = [result.bits_per_byte for result in results if result.bits_per_byte is not None]
+    if len(bits) == len(results):
+        row.bits_per_byte = float(np.mean(bits))
+    if not base:
+        return row
+    before = base[0].result
+    row.bits_per_byte_before = before.bits_per_byte
+    counts = np.asarray(before.per_text_masked or np.ones(len(before.per_text)), dtype=float)
+    used = counts > 0
+    if used.sum() < 2 or any(result.per_text_masked != before.per_text_masked for result in results):
+        return row  # one text tells nothing about others, and nats per token compare within one tokenizer only
+    old = np.asarray(before.per_text, dtype=float)[used] / counts[used]
+    new = np.asarray([result.per_text for result in results], dtype=float)[:, used] / counts[used]
+    row.before = float(before.nats)
+    row.difference = Interval.from_dict(paired_difference(new, old, counts[used]).as_dict())
+    row.percent = 100 * row.difference.difference / row.before if row.before else None
+    return row

@@ -1,0 +1,38 @@
+"""Teachers of distillations: fine-tuned models that are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from acclimate.study.jobs.base import Place, register
+from acclimate.study.jobs.finetune import FinetuneJob
+
+
+@register("teacher", summary="fine-tune the teacher of a distillation and keep it")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TeacherJob(FinetuneJob):
+    """Fine-tune a model on a task and keep it; all students with the same teacher share it."""
+
+    makes_model: ClassVar[bool] = True
+    counts_as_score: ClassVar[bool] = False
+
+    @classmethod
+    def measure(cls, planner: object, source: object) -> None:
+        """Add nothing: distillations add their teachers."""
+
+    @classmethod
+    def rows(cls, view: object) -> dict[str, list[object]]:
+        """Return nothing: the rows of distillations tell about teachers."""
+        return {}
+
+    def as_trial(self, place: Place) -> FinetuneJob:
+        """Return the same fine-tuning without keeping the model, with the seed of a place."""
+        return FinetuneJob(
+            place=place,
+            model=self.model,
+            task=self.task,
+            settings=self.settings,
+            seed=place.seed or 0,
+            options=self.options,
+        )

@@ -1,0 +1,126 @@
+"""The ``search`` section of a study file: which values are tried on dev, and which combinations of them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Hashable, Mapping
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from acclimate.study.settings import (
+    Count,
+    DistillLists,
+    FinetuneLists,
+    Lists,
+    Seed,
+    Strict,
+    distinct,
+    lists,
+    seed_list,
+)
+
+Name = TypeVar("Name", bound=Hashable)
+
+
+def _seeds(value: Any) -> Any:
+    """Expand a number n to the seeds 0 to n - 1."""
+    return seed_list(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+def _check_distinct(seeds: list[int] | None) -> list[int] | None:
+    distinct("search.seeds", [str(seed) for seed in seeds or []], "list each seed once")
+    return seeds
+
+
+class SearchSettings(Strict):
+    """How settings are chosen on the dev splits, and which values are tried.
+
+    Attributes:
+        seeds: Seeds of fine-tuning per combination; by default those of the study.
+        combinations: ``"all"``; ``"one-factor"``: the first value of each list, then one change at a time; or the
+            number of combinations to draw with ``seed``, the same for all rows with the same lists.
+        seed: Seed of that draw.
+        per: ``"method"`` chooses the best settings for each method. ``"task"`` chooses the same settings of
+            fine-tuning for all methods of a model on a task, those with the best mean. The default is ``"method"``:
+            settings that suit one method would be unfair to another, and all methods, the baseline included, get the
+            same combinations of settings of fine-tuning. Settings of adaptation and parameters exist only for some
+            methods; the results give the number of combinations of each row.
+        tolerance: Among the combinations whose score is at most this much below the best, the one with the lowest
+            expected calibration error is chosen; with 0 calibration only decides between equal scores.
+        teacher_tolerance: The same for settings of a teacher. The DoKTra paper chooses the strength of its penalty
+            "in terms of the F1 score and expected calibration error" and does not say how they are weighted.
+        finetune: Values to try for settings of fine-tuning.
+        adapt: Values to try for options of ``adapt``, for every method but ``none``.
+        distill: Values to try for settings of ``distill``, for every row of ``distill``.
+    """
+
+    seeds: Annotated[
+        list[Seed] | None, BeforeValidator(_seeds), AfterValidator(_check_distinct), Field(min_length=1)
+    ] = None
+    combinations: Literal["all", "one-factor"] | Count = "all"
+    seed: Seed = 0
+    per: Literal["method", "task"] = "method"
+    tolerance: float = Field(default=0.0, ge=0)
+    teacher_tolerance: float = Field(default=0.01, ge=0)
+    finetune: FinetuneLists = Field(default_factory=dict)
+    adapt: Lists = Field(default_factory=dict)
+    distill: DistillLists = Field(default_factory=dict)
+
+
+class MethodSearch(BaseModel):
+    """Values to try for parameters of one method and, under ``adapt``, for settings of its adaptation."""
+
+    model_config = ConfigDict(extra="allow")
+    adapt: Lists = Field(default_factory=dict)
+
+    @property
+    def parameters(self) -> dict[str, list[Any]]:
+        """Values to try for parameters of the method."""
+        return dict(self.model_extra or {})
+
+    @model_validator(mode="before")
+    @classmethod
+    def _checked(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        own = lists({name: values for name, values in value.items() if name != "adapt"})
+        return own | ({"adapt": value["adapt"]} if "adapt" in value else {})
+
+
+def count_combinations(given: Mapping[Name, list[Any]]) -> int:
+    """Return the number of possible combinations."""
+    return math.prod(len(values) for values in given.values())
+
+
+def combinations(given: Mapping[Name, list[Any]], how: str | int, seed: int) -> list[dict[Name, Any]]:
+    """Return the combinations to try, in the order of the lists; the last one changes fastest.
+
+    Args:
+        given: Values by name.
+        how: ``"all"``, ``"one-factor"``, or the number of combinations to draw.
+        seed: Seed of the draw.
+    """
+    names = list(given)
+    if how == "one-factor":
+        start = {name: given[name][0] for name in names}
+        changed = [{**start, name: value} for name in names for value in given[name][1:]]
+        return [start, *changed]
+    total = count_combinations(given)
+    if how == "all" or int(how) >= total:
+        return [dict(zip(names, values, strict=True)) for values in itertools.product(*given.values())]
+    rng, drawn = random.Random(f"{seed}/search"), set[int]()
+    while len(drawn) < int(how):  # of their indices, since all of them may be too many to list
+        drawn.add(rng.randrange(total))
+    return [_combination_at(given, place) for place in sorted(drawn)]
+
+
+def _combination_at(given: Mapping[Name, list[Any]], place: int) -> dict[Name, Any]:
+    """Return the combination with an index, in the order of :func:`itertools.product`."""
+    made: dict[Name, Any] = {}
+    for name in reversed(list(given)):
+        place, index = divmod(place, len(given[name]))
+        made[name] = given[name][index]
+    return {name: made[name] for name in given}

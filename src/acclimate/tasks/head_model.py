@@ -1,0 +1,172 @@
+"""A model with the head of an end task: padding its rows, predicting batch by batch, and saving it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from copy import copy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from transformers import DataCollatorWithPadding, PreTrainedModel, PreTrainedTokenizerBase
+
+from acclimate.device import Precision, autocast
+from acclimate.errors import UserError
+from acclimate.masking import IGNORE_INDEX
+from acclimate.models.batching import micro_batch_tokens, padding_multiple, round_up
+from acclimate.models.encoding import skip_unread_tokens
+
+
+@dataclass
+class HeadModel:
+    """A model with the head of an end task, and its tokenizer; the base of classifiers, QA models and taggers.
+
+    A row is a dictionary of unpadded model inputs, ``input_ids`` among them, and targets.
+    """
+
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    max_length: int
+    """Maximum tokens per row."""
+
+    targets: ClassVar[tuple[str, ...]] = ("labels",)
+    """Entries of a row that are not read for a prediction."""
+    token_targets: ClassVar[tuple[str, ...]] = ()
+    """Targets with one entry per token, which are padded like the tokens."""
+    pads_right: ClassVar[bool] = False
+    """Whether rows are padded on the right whatever the tokenizer prefers, so that positions count from the start."""
+
+    def __post_init__(self) -> None:
+        """Set up padding."""
+        padder = copy(self.tokenizer)
+        if self.pads_right:
+            padder.padding_side = "right"
+        self._padder = padder
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the model."""
+        return next(self.model.parameters()).device
+
+    @property
+    def reads_segments(self) -> bool:
+        """Whether the model distinguishes two segments.
+
+        Its configuration decides: a tokenizer may return segment ids for a model without them, or, saved without its
+        class, none for a model that was trained with them.
+        """
+        return getattr(self.model.config, "type_vocab_size", 0) > 1
+
+    def collate(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
+        """Pad rows to the longest of them, rounded up to the model's padding multiple, and make tensors.
+
+        Returns:
+            Tensors (rows, tokens) on the CPU, targets of a whole row (rows, ...).
+        """
+        collator = DataCollatorWithPadding(self._padder, pad_to_multiple_of=padding_multiple(self.model))
+        inputs = dict(collator([{k: v for k, v in row.items() if k not in self.token_targets} for row in rows]))
+        width = inputs["input_ids"].shape[1]
+        for name in self.token_targets:
+            if name in rows[0]:
+                padded = [[*row[name], *[IGNORE_INDEX] * (width - len(row[name]))] for row in rows]
+                inputs[name] = torch.tensor(padded)
+        return inputs
+
+    def batches(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
+        """Cut rows of token ids into batches for inference; see :func:`token_budget_batches`."""
+        return token_budget_batches(rows, micro_batch_tokens(self.model), padding_multiple(self.model))
+
+    def read_output(self, output: Any) -> Tensor:
+        """Return what a prediction needs of the model's output (rows, ...)."""
+        logits: Tensor = output.logits
+        return logits
+
+    @torch.inference_mode()
+    def predict(self, rows: Sequence[dict[str, Any]], precision: Precision) -> list[Tensor]:
+        """Return what :meth:`read_output` takes from the model's output for each row, in fp32 on the CPU.
+
+        Rows of similar length share a batch. The result of a row depends on which others are predicted with it (in
+        the last bits, through padding), but not on their order.
+
+        Args:
+            rows: Rows with or without targets.
+            precision: Precision of the forward pass, except for the last layer, which is always computed in fp32.
+        """
+        result: list[Tensor] = [torch.empty(0)] * len(rows)
+        self.model.eval()
+        with fp32_last_layer(self.model), skip_unread_tokens(self.model):
+            for batch in self.batches([rows[place]["input_ids"] for place in range(len(rows))]):
+                inputs = self.collate([rows[place] for place in batch])
+                inputs = {name: value.to(self.device) for name, value in inputs.items() if name not in self.targets}
+                with autocast(precision, self.device):
+                    output = self.model(**inputs)
+                for place, values in zip(batch, self.read_output(output).float().cpu(), strict=True):
+                    result[place] = values
+        return result
+
+    def save(self, folder: Path) -> None:
+        """Write model and tokenizer as a Hugging Face folder."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+
+
+def check_finite(outputs: Iterable[Tensor]) -> None:
+    """Check the outputs of a model.
+
+    Raises:
+        UserError: If one is NaN or infinite.
+    """
+    if not all(bool(values.isfinite().all()) for values in outputs):
+        raise UserError("The fine-tuned model returns NaN or infinite values; lower the learning rate.")
+
+
+@contextmanager
+def fp32_last_layer(model: PreTrainedModel) -> Iterator[None]:
+    """Compute the linear layers that may return the logits in fp32, under autocast too.
+
+    In bfloat16 two logits of similar size are often equal, and the first class would win every tie.
+    """
+
+    def recompute(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        if not isinstance(module, nn.Linear) or output.dtype == torch.float32:
+            return output
+        with torch.autocast(output.device.type, enabled=False):
+            return nn.functional.linear(inputs[0].float(), module.weight, module.bias)
+
+    width = model.config.num_labels
+    last = [layer for layer in model.modules() if isinstance(layer, nn.Linear) and layer.out_features == width]
+    hooks = [layer.register_forward_hook(recompute) for layer in last]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def token_budget_batches(rows: Sequence[Sequence[int]], tokens: int, multiple: int = 1) -> list[list[int]]:
+    """Cut rows into batches of at most ``tokens`` tokens, padding included; a longer row is a batch of its own.
+
+    Rows are sorted by length and then by content, so that the same rows share a batch in whatever order they are
+    given: a prediction does not depend on that order, not even in the last bit.
+
+    Args:
+        rows: The token ids of each row.
+        tokens: Maximum tokens per batch.
+        multiple: Rows are padded to multiples of this many tokens.
+
+    Returns:
+        Row numbers, each once. The longest rows come first, so that a batch that exceeds the memory fails at once.
+    """
+    order = sorted(range(len(rows)), key=lambda place: (len(rows[place]), list(rows[place])), reverse=True)
+    batches: list[list[int]] = []
+    free = 0
+    for place in order:
+        if free < 1:
+            batches.append([])
+            free = max(1, tokens // max(1, round_up(len(rows[place]), multiple)))
+        batches[-1].append(place)
+        free -= 1
+    return batches

@@ -1,0 +1,196 @@
+"""A kind of job is one class: it reaches the study file, the jobs, the results, the report and the dry run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+
+from acclimate.errors import UserError
+from acclimate.records import Record
+from acclimate.report import markdown, render
+from acclimate.results import Section, StudyResults
+from acclimate.study import StudyConfig, compare
+from acclimate.study.config import KINDS, SectionEntry
+from acclimate.study.forecast import forecast
+from acclimate.study.jobs.base import Job, Model, register
+from tests.study.fakes import World, graph_of, of_kind, study
+from tests.tiny import save_tiny
+
+
+def shown(config, out, world) -> dict[str, tuple[int, int]]:
+    estimates = forecast(StudyConfig.of(config), out, world.backend()).estimates
+    return {estimate.kind: (estimate.jobs, estimate.done) for estimate in estimates}
+
+
+@pytest.fixture
+def with_checkpoint(folder):
+    save_tiny("bert", folder / "foreign")
+    (folder / "aspect" / "x").mkdir()
+    return study(
+        folder,
+        methods=["none", "mlm"],
+        other_tasks=[str(folder / "aspect")],
+        checkpoints=[{"path": str(folder / "foreign"), "label": "foreign"}],
+        seeds=2,
+    )
+
+
+def test_a_foreign_checkpoint_is_measured_beside_the_methods(with_checkpoint, tmp_path):
+    world, out = World(), tmp_path / "out"
+    before = shown(with_checkpoint, out, world)
+    assert before["checkpoint"] == (1, 0) and not world.calls
+    results = compare(with_checkpoint, out, progress=False, backend=world.backend())
+    path = with_checkpoint["checkpoints"][0]["path"]
+    calls = [call for call in world.arguments if call.get("model") == path]
+    assert {call["kind"] for call in calls} == {"lm_loss", "finetune"}
+    assert not any(call["kind"] == "adapt" and call["model"] == path for call in world.arguments)
+    assert [row.method for row in results.scores] == ["none", "mlm", "foreign"]
+    assert results.scores[2].comparison is not None and results.scores[2].stage_seconds["finetuning"] == 1.5
+    assert {row.method for row in results.losses} == {row.method for row in results.forgetting} == {"mlm", "foreign"}
+    assert [(row.label, row.name) for row in results.methods][2] == ("foreign", "checkpoint")
+    (section,) = results.sections
+    domain, label, architecture, parameters, vocabulary, ratio = section.rows[0]
+    assert (domain, label, architecture) == ("cs", "foreign", "bert") and ratio >= 1
+    assert parameters > 1000 and vocabulary > 10
+    stored = StudyResults.load(out / "results.json")
+    assert stored == results.to_dict() and stored.config["checkpoints"] == [{"label": "foreign", "path": path}]
+    for page in (markdown(results), render(results)):
+        assert "Foreign checkpoints" in page and "foreign" in page
+    assert shown(with_checkpoint, out, world)["checkpoint"] == (1, 1)
+    again = World()
+    compare(with_checkpoint, out, progress=False, backend=again.backend())
+    assert not again.calls
+
+
+def test_a_checkpoint_changes_no_other_job(with_checkpoint):
+    plain = graph_of({key: value for key, value in with_checkpoint.items() if key != "checkpoints"})
+    graph = graph_of(with_checkpoint)
+    assert plain.jobs.keys() < graph.jobs.keys()
+    added = [job for key, job in graph.jobs.items() if key not in plain.jobs]
+    assert {job.place.method for job in added} == {"foreign"}
+    assert len(of_kind(graph, "finetune", method="foreign")) == 2 * 2  # own and other task, two seeds
+
+
+def test_a_checkpoint_without_a_head_has_no_loss(with_checkpoint, tmp_path):
+    graph = graph_of(with_checkpoint, World(headless=True))
+    assert not of_kind(graph, "lm_loss", method="foreign") and of_kind(graph, "finetune", method="foreign")
+
+
+def test_a_checkpoint_in_a_search_keeps_the_settings_of_the_study(with_checkpoint, tmp_path):
+    search = {"seeds": 1, "finetune": {"learning_rate": [1e-5, 1e-3]}}
+    results = compare(
+        {**with_checkpoint, "search": search, "seeds": 1}, tmp_path / "out", progress=False, backend=World().backend()
+    )
+    assert [row.methods for row in results.searches] == [["none"], ["mlm"]]
+    (row,) = [row for row in results.scores if row.method == "foreign"]
+    assert row.seeds == [0]
+
+
+def test_mistakes_in_checkpoints(folder, tmp_path):
+    cases = {
+        "has no 'path'": ([{"label": "x"}], "checkpoints[0].path"),
+        "has a typo": ([{"path": "x", "lable": "y"}], "Did you mean 'label'?"),
+        "does not exist": (["./missing"], "the checkpoint 'checkpoint missing': There is no model folder"),
+    }
+    for name, (value, message) in cases.items():
+        with pytest.raises(UserError) as caught:
+            compare(study(folder, checkpoints=value), tmp_path / "out", progress=False, backend=World().backend())
+        assert message in str(caught.value) and "\n" not in str(caught.value), name
+    with pytest.raises(UserError, match=r"'mlm' (stands twice|is duplicated)"):
+        StudyConfig.of(study(folder, checkpoints=[{"path": "x", "label": "mlm"}]))
+
+
+def test_relative_paths_of_checkpoints_start_at_the_study_file(folder):
+    (folder / "study.yaml").write_text(
+        "models: [model]\nmethods: [none]\ncheckpoints: [./model, org/name]\ndomains: [{name: d, corpus: cs.txt}]\n"
+    )
+    config = StudyConfig.load(folder / "study.yaml")
+    assert [spec.path for spec in config.extensions["checkpoints"]] == [str(folder / "model"), "org/name"]
+    assert [spec.label for spec in config.extensions["checkpoints"]] == ["checkpoint model", "checkpoint name"]
+    assert StudyConfig.of(config.resolved()) == config
+
+
+@dataclass(kw_only=True, eq=False)
+class Size(Record):
+    """What the kind of job of this test measures."""
+
+    bytes: int
+    limit: int
+
+
+class SizeSpec(SectionEntry):
+    """Its section of the study file."""
+
+    limit: int
+
+
+@pytest.fixture
+def size_kind():
+    """A kind of job that exists in this test alone."""
+
+    @register("size")
+    @dataclass(frozen=True, kw_only=True, eq=False)
+    class SizeJob(Job):
+        """Measure the size of the configuration of a model."""
+
+        model: Model
+        limit: int
+
+        cost, result_type, section = 0.25, Size, ("sizes", SizeSpec)
+
+        def run(self, context):
+            from pathlib import Path
+
+            return Size(bytes=(Path(context.path(self.model)) / "config.json").stat().st_size, limit=self.limit)
+
+        @classmethod
+        def measure(cls, planner, source):
+            for spec in planner.config.extensions.get("sizes", []):
+                planner.add(cls(place=source.place, model=source.model, limit=spec.limit))
+
+        @classmethod
+        def rows(cls, view):
+            rows = [[job.place.method or "base model", result.bytes, result.limit] for job, result in view.find(Size)]
+            title = "Size of configurations"
+            return (
+                {"sections": [Section(title=title, columns=["method", "bytes", "limit"], rows=rows)]} if rows else {}
+            )
+
+    yield SizeJob
+    KINDS.entries.pop("size")
+
+
+def test_a_kind_that_only_this_test_registers(folder, tmp_path, size_kind):
+    config, world, out = study(folder, sizes=[{"limit": 100}], seeds=1), World(), tmp_path / "out"
+    assert shown(config, out, world)["size"] == (3, 0)  # the base model, shared with none, and two adapted ones
+    results = compare(config, out, progress=False, backend=world.backend())
+    (section,) = results.sections
+    assert [row[0] for row in section.rows] == ["base model", "none", "mlm", "dga, no contrast"]
+    assert all(row[1] > 0 and row[2] == 100 for row in section.rows)
+    written = json.loads((out / "results.json").read_text())
+    assert written["sections"][0]["title"] == "Size of configurations" and written["config"]["sizes"] == [
+        {"label": "", "limit": 100}
+    ]
+    assert "## Size of configurations" in (out / "results.md").read_text()
+    assert "Size of configurations" in (out / "report.html").read_text()
+    again = World()
+    assert compare(config, out, progress=False, backend=again.backend()).jobs.done == 0
+    config["sizes"] = [{"limit": 200}]
+    assert compare(config, out, progress=False, backend=again.backend()).jobs.done == 3 and not again.calls
+    with pytest.raises(UserError, match=r"sizes\[0\]\.limit"):
+        StudyConfig.of(study(folder, sizes=[{"limit": "many"}]))
+
+
+def test_results_of_an_unknown_kind_can_still_be_read(folder, tmp_path, size_kind):
+    compare(study(folder, sizes=[{"limit": 1}]), tmp_path / "out", progress=False, backend=World().backend())
+    KINDS.entries.pop("size")
+    results = StudyResults.load(tmp_path / "out" / "results.json")
+    KINDS.entries["size"] = size_kind
+    assert "## Size of configurations" in markdown(results)
+
+
+def test_an_unknown_section_proposes_those_of_kinds(folder):
+    with pytest.raises(UserError, match=r"unknown key 'checkpoint'\. Did you mean 'checkpoints'\?"):
+        StudyConfig.of(study(folder, checkpoint=["x"]))
