@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from acclimate.model_kinds import KINDS
+from acclimate.model_kinds import KINDS, loss_terms
 from acclimate.report.figures import (
     CARD,
     COOL,
@@ -132,8 +132,7 @@ def _curve_panels(runs: Sequence[AdaptationRow]) -> list[tuple[str | None, str |
 def _common_term(runs: Sequence[AdaptationRow]) -> str:
     """Return the loss term that all runs share, since totals of different methods are not comparable."""
     shared = set.intersection(*({*point.terms} for run in runs for point in run.curve))
-    language_model = sorted(shared & {kind.term for kind in KINDS.values()})
-    return language_model[0] if language_model else min(shared) if shared else "loss"
+    return next((term for term in loss_terms() if term in shared), min(shared) if shared else "loss")
 
 
 def _draw_curve(axes: Axes, run: AdaptationRow, term: str, colour: str) -> None:
