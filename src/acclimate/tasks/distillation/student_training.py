@@ -24,7 +24,7 @@ from acclimate.tasks.classification.classifier import Classifier
 from acclimate.tasks.distillation.teacher_targets import TeacherTargets, first_token_states
 from acclimate.tasks.options import FinetuneOptions
 from acclimate.tasks.trainer import TrainingHooks, phase_schedule, supervised_loss
-from acclimate.training.steps import ResumableCallback
+from acclimate.training.callbacks import ResumableCallback
 from acclimate.training.trainer import StepTrainer
 
 CONNECTOR_FILE = "connector.safetensors"
