@@ -13,7 +13,7 @@ import yaml
 from acclimate.cli import app
 from acclimate.corpus import Corpus
 from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig, extension_types
-from acclimate.study.distillation_config import DistillSpec
+from acclimate.study.sections import DistillSpec
 from acclimate.study.settings import EvaluateSettings, FinetuneSettings, TaskSpec
 from acclimate.training import adapt
 from acclimate.training import method as registry

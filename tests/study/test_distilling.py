@@ -105,7 +105,7 @@ def test_distillations_change_no_other_job_and_shards_keep_chains_together(two_m
         ({**ROW, "objective": "kd"}, "objective' must be 'boundary' or 'kl', not 'kd'"),
         ({**ROW, "epochs": 1}, "less than one epoch"),
         ({"teacher": {"model": "model", "path": "model"}}, "give one"),
-        ({**ROW, "label": "mlm"}, "'mlm' stands twice"),
+        ({**ROW, "label": "mlm"}, "'mlm' is duplicated"),
     ],
 )
 def test_rows_with_mistakes(two_models, row, message):

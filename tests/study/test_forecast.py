@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from acclimate.study import StudyConfig, compare
+from acclimate.study.executor import JobStore
 from acclimate.study.forecast import forecast
-from acclimate.study.store import JobStore
 from tests.study.fakes import World, graph_of, study
 from tests.study.searching import Trials, searching, write_task
 from tests.test_cli import call

@@ -55,7 +55,7 @@ def test_other_tasks_are_learnt_by_every_adapted_model(folder, tmp_path):
     assert not again.arguments
 
 
-def test_the_reference_is_the_model_as_it_came_whatever_the_baseline(folder, tmp_path):
+def test_the_reference_is_the_base_model_whatever_the_baseline(folder, tmp_path):
     values = study(folder, methods=["mlm", "dga"], baseline="mlm", other_tasks=[str(folder / "aspect")])
     results = compare(values, tmp_path / "out", progress=False, backend=World().backend())
     assert [row["method"] for row in results["kept"]] == ["mlm", "dga"]
@@ -102,7 +102,7 @@ def test_movement_is_measured_where_it_is_asked_for(folder, tmp_path):
         StudyConfig.of(study(folder, evaluate={"moved": True}, general=None))
 
 
-def test_bits_per_byte_stand_beside_nats(folder, tmp_path):
+def test_bits_per_byte_are_reported_with_nats(folder, tmp_path):
     world = World()
 
     def with_bits(*args, **options):

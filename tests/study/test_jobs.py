@@ -9,10 +9,9 @@ import pytest
 from acclimate.corpus.documents import subsample_documents
 from acclimate.errors import UserError
 from acclimate.models.checkpoints import model_fingerprint
-from acclimate.records import Record
-from acclimate.study.fingerprint import fingerprint, texts_fingerprint
+from acclimate.records import Record, fingerprint, texts_fingerprint
+from acclimate.study.executor import JobStore
 from acclimate.study.jobs.base import Job, Place
-from acclimate.study.store import JobStore
 from tests.cases import each
 from tests.study.fakes import graph_of, of_kind, read, study, write_task
 

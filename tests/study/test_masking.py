@@ -60,5 +60,5 @@ def test_the_path_of_a_lexicon_is_relative_to_the_study_file(folder):
 def test_a_wrong_name_is_found_before_anything_is_trained(folder):
     with pytest.raises(UserError, match="Did you mean 'whole-word'"):
         job_of(folder, ADAPT, {"masking": "whole-words"})
-    with pytest.raises(UserError, match="there is no lexicon"):
+    with pytest.raises(UserError, match="there is no file"):
         job_of(folder, ADAPT, {"masking": "lexicon-first", "masking_settings": {"lexicon": "absent.txt"}})

@@ -12,7 +12,7 @@ from acclimate.rows import SearchRow
 from acclimate.study import StudyConfig, compare
 from acclimate.study.graph import Choice, plan
 from acclimate.study.search import TrialScore, choose, stages
-from acclimate.study.search_space import combinations
+from acclimate.study.sections import combinations
 from acclimate.study.summary import CHOSEN, used_parameters
 from tests.cases import each
 from tests.study.fakes import of_kind, read

@@ -13,9 +13,9 @@ from acclimate import cli
 from acclimate.errors import UserError
 from acclimate.results import JobCounts, StudyResults
 from acclimate.study import compare, executor
+from acclimate.study.executor import JobStore
 from acclimate.study.graph import Shard, with_needs
 from acclimate.study.jobs.base import Job, JobGraph, Place
-from acclimate.study.store import JobStore
 from tests.cases import each
 from tests.study.fakes import World, graph_of, of_kind, study
 from tests.study.sharing import Process

@@ -18,12 +18,11 @@ from acclimate.rows import AdaptationRow, ForgettingRow
 from acclimate.study.backend import Backend
 from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination, check_contamination, remove_contamination
-from acclimate.study.executor import Executor
+from acclimate.study.executor import Executor, JobStore
 from acclimate.study.graph import Shard, read_study
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import Job, RunContext
 from acclimate.study.search import check_search, final_graph, run_search
-from acclimate.study.store import JobStore
 from acclimate.study.summary import summarize
 
 NAMED = 5

@@ -23,8 +23,7 @@ from acclimate.masking import file_parameters
 from acclimate.models.checkpoints import is_written_as_path
 from acclimate.options.declaration import explain_value
 from acclimate.registry import Registry
-from acclimate.study.distillation_config import DistillSpec
-from acclimate.study.search_space import MethodSearch, SearchSettings
+from acclimate.study.sections import DistillSpec, MethodSearch, SearchSettings
 from acclimate.study.settings import (
     FIRST_STAGE,
     UNADAPTED,
@@ -169,7 +168,7 @@ class StudyConfig(Strict):
         distill: Rows whose students are distilled from a teacher.
         search: Settings to choose on the dev splits before the test splits are read.
         baseline: Label of the row that the others are compared with.
-        extensions: Sections of further kinds of jobs. In the file each stands under its own key.
+        extensions: Sections of further kinds of jobs. In the file each has its own key.
     """
 
     name: str = "study"
@@ -235,7 +234,8 @@ class StudyConfig(Strict):
         if self.evaluate.moved and not self.general:
             raise ValueError("evaluate.moved measures on general text: give 'general', or remove it")
         tasks = [task for domain in self.domains for task in domain.tasks]
-        if self.search is None and any(row.search for row in (*self.methods, *self.distill, *tasks)):
+        searchable: list[Any] = [*self.methods, *self.distill, *tasks]
+        if self.search is None and any(entry.search for entry in searchable):
             self.search = SearchSettings()
         searches: list[Any] = [self.search, *(method.search for method in self.methods)]
         for grid in (search.adapt for search in searches if search):

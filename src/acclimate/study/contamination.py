@@ -14,8 +14,8 @@ from typing import Any
 
 from acclimate.corpus.contamination import ContaminationReport, MatchRules, find_contamination, summarize_contamination
 from acclimate.files import cache_folder, read_json, write_json
+from acclimate.records import fingerprint, texts_fingerprint
 from acclimate.rows import ContaminationRow
-from acclimate.study.fingerprint import fingerprint, texts_fingerprint
 from acclimate.study.inputs import OTHER, StudyInputs
 
 VERSION = 2
@@ -79,11 +79,11 @@ def check_contamination(inputs: StudyInputs, *, progress: bool = False, cached_o
             row.removed = removed
             corpora.append(row)
     train = []
-    for name, row in _search_train_splits(inputs, progress, cached_only):
-        if row is None:
+    for name, finding in _search_train_splits(inputs, progress, cached_only):
+        if finding is None:
             unchecked.append(f"the train split of {name}")
         else:
-            train.append(row)
+            train.append(finding)
     return Contamination(corpora, train, documents, unchecked)
 
 

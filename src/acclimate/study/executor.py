@@ -1,22 +1,24 @@
-"""Running the jobs of a graph, alone or together with other processes that share the folder."""
+"""Running the jobs of a graph, alone or together with other processes that share the folder, and storing results."""
 
 from __future__ import annotations
 
+import json
 import logging
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from acclimate.device import trim_memory
 from acclimate.errors import UserError
+from acclimate.files import read_json, write_json
 from acclimate.locks import Claim
+from acclimate.progress import Progress
+from acclimate.records import Record
 from acclimate.study.graph import Shard, with_needs
-from acclimate.study.jobs.base import Job, JobGraph, Outcome, RunContext
-from acclimate.study.store import JobStore
+from acclimate.study.jobs.base import FORMAT, Job, JobGraph, Outcome, RunContext, place_values
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +26,85 @@ POLL = 2.0
 """Seconds between two looks at jobs that other processes compute."""
 LONGEST_ERROR = 500
 """Characters of an error message that are stored."""
+
+
+class JobStore:
+    """Results of jobs, one file ``out/cells/KEY.json`` per job, written atomically."""
+
+    def __init__(self, out: Path) -> None:
+        """Use the folder ``out``; it is created when something is stored."""
+        self.out = Path(out)
+
+    def result(self, job: Job) -> Record | None:
+        """Return the result of a finished job, or None if it is missing, failed or unreadable."""
+        record = self._read(self._path(job))
+        if record is None or record.get("status") != "done":
+            return None
+        try:
+            return job.result_type.from_dict(record["result"])
+        except (KeyError, TypeError, UserError):
+            return None
+
+    def failure(self, job: Job) -> dict[str, Any] | None:
+        """Return the record of a failed job, with its ``error``, or None."""
+        record = self._read(self._path(job))
+        return record if record and record.get("status") == "failed" else None
+
+    def outcome(self, job: Job) -> Outcome:
+        """Return what is stored of a job."""
+        result = self.result(job)
+        if result is not None:
+            return Outcome(job, "reused", result)
+        record = self.failure(job)
+        if record is not None:
+            return Outcome(job, "failed", error=str(record.get("error")))
+        return Outcome(job, "missing", error="not computed yet")
+
+    def finished(self) -> Iterator[dict[str, Any]]:
+        """Yield the records of all finished jobs, including those of earlier versions of the study."""
+        for path in sorted((self.out / "cells").glob("*.json")):
+            record = self._read(path)
+            if record and record.get("status") == "done":
+                yield record
+
+    def claim(self, job: Job) -> Claim:
+        """Return a claim to work on a job; it is not taken yet.
+
+        Its marker is in the folder of the results: creating it makes a network file system refresh its view of the
+        folder, so that the holder of the claim sees a result that another process just stored.
+        """
+        return Claim(self.out / "cells" / f"{job.key}.claim")
+
+    def finish(self, job: Job, result: Record, seconds: float) -> None:
+        """Store the result of a job."""
+        self._write(job, {"status": "done", "seconds": round(seconds, 3), "result": result.to_dict()})
+
+    def fail(self, job: Job, message: str, seconds: float) -> None:
+        """Store why a job failed; the next run tries it again."""
+        self._write(job, {"status": "failed", "seconds": round(seconds, 3), "error": message})
+
+    def _path(self, job: Job) -> Path:
+        return self.out / "cells" / f"{job.key}.json"
+
+    @staticmethod
+    def _read(path: Path) -> dict[str, Any] | None:
+        try:
+            record = read_json(path)
+        except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+            return None
+        return record if isinstance(record, dict) and record.get("format") == FORMAT else None
+
+    def _write(self, job: Job, outcome: dict[str, Any]) -> None:
+        head = {
+            "format": FORMAT,
+            "key": job.key,
+            "kind": job.name,
+            "description": job.description,
+            "finished": datetime.now(UTC).isoformat(timespec="seconds"),
+            "identity": job.identity,
+            "place": place_values(job.place),
+        }
+        write_json(self._path(job), {**head, **outcome})
 
 
 @dataclass
@@ -76,16 +157,7 @@ class _Run:
     def __init__(self, store: JobStore, context: RunContext) -> None:
         self._store = store
         self._context = context
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self._console,
-            disable=not (context.progress and self._console.is_terminal),
-            transient=True,
-        )
+        self._bar = Progress("study", None, unit="jobs", enabled=context.progress, delay=0)
         self._claims: dict[str, Claim] = {}
         self._waiting_line = ""
         self._outcomes: dict[str, Outcome] = {}
@@ -102,15 +174,15 @@ class _Run:
                 self._models_needed.add(job.needs.key)
         self._failed_before = {job.key: record for job in missing if (record := self._store.failure(job))}
         todo = dict(jobs)
+        self._bar.set_total(len(todo))
         with self._bar:
-            task = self._bar.add_task("study", total=len(todo))
             while todo:
                 before = len(todo)
                 for key, job in jobs.items():
                     if key in todo and (outcome := self._try(job, todo)) is not None:
                         del todo[key]
                         self._outcomes[key] = outcome
-                        self._bar.advance(task)
+                        self._bar.update(len(jobs) - len(todo))
                 if len(todo) == before:
                     self._wait(todo)
         return {key: self._outcomes[key] for key in jobs}
@@ -148,13 +220,11 @@ class _Run:
         return (self._context.folder(job) / "config.json").is_file()
 
     def _compute(self, job: Job) -> Outcome:
-        for task in self._bar.task_ids:
-            self._bar.update(task, description=job.description)
+        self._bar.set_note(job.description)
         if job.shows_progress:
-            self._bar.stop()
+            self._bar.pause()
         outcome = self._run_job(job)
         trim_memory()
-        self._bar.start()
         return outcome
 
     def _run_job(self, job: Job) -> Outcome:
@@ -180,8 +250,7 @@ class _Run:
         return Outcome(job, "failed", error=line, seconds=seconds)
 
     def _reported(self, outcome: Outcome) -> Outcome:
-        if self._context.progress:
-            self._print(outcome.line())
+        self._bar.print(outcome.line())
         return outcome
 
     def _wait(self, todo: dict[str, Job]) -> None:
@@ -192,10 +261,7 @@ class _Run:
         who = f" ({owner.place})" if owner else ""
         count = f"{len(todo)} job{'s' if len(todo) > 1 else ''}"
         line = f"… waiting for other processes: {count}, first {todo[first].description}{who}"
-        if self._context.progress and line != self._waiting_line:
+        if line != self._waiting_line:
             self._waiting_line = line
-            self._print(line)
+            self._bar.print(line)
         time.sleep(POLL)
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -12,10 +12,10 @@ import numpy as np
 from acclimate.study.backend import Backend
 from acclimate.study.compare import prepare
 from acclimate.study.config import StudyConfig
+from acclimate.study.executor import JobStore
 from acclimate.study.graph import read_study
 from acclimate.study.jobs.base import Job, JobGraph, Outcome
 from acclimate.study.search import final_graph, run_search
-from acclimate.study.store import JobStore
 
 ALIKE = ("model", "method", "domain", "task", "text")
 """What jobs have in common whose durations are compared first."""

@@ -14,9 +14,9 @@ from acclimate.corpus.documents import subsample_documents
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, option_fields
+from acclimate.records import texts_fingerprint
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
-from acclimate.study.fingerprint import texts_fingerprint
 from acclimate.study.settings import UNADAPTED
 
 if TYPE_CHECKING:
@@ -189,7 +189,9 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
     headless = frozenset(
         model.name for model in config.models if not _has_head(model, config, backend, options["adapt"])
     )
-    corpora, heldout, tasks = {}, {}, {}
+    corpora: dict[str, Corpus] = {}
+    heldout: dict[str, Texts] = {}
+    tasks: dict[tuple[str, str], TaskInput] = {}
     for domain in config.domains:
         corpora[domain.name], heldout[domain.name] = _read_domain(domain, config, column)
         tasks |= {(domain.name, task.name): _read_task(task, config) for task in domain.tasks}

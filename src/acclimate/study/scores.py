@@ -98,30 +98,30 @@ def _scoring(result: TaskResult) -> Scoring:
 
 def compare_runs(runs: TaskRuns, base: TaskRuns) -> Comparisons | None:
     """Compare runs with others on the seeds that both have; None if they share no seed or have other test items."""
-    other = {run.job.place.seed: run for run in base}
-    pairs = [(run, other[run.job.place.seed]) for run in runs if run.job.place.seed in other]
+    by_seed = {run.job.place.seed: run for run in base}
+    pairs = [(run, by_seed[run.job.place.seed]) for run in runs if run.job.place.seed in by_seed]
     if not pairs:
         return None
     gold, scoring = pairs[0][0].result.gold, _scoring(pairs[0][0].result)
     if any((run.result.gold, _scoring(run.result)) != (gold, scoring) for pair in pairs for run in pair):
         return None
     ours, theirs = ([run.result for run in side] for side in zip(*pairs, strict=True))
-    predicted = [[result.predicted for result in side] for side in (ours, theirs)]
-    groups = replicate_groups([(run.job, reference.job) for run, reference in pairs])
+    predicted, reference = ([result.predicted for result in side] for side in (ours, theirs))
+    groups = replicate_groups([(run.job, other.job) for run, other in pairs])
     compared = Comparisons(seeds=[run.job.place.seed or 0 for run, _ in pairs])
     for metric in scoring.metrics:
         equivalent = scoring.equivalent_metric(metric)
         if equivalent in compared.metrics:
             compared.metrics[metric] = Comparison(**vars(compared.metrics[equivalent]))
             continue
-        interval = paired_bootstrap(gold, *predicted, metric, groups=groups, scoring=scoring)
+        interval = paired_bootstrap(gold, predicted, reference, metric, groups=groups, scoring=scoring)
         scores = [[float(result.metrics[metric]) for result in side] for side in (ours, theirs)]
         after, before = (float(np.mean(side)) for side in scores)
         compared.metrics[metric] = Comparison(
             **interval.as_dict(),
             before=before,
             after=after,
-            p_models=permutation_test(gold, *predicted, metric, scoring=scoring),
+            p_models=permutation_test(gold, predicted, reference, metric, scoring=scoring),
             p_t=paired_t_test(*scores),
         )
     return compared

@@ -17,14 +17,13 @@ import numpy as np
 from acclimate.errors import UserError
 from acclimate.rows import SearchRow, TrialRow
 from acclimate.study.config import DomainSpec, MethodSpec, TaskSpec
-from acclimate.study.distillation_config import DistillSpec
 from acclimate.study.graph import Choice, Choices, SearchPlace, extend, narrow, plan, plan_chosen, plan_models
 from acclimate.study.inputs import StudyInputs, check_not_shared, read_method
 from acclimate.study.jobs.base import Job, JobGraph, Outcome, Place
 from acclimate.study.jobs.distill import TEACHER_OPTIONS, DistillJob
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.teacher import TeacherJob
-from acclimate.study.search_space import SearchSettings, combinations, count_combinations
+from acclimate.study.sections import DistillSpec, SearchSettings, combinations, count_combinations
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ class Search:
         stage: ``"method"``, ``"teacher"`` or ``"distillation"``.
         places: What the choice is for.
         metric: The metric that is compared.
-        tolerance: See :class:`acclimate.study.search_space.SearchSettings`.
+        tolerance: See :class:`acclimate.study.sections.SearchSettings`.
         possible: Number of possible combinations.
         trials: The combinations that are tried.
     """

@@ -59,10 +59,10 @@ def seed_list(count: int) -> list[int]:
 
 
 def distinct(what: str, names: list[str], remedy: str) -> None:
-    """Raise for a name that stands twice."""
+    """Raise ValueError for a name that is duplicated."""
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(f"'{name}' stands twice under {what}: {remedy}")
+            raise ValueError(f"'{name}' is duplicated under {what}: {remedy}")
 
 
 def _check_values(options: type[Section], given: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -95,7 +95,7 @@ else:
 class TaskSpec(FinetuneSettings):
     """A labelled end task: a folder, or ``{path, name?, metric?, ...}`` with its own settings of fine-tuning.
 
-    ``metric`` is what it is judged by: one that its kind has, by default the first of them, which is macro_f1 in
+    ``metric`` is the metric that it is evaluated on, by default the first of its kind, which is macro_f1 in
     classification. ``negative`` names the label, or labels, that stand for "none of these". ``first`` is the folder of
     another task that is learnt before it, with ``first_epochs`` and ``first_learning_rate`` if they are not the same.
     ``limit_train``, ``limit_dev`` and ``limit_test`` keep so many rows of a split, drawn with a fixed seed (see

@@ -44,7 +44,7 @@ def summarize(
     config, contamination = inputs.config, contamination or Contamination()
     view = StudyView(inputs, graph, outcomes, out)
     methods = {row.label: row for kind in kinds() for row in kind.method_rows(inputs)}
-    rows: dict[str, list[Any]] = {}
+    rows: dict[str, Any] = {}
     for kind in kinds():
         for name, found in kind.rows(view).items():
             rows.setdefault(name, []).extend(found)
@@ -87,7 +87,7 @@ def used_parameters(parameters: Mapping[str, Any], label: str, searches: Sequenc
     tried = {name for search in mine for trial in search.trials for name in trial.settings}
     used = dict(parameters)
     for name in sorted(tried & parameters.keys()):
-        values = [search.chosen[name] for search in mine if name in (search.chosen or {})]
+        values = [search.chosen[name] for search in mine if search.chosen and name in search.chosen]
         used[name] = values[0] if values and all(value == values[0] for value in values) else CHOSEN
     return used
 
@@ -114,6 +114,8 @@ def environment() -> dict[str, str]:
             continue
     found["system"] = f"{platform.system()} {platform.machine()}"
     found["processor"] = f"{_processor()}, {os.cpu_count()} logical cores"
+    if kernels := os.environ.get("ACCLIMATE_KERNELS"):
+        found["kernels"] = kernels
     accelerator = _accelerator()
     return {**found, "accelerator": accelerator} if accelerator else found
 

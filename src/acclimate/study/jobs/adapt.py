@@ -245,6 +245,7 @@ def _adaptation_row(entry: Measured[Adaptation], folder: Path) -> AdaptationRow:
     job, result = entry
     place, accounts = job.place, dict(result.accounts or {})
     importance = accounts.pop(IMPORTANCE, None) or read_importance(folder)
+    curves = read_curves(folder / "log.jsonl")
     return AdaptationRow(
         model=place.model,
         domain=place.domain,
@@ -253,10 +254,15 @@ def _adaptation_row(entry: Measured[Adaptation], folder: Path) -> AdaptationRow:
         head=job.is_shared_base,
         seed=place.adapt_seed,
         folder=f"models/{job.key}",
-        **{name: getattr(result, name) for name in ("steps", "tokens", "seconds", "losses", "broken")},
+        steps=result.steps,
+        tokens=result.tokens,
+        seconds=result.seconds,
+        losses=result.losses,
+        broken=result.broken,
         accounts=accounts,
         importance=importance,
-        **read_curves(folder / "log.jsonl"),
+        curve=curves["curve"],
+        heldout_curve=curves["heldout_curve"],
     )
 
 

@@ -10,11 +10,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
-from acclimate.records import Record
+from acclimate.records import Record, fingerprint, identity
 from acclimate.results import MethodRow
 from acclimate.study.backend import Backend
 from acclimate.study.config import KINDS, DomainSpec, ModelSpec, SectionEntry, StudyConfig
-from acclimate.study.fingerprint import fingerprint, identity
 from acclimate.study.inputs import Checkpoint, StudyInputs
 
 FORMAT = 2

@@ -14,13 +14,13 @@ from acclimate.results import MethodRow
 from acclimate.rows import DistillationRow
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, StudyConfig, TaskSpec
-from acclimate.study.distillation_config import DistillSpec
 from acclimate.study.inputs import Checkpoint, StudyInputs
 from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.base import Job, Model, Place, Planner, RunContext, StudyView, register
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.teacher import TeacherJob
 from acclimate.study.scores import TaskResult
+from acclimate.study.sections import DistillSpec
 from acclimate.study.settings import UNADAPTED
 
 TEACHER_OPTIONS = {
@@ -235,7 +235,7 @@ def _split_settings(
 ) -> _Settings:
     renamed = (*TEACHER_OPTIONS.items(), *STUDENT_OPTIONS.items())
     given = {option: tuning[name] for name, option in renamed if name in tuning}
-    given |= {name: tuning[name] for name in (*COMMON_OPTIONS, "select") if name in tuning} | own
+    given |= {name: tuning[name] for name in (*COMMON_OPTIONS, "select") if name in tuning} | dict(own)
     if given.get("select") == "dev":
         given["metric"] = metric
     settings = {**defaults, **given}

@@ -124,9 +124,9 @@ def _score_rows(view: StudyView) -> list[ScoreRow]:
     """Return one row per model, domain, task and row label."""
     config = view.inputs.config
     found: dict[tuple[str | None, ...], TaskRuns] = {}
-    for runs in view.group(TaskResult, _counts).values():
-        place = runs[0].job.place
-        found[place.model, place.domain, place.task, place.method] = runs
+    for group in view.group(TaskResult, _counts).values():
+        place = group[0].job.place
+        found[place.model, place.domain, place.task, place.method] = group
     rows = []
     for model, domain in itertools.product(config.models, config.domains):
         for task in domain.tasks:
@@ -165,12 +165,12 @@ def _forgetting_rows(view: StudyView) -> list[ForgettingRow]:
     """
     groups = view.group(TaskResult, lambda job: job.place.role == FORGETTING)
     found: dict[Place, TaskRuns] = {}
-    for runs in groups.values():
-        place = runs[0].job.place
+    for group in groups.values():
+        place = group[0].job.place
         key = Place(
             model=place.model, domain=place.domain, task=place.task, method=place.method, adapted_for=place.adapted_for
         )
-        found[key] = runs
+        found[key] = group
     rows = []
     for place, runs in found.items():
         if place.method is None:
