@@ -7,7 +7,7 @@ separately.
 
 A claim ends with its process, even if that is killed. On the same machine this is detected at once, by the process id
 and the start time. A claim of another machine is taken over if it is not touched for :data:`LEASE_SECONDS` seconds,
-measured by the clock of the waiting process. So a process that is suspended for longer may later repeat work that
+as measured by the waiting process. So a process that is suspended for longer may later repeat work that
 another process has done; since all output is written atomically, no result is lost.
 """
 
@@ -49,7 +49,7 @@ class Owner(NamedTuple):
     Attributes:
         pid: Process id.
         machine: Host name, with a suffix that distinguishes the containers of a host.
-        seen: Time at which the claim was last touched, by the clock of the file system.
+        seen: Modification time of the lock file, when the claim was last touched.
     """
 
     pid: int

@@ -81,6 +81,11 @@ def register_kind(kind: ModelKind) -> ModelKind:
 register_kind(MASKED)
 
 
+def loss_terms() -> list[str]:
+    """Return the names of the language-model terms of all kinds."""
+    return [kind.term for kind in KINDS.values()]
+
+
 def get_kind(name: str) -> ModelKind:
     """Return a registered kind.
 

@@ -83,7 +83,7 @@ def test_a_fine_tuned_model_with_custom_modules_loads_as_its_card_says(
     adapt(tiny_bert, text_file, "ensemble", tmp_path / "out", **OPTIONS)
     tuned = tmp_path / "tuned"
     finetune(tmp_path / "out", task, epochs=1, out=tuned, progress=False, precision="fp32")
-    code = re.search(r"Load this folder with\n\n(.*?)\n\nor give", card(tuned).text, re.DOTALL)[1]
+    code = re.search(r"Load this folder with\n\n(.*?)\n\nor pass", card(tuned).text, re.DOTALL)[1]
     monkeypatch.chdir(tmp_path)
     names = {}
     exec(textwrap.dedent(code), names)

@@ -7,7 +7,7 @@ import torch
 
 from acclimate.tasks import Task
 from acclimate.tasks.classification.classifier import load_classifier
-from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.options import ResolvedOptions
 from acclimate.tasks.trainer import train
 from tests.cases import each
 from tests.tiny import TEXTS, save_tiny
@@ -50,7 +50,7 @@ def test_the_loss_is_the_cross_entropy_minus_the_weighted_entropy(several, weigh
     with torch.no_grad():
         model.classifier.weight.mul_(20)  # so that no class is as likely as the others
         logits = model(**{name: value for name, value in batch.items() if name != "labels"}).logits
-    options = FinetuneOptions(
+    options = ResolvedOptions(
         seed=0,
         epochs=1,
         learning_rate=1e-3,

@@ -77,7 +77,7 @@ class SingleLabel(Scoring):
     """Class numbers of the negative classes ("no relation")."""
 
     def __post_init__(self) -> None:
-        """Take a list, too, as it comes out of a file."""
+        """Convert a list, which is what JSON gives, to a tuple."""
         object.__setattr__(self, "negative", tuple(self.negative))
 
     @property
@@ -129,7 +129,7 @@ class MultiLabel(Scoring):
     """Number of the document of each item (items,), from zero without gaps."""
 
     def __post_init__(self) -> None:
-        """Take a list, too, as it comes out of a file."""
+        """Convert a list, which is what JSON gives, to a tuple."""
         if self.documents is not None:
             object.__setattr__(self, "documents", tuple(self.documents))
 

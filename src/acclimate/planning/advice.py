@@ -21,6 +21,7 @@ from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.files import write_json
 from acclimate.methods import get, lookup
+from acclimate.model_kinds import loss_terms
 from acclimate.models import load_language_model
 from acclimate.planning.advice_text import advice_text
 from acclimate.planning.vocabulary import count_words, fragmentation, overlap
@@ -265,7 +266,7 @@ def _run_pilot(
 
 def _lm_loss(measured: dict[str, Any]) -> float:
     """Return the masked-LM term of a held-out loss, or the total for methods without that term."""
-    return float(measured["terms"].get("mlm", measured["loss"]))
+    return float(next((value for name, value in measured["terms"].items() if name in loss_terms()), measured["loss"]))
 
 
 def _paired_change(before: Loss, after: Loss) -> dict[str, float]:

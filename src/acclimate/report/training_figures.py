@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from acclimate.model_kinds import loss_terms
 from acclimate.report.figures import (
     CARD,
     COOL,
@@ -73,7 +74,8 @@ def learning_curves(results: StudyResults) -> str:
         if several:
             axes.set_title(short(place_name(results, model, domain), 50), loc="left")
         axes.grid(color=GRID, linewidth=0.8)
-        axes.set_ylabel(f"{LOSS_NAME}, nats" if term == "mlm" else _term_label(term, common=term == panels[0][2]))
+        is_common = term == panels[0][2]
+        axes.set_ylabel(f"{LOSS_NAME}, nats" if term in loss_terms() else _term_label(term, common=is_common))
     grid[-1, 0].set_xlabel("thousands of tokens read")
     methods = list(dict.fromkeys(run.method for run in runs))
     entries = [("s", series(colours[method]), method) for method in methods]
@@ -131,7 +133,7 @@ def _curve_panels(runs: Sequence[AdaptationRow]) -> list[tuple[str | None, str |
 def _common_term(runs: Sequence[AdaptationRow]) -> str:
     """Return the loss term that all runs share, since totals of different methods are not comparable."""
     shared = set.intersection(*({*point.terms} for run in runs for point in run.curve))
-    return "mlm" if "mlm" in shared else min(shared) if shared else "loss"
+    return next((term for term in loss_terms() if term in shared), min(shared) if shared else "loss")
 
 
 def _draw_curve(axes: Axes, run: AdaptationRow, term: str, colour: str) -> None:

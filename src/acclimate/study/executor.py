@@ -11,13 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
 from acclimate.device import trim_memory
 from acclimate.errors import UserError
 from acclimate.files import read_json, write_json
 from acclimate.locks import Claim
+from acclimate.progress import Progress
 from acclimate.records import Record
 from acclimate.study.graph import Shard, with_needs
 from acclimate.study.jobs.base import FORMAT, Job, JobGraph, Outcome, RunContext, place_values
@@ -159,16 +157,7 @@ class _Run:
     def __init__(self, store: JobStore, context: RunContext) -> None:
         self._store = store
         self._context = context
-        self._console = Console(stderr=True)
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            console=self._console,
-            disable=not (context.progress and self._console.is_terminal),
-            transient=True,
-        )
+        self._bar = Progress("study", None, unit="jobs", enabled=context.progress, delay=0)
         self._claims: dict[str, Claim] = {}
         self._waiting_line = ""
         self._outcomes: dict[str, Outcome] = {}
@@ -185,15 +174,15 @@ class _Run:
                 self._models_needed.add(job.needs.key)
         self._failed_before = {job.key: record for job in missing if (record := self._store.failure(job))}
         todo = dict(jobs)
+        self._bar.set_total(len(todo))
         with self._bar:
-            task = self._bar.add_task("study", total=len(todo))
             while todo:
                 before = len(todo)
                 for key, job in jobs.items():
                     if key in todo and (outcome := self._try(job, todo)) is not None:
                         del todo[key]
                         self._outcomes[key] = outcome
-                        self._bar.advance(task)
+                        self._bar.update(len(jobs) - len(todo))
                 if len(todo) == before:
                     self._wait(todo)
         return {key: self._outcomes[key] for key in jobs}
@@ -231,13 +220,11 @@ class _Run:
         return (self._context.folder(job) / "config.json").is_file()
 
     def _compute(self, job: Job) -> Outcome:
-        for task in self._bar.task_ids:
-            self._bar.update(task, description=job.description)
+        self._bar.set_note(job.description)
         if job.shows_progress:
-            self._bar.stop()
+            self._bar.pause()
         outcome = self._run_job(job)
         trim_memory()
-        self._bar.start()
         return outcome
 
     def _run_job(self, job: Job) -> Outcome:
@@ -263,8 +250,7 @@ class _Run:
         return Outcome(job, "failed", error=line, seconds=seconds)
 
     def _reported(self, outcome: Outcome) -> Outcome:
-        if self._context.progress:
-            self._print(outcome.line())
+        self._bar.print(outcome.line())
         return outcome
 
     def _wait(self, todo: dict[str, Job]) -> None:
@@ -275,10 +261,7 @@ class _Run:
         who = f" ({owner.place})" if owner else ""
         count = f"{len(todo)} job{'s' if len(todo) > 1 else ''}"
         line = f"… waiting for other processes: {count}, first {todo[first].description}{who}"
-        if self._context.progress and line != self._waiting_line:
+        if line != self._waiting_line:
             self._waiting_line = line
-            self._print(line)
+            self._bar.print(line)
         time.sleep(POLL)
-
-    def _print(self, line: str) -> None:
-        self._console.print(line, highlight=False, markup=False, soft_wrap=True)

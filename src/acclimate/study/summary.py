@@ -114,6 +114,8 @@ def environment() -> dict[str, str]:
             continue
     found["system"] = f"{platform.system()} {platform.machine()}"
     found["processor"] = f"{_processor()}, {os.cpu_count()} logical cores"
+    if kernels := os.environ.get("ACCLIMATE_KERNELS"):
+        found["kernels"] = kernels
     accelerator = _accelerator()
     return {**found, "accelerator": accelerator} if accelerator else found
 

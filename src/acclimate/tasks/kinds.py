@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from acclimate.device import Precision
@@ -97,3 +98,8 @@ class Learner(ABC):
     def readable(self, value: Any) -> Any:
         """Turn an entry of ``gold`` or ``predicted`` into what people read."""
         return value
+
+
+def open_task(task: Any) -> Any:
+    """Return a task: itself, or read from its folder."""
+    return load_task(task) if isinstance(task, str | Path) else task

@@ -1,69 +1,55 @@
-"""The options of fine-tuning, checked."""
+"""The options of one training on a labelled task, with every default filled in."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import KW_ONLY
+from typing import Annotated, Any, cast
 
 from acclimate.errors import UserError, unknown_name_error
-from acclimate.training.options import check_seed
+from acclimate.evaluation.scoring import Scoring
+from acclimate.options import Option, SupervisedOptions, options, values
+from acclimate.options.training import Count
 
 
-@dataclass(frozen=True)
-class FinetuneOptions:
-    """The keywords of :func:`acclimate.tasks.finetune`, which documents them.
+@options
+class ResolvedOptions(SupervisedOptions):
+    """What trainer and learners read: the options of a verb after the defaults of the task have been filled in."""
 
-    Each kind of task reads what it needs.
+    _: KW_ONLY
+    max_length: Annotated[Count, Option("Maximum tokens per example, or per window of a passage.")]
+    metric: Annotated[str, Option("Metric that selects the best epoch on the dev split.")]
+    negative: Annotated[tuple[str, ...], Option("Labels that mean 'none of these'.")] = ()
+
+
+def resolve_options(given: SupervisedOptions, task: Any) -> tuple[ResolvedOptions, Scoring]:
+    """Fill in the defaults of a task, and check the options against it.
+
+    Args:
+        given: The options of a verb.
+        task: The task (:class:`acclimate.tasks.LabelledTask`).
+
+    Returns:
+        The options, and how predictions on the test split are scored.
+
+    Raises:
+        UserError: If the task has no such metric or label, or lacks the dev split or the classes that an option needs.
     """
-
-    seed: int
-    epochs: int
-    learning_rate: float
-    batch_size: int
-    max_length: int
-    few_shot: int | None
-    select: str
-    metric: str
-    """Never None: by default the primary metric of the task."""
-    warmup: float
-    weight_decay: float
-    precision: str
-    progress: bool
-    negative: tuple[str, ...]
-    confidence_penalty: float = 0.0
-
-    def check(self, task: str, metrics: Sequence[str], has_dev: bool) -> None:
-        """Check the options.
-
-        Args:
-            task: Name of the task.
-            metrics: The metrics of the task.
-            has_dev: Whether the task has a dev split.
-
-        Raises:
-            UserError: If an option is invalid.
-        """
-        if self.select not in ("last", "dev"):
-            raise unknown_name_error("choice of weights", self.select, ("last", "dev"))
-        if self.metric not in metrics:
-            raise unknown_name_error("metric", self.metric, metrics)
-        if self.select == "dev" and not has_dev:
-            raise UserError(f"select='dev' needs a dev split, and the task '{task}' has none; use select='last'.")
-        for name in ("epochs", "batch_size"):
-            number = getattr(self, name)
-            if not (1 <= number < math.inf and number == int(number)):
-                raise UserError(f"{name}={number} must be a whole number of at least 1.")
-        if not 0 < self.learning_rate < math.inf:
-            raise UserError(f"learning_rate={self.learning_rate} must be above 0.")
-        check_seed(self.seed)
-        for name in ("confidence_penalty", "weight_decay"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise UserError(f"{name}={getattr(self, name)} must be 0 or more.")
-        if not 0 <= self.warmup <= 1:
-            raise UserError(f"warmup={self.warmup} must lie between 0 and 1.")
-
-
-def as_label_tuple(given: str | Sequence[str] | None) -> tuple[str, ...]:
-    """Return labels that were given as one name, several or None."""
-    return () if given is None else (given,) if isinstance(given, str) else tuple(given)
+    negative = tuple(cast(Sequence[str], given.negative or ()))
+    scoring = task.scoring(negative=negative)
+    resolved = ResolvedOptions(
+        **values(given, SupervisedOptions)
+        | {
+            "max_length": task.default_length if given.max_length is None else given.max_length,
+            "metric": scoring.metrics[0] if given.metric is None else given.metric,
+            "negative": negative,
+        }
+    )
+    if given.select == "dev" and not task.dev:
+        raise UserError(f"'select' is 'dev', but the task '{task.name}' has no dev split; use 'last'.")
+    metrics = (task.scoring("dev", negative) if given.select == "dev" else scoring).metrics
+    if resolved.metric not in metrics:
+        raise unknown_name_error("metric", resolved.metric, metrics)
+    if given.confidence_penalty and not task.labels:
+        raise UserError(f"'confidence_penalty' does not apply to the task '{task.name}', which has no classes.")
+    return resolved, scoring

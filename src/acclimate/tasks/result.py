@@ -11,7 +11,7 @@ import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +26,6 @@ from acclimate.files import atomic_folder, read_json, write_json, write_text
 from acclimate.models import save_model
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.tasks.kinds import LabelledTask, Learner
-from acclimate.tasks.options import FinetuneOptions
 from acclimate.tasks.trainer import TrainingResult
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.result import open_work_folder, remove_work_folder
@@ -91,17 +90,11 @@ def run_identity(
         models: The models that are read, by role; their content identifies them.
         tasks: The tasks, by role.
         precision: The resolved precision.
-        options: All other options.
+        options: All other options, also by stage.
 
     Raises:
         UserError: If a model does not exist.
     """
-    shown = {
-        name: asdict(replace(value, precision=precision, progress=False))
-        if isinstance(value, FinetuneOptions)
-        else value
-        for name, value in options.items()
-    }
     values = {
         "verb": verb,
         "acclimate": __version__,
@@ -111,7 +104,7 @@ def run_identity(
         "models": {role: model_fingerprint(str(model)) for role, model in models.items()},
         "tasks": {role: task and [task.name, task.fingerprint()] for role, task in tasks.items()},
         "precision": precision,
-        "options": shown,
+        "options": options,
     }
     return json.loads(json.dumps(values, default=str))
 

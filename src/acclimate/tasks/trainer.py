@@ -20,7 +20,7 @@ from acclimate.files import read_json, write_json
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.objectives.distillation import confidence_penalty
 from acclimate.tasks.head_model import HeadModel
-from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.options import ResolvedOptions
 from acclimate.training.batches import describe_text
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import TaskBatch, TaskEngine, TaskLoss
@@ -77,7 +77,7 @@ def supervised_loss(penalty: float = 0.0) -> TaskLoss:
 def train(
     head: HeadModel,
     rows: Sequence[dict[str, Any]],
-    options: FinetuneOptions,
+    options: ResolvedOptions,
     precision: Precision,
     *,
     work: Path | None = None,

@@ -25,7 +25,7 @@ from acclimate.errors import first_line
 from acclimate.files import atomic_folder, remove_leftovers
 from acclimate.locks import POLL_SECONDS, Claim
 from acclimate.tasks.kinds import Learner
-from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.options import ResolvedOptions
 from acclimate.tasks.trainer import train
 from acclimate.training.method import cache_folder, cache_key, fingerprint_model
 from acclimate.version import __version__
@@ -44,7 +44,7 @@ log = logging.getLogger(__name__)
 
 
 def load_or_train(
-    learner: Learner, rows: Sequence[dict[str, Any]], options: FinetuneOptions, precision: Precision
+    learner: Learner, rows: Sequence[dict[str, Any]], options: ResolvedOptions, precision: Precision
 ) -> float:
     """Train a learner on rows, or load the weights that an identical training left in the cache.
 
@@ -151,7 +151,7 @@ def hash_rows(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _training_key(
-    learner: Learner, rows: Sequence[dict[str, Any]], options: FinetuneOptions, precision: Precision
+    learner: Learner, rows: Sequence[dict[str, Any]], options: ResolvedOptions, precision: Precision
 ) -> str:
     decides = {
         **computation_key(learner.head.model, learner.head.tokenizer, precision),

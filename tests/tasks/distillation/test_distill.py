@@ -337,7 +337,7 @@ SLIPS = [
     ({"student_learning_rate": -1.0}, "must be"),
     ({"teacher_epochs": 0}, "must be"),
     ({"teacher_penalty": -0.1}, "must be"),
-    ({"connector": "techer"}, "Did you mean 'teacher'"),
+    ({"connector": "techer"}, "'connector' must be"),
     ({"connector": "none"}, "32 units and the student 24"),
 ]
 
@@ -402,19 +402,19 @@ def test_a_multi_label_task(tiny_bert, student, objective):
 @each(
     ("options", "message"),
     [
-        ({"objective": "kd"}, "Unknown objective 'kd'"),
-        ({"schedule": "both"}, "Unknown schedule 'both'"),
-        ({"connector": "both"}, "Unknown connector 'both'"),
-        ({"objective": "kl", "connector": "student"}, "does not apply to objective='kl'"),
+        ({"objective": "kd"}, "'objective' must be"),
+        ({"schedule": "both"}, "'schedule' must be"),
+        ({"connector": "both"}, "'connector' must be"),
+        ({"objective": "kl", "connector": "student"}, "'connector' cannot be 'student'"),
         ({"connector": "none"}, "32 units and the student 24"),
-        ({"distill_share": 1.5}, "distill_share=1.5"),
-        ({"margin": -1.0}, "margin=-1.0"),
-        ({"scale": 0.0}, "scale=0.0"),
-        ({"temperature": 0.0}, "temperature=0.0"),
-        ({"connector_learning_rate": -1e-3}, "connector_learning_rate=-0.001"),
-        ({"epochs": 1}, "distill_share=0.9 of epochs=1 is less than one epoch"),
-        ({"confidence_penalty": -0.1}, "confidence_penalty=-0.1"),
-        ({"epochs": 0}, "epochs=0"),
+        ({"distill_share": 1.5}, "'distill_share' must be at most 1"),
+        ({"margin": -1.0}, "'margin' must be"),
+        ({"scale": 0.0}, "'scale' must be"),
+        ({"temperature": 0.0}, "'temperature' must be"),
+        ({"connector_learning_rate": -1e-3}, "'connector_learning_rate' must be"),
+        ({"epochs": 1}, "'distill_share' 0.9 of 1 epochs is less than one epoch"),
+        ({"confidence_penalty": -0.1}, "'confidence_penalty' must be"),
+        ({"epochs": 0}, "'epochs' must be"),
     ],
 )
 def test_invalid_options(teacher, untaught, options, message):

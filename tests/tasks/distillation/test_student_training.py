@@ -7,11 +7,11 @@ import torch
 
 from acclimate.modules.connectors import Connectors
 from acclimate.objectives.distillation import activation_boundary_loss
+from acclimate.options import DistillOptions
 from acclimate.tasks.classification.classifier import load_classifier
 from acclimate.tasks.distillation.student_training import (
     DisagreementCallback,
     DistillationLoss,
-    count_distillation_epochs,
 )
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
 from acclimate.tasks.trainer import phase_schedule
@@ -25,7 +25,8 @@ from tests.tasks.test_classification import keyword_task
     [(10, 0.9, 9), (10, 0.6, 6), (10, 0.7, 7), (5, 0.9, 4), (100, 0.29, 29), (10, 0.0, 0), (10, 1.0, 10)],
 )
 def test_phases_change_at_the_end_of_an_epoch(epochs, share, expected):
-    assert count_distillation_epochs(epochs, share) == expected
+    options = DistillOptions("teacher", "student", "task", epochs=epochs, distill_share=share)
+    assert options.distilled_epochs == expected
 
 
 def test_each_phase_has_its_own_schedule():

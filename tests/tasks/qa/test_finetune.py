@@ -246,9 +246,9 @@ def test_a_first_task_of_classes_needs_the_same_labels(tiny_bert, trainings):
         finetune(tiny_bert, task, first=Task.of("kind", other, other), **short)
     with pytest.raises(UserError, match="a task of the same kind"):
         finetune(tiny_bert, task, first=food_task(train=4), **short)
-    with pytest.raises(UserError, match="first_epochs is given without a first task"):
+    with pytest.raises(UserError, match="'first_epochs' needs a first task"):
         finetune(tiny_bert, task, first_epochs=3, **short)
-    with pytest.raises(UserError, match="epochs=0"):
+    with pytest.raises(UserError, match="'first_epochs' must be at least 1"):
         finetune(tiny_bert, task, first=task, first_epochs=0, **short)
 
 

@@ -25,7 +25,7 @@ from acclimate.methods.selective.options import TokenTrainingOptions
 from acclimate.progress import Progress
 from acclimate.tasks.head_model import HeadModel
 from acclimate.tasks.loading import load_with_head
-from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.options import ResolvedOptions
 from acclimate.tasks.trainer import TrainingHooks, train
 from acclimate.training.engine import TaskLoss
 
@@ -115,7 +115,7 @@ def train_token_classifier(
     done = train(
         classifier,
         trained,
-        FinetuneOptions(
+        ResolvedOptions(
             seed=seed,
             epochs=options.epochs,
             learning_rate=options.learning_rate,

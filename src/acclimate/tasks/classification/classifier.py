@@ -17,7 +17,7 @@ from acclimate.tasks.classification.data import Example, Task, read_task
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, TaskKind
 from acclimate.tasks.loading import load_with_head
-from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.options import ResolvedOptions
 
 
 class Classifier(HeadModel):
@@ -127,7 +127,7 @@ class Classification(TaskKind):
         return example.text if example.text_pair is None else f"{example.text}\n{example.text_pair}"
 
     def learner(
-        self, model: str | Path, task: Task, options: FinetuneOptions, device: torch.device
+        self, model: str | Path, task: Task, options: ResolvedOptions, device: torch.device
     ) -> ClassificationLearner:
         """Load a checkpoint as a classifier for the task."""
         classifier = load_classifier(model, task.labels, options.max_length, device, task.multi_label)

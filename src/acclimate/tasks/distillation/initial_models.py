@@ -16,7 +16,7 @@ from acclimate.tasks.classification.classifier import Classification, Classifica
 from acclimate.tasks.classification.data import Task
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.loading import is_classifier_of
-from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.options import ResolvedOptions
 from acclimate.tasks.result import warn_of_collapse
 from acclimate.tasks.training_cache import computation_key, hash_rows, load_or_train, warn_on_write_error
 from acclimate.training.method import cache_folder, cache_key
@@ -25,7 +25,7 @@ from acclimate.training.method import cache_folder, cache_key
 def load_or_finetune(
     path: str | Path,
     task: Task,
-    options: FinetuneOptions,
+    options: ResolvedOptions,
     precision: Precision,
     device: torch.device,
     out: str | Path | None = None,
@@ -62,7 +62,7 @@ def load_or_finetune(
 
 
 def finetune_into(
-    out: str | Path, path: str | Path, task: Task, options: FinetuneOptions, precision: Precision
+    out: str | Path, path: str | Path, task: Task, options: ResolvedOptions, precision: Precision
 ) -> float:
     """Fine-tune a model into a folder, unless the folder holds just that, and return the seconds it took."""
     # The metric only selects between epochs, which does not apply here; it may exist on dev only.

@@ -16,13 +16,12 @@ from torch import Tensor
 from transformers import PreTrainedModel, TrainerState
 
 from acclimate.device import Precision, autocast
-from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import read_json, write_json
-from acclimate.modules.connectors import Connectors, check_connector
+from acclimate.modules.connectors import Connectors
 from acclimate.objectives.distillation import activation_boundary_loss, count_disagreements, soft_target_loss
 from acclimate.tasks.classification.classifier import Classifier
 from acclimate.tasks.distillation.teacher_targets import TeacherTargets, first_token_states
-from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.options import ResolvedOptions
 from acclimate.tasks.trainer import TrainingHooks, phase_schedule, supervised_loss
 from acclimate.training.steps import ResumableCallback
 from acclimate.training.trainer import StepTrainer
@@ -174,7 +173,7 @@ def build_phase_hooks(
     distillation_loss: DistillationLoss,
     classifier: Classifier,
     rows: list[dict[str, Any]],
-    options: FinetuneOptions,
+    options: ResolvedOptions,
     switch: int,
     schedule: Literal["shared", "each"],
     connector_learning_rate: float,
@@ -214,51 +213,3 @@ def build_phase_hooks(
         else None
     )
     return TrainingHooks(loss, own, [partial(_constant, callback) for callback in callbacks]), watch
-
-
-def count_distillation_epochs(epochs: int, share: float) -> int:
-    """Return the number of distillation epochs: ``floor(share * epochs)``, robust to floating-point errors."""
-    return math.floor(share * epochs + 1e-9)
-
-
-OBJECTIVES = ("boundary", "kl")
-SCHEDULES = ("shared", "each")
-CHECKED_OPTIONS = (
-    *("objective", "connector", "schedule", "distill_share", "epochs"),
-    *("margin", "scale", "temperature", "connector_learning_rate"),
-)
-"""Arguments of :func:`acclimate.tasks.distill` that :func:`check_distill_options` takes."""
-
-
-def check_distill_options(
-    objective: str, connector: str, schedule: str, distill_share: float, epochs: int, **numbers: float
-) -> None:
-    """Check options of :func:`acclimate.tasks.distill`, which documents them.
-
-    Args:
-        objective: One of :data:`OBJECTIVES`.
-        connector: One of ``ConnectorKind``; whether it fits both widths is checked where these are known.
-        schedule: One of :data:`SCHEDULES`.
-        distill_share: Share of the epochs.
-        epochs: Epochs of both phases.
-        **numbers: Further options by name: all above zero, except for the margin, which can be zero.
-
-    Raises:
-        UserError: If an option is invalid.
-    """
-    for name, value, choices in (("objective", objective, OBJECTIVES), ("schedule", schedule, SCHEDULES)):
-        if value not in choices:
-            raise unknown_name_error(name, value, choices)
-    check_connector(connector)
-    if objective == "kl" and connector == "student":
-        raise UserError("connector='student' does not apply to objective='kl', which does not train it; remove it.")
-    if not 0 <= distill_share <= 1:
-        raise UserError(f"distill_share={distill_share} must lie between 0 and 1.")
-    if distill_share and not count_distillation_epochs(epochs, distill_share):
-        raise UserError(
-            f"distill_share={distill_share} of epochs={epochs} is less than one epoch of distillation; "
-            "increase one of them, or set distill_share=0 for none."
-        )
-    for name, number in numbers.items():
-        if not (0 < number < math.inf or (name == "margin" and number == 0)):
-            raise UserError(f"{name}={number} must be above 0.")

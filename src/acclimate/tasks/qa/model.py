@@ -17,7 +17,7 @@ from acclimate.evaluation.qa import MAX_RANK, normalize_bioasq, qa_metrics
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, TaskKind
 from acclimate.tasks.loading import load_with_head
-from acclimate.tasks.options import FinetuneOptions
+from acclimate.tasks.options import ResolvedOptions
 from acclimate.tasks.qa.data import FORMATS, QATask, Question, gold_answers, group_by_item, load_qa
 from acclimate.tasks.qa.windows import WindowConfig, Windows
 from acclimate.tasks.readers import SPLITS
@@ -204,7 +204,7 @@ class QuestionAnswering(TaskKind):
         """Return the passage."""
         return example.passage
 
-    def learner(self, model: str | Path, task: QATask, options: FinetuneOptions, device: torch.device) -> QALearner:
+    def learner(self, model: str | Path, task: QATask, options: ResolvedOptions, device: torch.device) -> QALearner:
         """Load a checkpoint as a question answering model."""
         head = load_qa_model(model, WindowConfig(max_length=options.max_length), device)
         return QALearner(head, task, options.seed)
