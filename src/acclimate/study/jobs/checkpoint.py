@@ -94,7 +94,7 @@ class CheckpointJob(Job):
         encoder, tokenizer = loaded.model.base_model, loaded.tokenizer
         ids = tokenizer(self.texts.texts, add_special_tokens=False, verbose=False)["input_ids"]
         return Description(
-            architecture=str(encoder.config.model_type),
+            architecture=str(loaded.model.config.model_type),
             parameters=sum(weight.numel() for weight in encoder.parameters()),
             vocabulary=len(tokenizer),
             tokens=sum(map(len, ids)),
