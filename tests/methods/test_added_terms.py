@@ -93,5 +93,5 @@ def test_the_dropout_option_applies_to_every_layer(kind, tmp_path):
     folder = save_tiny(kind, tmp_path / kind)
     assert dropout_rates(load_language_model(folder, dropout=0.25).model) == [0.25]
     assert not any(dropout_rates(load_language_model(folder, dropout=0).model))
-    with pytest.raises(UserError, match="probability"):
+    with pytest.raises(UserError, match="dropout must be from 0"):
         load_language_model(folder, dropout=1.5)
