@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,7 @@ from acclimate.models.checkpoints import (
 )
 from acclimate.models.families import Family, family_of, language_head
 
+_VIRTUAL_TOKEN_NAME = re.compile(r"\[VIRTUAL\d+\]")
 TASK_HEAD_PREFIXES = ("classifier", "qa", "seq_classif", "summary")
 """Prefixes of the configuration entries that hold dropout probabilities of end-task heads."""
 
@@ -182,6 +184,12 @@ def _set_dropout(path: str | Path, config: PretrainedConfig, dropout: float | No
     for name in names:
         setattr(config, name, float(dropout))
     return before
+
+
+def virtual_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return the ids of the virtual tokens that the tokenizer appends to every text, in order."""
+    added = tokenizer.get_added_vocab()
+    return sorted(index for name, index in added.items() if _VIRTUAL_TOKEN_NAME.fullmatch(name))
 
 
 def dropout_names(config: PretrainedConfig) -> list[str]:

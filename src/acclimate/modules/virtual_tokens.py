@@ -6,7 +6,6 @@ their vectors, so a model with a learned prompt is an ordinary model folder.
 
 from __future__ import annotations
 
-import re
 from typing import Literal
 
 import torch
@@ -15,18 +14,12 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from acclimate.errors import UserError
+from acclimate.models.loading import virtual_ids
 
 VIRTUAL_TOKEN_BIAS = -1e4
 """Bias of the language-model head for virtual tokens, which should never be predicted."""
 
-_VIRTUAL_TOKEN_NAME = re.compile(r"\[VIRTUAL\d+\]")
 SPECIAL_TOKEN_ROLES = ("unk_token", "sep_token", "pad_token", "cls_token", "mask_token", "bos_token", "eos_token")
-
-
-def virtual_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
-    """Return the ids of the virtual tokens that the tokenizer appends to every text, in order."""
-    added = tokenizer.get_added_vocab()
-    return sorted(index for name, index in added.items() if _VIRTUAL_TOKEN_NAME.fullmatch(name))
 
 
 def add_virtual_tokens(
