@@ -98,6 +98,9 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     it trains for 2 epochs on SQuAD and then for 10: ``finetune(model, "bioasq", first="squad", first_epochs=2,
     epochs=10, learning_rate=5e-5, batch_size=128)``. Warm-up, weight decay and lengths are the defaults here.
 
+    With ``out``, an interrupted run resumes from its last checkpoint when it is started again. Started by ``torchrun``
+    or ``accelerate launch``, the processes share each step.
+
     Returns:
         The metrics, predictions and figures of the training.
 
