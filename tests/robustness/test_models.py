@@ -41,7 +41,7 @@ def test_a_model_of_another_modality(tmp_path, kind):
     refused(lambda: load_language_model(folder), "No language model could be loaded", f"{kind}Config")
     refused(lambda: adapt(folder, Corpus.of(TEXTS), "mlm", tmp_path / "out", **SHORT), f"{kind}Config")
     if kind in ("ViT", "CLIP"):
-        refused(lambda: tune(folder), "No classifier could be made", f"{kind}Config")
+        refused(lambda: tune(folder), "cannot be loaded as a classifier", f"{kind}Config")
     assert not (tmp_path / "out").exists()
 
 
