@@ -29,7 +29,7 @@ class FirstStage:
     """The task of the first stage, and its options."""
 
     task: LabelledTask
-    options: FinetuneOptions
+    options: ResolvedOptions
 
 
 def plan_first_stage(task: LabelledTask, resolved: ResolvedOptions, given: FinetuneOptions) -> FirstStage | None:
@@ -47,7 +47,8 @@ def plan_first_stage(task: LabelledTask, resolved: ResolvedOptions, given: Finet
         return None
     first = open_task(given.first)
     check_first_task(first, task)
-    changes = {"epochs": given.first_epochs, "learning_rate": given.first_learning_rate, "select": "last"}
+    changes: dict[str, Any] = {"epochs": given.first_epochs, "learning_rate": given.first_learning_rate}
+    changes["select"] = "last"
     own = replace(resolved, **{name: value for name, value in changes.items() if value is not None})
     return FirstStage(first, own)
 
