@@ -73,6 +73,6 @@ class Process:
         return self._process.exitcode
 
     def kill(self) -> None:
-        """As ``kill -9``."""
+        """Kill the process with SIGKILL."""
         self._process.kill()
         self._process.join()

@@ -14,7 +14,7 @@ from tests.tiny import save_tiny
 QUICK = "{name: selective, delta: 1.0, finetune_epochs: 1, token_epochs: 3, token_learning_rate: 1e-2}"
 
 
-def test_they_reach_the_results_even_if_the_study_was_interrupted_before_storing_them(folder, monkeypatch):  # noqa: F811
+def test_they_reach_the_results_after_an_interruption(folder, monkeypatch):  # noqa: F811
     save_tiny("bert", folder / "model")
     path = write_study(folder, f"[none, mlm, {QUICK}]")
     finish = JobStore.finish

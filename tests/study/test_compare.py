@@ -1,4 +1,4 @@
-"""A study runs every cell once, survives kills and failures, and says what came out."""
+"""A study runs every job once, survives interruptions and failures, and writes results and a report."""
 
 from __future__ import annotations
 

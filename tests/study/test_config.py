@@ -44,7 +44,7 @@ def test_numbers_written_with_an_exponent():
     assert config.adapt.given() == {"tokens": 1_000_000, "learning_rate": 1e-4, "seed": 0}
 
 
-def test_own_settings_of_a_task_are_kept_apart():
+def test_settings_of_a_task_do_not_mix_with_those_of_the_study():
     config = StudyConfig.of(
         changed(domains=[{"name": "d", "corpus": "c", "tasks": [{"path": "t", "epochs": 2}]}], finetune={"epochs": 9})
     )
@@ -53,7 +53,7 @@ def test_own_settings_of_a_task_are_kept_apart():
 
 
 @each("suffix", ["yaml", "toml"])
-def test_relative_paths_start_at_the_file(tmp_path, suffix):
+def test_paths_are_relative_to_the_study_file(tmp_path, suffix):
     folder = files(tmp_path / "data")
     (tmp_path / "studies").mkdir()
     path = tmp_path / "studies" / f"spine.{suffix}"
@@ -69,7 +69,7 @@ def test_relative_paths_start_at_the_file(tmp_path, suffix):
     assert config.domains[0].corpus == [str(folder / "*.txt")]
 
 
-def test_files_of_methods_and_of_what_is_searched_start_at_the_file(tmp_path):
+def test_files_among_parameters_and_searched_values_are_relative_to_the_study_file(tmp_path):
     for name in ("stop.txt", "other.txt", "words.txt"):
         (tmp_path / name).write_text("the")
     values = changed(
@@ -141,7 +141,7 @@ def test_mistakes_are_one_clear_line(change, message):
 @each(
     "text", ["a: [", "just words", "", "- 1", "seeds: 2\nseeds: 3", "adapt: {seed: 1, seed: 2}", "title: 2024-13-45"]
 )
-def test_a_file_that_is_no_study(tmp_path, text):
+def test_an_invalid_study_file(tmp_path, text):
     path = tmp_path / "study.yaml"
     path.write_text(text)
     with pytest.raises(UserError) as caught:
@@ -149,7 +149,7 @@ def test_a_file_that_is_no_study(tmp_path, text):
     assert "study.yaml" in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_not_there(tmp_path):
+def test_a_missing_study_file(tmp_path):
     with pytest.raises(UserError, match="No study file"):
         StudyConfig.load(tmp_path / "study.yaml")
 
@@ -162,7 +162,7 @@ VALUES = st.recursive(
 
 
 @given(st.sampled_from(sorted(StudyConfig.model_fields)), VALUES)
-def test_whatever_is_written_there_is_no_traceback(key, value):
+def test_any_value_gives_a_study_or_a_user_error(key, value):
     try:
         StudyConfig.of(changed(**{key: value}))
     except UserError as error:
@@ -196,8 +196,8 @@ def test_names_of_the_hub_may_have_a_dot(tmp_path):
     assert config.domains[0].corpus == [str(tmp_path / "c.v2")]
 
 
-def test_text_is_looked_for_beside_the_study_or_on_the_hub(tmp_path, monkeypatch):
-    """A folder of the same name where the command is typed is not what the study means."""
+def test_sources_of_text_are_relative_to_the_study_file_or_on_the_hub(tmp_path, monkeypatch):
+    """A folder of the same name in the working directory is not used."""
     typed, study = tmp_path / "typed", tmp_path / "study"
     (typed / "news").mkdir(parents=True)
     study.mkdir()
@@ -211,7 +211,7 @@ def test_text_is_looked_for_beside_the_study_or_on_the_hub(tmp_path, monkeypatch
 
 
 def test_on_needs_no_quotes(tmp_path):
-    """YAML 1.1 reads the bare word as true."""
+    """YAML 1.1 reads the bare word ``on`` as true."""
     path = tmp_path / "study.yaml"
     path.write_text("models: [m]\nmethods: [none, {name: tapter, on: task}]\ndomains: [{name: d, corpus: c}]\n")
     assert StudyConfig.load(path).methods[1].on == "task"

@@ -119,7 +119,7 @@ def test_a_study_with_one_model_has_no_student(tmp_path):
         graph_of(study(tmp_path, distill=[{"teacher": {"model": "model"}}]))
 
 
-def test_the_study_of_the_page_is_one():
+def test_the_example_of_the_page_is_a_valid_study():
     page = (Path(__file__).resolve().parents[2] / "docs" / "distill.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.S)
     config = StudyConfig.of(yaml.safe_load(text))
@@ -144,7 +144,7 @@ def test_adapt_and_distil_in_one_file(folder):  # noqa: F811
     spent = results["scores"][-1]["stage_seconds"]
     assert list(spent) == ["teacher", "student", "distillation", "sum"] and min(spent.values()) > 0
     assert spent["teacher"] >= made["teacher_seconds"]
-    assert spent["student"] + spent["distillation"] == pytest.approx(made["seconds"])  # the teacher is another cell
+    assert spent["student"] + spent["distillation"] == pytest.approx(made["seconds"])  # the teacher is another job
     page = (folder / "out" / "results.md").read_text()
     assert "## Distillation" in page and "Time per score" in page
     again = compare(path, folder / "out", progress=False)
@@ -155,7 +155,7 @@ def test_adapt_and_distil_in_one_file(folder):  # noqa: F811
     was, now = (row["difference"]["macro_f1"] for row in (results["scores"][-1], turned["student", "none"]))
     assert now["difference"] == -was["difference"]
     path.write_text(path.read_text().replace("baseline: doktra\n", ""))
-    # another seed has the teacher that is there
+    # another seed reuses the teacher
     (folder / "study.yaml").write_text(path.read_text().replace("seeds: 2", "seeds: 3"))
     more = compare(path, folder / "out", progress=False)
-    assert more["cells"]["done"] == 2 * 2 + 1  # a seed of both models and methods, and of the student
+    assert more["cells"]["done"] == 2 * 2 + 1  # one seed of both models with both methods, and of the student

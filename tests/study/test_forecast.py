@@ -16,7 +16,7 @@ def shown(plan):
     return {(one.part, one.kind): (one.jobs, one.done) for one in plan.estimates}
 
 
-def test_nothing_done_and_nothing_known(folder, tmp_path):
+def test_without_finished_jobs_the_time_is_unknown(folder, tmp_path):
     world = World()
     plan = forecast(StudyConfig.of(study(folder)), tmp_path / "out", world.backend())
     assert shown(plan) == {("study", "lm_loss"): (6, 0), ("study", "adapt"): (2, 0), ("study", "finetune"): (9, 0)}
@@ -24,7 +24,7 @@ def test_nothing_done_and_nothing_known(folder, tmp_path):
     assert not world.calls and not (tmp_path / "out").exists()
 
 
-def test_what_is_done_says_how_long_the_rest_takes(folder, tmp_path, no_report, monkeypatch):
+def test_finished_jobs_give_an_estimate_for_the_others(folder, tmp_path, no_report, monkeypatch):
     plain = JobStore.finish
 
     def finish(self, job, result, seconds):
@@ -37,7 +37,7 @@ def test_what_is_done_says_how_long_the_rest_takes(folder, tmp_path, no_report, 
     )
     plan = forecast(StudyConfig.of(study(folder)), tmp_path / "out", World().backend())
     assert shown(plan) == {("study", "lm_loss"): (6, 4), ("study", "adapt"): (2, 1), ("study", "finetune"): (9, 2)}
-    # Fine-tunings of none take 10 s and of mlm 30 s; dga, of which none was done, is taken for the mean of all.
+    # Fine-tunings of none take 10 s and of mlm 30 s; dga, which has no finished job, is estimated by the mean of all.
     seconds = {one.kind: one.seconds for one in plan.estimates}
     assert seconds["finetune"] == pytest.approx(2 * 10 + 2 * 30 + 3 * 20)
     assert seconds["adapt"] == pytest.approx(100)
@@ -48,7 +48,7 @@ def test_what_is_done_says_how_long_the_rest_takes(folder, tmp_path, no_report, 
     assert done.seconds == 0
 
 
-def test_a_search_comes_first_and_what_follows_it_is_a_guess(folder, tmp_path, no_report):
+def test_jobs_after_an_unfinished_search_are_a_guess(folder, tmp_path, no_report):
     config = StudyConfig.of(searching(folder))
     plan = forecast(config, tmp_path / "out", Trials().backend())
     assert plan.guessed

@@ -32,7 +32,7 @@ def test_further_measurements_add_jobs_and_change_none(folder, extra):
     assert {kind: count for kind, count in added.items() if count} in ({"finetune": 9}, {"drift": 2})
 
 
-def test_other_tasks_are_learnt_by_every_adapted_model(folder, tmp_path):
+def test_every_adapted_model_is_fine_tuned_on_other_tasks(folder, tmp_path):
     world = World()
     values = study(folder, other_tasks=[{"path": str(folder / "aspect"), "epochs": 2}])
     results = compare(values, tmp_path / "out", progress=False, backend=world.backend())
@@ -43,11 +43,11 @@ def test_other_tasks_are_learnt_by_every_adapted_model(folder, tmp_path):
         ("dga, no contrast", "aspect"),
     ]
     row = results["kept"][0]
-    difference = row["difference"]["accuracy"]  # that of the fakes in all metrics
+    difference = row["difference"]["accuracy"]  # the same in all metrics of the fake backend
     assert row["macro_f1"]["mean"] - row["before"] == pytest.approx(difference["difference"])
     difference = row["difference"]["macro_f1"]
     assert difference["p_holm"] >= difference["p"] and len(row["difference"]["seeds"]) == 3
-    assert {score["task"] for score in results["scores"]} == {"intent"}  # they are no scores of the domain
+    assert {score["task"] for score in results["scores"]} == {"intent"}  # other tasks are not scores of the domain
     page = markdown(results)
     assert "## Forgetting on other tasks" in page and "On tasks of other domains, mlm hurt on" in page
     again = World()
@@ -62,7 +62,7 @@ def test_the_reference_is_the_base_model_whatever_the_baseline(folder, tmp_path)
     assert all(row["difference"] for row in results["kept"])
 
 
-def test_a_task_of_the_domain_itself_is_no_other_task(folder):
+def test_a_task_of_the_domain_itself_does_not_measure_forgetting(folder):
     domains = [
         {"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [str(folder / "intent")]},
         {"name": "food", "corpus": str(folder / "food.txt"), "tasks": [str(folder / "aspect")]},
@@ -90,7 +90,7 @@ def test_a_teacher_is_not_taken_from_other_tasks(folder):
         assert found[0] == found[1] and found[0]
 
 
-def test_movement_is_measured_where_it_is_asked_for(folder, tmp_path):
+def test_drift_is_measured_if_the_study_asks_for_it(folder, tmp_path):
     values = study(folder, evaluate={"documents": 20, "moved": True}, adapt_seeds=[0, 1])
     results = compare(values, tmp_path / "out", progress=False, backend=World().backend())
     assert [row["method"] for row in results["moved"]] == ["mlm", "dga, no contrast"]
@@ -269,7 +269,7 @@ def test_yaml_reads_a_bare_off_as_false_and_typos_are_reported(folder):
         StudyConfig.of(study(folder, leakage="delete"))
 
 
-def test_what_comes_from_data_is_escaped(folder, tmp_path):
+def test_names_from_data_are_escaped(folder, tmp_path):
     write_task(folder / "intent", "intent", train=[LEAKED, "x"], test=[LEAKED, "y"])
     task = {"path": str(folder / "intent"), "name": "<b>task</b>"}
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}]
@@ -278,7 +278,7 @@ def test_what_comes_from_data_is_escaped(folder, tmp_path):
     assert "Train splits contain 1 of the 2 test texts of &lt;b&gt;task" in page and "<b>task</b>" not in page
 
 
-def test_the_change_of_a_single_text_is_no_evidence(folder, tmp_path):
+def test_the_difference_of_a_single_text_is_not_reported(folder, tmp_path):
     results = compare(
         study(folder, evaluate={"documents": 1}), tmp_path / "o", progress=False, backend=World().backend()
     )

@@ -1,4 +1,4 @@
-"""Other tasks, movement and leakage in a study with its real parts, on a tiny random model."""
+"""Forgetting, drift and contamination with the real backend, on a tiny random model."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_all_evidence_of_one_study(place):
+def test_all_measurements_of_one_study(place):
     (place / "study.yaml").write_text(
         "models: [model]\nmethods: [none, mlm, {name: mlm-prompt, length: 4, adapt: {learning_rate: 0.1}}]\n"
         "domains: [{name: d, corpus: domain.txt, heldout: heldout.txt, tasks: [task]}]\ngeneral: general.txt\n"
@@ -69,10 +69,10 @@ def test_all_evidence_of_one_study(place):
     rows = {row["method"]: row for row in results["moved"]}
     mlm, prompt = (rows[method["label"]] for method in results["methods"][1:])
     assert all(layer["cka"] < 1 for layer in mlm["layers"]) and mlm["embeddings"]["distance"] > 0
-    # A soft prompt leaves the embeddings of words alone, and so what enters the first layer.
+    # A soft prompt does not change the embeddings of words, so the input of the first layer stays the same.
     assert prompt["embeddings"]["distance"] == 0 and prompt["layers"][0]["cka"] == pytest.approx(1)
     assert prompt["layers"][-1]["cka"] < 1 and prompt["tokens"] == mlm["tokens"]
     losses = [row for row in results["losses"] if row["text"] == "general" and "before" in row]
     ratios = {round(row["bits_per_byte"] / row["nats"], 9) for row in losses}
-    assert len(ratios) == 1  # the same text and tokenizer: one constant
+    assert len(ratios) == 1  # one constant, as text and tokenizer are the same
     assert compare(place / "study.yaml", place / "out", progress=False)["cells"]["done"] == 0

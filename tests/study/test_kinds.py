@@ -34,7 +34,7 @@ def test_a_metric_that_the_task_does_not_have(folder, tmp_path):
 
 
 def test_lists_of_labels_are_compared_by_document(folder, tmp_path):
-    """The results of a multi-label task hold lists, and what its scoring needs."""
+    """Results of a multi-label task hold lists of labels and the documents of the items."""
     world = World(gain=0.3)
     plain = world.finetune
 

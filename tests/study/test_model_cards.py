@@ -1,4 +1,4 @@
-"""A study writes what it measured into the cards of its models."""
+"""Model cards hold what a study measured."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.study.fakes import World, study
 
 
 class Accounts(World):
-    """Adaptations that leave the account of a real one."""
+    """A backend whose adaptations write the record of a real one."""
 
     def adapt(self, model, corpus, method="mlm", out=None, **options):
         result = super().adapt(model, corpus, method, out, **options)
@@ -51,6 +51,6 @@ def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds):
     assert span not in text  # each card has the numbers of its own model
 
 
-def test_a_folder_without_an_account_is_left_alone(folder, tmp_path):
+def test_a_folder_without_a_record_gets_no_card(folder, tmp_path):
     results = compare(study(folder), tmp_path / "out", progress=False, backend=World().backend())
     assert not list((tmp_path / "out").rglob("README.md")) and results["adaptations"]

@@ -58,7 +58,7 @@ def keys(config):
     return {job.key: job.identity for job in graph.jobs.values() if job.name == "finetune"}
 
 
-def test_questions_are_compared_by_f1_or_what_is_asked_for(folder):
+def test_questions_are_compared_by_f1_or_the_metric_of_the_task(folder):
     config = study(folder, {"path": "food"}, {"path": "food", "name": "ranked", "metric": "mrr"})
     results = compare(config, folder / "out", progress=False)
     assert [row["metric"] for row in results["scores"]] == ["f1", "f1", "mrr", "mrr"]
@@ -79,7 +79,7 @@ def test_the_first_task_is_part_of_the_identity(folder):
     first = keys(study(folder, {"path": "food", "first": "before", "first_epochs": 2}))
     assert not plain.keys() & first.keys()
     for one, two in zip(plain.values(), first.values(), strict=True):
-        assert (one.pop("first"), one["settings"].pop("first_epochs")) == (None, None)
+        assert (one.pop("first"), one["settings"].pop("first_epochs", None)) == (None, None)
         assert (len(two.pop("first")), two["settings"].pop("first_epochs")) == (64, 2)
         assert one == two
     again = keys(study(folder, {"path": "food", "first": "before", "first_epochs": 2}))
@@ -88,7 +88,7 @@ def test_the_first_task_is_part_of_the_identity(folder):
     assert not first.keys() & keys(study(folder, {"path": "food", "first": "before", "first_epochs": 2})).keys()
 
 
-def test_questions_have_a_length_of_their_own(folder):
+def test_questions_have_their_own_default_length(folder):
     tasks = ({"path": "food"}, {"path": "words"})
     lengths = {cell["settings"]["max_length"] for cell in keys(study(folder, *tasks, finetune={"epochs": 1})).values()}
     assert lengths == {128, 384}
@@ -101,7 +101,7 @@ def test_a_study_in_two_stages_runs(folder):
     assert len(list((folder / "cache" / "trained").iterdir())) == 1
 
 
-def test_a_first_task_that_does_not_fit_is_found_before_any_work(folder):
+def test_an_unsuitable_first_task_is_found_before_training(folder):
     with pytest.raises(UserError, match="a task of the same kind"):
         compare(study(folder, {"path": "food", "first": "words"}), folder / "out", progress=False)
     assert not (folder / "out").exists()
@@ -109,7 +109,7 @@ def test_a_first_task_that_does_not_fit_is_found_before_any_work(folder):
         study(folder, {"path": "food", "first_epochs": 2})
 
 
-def test_paths_of_first_tasks_start_at_the_study_file(folder):
+def test_paths_of_first_tasks_are_relative_to_the_study_file(folder):
     (folder / "study.yaml").write_text(
         "models: [model]\nmethods: [none]\ndomains: [{name: d, corpus: text.txt, "
         "tasks: [{path: food, first: before}]}]\n"
@@ -117,7 +117,7 @@ def test_paths_of_first_tasks_start_at_the_study_file(folder):
     assert StudyConfig.load(folder / "study.yaml").domains[0].tasks[0].first == str(folder / "before")
 
 
-def test_files_of_a_method_start_at_the_study_file(folder):
+def test_files_of_a_method_are_relative_to_the_study_file(folder):
     (folder / "study.yaml").write_text(
         "models: [model]\ndomains: [{name: d, corpus: text.txt}]\n"
         "methods: [none, {name: tapter, vectors: v.bin, general: ./text.txt, stop_words: english}]\n"

@@ -1,4 +1,4 @@
-"""The study with its real parts, on a tiny random model."""
+"""Studies with the real backend, on a tiny random model."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def write_study(folder, methods: str, model: str = "model"):
     return folder / "study.yaml"
 
 
-def test_from_files_to_a_report_and_nothing_twice(folder):
+def test_from_files_to_a_report_without_repeated_jobs(folder):
     save_tiny("bert", folder / "model")
     path = write_study(folder, "[none, mlm]")
     results = compare(path, folder / "out", progress=False)
     assert results["cells"]["done"] == len(list((folder / "out" / "cells").iterdir()))
-    # Held-out text of the domain and general text are one here, and so are their cells: 1 + 2 + 4.
+    # Held-out text of the domain and general text are the same here, and so are their jobs: 1 + 2 + 4.
     assert results["cells"]["done"] == 7
     made = folder / "out" / results["adaptations"][0]["folder"]
     assert transformers.AutoModelForMaskedLM.from_pretrained(made).config.model_type == "bert"
@@ -71,7 +71,7 @@ def test_from_files_to_a_report_and_nothing_twice(folder):
         ("corpus: domain.txt", "corpus: broken.jsonl", "no usable document.* 1 broken"),
     ],
 )
-def test_what_cannot_be_is_said_before_anything_is_trained(folder, said, instead, why):
+def test_impossible_studies_are_refused_before_training(folder, said, instead, why):
     save_tiny("bert", folder / "model")
     path = write_study(folder, "[none, mlm]")
     (folder / "broken.jsonl").write_text("{no JSON\n")
@@ -91,7 +91,7 @@ def test_the_text_of_the_task_and_held_out_text(folder):
     runs = {run["method"]: run for run in results["adaptations"]}
     assert [run["task"] for run in runs.values()] == ["task", "task"]
     tapt = json.loads((folder / "out" / runs["tapt"]["folder"] / "acclimate.json").read_text())
-    assert tapt["text"]["documents"] == 16  # the train split, and nothing of test
+    assert tapt["text"]["documents"] == 16  # the train split only
     assert runs["dapt+tapt (task_steps=1)"]["steps"] == 3
     assert [point["step"] for point in runs["tapt"]["heldout_curve"]] == [0, 1, 2]
     assert {row.get("task") for row in results["losses"]} == {"task"}
@@ -106,7 +106,7 @@ def test_unreadable_records_are_reported(folder):
     (folder / "domain.jsonl").write_text("\n".join(rows))
     path.write_text(path.read_text().replace("domain.txt", "domain.jsonl").replace("seeds: 2", "seeds: 1"))
     results = compare(path, folder / "out", progress=False)
-    assert [run["broken"]["records"] for run in results["adaptations"]] == [3, 3]  # of two stages one reads this text
+    assert [run["broken"]["records"] for run in results["adaptations"]] == [3, 3]  # one of two stages reads it
     told = (folder / "out" / "results.md").read_text()
     assert "3 records of the text of d could not be read" in told
     assert "domain.jsonl:" in told

@@ -42,7 +42,7 @@ def test_verdicts_are_counted_for_each_model_and_method():
 
 
 class Masks(World):
-    """Adaptations that leave a masked text and, in part, importances."""
+    """A backend whose adaptations return masked texts and, for dga, write importances."""
 
     def adapt(self, model, corpus, method="mlm", out=None, **options):
         result = super().adapt(model, corpus, method, out, **options)

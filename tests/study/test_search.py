@@ -156,7 +156,7 @@ def test_ties_are_broken_by_calibration_and_then_by_order():
 def test_what_fails_is_left_out_and_reported(folder, tmp_path, caplog):
     trials = Trials()
     trials.fails_at = 3e-4
-    results = run(folder, tmp_path / "out", trials)  # no error: another combination could be chosen
+    results = run(folder, tmp_path / "out", trials)  # no error, as another combination could be chosen
     assert [trial["state"] for trial in results["searched"][0]["trials"]] == ["done", "done", "failed"]
     assert "learning_rate=0.0003 failed" in caplog.text
     assert len(results["failures"]) == 4 and len(results["scores"]) == 2
@@ -181,7 +181,7 @@ def test_an_adaptation_that_fails_is_left_out_and_reported(folder, tmp_path, cap
         return compare(searching(folder, search=grid), tmp_path / "out", progress=False, backend=fresh, **options)
 
     assert again(shard="1/1")["cells"]["left"] == 0 and (tmp_path / "out" / "results.json").exists()
-    results = again()  # no error: another combination could be chosen
+    results = again()  # no error, as another combination could be chosen
     (row,) = (row for row in results["searched"] if row["methods"] == ["mlm"])
     assert row["chosen"] == {"adapt.learning_rate": 1e-4}
     assert "adapt.learning_rate=0.01 failed and is not compared: RuntimeError: the loss is not a number" in caplog.text
@@ -207,7 +207,7 @@ def test_the_results_have_the_parameters_that_were_used(folder, tmp_path):
     assert used_parameters({"contrast_weight": 1}, "none", rows) == {"contrast_weight": 1}
 
 
-def test_a_task_without_dev_forbids_nothing_on_another(folder, tmp_path):
+def test_a_task_without_dev_does_not_prevent_a_search_on_another(folder, tmp_path):
     values = searching(folder, search=None)
     tasks = [{"path": str(write_task(folder / "task")), "search": {"epochs": [1, 2]}}]
     tasks.append({"path": str(write_task(folder / "no dev", dev=False)), "name": "nodev"})
@@ -227,7 +227,7 @@ def test_shards_wait_for_the_search(folder, tmp_path, capsys):
     assert results["scores"] and (out / "results.json").exists()
 
 
-def test_only_a_report_of_a_search_that_is_not_finished(folder, tmp_path):
+def test_a_report_of_an_unfinished_search(folder, tmp_path):
     config, out = searching(folder), tmp_path / "out"
     compare(config, out, shard="1/2", progress=False, backend=Trials().backend())
     trials = Trials()
@@ -279,5 +279,5 @@ def test_mistakes_are_found_before_any_time_is_spent(folder, changes, message):
 def test_a_task_without_dev_cannot_be_searched(folder):
     values = searching(folder)
     (folder / "task" / "dev.jsonl").unlink()
-    with pytest.raises(UserError, match="'task' has no dev split, so nothing can be searched"):
+    with pytest.raises(UserError, match="'task' has no dev split"):
         read(values, Trials())

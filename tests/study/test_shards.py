@@ -139,7 +139,7 @@ def test_a_shard_with_a_failed_job_reports_it_and_writes_no_report(no_report, fo
     assert (tmp_path / "out" / "results.json").exists()
 
 
-def test_only_a_report(folder, tmp_path, capsys):
+def test_report_only(folder, tmp_path, capsys):
     out, world = tmp_path / "out", World()
     with pytest.raises(UserError, match="No job of this study is finished"):
         run(folder, out, world, report_only=True)
@@ -158,7 +158,7 @@ def test_only_a_report(folder, tmp_path, capsys):
 
 
 def work(folder) -> list[tuple[str, ...]]:
-    """Who did what, as (process, piece of work)."""
+    """Return pairs of process and job."""
     return [tuple(line.split(" ", 1)) for line in (folder / "journal").read_text().splitlines()]
 
 
@@ -177,7 +177,7 @@ def test_processes_share_a_folder_and_repeat_nothing(no_report, folder, tmp_path
 def test_the_claim_of_a_killed_process_is_taken_over(no_report, folder, tmp_path):
     stuck = Process(tmp_path, "stuck", endless="adapt")
     stuck.wait_for(" adapt ", tmp_path / "journal")
-    other = Process(tmp_path, "other")  # can do nothing, for everything needs the head that is being made
+    other = Process(tmp_path, "other")  # has to wait, as everything needs the head that is being trained
     assert f"(pid {stuck.pid} on " in other.wait_for("waiting for other processes")
     assert not (tmp_path / "out" / "results.json").exists()
     stuck.kill()
@@ -187,7 +187,7 @@ def test_the_claim_of_a_killed_process_is_taken_over(no_report, folder, tmp_path
     assert (tmp_path / "out" / "results.json").exists()
 
 
-def test_what_failed_elsewhere_during_this_run_is_not_tried_again(no_report, folder, tmp_path, monkeypatch):
+def test_a_job_that_failed_elsewhere_during_this_run_is_not_tried_again(no_report, folder, tmp_path, monkeypatch):
     monkeypatch.setattr(executor, "POLL", 0.0)
     out, world = tmp_path / "out", World()
     store = JobStore(out)
@@ -203,7 +203,7 @@ def test_what_failed_elsewhere_during_this_run_is_not_tried_again(no_report, fol
     with pytest.raises(UserError, match=r"1 of 17 jobs failed.*no memory"):
         run(folder, out, world)
     assert world.calls["adapt"] == 1
-    run(folder, out, again := World())  # the next run tries once more
+    run(folder, out, again := World())  # the next run tries again
     assert again.calls["adapt"] == 1
 
 

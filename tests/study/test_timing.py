@@ -36,7 +36,7 @@ def test_a_plain_study_has_adaptation_and_fine_tuning(folder, tmp_path, no_repor
     assert TITLE in (tmp_path / "out" / "results.md").read_text()
 
 
-def test_a_distilled_student_needs_its_teacher_and_not_its_own_adaptation(folder, tmp_path, no_report):
+def test_the_time_of_a_distilled_student_includes_its_teacher(folder, tmp_path, no_report):
     world = World()
     results = run(distilling(folder), tmp_path / "out", world)
     assert (world.calls["adapt"], world.calls["distill"]) == (2, 6)  # one teacher for six students
@@ -51,20 +51,20 @@ def test_a_distilled_student_needs_its_teacher_and_not_its_own_adaptation(folder
     assert [entry.text for entry in row[5:]] == ["1.1", "–", "1.1", "0.02", "0.05", "–"]
 
 
-def test_a_classifier_from_elsewhere_took_nothing_here(folder, tmp_path, no_report):
+def test_an_external_classifier_takes_no_time(folder, tmp_path, no_report):
     write_classifier(folder / "ready")
     values = study(folder, methods=["none"], distill=[{"label": "given", "teacher": {"path": str(folder / "ready")}}])
     found = took(run(values, tmp_path / "out"))
     assert found["given"] == {"student": 1.25, "distillation": 3.25, "sum": 4.5}
 
 
-def test_the_warm_up_of_a_head_is_a_part_of_adaptation_alone(folder, tmp_path, no_report):
+def test_the_warm_up_of_a_head_counts_for_adaptation_only(folder, tmp_path, no_report):
     found = took(run(study(folder), tmp_path / "out", World(headless=True)))
     assert found["none"] == {"finetuning": 1.5, "sum": 1.5}
     assert found["mlm"] == {"adaptation": 125.0, "finetuning": 1.5, "sum": 126.5}
 
 
-def test_what_came_before_the_training_is_counted(folder, tmp_path, no_report):
+def test_stages_before_training_are_counted(folder, tmp_path, no_report):
     world = World()
 
     def adapt(*given, **options):
@@ -89,7 +89,7 @@ def test_seeds_of_several_adaptations_are_averaged(folder, tmp_path, no_report):
     assert found["mlm"]["adaptation"] == pytest.approx((10 + 40 + 10) / 3)
 
 
-def test_a_score_whose_adaptation_is_not_known_any_more_is_left_out(folder, tmp_path, no_report):
+def test_a_score_without_the_result_of_its_adaptation_is_left_out(folder, tmp_path, no_report):
     values, out = study(folder, methods=["none", "mlm"]), tmp_path / "out"
     (made,) = run(values, out)["adaptations"]
     (out / "cells" / f"{made['folder'].split('/')[1]}.json").unlink()

@@ -85,7 +85,9 @@ class Strict(BaseModel):
 
 
 if TYPE_CHECKING:
-    FinetuneSettings = DistillSection = AdaptSection = Section
+    FinetuneSettings = Section
+    DistillSection = Section
+    AdaptSection = Section
 else:
     FinetuneSettings = section(FinetuneOptions, without=("report_to",))
     DistillSection = section(DistillOptions, without=("report_to",))

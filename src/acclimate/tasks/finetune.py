@@ -47,9 +47,13 @@ def plan_first_stage(task: LabelledTask, resolved: ResolvedOptions, given: Finet
         return None
     first = open_task(given.first)
     check_first_task(first, task)
-    changes: dict[str, Any] = {"epochs": given.first_epochs, "learning_rate": given.first_learning_rate}
-    changes["select"] = "last"
-    own = replace(resolved, **{name: value for name, value in changes.items() if value is not None})
+    epochs, rate = given.first_epochs, given.first_learning_rate
+    own = replace(
+        resolved,
+        epochs=resolved.epochs if epochs is None else epochs,
+        learning_rate=resolved.learning_rate if rate is None else rate,
+        select="last",
+    )
     return FirstStage(first, own)
 
 

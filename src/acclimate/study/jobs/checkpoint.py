@@ -56,7 +56,7 @@ class Description(Record):
 
     Attributes:
         architecture: Type of the model, such as ``"bert"``.
-        parameters: Number of parameters.
+        parameters: Number of parameters without heads.
         vocabulary: Size of the vocabulary.
         tokens: Tokens of the texts, special ones excluded.
         words: Words of the texts, separated by white space.
@@ -88,14 +88,14 @@ class CheckpointJob(Job):
 
     def run(self, context: RunContext) -> Description:
         """Load the model and the tokenizer and count."""
-        from transformers import AutoModel, AutoTokenizer
+        from acclimate.models import load_language_model
 
-        model = AutoModel.from_pretrained(self.model.path)
-        tokenizer = AutoTokenizer.from_pretrained(self.model.path)
+        loaded = load_language_model(self.model.path)
+        encoder, tokenizer = loaded.model.base_model, loaded.tokenizer
         ids = tokenizer(self.texts.texts, add_special_tokens=False, verbose=False)["input_ids"]
         return Description(
-            architecture=str(model.config.model_type),
-            parameters=sum(weight.numel() for weight in model.parameters()),
+            architecture=str(loaded.model.config.model_type),
+            parameters=sum(weight.numel() for weight in encoder.parameters()),
             vocabulary=len(tokenizer),
             tokens=sum(map(len, ids)),
             words=sum(len(text.split()) for text in self.texts.texts),
