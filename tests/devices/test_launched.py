@@ -69,10 +69,8 @@ def test_the_launcher_does_not_change_the_precision(told, asked, tiny_bert, tmp_
     with emulated(bf16=True):
         monkeypatch.setenv(PRECISION, told)
         run(tiny_bert, "mlm", tmp_path / "told", precision=asked)
-        assert set(seen) == {"no"}  # the engine has an autocast of its own
-        seen.clear()
         finetune(tiny_bert, TASK, epochs=1, precision=asked, progress=False)
-        assert set(seen) == {"bf16" if asked == "bf16" else "no"}
+        assert set(seen) == {"no"}  # the engines have their own autocast
         monkeypatch.delenv(PRECISION)
         run(tiny_bert, "mlm", tmp_path / "alone", precision=asked)
     ours, plain = weights(tmp_path / "told"), weights(tmp_path / "alone")

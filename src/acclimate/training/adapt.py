@@ -86,7 +86,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     text = next(iter(texts.values()))
     default_epochs = TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1
     budget = Budget.of(options, default_epochs)
-    heldout = HeldOutText.of(options.heldout, options.heldout_every, options.text_column)
+    heldout = _open_heldout(options)
     seed, max_length, batch_size = options.seed, options.max_length, options.batch_size
     learning_rate = method.learning_rate if options.learning_rate is None else options.learning_rate
     hidden = resolve(options.masking, options.mask_rate, options.masking_settings)
@@ -211,6 +211,12 @@ def _describe_masking(rows: TokenDataset, collator: Collator) -> dict[str, Any] 
     if not collator.kind.uses_masking:
         return None
     return describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
+
+
+def _open_heldout(options: AdaptOptions) -> HeldOutText | None:
+    if options.heldout is None and options.heldout_every is None:
+        return None
+    return HeldOutText.of(options.heldout, options.heldout_every, options.text_column)
 
 
 def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -> Method:

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from acclimate.corpus.tokenizing import encode
-from acclimate.device import default_device, to_device
+from acclimate.device import Precision, default_device, to_device
 from acclimate.errors import UserError
 from acclimate.methods.selective.importance_rule import Unit
 from acclimate.models.batching import micro_batch_tokens
@@ -186,7 +186,7 @@ def fine_tune_annotator(
     options: FineTuningOptions,
     *,
     seed: int,
-    precision: str,
+    precision: Precision,
     progress: bool = False,
 ) -> dict[str, Any]:
     """Fine-tune a classifier, save it to ``out``, and return a summary as JSON values.
