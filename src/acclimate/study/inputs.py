@@ -79,7 +79,7 @@ class TaskInput:
     Attributes:
         task: The task.
         metric: The metric that it is evaluated on.
-        first: The task that is learnt before it; None for none.
+        first: The task that is trained on before it; None for none.
         limited: Rows kept and rows there were, by name of the split, where the study limits them.
     """
 
@@ -253,7 +253,10 @@ def _warn_of_learning_rate(method: MethodSpec, config: StudyConfig) -> None:
 
     if method.name == UNADAPTED or "learning_rate" in method.adapt:
         return
-    rate, usual = config.adapt.learning_rate, methods.get(method.name, **method.parameters).learning_rate
+    rate, usual = (
+        config.adapt.given().get("learning_rate"),
+        methods.get(method.name, **method.parameters).learning_rate,
+    )
     if rate is not None and usual is not None and not usual / FAR <= rate <= usual * FAR:
         log.warning(
             "study: the default learning rate of '%s' is %g, and the study sets %g for all methods; set one for this "
