@@ -75,7 +75,7 @@ class Contender:
         try:
             answer = self._wire.recv()
         except (EOFError, OSError) as error:
-            raise ContenderFailed(f"{self.spec.name} ended without a word (out of memory?)") from error
+            raise ContenderFailed(f"{self.spec.name} ended without a message (out of memory?)") from error
         if "error" in answer:
             raise ContenderFailed(f"{self.spec.name}:\n{answer['error']}")
         return answer

@@ -170,3 +170,24 @@ def test_options_of_pretraining_are_recorded_once():
     assert set(recorded(made, configuration)) - shared == {
         "tokenizer", "vocab_size", "lowercase", "tokenizer_characters"
     }  # fmt: skip
+
+
+@options
+class ExtendedFinetuneOptions(FinetuneOptions):
+    """Options of ``finetune``, and one more."""
+
+    _: KW_ONLY
+    patience: Annotated[Count, Option("Epochs without progress.")] = 3
+
+
+def test_options_of_fine_tuning_are_part_of_the_identity_of_a_run(tiny_bert, tmp_path):
+    from acclimate.tasks import Task
+    from acclimate.tasks.finetune import _finetune
+
+    rows = [{"text": text, "label": "no" if n % 2 else "yes"} for n, text in enumerate(TEXTS)]
+    finetune = verb(ExtendedFinetuneOptions, _finetune)
+    given = {"epochs": 1, "precision": "fp32", "progress": False, "out": tmp_path / "out"}
+    finetune(tiny_bert, Task.of("words", rows, rows), patience=2, **given)
+    record = json.loads((tmp_path / "out" / "run.json").read_text())["decided_by"]["options"]["options"]
+    assert (record["patience"], record["epochs"], record["max_length"]) == (2, 1, 128)
+    assert not {"out", "progress", "report_to"} & record.keys()

@@ -163,6 +163,7 @@ class LossRow(Record):
         bits_per_byte_before: Loss of the base model per byte.
         difference: After minus before, in nats per predicted token.
         percent: The same in percent of ``before``.
+        kind: Name of the kind of the model, which names the loss; None for a masked model.
     """
 
     model: str
@@ -180,6 +181,7 @@ class LossRow(Record):
     bits_per_byte_before: float | None = optional()
     difference: Interval | None = optional()
     percent: float | None = None
+    kind: str | None = optional()
 
 
 @dataclass(kw_only=True, eq=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,6 +17,8 @@ from acclimate.cards.results import eval_results
 from acclimate.corpus import Corpus
 from acclimate.methods import get
 from acclimate.models import load_language_model
+from acclimate.results import StudyResults
+from acclimate.rows import Comparison, Comparisons, Interval, LossRow, MetricSummary, ScoreRow
 from acclimate.tasks import finetune
 from acclimate.training import adapt, pretrain
 from tests.tiny import TEXTS
@@ -132,29 +135,35 @@ def test_a_fine_tuned_model(tiny_bert, task, tmp_path):
     assert len(log) == result.steps and mean == pytest.approx(result.train_loss, rel=1e-5)
 
 
-SCORE = {"mean": 0.71234, "sd": 0.012, "values": [0.7, 0.72]}
-ENTRY = {"difference": 0.0213, "low": 0.004, "high": 0.0386, "p": 0.02, "p_holm": 0.04, "verdict": "win"}
-LOSS = {"difference": 0.12, "low": 0.1, "high": 0.14, "p": 0.0, "verdict": "win"}
-MEASURED = {
-    "study": "a | study",
-    "baseline": "none",
-    "scores": [
-        {
-            **{"task": "My task", "metric": "macro_f1", "macro_f1": SCORE, "kind": "single_label"},
-            **{"difference": {"macro_f1": ENTRY}, "test_items": 50},
-        }
+SCORE = MetricSummary(mean=0.71234, sd=0.012, by_seed=[0.7, 0.72])
+ENTRY = Comparison(
+    **{"difference": 0.0213, "low": 0.004, "high": 0.0386, "p": 0.02, "p_holm": 0.04, "verdict": "win"},
+    **{"before": 0.69, "after": 0.7113, "p_models": 0.01},
+)
+LOSS = Interval(difference=0.12, low=0.1, high=0.14, p=0.0, verdict="win")
+PLACE = {"model": "bert", "domain": "cs", "method": "mlm"}
+RESULTS = StudyResults(
+    name="s",
+    title="a | study",
+    baseline="none",
+    scores=[
+        ScoreRow(
+            **{**PLACE, "task": "My task", "metric": "macro_f1", "test_items": 50},
+            summaries={"macro_f1": SCORE},
+            difference=Comparisons(seeds=[0, 1], metrics={"macro_f1": ENTRY}),
+        )
     ],
-    "losses": [
-        {"text": "general", "domain": "cs", "before": 2.0, "nats": 2.12, "difference": LOSS, "texts": 40},
-        {"text": "domain", "domain": "cs", "before": 3.0, "nats": 2.5, "difference": LOSS, "texts": 20},
+    losses=[
+        LossRow(**PLACE, text="general", before=2.0, nats=2.12, difference=LOSS, texts=40),
+        LossRow(**PLACE, text="domain", before=3.0, nats=2.5, difference=LOSS, texts=20),
     ],
-    "notes": ["A note."],
-}
+    notes=["A note."],
+)
 
 
 def test_results_of_a_study_are_in_the_card_and_in_the_model_index(tiny_bert, text_file, tmp_path):
     adapt(tiny_bert, text_file, "mlm", tmp_path / "out", **OPTIONS)
-    write_adapted_card(tmp_path / "out", "my-model", MEASURED)
+    write_adapted_card(tmp_path / "out", "my-model", RESULTS)
     made = card(tmp_path / "out")
     (line,) = rows(made.text, "Results")[1:]
     assert line == ["My task", "macro\\_f1", "71.2 ± 1.2", "2", "+2.1", "+0.4 to +3.9", "helped", "0.040"]
@@ -175,9 +184,9 @@ def test_results_of_a_study_are_in_the_card_and_in_the_model_index(tiny_bert, te
 
 def test_missing_measurements_are_reported(tiny_bert, text_file, tmp_path):
     adapt(tiny_bert, text_file, "mlm", tmp_path / "out", **OPTIONS)
-    write_adapted_card(tmp_path / "out", "m", {**MEASURED, "losses": []})
+    write_adapted_card(tmp_path / "out", "m", replace(RESULTS, losses=[]))
     assert "Forgetting of general text was not measured." in card(tmp_path / "out").text
-    assert [entry["metric_type"] for entry in eval_results({**MEASURED, "losses": []})] == ["f1"]
+    assert [entry["metric_type"] for entry in eval_results(replace(RESULTS, losses=[]))] == ["f1"]
 
 
 def test_names_and_sizes(tmp_path):

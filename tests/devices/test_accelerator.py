@@ -94,7 +94,7 @@ def test_measures(accelerator, tiny_bert, tmp_path):
     assert language_model_loss(tiny_bert, DOCUMENTS, max_length=24)["nats"] > 0
     domains = {"a": Corpus.of(DOCUMENTS[:12]), "b": Corpus.of(DOCUMENTS[12:])}
     inspect_importance(
-        tiny_bert, domains, tmp_path / "out", backend="H,I,O,E", seeds=[0], tokens=100, max_length=24, progress=False
+        tiny_bert, domains, tmp_path / "out", parts="H,I,O,E", seeds=[0], tokens=100, max_length=24, progress=False
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from acclimate.evaluation.collapse import MIN_ITEMS, find_collapse
+from acclimate.evaluation.scoring import MIN_ITEMS, find_collapse
 
 
 def test_one_class_for_all_items():

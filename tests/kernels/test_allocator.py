@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from acclimate import device
-from acclimate.kernels import allocator
+from acclimate import device, kernels
 
 
 def resident() -> int:
@@ -53,9 +52,9 @@ class Library:
 @pytest.mark.parametrize(("seconds", "due"), [(100.0, [1_600.0, 3_200.0]), (30.0, [600.0, 1_200.0])])
 def test_training_trims_after_some_steps_and_some_seconds_of_work(monkeypatch, seconds, due):
     times, clock = [], [0.0]
-    monkeypatch.setattr(allocator, "malloc_trim", lambda: times.append(clock[0]))
-    monkeypatch.setattr(allocator.time, "process_time", lambda: clock[0])
-    callback = allocator.MallocTrimCallback()
+    monkeypatch.setattr(kernels, "malloc_trim", lambda: times.append(clock[0]))
+    monkeypatch.setattr(kernels.time, "process_time", lambda: clock[0])
+    callback = kernels.MallocTrimCallback()
     for step in range(1, 41):
         clock[0] = step * seconds
         callback.on_step_end()
@@ -65,16 +64,16 @@ def test_training_trims_after_some_steps_and_some_seconds_of_work(monkeypatch, s
 def test_training_keeps_large_blocks(monkeypatch):
     library = Library()
     monkeypatch.setattr(ctypes, "CDLL", lambda _: library)
-    callback = allocator.MallocTrimCallback()
+    callback = kernels.MallocTrimCallback()
     callback.on_train_begin()
-    assert library.settings == {allocator.MMAP_THRESHOLD: 1 << 30, allocator.TRIM_THRESHOLD: (1 << 31) - 1}
+    assert library.settings == {kernels.MMAP_THRESHOLD: 1 << 30, kernels.TRIM_THRESHOLD: (1 << 31) - 1}
     callback.on_train_end()
-    assert library.settings == {allocator.MMAP_THRESHOLD: 1 << 25, allocator.TRIM_THRESHOLD: (1 << 26) - 1}
+    assert library.settings == {kernels.MMAP_THRESHOLD: 1 << 25, kernels.TRIM_THRESHOLD: (1 << 26) - 1}
 
 
 PAGE_FAULTS = """
 import ctypes, resource, torch
-from acclimate.kernels.allocator import MallocTrimCallback
+from acclimate.kernels import MallocTrimCallback
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.kernels import attention
-from acclimate.kernels.attention import eager_attention
-from acclimate.kernels.dropout import RESOLUTION, drop_mask, random_key
+from acclimate.kernels.attention import RESOLUTION, drop_mask, eager_attention, random_key
 
 SCALING = 0.37
 

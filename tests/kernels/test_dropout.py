@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from acclimate.kernels import dropout as kernel
-from acclimate.kernels.dropout import LANES, RESOLUTION, drop_mask, dropout, random_key, random_words, to_signed
+from acclimate.kernels import attention as kernel
+from acclimate.kernels.attention import LANES, RESOLUTION, drop_mask, dropout, random_key, random_words, to_signed
 
 MASK = 2**64 - 1
 

@@ -9,8 +9,9 @@ import torch
 from torch import nn
 
 from acclimate.errors import UserError
-from acclimate.kernels import KERNELS_VARIABLE, Kernels, vocabulary
-from acclimate.kernels.dropout import FastDropout
+from acclimate.kernels import KERNELS_VARIABLE, Kernels
+from acclimate.kernels import gradients as module
+from acclimate.kernels.attention import FastDropout
 from acclimate.models import attach, kernels_of, use_kernels
 from acclimate.models.attention import ATTENTION_NAME, EAGER_ATTENTION_NAME
 from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling
@@ -21,7 +22,7 @@ from tests.tiny import ENCODERS, tiny_model
 from tests.training.helpers import micro_batches
 
 CPU = torch.device("cpu")
-REPLACED = (FastDropout, vocabulary.RowEmbedding, vocabulary.RowProjection)
+REPLACED = (FastDropout, module.RowEmbedding, module.RowProjection)
 OFF = Kernels("cpu")
 
 
@@ -53,7 +54,7 @@ def two_steps(kind, method, layout, tied, precision="fp32"):
 @each("kind", sorted(ENCODERS))
 @each("tied", [True, False])
 def test_loss_and_gradients(kind, tied, layout, method, monkeypatch):
-    monkeypatch.setattr(vocabulary, "MIN_OUTPUTS", 11)  # so that the vocabulary of a tiny model counts as large
+    monkeypatch.setattr(module, "MIN_OUTPUTS", 11)  # so that the vocabulary of a tiny model counts as large
     found = two_steps(kind, method, layout, tied)
     monkeypatch.setenv(KERNELS_VARIABLE, "torch")
     expected = two_steps(kind, method, layout, tied)
@@ -79,7 +80,7 @@ def test_bf16_is_as_near_to_fp32_as_under_autocast(kind, monkeypatch):
 
 @each("kind", sorted(ENCODERS))
 def test_torch_means_torch(kind, monkeypatch):
-    monkeypatch.setattr(vocabulary, "MIN_OUTPUTS", 11)
+    monkeypatch.setattr(module, "MIN_OUTPUTS", 11)
     fast, plain = tiny_model(kind), tiny_model(kind)
     classes = {name: type(module) for name, module in plain.named_modules()}
     attach(fast)
@@ -95,14 +96,14 @@ def test_torch_means_torch(kind, monkeypatch):
 
 @each("kind", sorted(ENCODERS))
 def test_replaced_layers_keep_names_ties_hooks_and_files(kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "MIN_OUTPUTS", 11)
+    monkeypatch.setattr(module, "MIN_OUTPUTS", 11)
     model = tiny_model(kind)
     weights = {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)}
     calls = []
     model.get_input_embeddings().register_forward_hook(lambda *_: calls.append("lookup"))
     use_kernels(model, CPU)
     assert {name: id(parameter) for name, parameter in model.named_parameters(remove_duplicate=False)} == weights
-    assert type(model.get_input_embeddings()) is vocabulary.RowEmbedding
+    assert type(model.get_input_embeddings()) is module.RowEmbedding
     model(input_ids=torch.tensor([[2, 20, 3]]))
     assert calls == ["lookup"]
     copied = copy.deepcopy(model)

@@ -6,9 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from acclimate.kernels import Kernels, vocabulary
-from acclimate.kernels.mixed_precision import (
-    CHUNK,
+from acclimate.kernels import Kernels
+from acclimate.kernels import gradients as module
+from acclimate.kernels.gradients import (
+    CAST_CHUNK,
     BF16Weights,
     _add_in_fp32,
     grad_buffer,
@@ -35,8 +36,8 @@ class Model(nn.Module):
 
 @pytest.fixture
 def model(monkeypatch):
-    monkeypatch.setattr(vocabulary, "MIN_OUTPUTS", WORDS)
-    monkeypatch.setattr(vocabulary, "CHUNK", 7 * WIDTH)
+    monkeypatch.setattr(module, "MIN_OUTPUTS", WORDS)
+    monkeypatch.setattr(module, "CHUNK", 7 * WIDTH)
 
     def make(tied=False, replaced=True):
         torch.manual_seed(0)
@@ -100,7 +101,7 @@ def test_the_weights_are_restored_after_an_error():
     assert model.weight is weight
 
 
-@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (7, CHUNK // 3)])
+@pytest.mark.parametrize("shape", [(), (5,), (3, 4), (7, CAST_CHUNK // 3)])
 def test_adding_in_chunks_is_adding(shape):
     torch.manual_seed(0)
     total, part = torch.randn(shape), torch.randn(shape).bfloat16()

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from acclimate.kernels import Kernels, vocabulary
-from acclimate.kernels.mixed_precision import BF16Weights
-from acclimate.kernels.vocabulary import RowEmbedding, RowProjection, deferred_vocabulary_grads
+from acclimate.kernels import Kernels
+from acclimate.kernels import gradients as module
+from acclimate.kernels.gradients import BF16Weights, RowEmbedding, RowProjection, deferred_vocabulary_grads
 from tests.cases import each
 
 WORDS, WIDTH = 50, 4
@@ -16,8 +16,8 @@ WORDS, WIDTH = 50, 4
 
 @pytest.fixture(autouse=True)
 def small_sizes(monkeypatch):
-    monkeypatch.setattr(vocabulary, "MIN_OUTPUTS", WORDS)
-    monkeypatch.setattr(vocabulary, "CHUNK", 7 * WIDTH)  # the last chunk is smaller
+    monkeypatch.setattr(module, "MIN_OUTPUTS", WORDS)
+    monkeypatch.setattr(module, "CHUNK", 7 * WIDTH)  # the last chunk is smaller
 
 
 class Tied(nn.Module):
@@ -76,7 +76,7 @@ def test_values_and_gradients_are_those_of_plain_layers(bias, shape):
 @pytest.mark.parametrize("large", [True, False, None])  # flush at once, at the end, or when large enough
 def test_the_sum_over_a_step_is_that_of_plain_layers(monkeypatch, large):
     if large is not None:
-        monkeypatch.setattr(vocabulary._PendingGradient, "is_large", large)
+        monkeypatch.setattr(module._PendingGradient, "is_large", large)
     plain, model = models()
     for _ in range(2):  # gradients of an earlier step stay
         step = batches()
@@ -89,7 +89,7 @@ def test_the_sum_over_a_step_is_that_of_plain_layers(monkeypatch, large):
 
 
 def test_the_weight_has_no_gradient_before_the_end_of_a_step(monkeypatch):
-    monkeypatch.setattr(vocabulary._PendingGradient, "is_large", False)
+    monkeypatch.setattr(module._PendingGradient, "is_large", False)
     _, model = models()
     with deferred_vocabulary_grads():
         for ids in batches():
@@ -103,13 +103,13 @@ def test_pending_parts_take_no_more_memory_than_the_gradient(monkeypatch):
     """Except for the parts of the last micro-batch."""
     _, model = models()
     held = []
-    flush = vocabulary._PendingGradient.flush
+    flush = module._PendingGradient.flush
 
     def noting(self):
         held.append(sum(part.nbytes + states.nbytes for part, states in self.products))
         flush(self)
 
-    monkeypatch.setattr(vocabulary._PendingGradient, "flush", noting)
+    monkeypatch.setattr(module._PendingGradient, "flush", noting)
     step = [torch.randint(1, WORDS, (1, 3)) for _ in range(20)]
     one = 3 * (WORDS + WIDTH) * 4 + 3 * (WIDTH * 4 + 8)  # logit gradients and states, and a lookup with its ids
     with deferred_vocabulary_grads():
@@ -139,7 +139,7 @@ def test_with_bf16_weights_gradients_are_summed_in_float32(deferred):
 
 
 def test_a_failed_step_leaves_nothing_for_the_next(monkeypatch):
-    monkeypatch.setattr(vocabulary._PendingGradient, "is_large", False)
+    monkeypatch.setattr(module._PendingGradient, "is_large", False)
     plain, model = models()
     first, second = batches(2)
     with pytest.raises(RuntimeError, match="in the middle"), deferred_vocabulary_grads():

@@ -9,6 +9,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from acclimate.evaluation.calibration import BINS
+from acclimate.model_kinds import KINDS, MASKED
 from acclimate.report import markdown, render, results_table, summarize
 from acclimate.report.tables import searches, tables
 from acclimate.report.timing import preparation_time
@@ -17,6 +18,7 @@ from acclimate.rows import AdaptationRow, Comparisons, MetricSummary, SearchRow,
 from tests.report.full import parse, texts, titled
 
 SCORES = "Scores on end tasks"
+LOSSES = "Held-out loss and forgetting"
 WINS = "Wins, ties and losses over tasks"
 
 
@@ -188,3 +190,15 @@ def test_brackets_in_a_name_are_not_terminal_markup(results):
 
 def test_results_can_be_a_dictionary_from_json(results):
     assert markdown(results.to_dict()) == markdown(results)
+
+
+def test_the_kind_of_the_model_names_the_loss(results, monkeypatch):
+    causal = replace(
+        MASKED, name="causal", loss_name="causal-LM loss", loss_unit="nats per token", targets=lambda ids, texts: ids
+    )
+    monkeypatch.setitem(KINDS, "causal", causal)
+    found = replace(results, losses=[replace(row, kind="causal") for row in results.losses])
+    assert titled(results, LOSSES).note.startswith("Masked-LM loss in nats per masked token, with 15 % of")
+    assert titled(found, LOSSES).note.startswith("Causal-LM loss in nats per token; lower is better")
+    assert "On general text the causal-LM loss changed by" in summarize(found).headline
+    assert "masked-LM" not in markdown(found)

@@ -133,7 +133,7 @@ def test_files_without_permission(tmp_path):
 
 
 def test_files_that_may_not_be_opened(tmp_path, monkeypatch):
-    """The same for whoever runs the tests."""
+    """The same, but for the user that runs the tests."""
     path = folder(tmp_path / "task")
     (tmp_path / "a.txt").write_text("secret")
 

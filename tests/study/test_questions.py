@@ -79,7 +79,7 @@ def test_the_first_task_is_part_of_the_identity(folder):
     first = keys(study(folder, {"path": "food", "first": "before", "first_epochs": 2}))
     assert not plain.keys() & first.keys()
     for one, two in zip(plain.values(), first.values(), strict=True):
-        assert one.pop("first") is None and one["settings"].pop("first_epochs", None) is None
+        assert (one.pop("first"), one["settings"].pop("first_epochs", None)) == (None, None)
         assert (len(two.pop("first")), two["settings"].pop("first_epochs")) == (64, 2)
         assert one == two
     again = keys(study(folder, {"path": "food", "first": "before", "first_epochs": 2}))

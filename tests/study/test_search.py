@@ -279,5 +279,5 @@ def test_mistakes_are_found_before_any_time_is_spent(folder, changes, message):
 def test_a_task_without_dev_cannot_be_searched(folder):
     values = searching(folder)
     (folder / "task" / "dev.jsonl").unlink()
-    with pytest.raises(UserError, match="The task 'task' has no dev split, which a search needs"):
+    with pytest.raises(UserError, match="'task' has no dev split"):
         read(values, Trials())

@@ -76,7 +76,7 @@ def test_an_external_teacher(folder, tmp_path, two, no_report):
 
 
 def test_an_unknown_setting_of_distillation(folder, two):
-    with pytest.raises(UserError, match=r"'search\.distill': unknown option 'margn'"):
+    with pytest.raises(UserError, match="unknown option 'margn'"):
         read(searching(folder, **two, distill=[ROW], search={"distill": {"margn": [1]}}), Trials())
 
 

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from acclimate.tasks import distill, finetune
-from acclimate.training import trainer
+from acclimate.training import callbacks, trainer
 from acclimate.training.checkpoints import find_newest_checkpoint
 from tests.kills import counted, killed
 from tests.tasks.qa.toy import food_task
@@ -21,7 +21,7 @@ FAST = {"learning_rate": 1e-3, "batch_size": 8, "max_length": 32, "precision": "
 
 @pytest.fixture(autouse=True)
 def checkpoints_after_every_step(monkeypatch, tmp_path):
-    monkeypatch.setattr(trainer, "SECONDS_BETWEEN_CHECKPOINTS", -1)
+    monkeypatch.setattr(callbacks, "SECONDS_BETWEEN_CHECKPOINTS", -1)
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
 
 

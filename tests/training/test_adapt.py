@@ -145,6 +145,19 @@ def test_a_missing_head_is_warmed_up_with_the_encoder_frozen(headless, tmp_path,
     assert result.steps == 2
 
 
+def test_weight_decay_applies_to_matrices_only(tiny_bert, tmp_path):
+    """AdamW subtracts learning rate x decay x weight; biases and normalisation layers do not decay."""
+    for name, decay in (("with", 0.5), ("without", 0.0)):
+        run(tiny_bert, tmp_path / name, steps=1, warmup=0.0, weight_decay=decay)
+    start, decayed, plain = (
+        load_file(path / "model.safetensors") for path in (tiny_bert, tmp_path / "with", tmp_path / "without")
+    )
+    for name, value in plain.items():
+        expected = value if value.dim() <= 1 else value - 1e-3 * 0.5 * start[name]
+        torch.testing.assert_close(decayed[name], expected, atol=1e-6, rtol=0, msg=name)
+        assert value.dim() <= 1 or not torch.allclose(decayed[name], value, atol=1e-6, rtol=0)
+
+
 def test_losses_fall(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "out", steps=60)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]

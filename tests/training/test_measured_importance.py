@@ -125,7 +125,7 @@ def test_a_read_only_cache_does_not_stop_the_run(tiny_bert, tmp_path, monkeypatc
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("acclimate.training.tensor_cache.save_file", full)
+    monkeypatch.setattr("acclimate.training.method.save_file", full)
     account, _ = measured(tiny_bert, tmp_path / "a", importance_tokens=100)
     assert account["parts"]["H"]["raw"] and "Cannot store measured values" in caplog.text
     assert not list((tmp_path / "cache").glob("importance/*/*"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from acclimate.corpus import Corpus
-from acclimate.kernels import vocabulary
+from acclimate.kernels import gradients
 from acclimate.methods import get
 from acclimate.models import load_language_model
 from acclimate.training import adapt
@@ -17,11 +17,11 @@ WORDS = ["pizza", "wine", "soup", "good soup", "cold pasta", "rude", "fresh", "t
 
 @each(("name", "kind"), [*(("mlm", kind) for kind in sorted(ENCODERS)), ("mlm-kd", "bert"), ("mlm-simcse", "bert")])
 def test_steps_without_masked_tokens_train_on(name, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(vocabulary, "MIN_OUTPUTS", 11)  # as for vocabularies of real models
+    monkeypatch.setattr(gradients, "MIN_OUTPUTS", 11)  # as for vocabularies of real models
     counts = []
-    score = vocabulary.RowProjection.forward
+    score = gradients.RowProjection.forward
     monkeypatch.setattr(
-        vocabulary.RowProjection, "forward", lambda self, states: counts.append(len(states)) or score(self, states)
+        gradients.RowProjection, "forward", lambda self, states: counts.append(len(states)) or score(self, states)
     )
     start = save_tiny(kind, tmp_path / "start")
     options = {"steps": 8, "batch_size": 1, "precision": "fp32", "progress": False, "max_length": 16}

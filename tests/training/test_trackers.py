@@ -62,7 +62,7 @@ def test_an_adaptation_reports_every_term(tracker, tiny_bert, tmp_path):
     assert told[0]["run"] == "out" and told[0]["place"] == str(tmp_path / "out.tensorboard")
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "out")]
     assert weights[0] == weights[1]
-    # Who is told does not decide what comes out: the same run is found again.
+    # Trackers are not part of the identity: the same run is found again.
     assert adapt(tiny_bert, Corpus.of(TEXTS), "mlm", tmp_path / "out", **options).steps == 3
 
 
@@ -93,7 +93,7 @@ def test_a_distillation_reports_the_loss_of_both_phases(tracker, tiny_bert, tmp_
     assert losses == pytest.approx([line["loss"] for line in log], abs=1e-4) and len(losses) == 4
     assert {(entry["run"], entry["place"]) for entry in tracker.told} == {("out", str(tmp_path / "out.tensorboard"))}
     assert "tensorboard" not in (out / "README.md").read_text()
-    # Who is told does not decide what comes out: the same run is found again.
+    # Trackers are not part of the identity: the same run is found again.
     tracker.told.clear()
     assert distill(tiny_bert, tiny_bert, tmp_path, out=out, **options).metrics == found.metrics
     with pytest.raises(UserError, match="Unknown tracker"):

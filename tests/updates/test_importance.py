@@ -149,7 +149,7 @@ def test_a_layer_of_equally_important_heads_gives_zeros_not_nan():
 
 
 def test_fast_dropout_has_the_right_rate_scale_and_gradient():
-    from acclimate.kernels.dropout import dropout
+    from acclimate.kernels.attention import dropout
 
     torch.manual_seed(0)
     values = torch.randn(400, 500, requires_grad=True)

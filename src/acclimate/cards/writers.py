@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +14,10 @@ from acclimate.evaluation.scoring import find_hub_task, make_scoring
 from acclimate.evaluation.statistics import bootstrap_intervals
 from acclimate.files import read_json
 from acclimate.model_kinds import kind_of_checkpoint
+from acclimate.results import StudyResults
+from acclimate.rows import AdaptationRow, ForgettingRow, LossRow, TaskScores
 
-ACCOUNT_FILE = "acclimate.json"
+MANIFEST_FILE = "acclimate.json"
 TRAINING_KEYS = (
     *("seed", "batch_size", "max_length", "learning_rate", "warmup", "weight_decay", "mask_rate", "precision"),
     "layout",
@@ -25,23 +29,23 @@ NOT_MEASURED = (
 LIMITS = "The model reproduces errors and biases of its training text. It was not evaluated beyond the results above."
 
 
-def write_adapted_card(folder: str | Path, name: str, measured: Mapping[str, Any] | None = None) -> Path:
+def write_adapted_card(folder: str | Path, name: str, results: StudyResults | None = None) -> Path:
     """Write ``README.md`` into the folder of a model written by ``adapt`` or ``pretrain``.
 
     Args:
         folder: Folder of the model, with its ``acclimate.json``.
         name: Name of the model.
-        measured: Results of a study, see :func:`acclimate.cards.results.result_sections`; None if there are none.
+        results: Results of a study, with the rows of this model; None if there are none.
 
     Returns:
         The path of the card.
     """
     folder = Path(folder)
-    record = read_json(folder / ACCOUNT_FILE)
-    method, about = record["method"], record.get("about", {})
+    manifest = read_json(folder / MANIFEST_FILE)
+    method, about = manifest["method"], manifest.get("about", {})
     kind = kind_of_checkpoint(read_json(folder / "config.json").get("architectures"))
     scratch = method == "pretrain"
-    base = None if scratch else str(record["model"])
+    base = None if scratch else str(manifest["model"])
     paper = f" ({about['paper']})" if about.get("paper") else ""
     if scratch:
         summary = f"A {kind.name} language model trained from scratch."
@@ -56,16 +60,68 @@ def write_adapted_card(folder: str | Path, name: str, measured: Mapping[str, Any
         summary,
         base=hub_name(base) if base else None,
         tags=[method],
-        results=eval_results(measured, kind) if measured else [],
+        results=eval_results(results, kind) if results else [],
     )
     card.sections = [
-        *(result_sections(measured, kind) if measured else [("Results", NOT_MEASURED)]),
-        ("Method", settings_table({"method": method + paper, **_method_settings(record.get("settings", {}))})),
-        ("Training", settings_table(_training_settings(record))),
-        ("Data", _data_section(record)),
+        *(result_sections(results, kind) if results else [("Results", NOT_MEASURED)]),
+        ("Method", settings_table({"method": method + paper, **_method_settings(manifest.get("settings", {}))})),
+        ("Training", settings_table(_training_settings(manifest))),
+        ("Data", _data_section(manifest)),
         ("Limits", LIMITS),
     ]
     return card.write(folder)
+
+
+def write_model_cards(results: StudyResults, out: Path) -> list[Path]:
+    """Write ``README.md`` with the results of a study into the folder of every adapted model; return the paths.
+
+    Models of one method that differ in the seed of adaptation share the results of the method over its seeds, and a
+    note in the card.
+
+    Args:
+        results: Results of the study.
+        out: Folder of the study.
+    """
+    written = []
+    for run in results.adaptations:
+        folder = out / run.folder
+        if not run.head and (folder / MANIFEST_FILE).is_file() and (folder / "config.json").is_file():
+            written.append(write_adapted_card(folder, _model_name(results, run), _results_of(results, run)))
+    return written
+
+
+def _model_name(results: StudyResults, run: AdaptationRow) -> str:
+    """Name an adapted model after what it was made from; the seed only if there are several."""
+    parts = [run.model, run.method, run.domain, run.task]
+    if len(results.adapt_seeds) > 1:
+        parts.append(f"seed {run.seed}")
+    return re.sub(r"[^\w.]+", "-", " ".join(str(part) for part in parts if part)).strip("-.")
+
+
+def _results_of(results: StudyResults, run: AdaptationRow) -> StudyResults:
+    """Return the rows of one model, on all tasks of its domain or on the one that it was adapted for."""
+
+    def is_of_model(row: TaskScores | LossRow) -> bool:
+        task = row.adapted_for if isinstance(row, ForgettingRow) else row.task
+        same = (row.model, row.domain, row.method) == (run.model, run.domain, run.method)
+        return same and run.task in (None, task)
+
+    notes = []
+    if (seeds := len(results.adapt_seeds)) > 1:
+        notes.append(
+            f"These are results of the method over {seeds} adaptations; this model is that of seed {run.seed}."
+        )
+    elif results.shared_adaptation:
+        notes.append(
+            "The intervals include the variance of fine-tuning and of test items, not that of the adaptation."
+        )
+    return replace(
+        results,
+        notes=notes,
+        scores=list(filter(is_of_model, results.scores)),
+        losses=list(filter(is_of_model, results.losses)),
+        forgetting=list(filter(is_of_model, results.forgetting)),
+    )
 
 
 def _method_settings(given: Mapping[str, Any]) -> dict[str, Any]:
@@ -77,24 +133,24 @@ def _strip_folders(name: str) -> str:
     return name if name.startswith("hf:") else Path(name).name or name
 
 
-def _training_settings(record: Mapping[str, Any]) -> dict[str, Any]:
-    result = record["result"]
+def _training_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
+    result = manifest["result"]
     losses = ", ".join(f"{name} {value:.3f}" for name, value in result.get("losses", {}).items() if name != "loss")
-    masking = record.get("masking") or {}
+    masking = manifest.get("masking") or {}
     return {
         "steps": f"{result['steps']:,}",
         "tokens read": f"{result['tokens']:,}",
-        **{name.replace("_", " "): record.get(name) for name in TRAINING_KEYS},
+        **{name.replace("_", " "): manifest.get(name) for name in TRAINING_KEYS},
         "masking": masking.get("name") if isinstance(masking, dict) else masking,
         "final loss, nats": losses or None,
-        "acclimate": record.get("acclimate"),
+        "acclimate": manifest.get("acclimate"),
     }
 
 
-def _data_section(record: Mapping[str, Any]) -> str:
+def _data_section(manifest: Mapping[str, Any]) -> str:
     """List the sources, with local paths reduced to their last part."""
     rows, totals = [], []
-    for part in record.get("stages") or [record]:
+    for part in manifest.get("stages") or [manifest]:
         text = part.get("text") or {}
         sources = text.get("contents") or [{"name": name} for name in text.get("sources", [])]
         for source in sources:

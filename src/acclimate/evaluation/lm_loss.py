@@ -57,7 +57,8 @@ def language_model_loss(
         seed: Random seed of the masks.
 
     Returns:
-        ``nats``: mean loss over all predicted tokens; ``masked``: their number; ``texts``: number of texts;
+        ``kind``: name of the kind of the model; ``nats``: mean loss over all predicted tokens;
+        ``masked``: their number; ``texts``: number of texts;
         ``per_text``: summed loss of each text, and ``per_text_masked``: its predicted tokens;
         ``tokens``: tokens read, without special ones; ``bytes``: the bytes of UTF-8 that they stand for;
         ``bits_per_byte``: nats * tokens / (bytes * ln 2), which does not grow with the length of a vocabulary's
@@ -131,6 +132,7 @@ def _measure(
     extents = [_count_tokens_and_bytes(tokenizer, texts[i], encoded, i, max_length + len(virtual)) for i in order]
     nats, tokens, size = sum(losses) / sum(counts), *(sum(column) for column in zip(*extents, strict=True))
     return {
+        "kind": kind.name,
         "nats": nats,
         "bits_per_byte": nats * tokens / (size * math.log(2)),
         "tokens": tokens,

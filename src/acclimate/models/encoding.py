@@ -7,7 +7,7 @@ an end task as it is called by others, and skips padding and unread positions th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -146,7 +146,7 @@ def _forward(
     others = dict(gates or {})
     if "H" in others:
         options["head_gates"] = others.pop("H")
-    with use_gates(model, others):
+    with use_gates(model, others) if others else nullcontext():
         return model.base_model(**options, **outputs)
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -149,19 +149,15 @@ def gate_units(
     return {part: known[part] for part in parts}
 
 
-def use_gates(model: PreTrainedModel, gates: Mapping[str, Tensor]) -> AbstractContextManager[None]:
-    """Return a context in which ``model`` runs with gates (layers, rows, units) on parts other than H."""
-    return _use_gates(model, gates) if gates else nullcontext()
-
-
 @contextmanager
-def _use_gates(model: PreTrainedModel, gates: Mapping[str, Tensor]) -> Any:
-    gates_by_part = getattr(model, GATES_ATTRIBUTE)
-    gates_by_part.update(gates)
+def use_gates(model: PreTrainedModel, gates: Mapping[str, Tensor]) -> Iterator[None]:
+    """Return a context in which ``model`` runs with gates (layers, rows, units) on parts other than H."""
+    current = getattr(model, GATES_ATTRIBUTE)
+    current.update(gates)
     try:
         yield
     finally:
-        gates_by_part.clear()
+        current.clear()
 
 
 def _feed_forward(model: PreTrainedModel, layer: HeadLayer, part: str) -> LinearUnits:

@@ -1,11 +1,20 @@
 """Loss terms over views of a batch."""
 
-from acclimate.objectives.base import Batch, BatchObjective, Gates, Objective, Outputs, View, ViewInput, mean_pool
+from acclimate.objectives.base import (
+    Batch,
+    BatchObjective,
+    Gates,
+    LanguageModelling,
+    Objective,
+    Outputs,
+    View,
+    ViewInput,
+    mean_pool,
+)
 from acclimate.objectives.contrast import GeneralKnowledgeContrast, TextContrast, contrastive_loss
 from acclimate.objectives.distillation import Distillation, TokenDistillation
 from acclimate.objectives.embedding import EmbeddingRegulariser
 from acclimate.objectives.infoword import SpanContrast
-from acclimate.objectives.language_modelling import LanguageModelling
 from acclimate.objectives.tacl import TokenAwareContrast
 from acclimate.objectives.taco import ContextContrast
 

@@ -1,4 +1,4 @@
-"""Views, batches, and the interface of objectives.
+"""Views, batches, the interface of objectives, and the language-model loss.
 
 A view says how a model reads a batch. The engine takes the union of the views of all objectives, runs one forward pass
 for all views of the same reader, and hands out the parts. Objectives that ask for equal views share them.
@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from acclimate.masking import Rewriting
-from acclimate.model_kinds import ModelKind
+from acclimate.model_kinds import MASKED, ModelKind
 from acclimate.models.batching import chosen_positions
 
 
@@ -217,6 +217,37 @@ class Objective(LossTerm):
     @abstractmethod
     def total(self, outputs: Outputs) -> Tensor:
         """Return the sum over those items, a scalar; 0 with a graph if there are none."""
+
+
+class LanguageModelling(Objective):
+    """Mean cross-entropy of the labels, in nats.
+
+    The kind of the model decides the labels of a batch: the original tokens at masked positions (Devlin et al., 2019),
+    or the next token at every position. The vocabulary projection runs at labelled positions only, which changes
+    neither value nor gradient.
+    """
+
+    chosen_only = True
+
+    def __init__(self, weight: float = 1.0, view: View | None = None, kind: ModelKind = MASKED) -> None:
+        self.weight = weight
+        self.view = view or View()
+        self.views = (self.view,)
+        self.name = kind.term
+
+    def for_kind(self, kind: ModelKind) -> LanguageModelling:
+        """Return the loss of a kind of models."""
+        return type(self)(self.weight, self.view, kind)
+
+    def count(self, batch: Batch) -> int:
+        """Return the number of labelled positions."""
+        return int((batch.labels >= 0).sum())
+
+    def total(self, outputs: Outputs) -> Tensor:
+        """Return the summed cross-entropy."""
+        labels = outputs.batch.labels
+        logits = outputs.masked_logits(self.view).float()
+        return nn.functional.cross_entropy(logits, labels[labels >= 0], reduction="sum")
 
 
 class BatchObjective(LossTerm):

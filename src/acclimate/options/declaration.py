@@ -319,7 +319,7 @@ def section(cls: Any, *, without: Collection[str] = ()) -> Any:
 
     definitions: dict[str, Any] = {name: (field.annotation | None, None) for name, field in fields.items()}
     validators: dict[str, Any] = {
-        "refuse_others": model_validator(mode="before")(classmethod(refuse_others)),
+        "refuse_others": model_validator(mode="before")(cast(Any, classmethod(refuse_others))),
         "check_options": model_validator(mode="after")(check),
     }
     title = f"{cls.__name__.removesuffix('Options')}Section"

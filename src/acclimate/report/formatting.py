@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from acclimate.model_kinds import MASKED
+from acclimate.model_kinds import KINDS, MASKED, ModelKind
 from acclimate.results import StudyResults
 from acclimate.rows import AdaptationRow, DistillationRow, DriftRow, Interval, LossRow, MetricSummary, TaskScores
 
@@ -20,13 +20,29 @@ METRIC_NAMES = {
 VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
 LOSS_VERDICTS = {"win": "loss", "loss": "win", "tie": "tie"}
 """Verdict on a model from the verdict on its loss, where an increase is a regression."""
-LOSS_NAME, LOSS_UNIT = MASKED.loss_name, MASKED.loss_unit
 Row = TaskScores | LossRow | DriftRow | AdaptationRow | DistillationRow
 
 
 def metric_name(metric: str) -> str:
     """Return the display name of a metric."""
     return METRIC_NAMES.get(metric, metric.replace("_", " "))
+
+
+def loss_kinds(rows: Iterable[LossRow]) -> list[ModelKind]:
+    """Return the kinds of the models behind rows of losses."""
+    names = dict.fromkeys(row.kind or MASKED.name for row in rows)
+    return [KINDS.get(name, MASKED) for name in names] or [MASKED]
+
+
+def loss_name(rows: Iterable[LossRow]) -> str:
+    """Name the loss of some rows, such as "masked-LM loss"."""
+    return " or ".join(kind.loss_name for kind in loss_kinds(rows))
+
+
+def loss_title(rows: Iterable[LossRow]) -> str:
+    """Name the loss of some rows with its unit, starting with a capital letter."""
+    text = " or ".join(f"{kind.loss_name} in {kind.loss_unit}" for kind in loss_kinds(rows))
+    return text[0].upper() + text[1:]
 
 
 def signed(value: float, digits: int = 1) -> str:

@@ -20,11 +20,11 @@ from acclimate.report.figures import (
     svg,
 )
 from acclimate.report.formatting import (
-    LOSS_NAME,
     Entry,
     Table,
     bracket_text,
     count_entry,
+    loss_name,
     metric_name,
     number_entry,
     row_place,
@@ -133,7 +133,7 @@ def tradeoff_plot(results: StudyResults) -> str:
     axes.grid(color=GRID, linewidth=0.8)
     axes.margins(0.12)
     axes.locator_params(axis="x", nbins=6)
-    axes.set_xlabel(f"change of the {LOSS_NAME} on general text, nats (left is better)")
+    axes.set_xlabel(f"change of the {loss_name(results.losses)} on general text, nats (left is better)")
     axes.set_ylabel(label)
     return svg(figure, "tradeoff", "Gain on the domain against forgetting of general text")
 

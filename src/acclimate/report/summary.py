@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from acclimate.report.formatting import (
-    LOSS_NAME,
     VERDICTS,
     interval_text,
     joined,
+    loss_name,
     method_name,
     metric_name,
     p_text,
@@ -126,7 +126,7 @@ def _loss_line(row: LossRow) -> Line:
     percent = f", {signed(row.percent)} %" if row.percent is not None else ""
     interval = f"95 % interval {interval_text(entry, 1, 3)}"
     change = (
-        f"{LOSS_NAME} {plain(row.before, 3)} → {plain(row.nats, 3)} nats "
+        f"{loss_name([row])} {plain(row.before, 3)} → {plain(row.nats, 3)} nats "
         f"({signed(entry.difference, 3)}{percent}; {interval})"
     )
     general = row.text == "general"
@@ -158,10 +158,11 @@ def _headline(results: StudyResults, compared: list[ScoreRow]) -> str:
             why = f"the baseline, {results.baseline}, has no scores"
         sentences.append(f"There is nothing to compare: {why}.")
     general = [row for row in results.losses if row.text == "general" and row.difference]
+    loss = loss_name(results.losses)
     if not compared:
         domain = [row for row in results.losses if row.text == "domain" and row.difference]
-        sentences += _describe_losses(domain, methods, f"On held-out domain text the {LOSS_NAME} changed by")
-    sentences += _describe_losses(general, methods, f"On general text the {LOSS_NAME} changed by")
+        sentences += _describe_losses(domain, methods, f"On held-out domain text the {loss} changed by")
+    sentences += _describe_losses(general, methods, f"On general text the {loss} changed by")
     sentences += _describe_other_tasks(results, methods)
     if results.losses and not general:
         measured = any(row.text == "general" for row in results.losses)

@@ -6,14 +6,14 @@ from typing import Any
 
 from acclimate.report.formatting import (
     DASH,
-    LOSS_NAME,
-    LOSS_UNIT,
     LOSS_VERDICTS,
     VERDICTS,
     Entry,
     Table,
     count_entry,
     interval_text,
+    loss_kinds,
+    loss_title,
     mean_entry,
     method_name,
     metric_name,
@@ -115,10 +115,11 @@ def _interval_cells(entry: Comparison) -> list[Entry]:
 def losses(results: StudyResults) -> Table:
     """Return the held-out loss on domain and general text, before and after adaptation."""
     names = ["model", "domain", "text", "method", "before", "after", "change", "95 % interval", "%", "verdict"]
+    is_masked = any(kind.uses_masking for kind in loss_kinds(results.losses))
+    masks = ", with 15 % of the tokens masked, the same for all methods of a model" if is_masked else ""
     note = (
-        f"{LOSS_NAME[0].upper()}{LOSS_NAME[1:]} in {LOSS_UNIT}, with 15 % of the tokens masked, the same for all "
-        "methods of a model; lower is better. An increase on general text is forgetting. Interval: paired bootstrap "
-        "over documents."
+        f"{loss_title(results.losses)}{masks}; lower is better. An increase on general text is forgetting. Interval: "
+        "paired bootstrap over documents."
     )
     numeric = [False] * 4 + [True] * 5 + [False]
     per_byte = any(row.bits_per_byte is not None for row in results.losses)
@@ -127,7 +128,8 @@ def losses(results: StudyResults) -> Table:
         numeric += [True, True]
         note += (
             " Bits per byte: the same loss, extrapolated to all tokens read and divided by their UTF-8 bytes, which "
-            "is comparable across vocabularies; a pseudo-measure, since each token is predicted from both sides."
+            "is comparable across vocabularies"
+            + ("; a pseudo-measure, since each token is predicted from both sides." if is_masked else ".")
         )
     table = Table("Held-out loss and forgetting", note, names, numeric)
     for row in results.losses:

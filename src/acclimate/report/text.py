@@ -8,12 +8,11 @@ from typing import TYPE_CHECKING
 
 from acclimate.files import write_text
 from acclimate.report.formatting import (
-    LOSS_NAME,
-    LOSS_UNIT,
     LOSS_VERDICTS,
     Entry,
     Table,
     bracket_text,
+    loss_title,
     mean_entry,
     method_name,
     metric_name,
@@ -85,7 +84,7 @@ def results_table(results: StudyResults) -> list[rich.table.Table]:
         groups = _group((row_place(results, row), _score_cells(row, metrics)) for row in results.scores)
         shown.append(_terminal_table(title, ["", *names, "difference", ""], groups))
     if results.losses:
-        title = f"{LOSS_NAME[0].upper()}{LOSS_NAME[1:]} in {LOSS_UNIT}; change with 95 % interval"
+        title = f"{loss_title(results.losses)}; change with 95 % interval"
         groups = _group((_text_name(results, row), _loss_cells(row)) for row in results.losses)
         shown.append(_terminal_table(title, ["", "before", "after", "change", "%"], groups))
     return shown

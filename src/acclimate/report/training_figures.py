@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from acclimate.model_kinds import loss_terms
+from acclimate.model_kinds import KINDS, loss_terms
 from acclimate.report.figures import (
     CARD,
     COOL,
@@ -27,7 +27,6 @@ from acclimate.report.figures import (
 )
 from acclimate.report.formatting import (
     DASH,
-    LOSS_NAME,
     Entry,
     Table,
     count_entry,
@@ -74,8 +73,7 @@ def learning_curves(results: StudyResults) -> str:
         if several:
             axes.set_title(short(place_name(results, model, domain), 50), loc="left")
         axes.grid(color=GRID, linewidth=0.8)
-        is_common = term == panels[0][2]
-        axes.set_ylabel(f"{LOSS_NAME}, nats" if term in loss_terms() else _term_label(term, common=is_common))
+        axes.set_ylabel(_term_label(term, common=term == panels[0][2]))
     grid[-1, 0].set_xlabel("thousands of tokens read")
     methods = list(dict.fromkeys(run.method for run in runs))
     entries = [("s", series(colours[method]), method) for method in methods]
@@ -113,7 +111,8 @@ def curve_values(points: Sequence[CurvePoint], term: str) -> tuple[list[float], 
 
 
 def _term_label(term: str, common: bool) -> str:
-    return f"{short(term, 20)}, nats" if common else short(term, 24)
+    loss = next((kind.loss_name for kind in KINDS.values() if kind.term == term), None)
+    return f"{loss or short(term, 20)}, nats" if loss or common else short(term, 24)
 
 
 def _terms(run: AdaptationRow) -> list[str]:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from rich.console import Console
 
-from acclimate.cards import write_adapted_card
-from acclimate.cards.writers import ACCOUNT_FILE
+from acclimate.cards import write_model_cards
 from acclimate.errors import UserError
 from acclimate.files import write_json
 from acclimate.results import StudyResults
-from acclimate.rows import AdaptationRow, ForgettingRow
 from acclimate.study.backend import Backend
 from acclimate.study.config import StudyConfig
 from acclimate.study.contamination import Contamination, check_contamination, remove_contamination
@@ -27,7 +24,6 @@ from acclimate.study.summary import summarize
 
 NAMED = 5
 """Missing jobs that are named on the terminal."""
-T = TypeVar("T")
 
 
 def compare(
@@ -144,61 +140,3 @@ def _describe_left(left: Sequence[Job], total: int, share: Shard | None) -> Iter
         yield f"  and {len(left) - NAMED} more"
     if share:
         yield f"Shard {share} is finished. The last shard writes the report, or the same command without --shard."
-
-
-def write_model_cards(results: StudyResults, out: Path) -> list[Path]:
-    """Write ``README.md`` into the folder of every adapted model; return the paths.
-
-    Models of one method that differ in the seed of adaptation share the results of the method over its seeds; the
-    card says so.
-
-    Args:
-        results: The results of the study.
-        out: Folder of the study.
-    """
-    written = []
-    for run in results.adaptations:
-        folder = out / run.folder
-        if run.head or not (folder / ACCOUNT_FILE).is_file() or not (folder / "config.json").is_file():
-            continue
-        written.append(write_adapted_card(folder, _card_name(results, run), _card_results(results, run)))
-    return written
-
-
-def _card_results(results: StudyResults, run: AdaptationRow) -> dict[str, Any]:
-    notes = []
-    if len(results.adapt_seeds) > 1:
-        notes.append(
-            f"These are results of the method over {len(results.adapt_seeds)} adaptations; this model is that of seed "
-            f"{run.seed}."
-        )
-    elif results.shared_adaptation:
-        notes.append(
-            "The intervals include the variance of fine-tuning and of the test items, not that of the adaptation."
-        )
-    return {
-        "study": results.title,
-        "baseline": results.baseline,
-        "scores": list(_rows_of(run, results.scores)),
-        "losses": list(_rows_of(run, results.losses)),
-        "kept": list(_rows_of(run, results.forgetting)),
-        "notes": notes,
-    }
-
-
-def _rows_of(run: AdaptationRow, rows: Sequence[T]) -> Iterator[T]:
-    """Yield the rows of a model: all tasks of its domain, or the one that it was adapted for."""
-    for row in rows:
-        found: Any = row
-        task = found.adapted_for if isinstance(found, ForgettingRow) else found.task
-        same = (found.model, found.domain, found.method) == (run.model, run.domain, run.method)
-        if same and run.task in (None, task):
-            yield row
-
-
-def _card_name(results: StudyResults, run: AdaptationRow) -> str:
-    """Return a name for a model from what it was made of; with the seed only if there are several."""
-    parts = [run.model, run.method, run.domain, run.task]
-    if len(results.adapt_seeds) > 1:
-        parts.append(f"seed {run.seed}")
-    return re.sub(r"[^\w.]+", "-", " ".join(str(part) for part in parts if part)).strip("-.")

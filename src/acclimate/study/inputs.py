@@ -253,10 +253,8 @@ def _warn_of_learning_rate(method: MethodSpec, config: StudyConfig) -> None:
 
     if method.name == UNADAPTED or "learning_rate" in method.adapt:
         return
-    rate, usual = (
-        config.adapt.given().get("learning_rate"),
-        methods.get(method.name, **method.parameters).learning_rate,
-    )
+    rate = config.adapt.given().get("learning_rate")
+    usual = methods.get(method.name, **method.parameters).learning_rate
     if rate is not None and usual is not None and not usual / FAR <= rate <= usual * FAR:
         log.warning(
             "study: the default learning rate of '%s' is %g, and the study sets %g for all methods; set one for this "

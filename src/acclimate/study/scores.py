@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from acclimate.evaluation import calibration
-from acclimate.evaluation.collapse import find_collapse
 from acclimate.evaluation.scoring import Scoring, make_scoring
 from acclimate.evaluation.statistics import holm, paired_bootstrap, paired_t_test, permutation_test
 from acclimate.records import Record, optional
@@ -79,7 +78,7 @@ def summarize_scores(runs: TaskRuns, metric: str, kind: type[Any], **values: Any
         test_items=len(first.gold),
         train_size=first.train_size,
         precisions=sorted({result.precision for result in results if result.precision}),
-        collapsed=sum(find_collapse(result.gold, result.predicted) is not None for result in results),
+        collapsed=sum(_scoring(first).find_collapse(result.gold, result.predicted) is not None for result in results),
         seconds=round(float(np.mean([result.seconds or 0.0 for result in results])), 2),
         summaries=summaries,
         **values,

@@ -29,7 +29,7 @@ class FirstStage:
     """The task of the first stage, and its options."""
 
     task: LabelledTask
-    options: FinetuneOptions
+    options: ResolvedOptions
 
 
 def plan_first_stage(task: LabelledTask, resolved: ResolvedOptions, given: FinetuneOptions) -> FirstStage | None:
@@ -47,8 +47,13 @@ def plan_first_stage(task: LabelledTask, resolved: ResolvedOptions, given: Finet
         return None
     first = open_task(given.first)
     check_first_task(first, task)
-    changes = {"epochs": given.first_epochs, "learning_rate": given.first_learning_rate, "select": "last"}
-    own = replace(resolved, **{name: value for name, value in changes.items() if value is not None})
+    epochs, rate = given.first_epochs, given.first_learning_rate
+    own = replace(
+        resolved,
+        epochs=resolved.epochs if epochs is None else epochs,
+        learning_rate=resolved.learning_rate if rate is None else rate,
+        select="last",
+    )
     return FirstStage(first, own)
 
 
@@ -92,6 +97,9 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     TAPTER uses batches of 128, a learning rate of 5e-5 and 5 epochs on SQuAD; for BioASQ (after Wiese et al., 2017)
     it trains for 2 epochs on SQuAD and then for 10: ``finetune(model, "bioasq", first="squad", first_epochs=2,
     epochs=10, learning_rate=5e-5, batch_size=128)``. Warm-up, weight decay and lengths are the defaults here.
+
+    With ``out``, an interrupted run resumes from its last checkpoint when it is started again. Started by ``torchrun``
+    or ``accelerate launch``, the processes share each step.
 
     Returns:
         The metrics, predictions and figures of the training.

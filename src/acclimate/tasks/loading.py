@@ -29,7 +29,7 @@ from acclimate.tasks.kinds import LabelledTask
 
 log = logging.getLogger(__name__)
 MIN_LENGTH = 4
-"""Minimum tokens per example that leave room for text between the special tokens."""
+"""Minimum tokens per example that leave space for text between the special tokens."""
 
 
 def load_with_head(
@@ -90,7 +90,7 @@ def load_with_head(
     wanted = max_length + len(virtual_ids(tokenizer))
     length = min(wanted, longest_text(model) or tokenizer.model_max_length, tokenizer.model_max_length)
     if length < MIN_LENGTH:
-        raise UserError(f"max_length={max_length} leaves no room for text; ask for at least {MIN_LENGTH} tokens.")
+        raise UserError(f"max_length={max_length} leaves no space for text; give at least {MIN_LENGTH} tokens.")
     if length < wanted:
         _warn_texts_truncated(str(path), length, wanted)
     return model, tokenizer, length

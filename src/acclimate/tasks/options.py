@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import KW_ONLY
-from typing import Annotated, Any, cast
+from typing import Annotated, Any
 
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.scoring import Scoring
@@ -35,7 +34,7 @@ def resolve_options(given: SupervisedOptions, task: Any) -> tuple[ResolvedOption
     Raises:
         UserError: If the task has no such metric or label, or lacks the dev split or the classes that an option needs.
     """
-    negative = tuple(cast(Sequence[str], given.negative or ()))
+    negative = tuple(given.negative or ())
     scoring = task.scoring(negative=negative)
     resolved = ResolvedOptions(
         **values(given, SupervisedOptions)

@@ -133,8 +133,8 @@ def _read_table(path: Path, file: IO[bytes], kind: str) -> Iterator[Row]:
         header = next(reader, None)
         if header is None:
             return
-        if (twice := _first_duplicate(header)) is not None:
-            raise UserError(f"{path}:1: two columns are named '{twice}'; rename one.")
+        if (duplicate := _first_duplicate(header)) is not None:
+            raise UserError(f"{path}:1: two columns are named '{duplicate}'; rename one.")
         read.clear()
         for cells in reader:
             rows = split_unquoted_tsv_rows(read, len(header)) if kind == "tsv" else []
@@ -164,8 +164,8 @@ def _record_lines(lines: Iterator[str], read: list[str]) -> Iterator[str]:
 
 def _read_parquet(path: Path) -> Iterator[Row]:
     with pyarrow.parquet.ParquetFile(path) as file:
-        if (twice := _first_duplicate(file.schema_arrow.names)) is not None:
-            raise UserError(f"{path}: two columns are named '{twice}'; rename one.")
+        if (duplicate := _first_duplicate(file.schema_arrow.names)) is not None:
+            raise UserError(f"{path}: two columns are named '{duplicate}'; rename one.")
         number = 0
         for batch in file.iter_batches():
             for row in batch.to_pylist():

@@ -20,8 +20,7 @@ import transformers
 
 from acclimate.cards import write_task_model_card
 from acclimate.device import Precision, default_device
-from acclimate.evaluation.collapse import Collapse
-from acclimate.evaluation.scoring import Scoring
+from acclimate.evaluation.scoring import Collapse, Scoring
 from acclimate.files import atomic_folder, read_json, write_json, write_text
 from acclimate.models import save_model
 from acclimate.models.checkpoints import model_fingerprint

@@ -22,9 +22,9 @@ from acclimate.objectives.distillation import confidence_penalty
 from acclimate.tasks.head_model import HeadModel
 from acclimate.tasks.options import ResolvedOptions
 from acclimate.training.batches import describe_text
+from acclimate.training.callbacks import ResumableCallback
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import TaskBatch, TaskEngine, TaskLoss
-from acclimate.training.steps import ResumableCallback
 from acclimate.training.trainer import CallbackFactory
 from acclimate.training.trainer import train as run_trainer
 

@@ -103,8 +103,8 @@ class EpochSampler:
             return order
         # Swap only with the middle: the next epoch depends on the end of this one.
         beginning, end = self.batch_size - before, self.texts - self._shared_with_next_epoch(number)
-        twice = np.isin(order[:end], self._drawn(number - 1)[-before:])
-        here, there = twice[:beginning].nonzero()[0], beginning + (~twice[beginning:]).nonzero()[0]
+        duplicates = np.isin(order[:end], self._drawn(number - 1)[-before:])
+        here, there = duplicates[:beginning].nonzero()[0], beginning + (~duplicates[beginning:]).nonzero()[0]
         here, there = here[: len(there)], there[: len(here)]
         order[here], order[there] = order[there], order[here]
         return order
@@ -134,7 +134,7 @@ class Collator:
         padding: Id of the padding token.
         masking: Masking strategy.
         tokens: Maximum tokens per micro-batch, padding included; a longer text is a micro-batch of its own.
-        layout: ``"padded"`` gives each text a row of its own, with texts of similar length together; ``"packed"`` puts
+        layout: ``"padded"`` has one text per row, with texts of similar length together; ``"packed"`` puts
             several texts into a row, where they do not attend to each other.
         rewritings: Further ways of writing the texts, which views ask for.
         policy: To what widths of micro-batches are rounded up, and how costly another micro-batch is.
@@ -211,15 +211,15 @@ class Collator:
         if self.layout == "padded":
             return [[place] for place in range(len(lengths))]
         rows: list[list[int]] = []
-        room: list[int] = []
+        space: list[int] = []
         for place, length in enumerate(lengths):
-            found = next((row for row, free in enumerate(room) if free >= length), None)
+            found = next((row for row, free in enumerate(space) if free >= length), None)
             if found is None:
                 rows.append([place])
-                room.append(lengths[0] - length)
+                space.append(lengths[0] - length)
             else:
                 rows[found].append(place)
-                room[found] -= length
+                space[found] -= length
         return rows
 
     def _cut(self, rows: list[list[int]], lengths: list[int], limit: int) -> Iterator[list[list[int]]]:

@@ -1,24 +1,30 @@
-"""Callbacks: intermediate model folders at chosen steps, and experiment trackers."""
+"""What happens around the steps of a training: clock, checkpoints, intermediate models and experiment trackers."""
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from acclimate.errors import UserError, unknown_name_error
-from acclimate.files import atomic_folder
+from acclimate.files import atomic_folder, write_text
+from acclimate.progress import Progress
+from acclimate.training.checkpoints import mark_complete
+from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import Method
-from acclimate.training.trainer import StepTrainer
 
+SECONDS_BETWEEN_CHECKPOINTS = 300
 KEPT_FOLDER = "kept"
-ModelWriter = Callable[[Path, StepTrainer], None]
+ModelWriter = Callable[[Path, Any], None]
 
 
 def check_keep_steps(keep: Collection[int], method: Method, total: int | None = None) -> dict[str, Any]:
@@ -49,7 +55,7 @@ def check_keep_steps(keep: Collection[int], method: Method, total: int | None = 
 class KeepStepsCallback(TrainerCallback):
     """Writes a complete model folder at each of some steps, atomically."""
 
-    def __init__(self, steps: Collection[int], folder: Path, write: ModelWriter, trainer: StepTrainer) -> None:
+    def __init__(self, steps: Collection[int], folder: Path, write: ModelWriter, trainer: Any) -> None:
         """Set up the callback.
 
         Args:
@@ -152,3 +158,125 @@ def tensorboard_folder(names: Sequence[str], out: Path | None) -> Iterator[None]
     finally:
         if ours:
             os.environ.pop(TENSORBOARD_VARIABLE, None)
+
+
+class Clock:
+    """Seconds of training over all runs that it took, and the share of a time budget that is used up."""
+
+    def __init__(self, budget: float | None = None, group: ProcessGroup | None = None) -> None:
+        """Start at zero, with a budget in seconds or without one."""
+        self.budget, self.earlier, self._start = budget, 0.0, time.monotonic()
+        self._group, self._agreed = group or ProcessGroup(), 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Seconds so far."""
+        return self.earlier + time.monotonic() - self._start
+
+    @property
+    def spent(self) -> float:
+        """Share of the budget that is used up; 0 without a budget.
+
+        The learning rate follows it. With several processes it is therefore what the clock of the first one showed
+        at the last :meth:`synchronize`.
+        """
+        if self.budget is None:
+            return 0.0
+        return self.seconds / self.budget if self._group.size == 1 else self._agreed
+
+    def synchronize(self, device: torch.device) -> None:
+        """Let all processes agree on the time."""
+        if self.budget is not None and self._group.size > 1:
+            self._agreed = self._group.broadcast_value(self.seconds / self.budget, device)
+
+
+class ResumableCallback(TrainerCallback):
+    """A callback whose state is part of every checkpoint."""
+
+    def save(self, checkpoint: Path) -> None:
+        """Write the state into the folder of a checkpoint."""
+        raise NotImplementedError
+
+    def load(self, checkpoint: Path) -> None:
+        """Restore the state from the folder of a checkpoint."""
+        raise NotImplementedError
+
+
+class StepCallback(TrainerCallback):
+    """Calls the update rule around the optimizer step, stops when the time is up, and saves checkpoints."""
+
+    def __init__(self, trainer: Any, progress: Progress | None, save_every: int | None) -> None:
+        """Set up the callback; the arguments are those of ``StepTrainer``."""
+        self.trainer, self.progress, self.save_every = trainer, progress, save_every
+        self._saved = time.monotonic()
+        self._save_after_epoch = False
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Seed dropout per process, and drop the log lines of steps that are repeated."""
+        trainer = self.trainer
+        group = trainer.engine.group
+        if group.size > 1 and state.global_step == 0:
+            # Dropout must differ between processes; a resumed process has its own generator state back.
+            torch.manual_seed(int(args.seed) + 7_919 * group.rank)
+        if group.first and trainer.log_file.is_file():
+            # Steps after the checkpoint are repeated, so their lines go.
+            lines = trainer.log_file.read_text(encoding="utf-8").splitlines(keepends=True)
+            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= state.global_step]
+            write_text(trainer.log_file, "".join(kept))
+            trainer.lines = [json.loads(line) for line in kept]
+        self._saved = time.monotonic()
+
+    def on_pre_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Call the update rule before the optimizer."""
+        self.trainer.rule.before_step()
+
+    def on_optimizer_step(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Call the update rule after the optimizer."""
+        self.trainer.rule.after_step()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Check the time, show progress, and decide whether to save a checkpoint."""
+        trainer = self.trainer
+        trainer.clock.synchronize(args.device)
+        if trainer.clock.spent >= 1:
+            control.should_training_stop = True
+            control.should_log = True
+        if self.progress is not None:
+            share = max(state.global_step / state.max_steps, trainer.clock.spent)
+            loss = f"loss {trainer.last_terms['loss']:.3f}, " if trainer.last_terms else ""
+            speed = trainer.tokens / max(1e-9, trainer.clock.seconds)
+            self.progress.update(min(1.0, share), f"{loss}{speed:,.0f} tokens/s")
+        if self._is_checkpoint_due(args, state) and state.global_step < state.max_steps:
+            # What callbacks measure at the end of an epoch belongs to the checkpoint of its last step.
+            at_epoch_end = bool(trainer.data.epoch_steps) and state.global_step % (trainer.data.epoch_steps or 1) == 0
+            self._save_after_epoch, control.should_save = at_epoch_end, not at_epoch_end
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Save the checkpoint that was postponed to the end of the epoch."""
+        if self._save_after_epoch:
+            self._save_after_epoch, control.should_save = False, True
+
+    def _is_checkpoint_due(self, args: TrainingArguments, state: TrainerState) -> bool:
+        if self.save_every is not None:
+            return self.save_every > 0 and state.global_step % self.save_every == 0
+        late = time.monotonic() - self._saved > SECONDS_BETWEEN_CHECKPOINTS
+        return bool(self.trainer.engine.group.broadcast_value(float(late), args.device))
+
+    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
+        """Complete a checkpoint."""
+        self._saved = time.monotonic()
+        self.trainer.engine.group.wait()  # each process writes its own generator state
+        if self.trainer.engine.group.first:
+            folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
+            self.trainer.save_progress(folder)
+            mark_complete(folder)

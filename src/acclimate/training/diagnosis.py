@@ -1,21 +1,77 @@
-"""The error message for a training that became NaN or infinite: which step, which loss term, which texts."""
+"""What the trainer needs of engine and data, and the error for a training that became NaN or infinite."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
+import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from acclimate.errors import UserError
-from acclimate.training.steps import StepData, StepEngine
+from acclimate.training.distributed import ProcessGroup
 
 MAX_NAMED_TEXTS = 3
 """Texts that the message names."""
 
 log = logging.getLogger(__name__)
+
+
+class MicroBatch(Protocol):
+    """What one forward pass reads."""
+
+    @property
+    def tokens(self) -> int:
+        """Number of real tokens."""
+
+    @property
+    def texts(self) -> int:
+        """Number of texts."""
+
+    def to(self, device: torch.device) -> Any:
+        """Return the micro-batch on ``device``."""
+
+
+class StepEngine(Protocol):
+    """Computes loss and gradients of one optimizer step."""
+
+    group: ProcessGroup
+
+    @property
+    def model(self) -> PreTrainedModel:
+        """The model in training."""
+
+    def step(self, batches: Sequence[Any]) -> dict[str, Tensor]:
+        """Add gradients; return each loss term by name, detached, and their weighted sum as ``"loss"``."""
+
+    def is_finite(self, batches: Sequence[Any]) -> bool:
+        """Return whether outputs and loss terms of these micro-batches are finite, read without dropout."""
+
+
+class StepData(Protocol):
+    """The micro-batches of every step: item ``i`` is the list of those that this process reads in step ``i``."""
+
+    epoch_steps: int | None
+    """Steps per epoch, where the end of an epoch matters to a callback or the log; None where it does not."""
+
+    def __len__(self) -> int:
+        """Return the number of steps."""
+
+    def __getitem__(self, step: int) -> list[Any]:
+        """Return the micro-batches of a step."""
+
+    def indices(self, step: int) -> list[int]:
+        """Return the texts that a step reads in all processes together, by number."""
+
+    def alone(self, step: int, index: int) -> list[Any]:
+        """Return the micro-batches of one text of a step, without padding."""
+
+    def describe(self, index: int) -> str:
+        """Return where a text comes from and its first words, for error messages."""
 
 
 def make_divergence_error(

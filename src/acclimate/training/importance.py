@@ -75,8 +75,8 @@ def measure_importance(
     read, found = 0, None
     with Progress(title, least if error else most, unit="tokens", enabled=run.progress) as bar:
         for number, (size, batches) in enumerate(run.sample_groups(tokens, readings=2, logits=logits)):
-            told = _with_progress(batches, bar, read, run.group.size)
-            sums = tensor_cache(partial(_measure_group, run, units, told, reads), number, size)
+            tracked = _with_progress(batches, bar, read, run.group.size)
+            sums = tensor_cache(partial(_measure_group, run, units, tracked, reads), number, size)
             groups.append((int(sums.pop(TEXT_COUNT)), sums))
             read += size
             bar.update(read)

@@ -10,18 +10,23 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
 import numpy as np
 import torch
 import transformers
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.device import Precision, preserve_rng_state
-from acclimate.files import cache_folder, find_file, hash_file
+from acclimate.errors import first_line
+from acclimate.files import atomic_folder, cache_folder, find_file, hash_file
 from acclimate.masking import Masking
 from acclimate.models import HeadLayer, UnitGroup, dropout_rates, gate_units, kernels_of
 from acclimate.models.batching import padding_policy, training_tokens
@@ -30,11 +35,11 @@ from acclimate.progress import print_message
 from acclimate.registry import Registry, build_dataclass, hash_user_code
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.tensor_cache import TensorCache
 from acclimate.updates import UpdateRule
 from acclimate.version import __version__
 
 T = TypeVar("T")
+log = logging.getLogger(__name__)
 IGNORED_CONFIG_KEYS = ("_name_or_path", "architectures", "dtype", "transformers_version", "use_cache")
 """Entries of a model's configuration that do not affect any result."""
 SAMPLE_GROUP_TOKENS = 40_000
@@ -64,6 +69,66 @@ def fingerprint_model(model: PreTrainedModel) -> str:
     """Hash everything that decides what a model computes: weights, configuration and current dropout rates."""
     shape = {name: value for name, value in model.config.to_dict().items() if name not in IGNORED_CONFIG_KEYS}
     return cache_key({"weights": fingerprint_weights(model), "shape": shape, "dropout": dropout_rates(model)})
+
+
+TENSORS_FILE = "tensors.safetensors"
+
+
+@dataclass(frozen=True)
+class TensorCache:
+    """Loads tensors from the cache, or computes and stores them; all processes of a run must ask for the same ones.
+
+    Attributes:
+        folder: Where they are stored; None for no storage.
+        seed: Random seed of what computes them.
+        group: The processes of the run.
+        device: Where cached tensors are put.
+    """
+
+    folder: Path | None
+    seed: int
+    group: ProcessGroup
+    device: torch.device
+
+    def __call__(self, make: Callable[[], dict[str, Tensor]], *place: int) -> dict[str, Tensor]:
+        """Return the tensors of an entry.
+
+        Args:
+            make: Computes them; called unless every process finds them.
+            place: Numbers of the entry, if there are several. Each entry has its own random seed, so that its values
+                do not depend on which other entries were found.
+        """
+        folder = self.folder / "-".join(map(str, place)) if self.folder and place else self.folder
+        found = None if folder is None else _load_tensors(folder / TENSORS_FILE)
+        if self.group.all(found is not None, self.device):
+            assert found is not None
+            return {name: value.to(self.device) for name, value in found.items()}
+        with preserve_rng_state():
+            torch.manual_seed(self._place_seed(place))
+            values = make()
+        if folder is not None and found is None and self.group.first:
+            try:
+                with atomic_folder(folder) as temporary:
+                    save_file(
+                        {name: value.cpu().contiguous() for name, value in values.items()}, temporary / TENSORS_FILE
+                    )
+            except OSError as error:  # a full disk must not end this run
+                log.warning("Cannot store measured values in '%s': %s.", folder.parent, first_line(error))
+        return values
+
+    def _place_seed(self, place: tuple[int, ...]) -> int:
+        """Return the random seed of an entry in this process."""
+        if not place:
+            return self.seed + self.group.rank
+        return int(np.random.SeedSequence([self.seed, self.group.rank, *place]).generate_state(1, np.uint64)[0] >> 1)
+
+
+def _load_tensors(file: Path) -> dict[str, Tensor] | None:
+    """Return the tensors of a file; None if it is missing or damaged."""
+    try:
+        return load_file(file)
+    except (OSError, SafetensorError):
+        return None
 
 
 @dataclass

@@ -73,6 +73,6 @@ def check_length(loaded: LanguageModel, max_length: int) -> None:
     """
     if max_length < 8:
         raise UserError(f"max-length must be at least 8 tokens, not {max_length}.")
-    room = longest_text(loaded.model)
-    if room is not None and max_length > room:
-        raise UserError(f"max-length {max_length} is more than the {room} positions of this model.")
+    positions = longest_text(loaded.model)
+    if positions is not None and max_length > positions:
+        raise UserError(f"max-length {max_length} is more than the {positions} positions of this model.")

@@ -100,13 +100,13 @@ def train_tokenizer(
 
 
 def _train_on_texts(tokenizer: Tokenizer, trainer: trainers.Trainer, texts: Sequence[str], progress: bool) -> None:
-    def told() -> Iterable[str]:
+    def with_progress() -> Iterable[str]:
         with Progress("Training the tokenizer", len(texts), unit="documents", enabled=progress) as bar:
             for number, text in enumerate(texts):
                 bar.update(number)
                 yield text
 
-    tokenizer.train_from_iterator(told(), trainer=trainer, length=len(texts))
+    tokenizer.train_from_iterator(with_progress(), trainer=trainer, length=len(texts))
 
 
 def _check_vocab_size(size: int, needed: int, what: str) -> None:

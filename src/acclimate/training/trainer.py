@@ -6,7 +6,6 @@ import json
 import math
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,20 +15,19 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Sampler
-from transformers import Trainer, TrainerCallback, TrainerControl, TrainerState, TrainingArguments, set_seed
+from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError
-from acclimate.files import read_json, translate_disk_errors, write_json, write_text
+from acclimate.files import read_json, translate_disk_errors, write_json
 from acclimate.models import kernels_of
 from acclimate.progress import Progress
-from acclimate.training.checkpoints import find_newest_checkpoint, mark_complete, remove_incomplete_checkpoints
-from acclimate.training.diagnosis import make_divergence_error
-from acclimate.training.steps import Clock, ResumableCallback, StepData, StepEngine, linear_schedule, log_interval
+from acclimate.training.callbacks import Clock, ResumableCallback, StepCallback
+from acclimate.training.checkpoints import find_newest_checkpoint, remove_incomplete_checkpoints
+from acclimate.training.diagnosis import StepData, StepEngine, make_divergence_error
 from acclimate.updates import UpdateRule
 
-SECONDS_BETWEEN_CHECKPOINTS = 300
 CLOCK_FILE = "clock.json"
 LOG_FILE = "log.jsonl"
 ADAPTATION_EPSILON = 1e-6
@@ -80,7 +78,7 @@ class StepTrainer(Trainer):
         super().__init__(model=engine.model, args=args, train_dataset=steps, data_collator=_unwrap_batch)
         for callback in (PrinterCallback, ProgressCallback):
             self.remove_callback(callback)
-        self.add_callback(_StepCallback(self, progress, save_every))
+        self.add_callback(StepCallback(self, progress, save_every))
 
     def get_train_dataloader(self) -> DataLoader:
         """Return the loader of one epoch's steps, in order: shuffling texts is up to the data."""
@@ -265,82 +263,30 @@ class _EpochSteps(Sampler[int]):
         return iter(range(first, first + self._steps))
 
 
-class _StepCallback(TrainerCallback):
-    """Calls the update rule around the optimizer step, stops when the time is up, and saves checkpoints."""
-
-    def __init__(self, trainer: StepTrainer, progress: Progress | None, save_every: int | None) -> None:
-        self.trainer, self.progress, self.save_every = trainer, progress, save_every
-        self._saved = time.monotonic()
-        self._save_after_epoch = False
-
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        trainer = self.trainer
-        group = trainer.engine.group
-        if group.size > 1 and state.global_step == 0:
-            # Dropout must differ between processes; a resumed process has its own generator state back.
-            torch.manual_seed(int(args.seed) + 7_919 * group.rank)
-        if group.first and trainer.log_file.is_file():
-            # Steps after the checkpoint are repeated, so their lines go.
-            lines = trainer.log_file.read_text(encoding="utf-8").splitlines(keepends=True)
-            kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= state.global_step]
-            write_text(trainer.log_file, "".join(kept))
-            trainer.lines = [json.loads(line) for line in kept]
-        self._saved = time.monotonic()
-
-    def on_pre_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.trainer.rule.before_step()
-
-    def on_optimizer_step(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        self.trainer.rule.after_step()
-
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        trainer = self.trainer
-        trainer.clock.synchronize(args.device)
-        if trainer.clock.spent >= 1:
-            control.should_training_stop = True
-            control.should_log = True
-        if self.progress is not None:
-            share = max(state.global_step / state.max_steps, trainer.clock.spent)
-            loss = f"loss {trainer.last_terms['loss']:.3f}, " if trainer.last_terms else ""
-            speed = trainer.tokens / max(1e-9, trainer.clock.seconds)
-            self.progress.update(min(1.0, share), f"{loss}{speed:,.0f} tokens/s")
-        if self._is_checkpoint_due(args, state) and state.global_step < state.max_steps:
-            # What callbacks measure at the end of an epoch belongs to the checkpoint of its last step.
-            at_epoch_end = bool(trainer.data.epoch_steps) and state.global_step % (trainer.data.epoch_steps or 1) == 0
-            self._save_after_epoch, control.should_save = at_epoch_end, not at_epoch_end
-
-    def on_epoch_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        if self._save_after_epoch:
-            self._save_after_epoch, control.should_save = False, True
-
-    def _is_checkpoint_due(self, args: TrainingArguments, state: TrainerState) -> bool:
-        if self.save_every is not None:
-            return self.save_every > 0 and state.global_step % self.save_every == 0
-        late = time.monotonic() - self._saved > SECONDS_BETWEEN_CHECKPOINTS
-        return bool(self.trainer.engine.group.broadcast_value(float(late), args.device))
-
-    def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        self._saved = time.monotonic()
-        self.trainer.engine.group.wait()  # each process writes its own generator state
-        if self.trainer.engine.group.first:
-            folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
-            self.trainer.save_progress(folder)
-            mark_complete(folder)
-
-
 def _unwrap_batch(items: Any) -> Any:
     """Collate a batch of one: return the item itself."""
     return items[0]
+
+
+def linear_schedule(steps: int, warmup: float, clock: Clock) -> Callable[[int], float]:
+    """Return the factor of the learning rate: up to 1 over the ``warmup`` share of training, then linearly to 0.
+
+    Under a time budget the progress is the share of time spent, if that is more than the share of steps.
+    """
+
+    def factor(step: int) -> float:
+        done = max(step / steps, clock.spent)
+        if done < warmup:
+            # A rate of zero would waste the first step, so it gets the rate of its end.
+            return min(1.0, max(done, 1 / steps) / warmup)
+        return max(0.0, (1 - done) / max(1e-9, 1 - warmup))
+
+    return factor
+
+
+def log_interval(steps: int) -> int:
+    """Return how many steps one line of the log averages: a fiftieth of the training, 50 at most."""
+    return max(1, min(50, steps // 50))
 
 
 def train(

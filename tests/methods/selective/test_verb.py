@@ -78,7 +78,7 @@ def test_a_classifier_of_another_task_is_fine_tuned(tiny_bert, folder, tmp_path)
 
 def test_an_output_directory_with_other_files_is_an_error(tiny_bert, folder, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    with pytest.raises(UserError, match="holds something other"):
+    with pytest.raises(UserError, match="something other"):
         annotate_task(tiny_bert, folder, tmp_path, annotation_options(), progress=False)
 
 

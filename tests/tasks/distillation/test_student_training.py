@@ -43,8 +43,8 @@ def distillation_loss(teacher):
     task = keyword_task(train=12)
     loaded = load_classifier(teacher, task.labels, 64, CPU)
     connectors = Connectors("auto", 32, 24, 0)
-    signs = compute_teacher_targets(loaded, loaded.features(task.train), connectors, "fp32", cache=False)
-    return DistillationLoss(signs, connectors, "boundary", 1.0, 1e-3, 2.0, False, "fp32")
+    targets = compute_teacher_targets(loaded, loaded.features(task.train), connectors, "fp32", cache=False)
+    return DistillationLoss(targets, connectors, "boundary", 1.0, 1e-3, 2.0, False, "fp32")
 
 
 def batch(student, places):
@@ -63,7 +63,7 @@ def test_the_boundary_loss_uses_the_right_examples_and_does_not_train_the_head(d
     classifier, _, inputs = batch(student, places)
     loss = distillation_loss.loss(classifier.model, inputs, places)
     states = classifier.model.roberta(**inputs).last_hidden_state[:, 0]
-    active = torch.stack([distillation_loss.signs.active([place])[0] for place in places])
+    active = torch.stack([distillation_loss.targets.active([place])[0] for place in places])
     torch.testing.assert_close(loss, activation_boundary_loss(states, active))
     loss.backward()
     assert all(value.grad is None for value in classifier.model.classifier.parameters())
@@ -75,7 +75,7 @@ def test_the_divergence_uses_the_right_examples(distillation_loss, student):
     classifier, _, inputs = batch(student, places)
     distillation_loss.objective = "kl"
     ours = (classifier.model(**inputs).logits / 2).log_softmax(-1)
-    theirs = (distillation_loss.signs.logits[places] / 2).softmax(-1)
+    theirs = (distillation_loss.targets.logits[places] / 2).softmax(-1)
     slow = 4 * (theirs * (theirs.log() - ours)).sum(-1).mean()
     torch.testing.assert_close(distillation_loss.loss(classifier.model, inputs, places), slow)
 
@@ -90,6 +90,6 @@ def test_disagreement_counts_units_of_each_example(distillation_loss, student):
         with torch.no_grad():
             state = classifier.model.roberta(ids).last_hidden_state[0, 0]
         counts.append(
-            sum((s > 0) != t for s, t in zip(state, distillation_loss.signs.active([place])[0], strict=True))
+            sum((s > 0) != t for s, t in zip(state, distillation_loss.targets.active([place])[0], strict=True))
         )
     assert watch.measure() == pytest.approx(float(sum(counts)) / 12, abs=0.2)  # a unit near zero may change sides

@@ -103,7 +103,7 @@ def test_a_tokenizer_that_pads_on_the_left_marks_the_same_answers(tiny_bert):
     ):
         assert ids[: len(row["input_ids"])].tolist() == list(row["input_ids"]) and mask[0] == 1
         assert ids[first] == row["input_ids"][row["start_positions"]]
-    assert reader.tokenizer.padding_side == "left", "it is saved as it came"
+    assert reader.tokenizer.padding_side == "left", "the tokenizer is saved unchanged"
 
 
 def test_questions_of_one_item_share_their_answers(tiny_bert):

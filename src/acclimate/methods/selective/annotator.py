@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from acclimate.device import default_device, to_device
 from acclimate.errors import UserError
 from acclimate.methods.selective.importance_rule import Unit
 from acclimate.models.batching import micro_batch_tokens
+from acclimate.options.training import PrecisionName
 from acclimate.tasks import Task, finetune
 from acclimate.tasks.classification.classifier import Classifier, load_classifier
 from acclimate.tasks.head_model import check_finite, token_budget_batches
@@ -200,7 +201,7 @@ def fine_tune_annotator(
         out=out,
         select="dev" if task.dev else "last",
         metric="accuracy",
-        precision=precision,
+        precision=cast(PrecisionName, precision),
         progress=progress,
         **asdict(options),
     )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from acclimate.cards.writers import ACCOUNT_FILE
+from acclimate.cards.writers import MANIFEST_FILE
 from acclimate.corpus import Corpus
 from acclimate.files import read_json
 from acclimate.masking import MASK_RATE, identify
@@ -217,7 +217,7 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
 
 def _read_problems(folder: Path) -> UnreadRecords | None:
     """Return how many records of its text an adaptation could not read; None if it read all."""
-    account = folder / ACCOUNT_FILE
+    account = folder / MANIFEST_FILE
     card = read_json(account) if account.is_file() else {}
     texts = [part.get("text") or {} for part in card.get("stages") or [card]]
     texts = list({tuple(text["problems"]): text for text in texts if text.get("broken")}.values())

@@ -30,6 +30,7 @@ class TextLoss(Record):
         tokens: Tokens of the texts.
         bytes: Bytes of the texts.
         texts: Number of texts.
+        kind: Name of the kind of the model.
     """
 
     nats: float
@@ -40,6 +41,7 @@ class TextLoss(Record):
     tokens: int | None = optional()
     bytes: int | None = optional()
     texts: int | None = optional()
+    kind: str | None = optional()
 
 
 @register("lm_loss", summary="language-model loss on held-out text")
@@ -108,6 +110,7 @@ def _loss_row(after: Sequence[Measured[TextLoss]], base: Sequence[Measured[TextL
         adapt_seeds=[entry.job.place.adapt_seed for entry in after],
         texts=len(results[0].per_text),
         masked=results[0].masked,
+        kind=results[0].kind,
     )
     bits = [result.bits_per_byte for result in results if result.bits_per_byte is not None]
     if len(bits) == len(results):

@@ -51,12 +51,12 @@ def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None = Non
         if not rows[split]:
             raise UserError(f"The task '{name}' has no {split} rows.")
     first = rows["train"][0][1]
-    pair, several = first.get("text_pair") is not None, isinstance(first.get("label"), list | tuple)
-    read = {split: [_parse_row(where, row, pair, several) for where, row in rows[split]] for split in SPLITS}
+    pair, multi_label = first.get("text_pair") is not None, isinstance(first.get("label"), list | tuple)
+    read = {split: [_parse_row(where, row, pair, multi_label) for where, row in rows[split]] for split in SPLITS}
     labels = _sort_labels({label for row in read["train"] for label in row.labels})
-    if several and not labels:
+    if multi_label and not labels:
         raise UserError(f"No train row of the task '{name}' has a label.")
-    if len(labels) < 2 and not several:
+    if len(labels) < 2 and not multi_label:
         raise UserError(
             f"All train rows of the task '{name}' have the label '{labels[0]}'; a task needs at least two."
         )
@@ -70,17 +70,17 @@ def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None = Non
                         f"{row.where}: the label '{label}' occurs in {split} but not in train, so it cannot be "
                         f"learned. Train has: {_preview_names(labels)}."
                     )
-        whole = several and all(row.document is not None for row in read[split])
-        examples[split] = [_make_example(row, numbers, several, whole) for row in read[split]]
-    return Task(name, examples["train"], examples["test"], labels, examples["dev"], path, several)
+        has_documents = multi_label and all(row.document is not None for row in read[split])
+        examples[split] = [_make_example(row, numbers, multi_label, has_documents) for row in read[split]]
+    return Task(name, examples["train"], examples["test"], labels, examples["dev"], path, multi_label)
 
 
-def _make_example(row: _ParsedRow, numbers: Mapping[str, int], several: bool, whole: bool) -> Example:
+def _make_example(row: _ParsedRow, numbers: Mapping[str, int], multi_label: bool, has_documents: bool) -> Example:
     places = tuple(sorted({numbers[label] for label in row.labels}))
-    return Example(row.text, row.second, places if several else places[0], row.document if whole else None)
+    return Example(row.text, row.second, places if multi_label else places[0], row.document if has_documents else None)
 
 
-def _parse_row(where: str, row: dict[str, Any], pair: bool, several: bool) -> _ParsedRow:
+def _parse_row(where: str, row: dict[str, Any], pair: bool, multi_label: bool) -> _ParsedRow:
     for column in ("text", "label"):
         if column not in row:
             raise UserError(
@@ -102,15 +102,15 @@ def _parse_row(where: str, row: dict[str, Any], pair: bool, several: bool) -> _P
         )
         raise UserError(f"{where}: {state}; give one to every row or to none.")
     value = row["label"]
-    if isinstance(value, list | tuple) != several:
+    if isinstance(value, list | tuple) != multi_label:
         state = (
             "the label is not a list, but that of the first train row is"
-            if several
+            if multi_label
             else "the label is a list, but that of the first train row is not"
         )
         raise UserError(f"{where}: {state}; give every row a list (an empty one, too) or none of them.")
-    labels = tuple(_parse_label(where, entry) for entry in value) if several else (_parse_label(where, value),)
-    return _ParsedRow(where, text, second, labels, _document_id(row) if several else None)
+    labels = tuple(_parse_label(where, entry) for entry in value) if multi_label else (_parse_label(where, value),)
+    return _ParsedRow(where, text, second, labels, _document_id(row) if multi_label else None)
 
 
 def _document_id(row: Mapping[str, Any]) -> str | None:

@@ -10,7 +10,7 @@ import torch
 from transformers import set_seed
 
 from acclimate.device import Precision, to_device
-from acclimate.evaluation.collapse import Collapse
+from acclimate.evaluation.scoring import Collapse
 from acclimate.files import read_json, write_json
 from acclimate.tasks.classification.classifier import Classification, ClassificationLearner
 from acclimate.tasks.classification.data import Task

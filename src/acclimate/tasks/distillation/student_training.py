@@ -23,7 +23,7 @@ from acclimate.tasks.classification.classifier import Classifier
 from acclimate.tasks.distillation.teacher_targets import TeacherTargets, first_token_states
 from acclimate.tasks.options import ResolvedOptions
 from acclimate.tasks.trainer import TrainingHooks, phase_schedule, supervised_loss
-from acclimate.training.steps import ResumableCallback
+from acclimate.training.callbacks import ResumableCallback
 from acclimate.training.trainer import StepTrainer
 
 CONNECTOR_FILE = "connector.safetensors"
@@ -36,21 +36,21 @@ class DistillationLoss:
     """What the student learns from the teacher: the loss of the first phase.
 
     Attributes:
-        signs: The teacher's targets for the train examples.
+        targets: The teacher's targets for the train examples.
         connectors: Their ``student`` is applied to the student's representations.
         objective: ``"boundary"`` or ``"kl"``.
         margin, scale: See :func:`acclimate.objectives.distillation.activation_boundary_loss`.
-        temperature, several: See :func:`acclimate.objectives.distillation.soft_target_loss`.
+        temperature, multi_label: See :func:`acclimate.objectives.distillation.soft_target_loss`.
         precision: Precision of the forward pass.
     """
 
-    signs: TeacherTargets
+    targets: TeacherTargets
     connectors: Connectors
     objective: Literal["boundary", "kl"]
     margin: float
     scale: float
     temperature: float
-    several: bool
+    multi_label: bool
     precision: Precision
 
     def loss(self, model: Any, inputs: dict[str, Tensor], places: Sequence[int]) -> Tensor:
@@ -66,11 +66,11 @@ class DistillationLoss:
             if self.objective == "kl":
                 logits = model(**inputs).logits
                 return soft_target_loss(
-                    logits, self.signs.logits[list(places)].to(device), self.temperature, self.several
+                    logits, self.targets.logits[list(places)].to(device), self.temperature, self.multi_label
                 )
             states = first_token_states(model, inputs)
         return activation_boundary_loss(
-            self.connectors.student(states.float()), self.signs.active(places).to(device), self.margin, self.scale
+            self.connectors.student(states.float()), self.targets.active(places).to(device), self.margin, self.scale
         )
 
 
@@ -124,7 +124,7 @@ class DisagreementCallback(ResumableCallback):
                 inputs.pop(name)
             with autocast(self.distillation_loss.precision, device):
                 states = first_token_states(model, {name: value.to(device) for name, value in inputs.items()})
-            active = self.distillation_loss.signs.active([self.places[place] for place in batch]).to(device)
+            active = self.distillation_loss.targets.active([self.places[place] for place in batch]).to(device)
             total += int(count_disagreements(self.distillation_loss.connectors.student(states.float()), active).sum())
         return total / len(self.rows)
 

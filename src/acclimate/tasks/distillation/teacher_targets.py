@@ -100,12 +100,14 @@ def compute_teacher_targets(
     if (found := load_tensors(folder / TARGETS_FILE)) is not None:
         tensors, seconds = found
         return TeacherTargets(tensors["bits"], tensors["logits"], connectors.units, seconds)
-    signs = _run_teacher(classifier, rows, connectors, precision)
+    targets = _run_teacher(classifier, rows, connectors, precision)
     with warn_on_write_error("Teacher targets", folder), atomic_folder(folder) as temporary:
         save_file(
-            {"bits": signs.bits, "logits": signs.logits}, temporary / TARGETS_FILE, {"seconds": f"{signs.seconds:.3f}"}
+            {"bits": targets.bits, "logits": targets.logits},
+            temporary / TARGETS_FILE,
+            {"seconds": f"{targets.seconds:.3f}"},
         )
-    return signs
+    return targets
 
 
 def _targets_key(
