@@ -128,7 +128,7 @@ def _search_corpora(
 def _search_train_splits(
     inputs: StudyInputs, progress: bool, cached_only: bool
 ) -> Iterator[tuple[str, ContaminationRow | None]]:
-    """Yield each task whose train split is learnt, with the findings of the texts that are evaluated after it."""
+    """Yield each task that is trained on, with the findings in its train split."""
     rules, seen = asdict(MatchRules()), set[str]()
     for (home, name), train_of, train, evaluated in _train_splits(inputs):
         identity = {
@@ -185,9 +185,9 @@ def _evaluation_texts(inputs: StudyInputs) -> list[tuple[dict[str, str], list[st
 
 
 def _train_splits(inputs: StudyInputs) -> Iterator[tuple[tuple[str, str], str, list[str], dict[str, list[str]]]]:
-    """Yield domain and name of a task, the name of what is learnt, its train texts, and the texts that are evaluated.
+    """Yield domain and name of a task, the name of what is trained on, its train texts, and the evaluated texts.
 
-    Once for each task, and once for each task that is learnt before it.
+    Once for each task, and once for each task that is trained on before it.
     """
     from acclimate.tasks.text import item_texts
 

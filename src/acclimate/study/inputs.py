@@ -79,7 +79,7 @@ class TaskInput:
     Attributes:
         task: The task.
         metric: The metric that it is evaluated on.
-        first: The task that is learnt before it; None for none.
+        first: The task that is trained on before it; None for none.
         limited: Rows kept and rows there were, by name of the split, where the study limits them.
     """
 

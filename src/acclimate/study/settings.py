@@ -1,4 +1,4 @@
-"""The settings of a study's parts: of adaptation, of fine-tuning and of a task, of what is measured."""
+"""Sections of the study file: adaptation, fine-tuning, tasks and evaluation."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from acclimate.registry import parse_number
 
 Paths = list[str]
 UNADAPTED = "none"
-"""The method that leaves the model as it is; it needs no cell of adaptation."""
+"""The method that stands for the base model; it needs no adaptation."""
 MOST_SEEDS = 1000
-"""A number of seeds above it is taken for a slip: the list of them alone could fill the memory."""
+"""A larger number of seeds is a mistake: the list of them could fill the memory."""
 
 
 def several(value: Any) -> Any:
-    """Let one path stand for a list of one."""
+    """Turn a single path into a list."""
     return [str(value)] if isinstance(value, str | Path) else value
 
 
 def _labels(value: Any) -> Any:
-    """Let one label stand for a list of one, and write truth values as labels are written."""
+    """Turn a single label into a list, and truth values of YAML into labels."""
     values = value if isinstance(value, list | None) else [value]
     return values and [str(entry).lower() if isinstance(entry, bool) else entry for entry in values]
 
 
 def lists(value: Any) -> Any:
-    """Check that every setting has a list of values to try."""
+    """Check that every setting has a list of values to try; return the lists."""
     if not isinstance(value, Mapping):
         raise ValueError("give settings, each with a list of values to try")
     for name, values in value.items():
@@ -51,10 +51,10 @@ def seed_list(count: int) -> list[int]:
     """Return the seeds 0 to ``count`` - 1.
 
     Raises:
-        ValueError: If these are too many.
+        ValueError: If ``count`` is above :data:`MOST_SEEDS`.
     """
     if count > MOST_SEEDS:
-        raise ValueError(f"seeds: {count} is more than {MOST_SEEDS}; for certain seeds, give a list of them")
+        raise ValueError(f"seeds: {count} is more than {MOST_SEEDS}; give a list of the seeds that you want")
     return list(range(count))
 
 
@@ -79,15 +79,22 @@ Count = Annotated[int, BeforeValidator(parse_number), Field(ge=1)]
 
 
 class Strict(BaseModel):
-    """Keys that are not known are mistakes."""
+    """A section whose unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), coerce_numbers_to_str=True)
 
 
 if TYPE_CHECKING:
-    FinetuneSettings = Section
-    DistillSection = Section
-    AdaptSection = Section
+
+    class FinetuneSettings(Section):
+        """Options of ``acclimate.finetune``."""
+
+    class DistillSection(Section):
+        """Options of ``acclimate.distill``."""
+
+    class AdaptSection(Section):
+        """Options of ``acclimate.adapt``."""
+
 else:
     FinetuneSettings = section(FinetuneOptions, without=("report_to",))
     DistillSection = section(DistillOptions, without=("report_to",))
@@ -97,21 +104,22 @@ else:
 class TaskSpec(FinetuneSettings):
     """A labelled end task: a folder, or ``{path, name?, metric?, ...}`` with its own settings of fine-tuning.
 
-    ``metric`` is the metric that it is evaluated on, by default the first of its kind, which is macro_f1 in
-    classification. ``negative`` names the label, or labels, that stand for "none of these". ``first`` is the folder of
-    another task that is learnt before it, with ``first_epochs`` and ``first_learning_rate`` if they are not the same.
-    ``limit_train``, ``limit_dev`` and ``limit_test`` keep so many rows of a split, drawn with a fixed seed (see
-    :func:`acclimate.tasks.splits.limit_splits`), and ``limit_first`` does so with the train split of ``first``; the
-    results
-    say so. ``search`` has values to try on this task, in place of those that the study's ``search`` has under
-    ``finetune``.
+    Attributes:
+        metric: The metric that it is evaluated on; by default the first of its kind, in classification macro_f1.
+        negative: The label, or labels, for "none of these".
+        repartition: Ratio of :func:`acclimate.tasks.repartition`.
+        limit_train: Maximum rows of the train split, drawn with a fixed seed; ``limit_dev`` and ``limit_test`` alike.
+        search: Values to try on this task, instead of those under ``search.finetune``.
+        first: Folder of a task that is trained on before this one, with ``first_epochs`` and ``first_learning_rate``
+            if they differ.
+        limit_first: Maximum rows of the train split of ``first``.
     """
 
     path: str
     name: str = ""
     metric: str | None = None
     negative: Annotated[list[str] | None, BeforeValidator(_labels), Field(min_length=1)] = None
-    repartition: float | None = Field(default=None, gt=0, le=1)  # the ratio of acclimate.tasks.splits
+    repartition: float | None = Field(default=None, gt=0, le=1)
     limit_train: Count | None = None
     limit_dev: Count | None = None
     limit_test: Count | None = None
@@ -136,7 +144,7 @@ class TaskSpec(FinetuneSettings):
     def _named(self) -> TaskSpec:
         self.name = self.name or Path(self.path).name
         if self.first is None and (self.first_epochs or self.first_learning_rate or self.limit_first):
-            raise ValueError(f"the task '{self.name}' has settings of a first stage, but no 'first': the folder of it")
+            raise ValueError(f"the task '{self.name}' has settings of a first stage but no 'first': its folder")
         return self
 
 
@@ -151,10 +159,13 @@ class AdaptSettings(AdaptSection):
 
 
 class EvaluateSettings(Strict):
-    """How masked-LM loss is measured: how many documents, and how many tokens of each.
+    """What is measured besides scores.
 
-    With ``moved`` it is also measured how far each adaptation moved embeddings and hidden states on the general text.
-    ``masked_texts`` says how many texts of the domain the report shows masked; 0 keeps its text out of the report.
+    Attributes:
+        documents: Number of documents for the language-model loss.
+        max_length: Maximum tokens per document.
+        moved: Whether to measure representation drift on the general text.
+        masked_texts: Number of texts of the domain that the report shows masked; 0 keeps its text out of the report.
     """
 
     documents: Count = 200

@@ -91,11 +91,11 @@ class CheckpointJob(Job):
         from acclimate.models import load_language_model
 
         loaded = load_language_model(self.model.path)
-        encoder, tokenizer = loaded.model.base_model, loaded.tokenizer
+        tokenizer = loaded.tokenizer
         ids = tokenizer(self.texts.texts, add_special_tokens=False, verbose=False)["input_ids"]
         return Description(
             architecture=str(loaded.model.config.model_type),
-            parameters=sum(weight.numel() for weight in encoder.parameters()),
+            parameters=sum(weight.numel() for weight in loaded.model.base_model.parameters()),
             vocabulary=len(tokenizer),
             tokens=sum(map(len, ids)),
             words=sum(len(text.split()) for text in self.texts.texts),

@@ -37,7 +37,7 @@ class FinetuneJob(Job):
     Attributes:
         model: The model.
         task: The task.
-        first: The task that is learnt before it; None for none.
+        first: The task that is trained on before it; None for none.
         settings: Options of ``finetune``, defaults included.
         seed: Seed of fine-tuning.
         options: The options that were given, as ``finetune`` takes them.
