@@ -33,5 +33,4 @@ def test_standard_english_passes(check):
 
 
 def test_the_repository_is_clean(check, capsys):
-    paths = (ROOT / "Makefile").read_text(encoding="utf-8").partition("CHECKED :=")[2].splitlines()[0].split()
-    assert check.main(paths) == 0, capsys.readouterr().out
+    assert check.main([]) == 0, capsys.readouterr().out
