@@ -1,5 +1,5 @@
 # ruff: noqa: RUF009 (the calls only describe fields)
-"""Results of a study: what ``results.json`` holds, and what reports and model cards are made from.
+"""Results of a study: the content of ``results.json``, from which reports and model cards are made.
 
 In the JSON, which user scripts read, some fields have other names: ``kept``, ``moved``, ``cells`` and others. The
 modules ``results``, ``rows`` and ``records`` belong to no package, since studies write results and reports read them.
@@ -52,7 +52,7 @@ class Failure(Record):
 
     Attributes:
         job: Description of the job; ``cell`` in the JSON.
-        error: Why it has no result.
+        error: The reason.
         state: ``"failed"``, ``"blocked"`` by a job that failed, or ``"missing"``.
     """
 
@@ -151,7 +151,7 @@ class StudyResults(Record):
         """Read a ``results.json``.
 
         Raises:
-            UserError: If the file is missing or holds no results of a study.
+            UserError: If the file is missing or does not contain the results of a study.
         """
         try:
             values = read_json(path)

@@ -130,7 +130,7 @@ class ScoreRow(TaskScores):
 
     Attributes:
         reliability: Predictions of all seeds by confidence; None for kinds of tasks without probabilities.
-        stage_seconds: Seconds of each stage on the way to one such model, and their ``sum``.
+        stage_seconds: Seconds of each stage that produces one such model, and their ``sum``.
     """
 
     reliability: list[ConfidenceBin] | None = optional()
@@ -349,7 +349,7 @@ class SearchRow(Record):
         stage: ``"method"``, ``"teacher"`` or ``"distillation"``.
         model: Name of the model; empty for a teacher.
         methods: Labels of the methods that share the chosen settings.
-        tolerance: Largest score difference at which calibration decides.
+        tolerance: Maximum distance from the best mean score; within it, the best calibrated settings are chosen.
         chosen: The chosen settings; None if none could be chosen.
     """
 

@@ -46,7 +46,7 @@ def load_with_head(
         path: A model folder or a name on the Hugging Face Hub.
         settings: Entries of the configuration, ``num_labels`` among them.
         max_length: Maximum tokens per example; reduced to what the model can read.
-        device: Where the model will run, which decides how attention is computed.
+        device: Where the model will run, which determines how attention is computed.
         what: Kind of model, for messages.
 
     Returns:

@@ -84,11 +84,10 @@ def repartition(task: Task | str | Path, ratio: float) -> Task:
     """Enlarge the test split of a task with its dev split and the first train rows of every class.
 
     From each class ``n = int(N_train * (1 - ratio) // n_classes)`` rows move from train to test, in the order of the
-    file; a class with at most ``n`` rows loses all, and a warning names it. The paper only gives the reason (test sets
-    too small
-    to compare methods on); the rule is that of its released data reader, with the sizes of the paper's Table 1:
-    citation_intent with 0.9, sciie with 0.7, chemprot with 0.5. Scores on such a split cannot be compared with scores
-    on the original one.
+    file; a class with at most ``n`` rows loses all, and a warning names it. The paper gives only the reason: the test
+    sets are too small to compare methods. The rule is that of its released data reader, and gives the sizes of the
+    paper's Table 1 with a ratio of 0.9 for citation_intent, 0.7 for sciie and 0.5 for chemprot. Scores on such a split
+    cannot be compared with scores on the original split.
 
     Args:
         task: A loaded task, or its folder. Its labels do not change, even those that lose all train rows.

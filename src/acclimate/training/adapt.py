@@ -315,7 +315,7 @@ def ensure_head(
 
 
 def _stages_folder(out: Path) -> Path:
-    """Return where the models of the stages are kept until the last one is done."""
+    """Return the folder that keeps the models of the stages until the last one has finished."""
     return out.parent / f".{out.name}.stages"
 
 

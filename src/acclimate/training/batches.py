@@ -140,7 +140,7 @@ class Collator:
             several texts into a row, where they do not attend to each other.
         rewritings: Ways of rewriting the texts that views need.
         policy: How widths of micro-batches are rounded up, and the cost of another micro-batch.
-        kind: The kind of the model, which decides the labels.
+        kind: The kind of the model, which determines the labels.
     """
 
     vocabulary: Vocabulary

@@ -214,7 +214,7 @@ class StepCallback(TrainerCallback):
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Seed dropout per process, and drop the log lines of steps that are repeated."""
+        """Seed dropout per process, and remove the log lines of steps that will be repeated."""
         trainer = self.trainer
         group = trainer.engine.group
         if group.size > 1 and state.global_step == 0:

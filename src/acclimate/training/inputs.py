@@ -33,7 +33,7 @@ class TaskKind(ABC):
 
     @abstractmethod
     def matches(self, folder: Path) -> bool:
-        """Return whether a folder holds such a task."""
+        """Return whether a folder contains a task of this kind."""
 
     @abstractmethod
     def read(self, folder: Path, name: str) -> Any:

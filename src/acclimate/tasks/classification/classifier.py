@@ -82,7 +82,7 @@ def load_classifier(
         path: A model folder or a name on the Hugging Face Hub.
         labels: The classes.
         max_length: Maximum tokens per example; reduced to what the model can read.
-        device: Where the model will run, which decides how attention is computed.
+        device: Where the model will run, which determines how attention is computed.
         multi_label: Whether an example can have any number of labels, with a sigmoid for each.
 
     Raises:

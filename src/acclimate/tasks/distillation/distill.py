@@ -77,8 +77,8 @@ def _distill(options: DistillOptions) -> DistillResult:
     a classifier of the task's labels is used unchanged. Then the student is trained for another ``epochs`` epochs. In
     the first ``floor(distill_share * epochs)``, its representation of the first token learns to be active where that
     of the teacher is, and its head is not trained; in the others, it is trained on the labels with a confidence
-    penalty.
-    With ``objective="kl"``, the first phase trains the whole student on the softened predictions of the teacher.
+    penalty. With ``objective="kl"``, the first phase trains the whole student on the softened predictions of the
+    teacher.
 
     The defaults are the paper's, tuned for models of 60 to 355 million parameters; small models need learning rates
     that are three to ten times as high. As in the released code, there is no warm-up and no weight decay.

@@ -172,7 +172,7 @@ def load_qa_model(path: str | Path, windowing: WindowConfig, device: torch.devic
     Args:
         path: A model folder or a name on the Hugging Face Hub.
         windowing: Lengths of rows and windows; ``max_length`` is reduced to what the model can read.
-        device: Where the model will run, which decides how attention is computed.
+        device: Where the model will run, which determines how attention is computed.
 
     Raises:
         UserError: If there is no model, or its encoder weights are incomplete.
