@@ -1,4 +1,4 @@
-"""Scores of fine-tuned models: means over seeds, paired comparisons, corrections, wins and losses."""
+"""Scores of fine-tuned models: means over seeds, paired comparisons, Holm's correction, wins and losses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SIGNIFICANCE = 0.05
 
 @dataclass(kw_only=True, eq=False)
 class TaskResult(Record):
-    """What a fine-tuning measured, as :class:`acclimate.tasks.result.FinetuneResult` without probabilities."""
+    """The result of a fine-tuning: :class:`acclimate.tasks.result.FinetuneResult` without probabilities."""
 
     task: str = ""
     seed: int = 0
@@ -40,7 +40,7 @@ class TaskResult(Record):
 
     @classmethod
     def of(cls, result: Any) -> Any:
-        """Take the fields from an object that has them as attributes."""
+        """Create a result from an object with the same attributes, such as a ``FinetuneResult``."""
         return cls.from_dict({name: value for name, value in vars(result).items() if name != "probabilities"})
 
 
@@ -49,12 +49,12 @@ TaskRuns = Sequence[Measured[TaskResult]]
 
 
 def summarize_scores(runs: TaskRuns, metric: str, kind: type[Any], **values: Any) -> Any:
-    """Return mean and standard deviation over seeds of each metric, as a row.
+    """Return a row with the mean and standard deviation of each metric over seeds.
 
     Args:
         runs: Runs of one method on one task.
-        metric: The metric of the task.
-        kind: The class of the row.
+        metric: The primary metric of the task.
+        kind: Class of the row.
         **values: Further fields of the row.
     """
     place, first, results = runs[0].job.place, runs[0].result, [run.result for run in runs]
@@ -86,7 +86,7 @@ def summarize_scores(runs: TaskRuns, metric: str, kind: type[Any], **values: Any
 
 
 def pool_confidence(runs: TaskRuns) -> list[ConfidenceBin] | None:
-    """Return the predictions of all seeds by confidence; None if the task has no probabilities."""
+    """Return the confidence bins pooled over all seeds; None if the task has no probabilities."""
     bins = [run.result.metrics["reliability"] for run in runs if "reliability" in run.result.metrics]
     return [ConfidenceBin.from_dict(entry) for entry in calibration.pool_bins(bins)] if bins else None
 
@@ -96,7 +96,15 @@ def _scoring(result: TaskResult) -> Scoring:
 
 
 def compare_runs(runs: TaskRuns, base: TaskRuns) -> Comparisons | None:
-    """Compare runs with others on the seeds that both have; None if they share no seed or have other test items."""
+    """Compare runs with reference runs, paired by seed, in every metric of the task.
+
+    Args:
+        runs: Runs of a method.
+        base: Reference runs.
+
+    Returns:
+        The comparisons; None if no seed is in both, or the gold answers or metrics differ.
+    """
     by_seed = {run.job.place.seed: run for run in base}
     pairs = [(run, by_seed[run.job.place.seed]) for run in runs if run.job.place.seed in by_seed]
     if not pairs:
@@ -129,12 +137,12 @@ def compare_runs(runs: TaskRuns, base: TaskRuns) -> Comparisons | None:
 def replicate_groups(pairs: Sequence[tuple[Job, Job]]) -> list[int]:
     """Return a group number for each seed; seeds of one group are not independent replicates.
 
-    Two seeds share a group if their models come from the same adaptation or, without adaptation, from the same
-    teacher, on either side of the comparison. A side with one adaptation for all seeds joins nothing: its variance
-    cannot be estimated in any case.
+    Two seeds are in one group if their models come from the same adaptation or, without adaptation, from the same
+    teacher, on either side of the comparison. A side that uses one adaptation for all seeds is ignored, since the
+    variance between adaptations cannot be estimated from it.
 
     Args:
-        pairs: For each seed the job of the method and that of what it is compared with.
+        pairs: For each seed, the job of the method and the job of the reference.
     """
     groups = list(range(len(pairs)))
     for side in zip(*pairs, strict=True):
@@ -150,20 +158,20 @@ def replicate_groups(pairs: Sequence[tuple[Job, Job]]) -> list[int]:
 
 
 def _origin(job: Job) -> str | None:
-    """Return the key of the first job on the way to the model that a job reads; None for a base model."""
-    made = [link.key for link in job.chain[1:] if link.place.method != HEAD]  # a warm-up is the same for all
+    """Return the key of the first job that made the model that a job reads; None for a base model."""
+    made = [link.key for link in job.chain[1:] if link.place.method != HEAD]  # all seeds share the warm-up of a head
     return made[-1] if made else None
 
 
 def correct_for_multiple_comparisons(rows: Sequence[TaskScores]) -> None:
-    """Set ``p_holm`` of all comparisons of the rows, each in the metric of its task (Holm, 1979)."""
+    """Set ``p_holm`` of the comparison of each row in the metric of its task; all rows are one family (Holm, 1979)."""
     compared = [row.comparison for row in rows if row.comparison]
     for comparison, adjusted in zip(compared, holm([entry.p for entry in compared]), strict=True):
         comparison.p_holm = adjusted
 
 
 def count_wins(scores: Sequence[ScoreRow]) -> list[WinCount]:
-    """Count the verdicts of the 95 % intervals for each model and method, over its tasks."""
+    """Count wins, ties and losses of each model and method over its tasks, by the 95 % intervals."""
     found: dict[tuple[str, str], list[Comparison]] = {}
     for row in scores:
         if row.comparison:

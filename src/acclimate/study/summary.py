@@ -1,4 +1,4 @@
-"""From finished jobs to the results of a study."""
+"""Assembling the results of a study from its finished jobs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from acclimate.study.jobs.base import JobGraph, Outcome, StudyView, kinds
 PACKAGES = ("acclimate", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn", "numpy")
 STATES = ("done", "reused", "failed", "blocked", "missing")
 CHOSEN = "chosen on dev"
-"""Stands for a parameter that a search chose differently for several tasks or models."""
+"""Replaces the value of a parameter for which a search chose different values on different tasks or models."""
 
 
 def summarize(
@@ -34,12 +34,12 @@ def summarize(
     """Return the results of a study.
 
     Args:
-        inputs: What the study names.
-        graph: Its jobs, with the settings that were chosen.
-        outcomes: Outcomes of these jobs, and of those of a search.
+        inputs: Inputs of the study.
+        graph: Its jobs, with the chosen settings.
+        outcomes: Outcomes of these jobs and of the jobs of a search, by key.
         out: Folder of the study.
-        searches: What was tried on dev, and chosen.
-        contamination: Dev and test texts that were found in the text that models learn from.
+        searches: Results of the searches.
+        contamination: Dev and test texts found in the training text.
     """
     config, contamination = inputs.config, contamination or Contamination()
     view = StudyView(inputs, graph, outcomes, out)
@@ -82,7 +82,7 @@ def summarize(
 
 
 def used_parameters(parameters: Mapping[str, Any], label: str, searches: Sequence[SearchRow]) -> dict[str, Any]:
-    """Return the parameters of a row as they were used: what a search chose instead of what the study file says."""
+    """Return the parameters that a row was run with: values chosen by a search replace those of the study file."""
     mine = [search for search in searches if label in search.methods]
     tried = {name for search in mine for trial in search.trials for name in trial.settings}
     used = dict(parameters)
@@ -93,7 +93,7 @@ def used_parameters(parameters: Mapping[str, Any], label: str, searches: Sequenc
 
 
 def _limit_notes(inputs: StudyInputs) -> list[str]:
-    """Return a paragraph for each task of which not all rows are read; equal tasks of several domains share one."""
+    """Return a paragraph for each task with a row limit; equal paragraphs of several domains appear once."""
     notes = [
         f"Of {name} only a random part was read, the same for all models and seeds: "
         + " and ".join(f"{kept:,} of {whole:,} rows of {split}" for split, (kept, whole) in task.limited.items())
@@ -105,7 +105,7 @@ def _limit_notes(inputs: StudyInputs) -> list[str]:
 
 
 def environment() -> dict[str, str]:
-    """Return versions of Python and the main packages, the processor and, if there is one, the accelerator."""
+    """Return the versions of Python and the main packages, the system, the processor and the GPU, if there is one."""
     found = {"python": platform.python_version()}
     for name in PACKAGES:
         try:
