@@ -1,4 +1,4 @@
-"""The model card: metadata, Markdown sections, and results as ``model-index`` of the hub."""
+"""The model card: hub metadata, Markdown sections, and results as ``model-index``."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class Card:
 
     Attributes:
         name: Name of the model.
-        pipeline: Pipeline tag of the hub: that of a kind of language models, or a key of :data:`AUTO_CLASSES`.
+        pipeline: Pipeline tag of the hub: the tag of a model kind, or a key of :data:`AUTO_CLASSES`.
         summary: A few sentences at the top.
-        sections: Titles and Markdown, in order.
-        base: Hub name of the model that it was made from, if it has one.
+        sections: Pairs of title and Markdown, in order.
+        base: Hub name of the base model, if it has one.
         tags: Search tags.
         results: Results, as arguments of ``huggingface_hub.EvalResult``.
     """
@@ -70,7 +70,7 @@ class Card:
         return write_text(folder / CARD_FILE, self.text(folder))
 
     def _usage(self, folder: Path) -> str:
-        """Return loading instructions: transformers alone, unless the model has modules that it does not know."""
+        """Return loading instructions; they need only transformers unless the model has modules of this package."""
         from acclimate.models.checkpoints import describe_extensions, instructions
 
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))

@@ -40,8 +40,9 @@ def inspect_leakage(
         ``documents`` and ``flagged``: number of documents read, and of those that contain a text; ``texts``: a row
         per task and split, with the counts of :class:`acclimate.corpus.contamination.ContaminationReport`;
         ``examples``; ``digests`` of the flagged documents, for :meth:`acclimate.corpus.Corpus.without`; ``train``:
-        the same for the train split of each task, where the two texts of a pair count as one and a question counts
-        as its passage; and ``rules``. Without a corpus only ``train`` and ``rules`` are present.
+        the same for the train split of each task, where the two texts of a pair are searched as one text and a
+        question is represented by its passage; and ``rules``. Without a corpus only ``train`` and ``rules`` are
+        present.
 
     Raises:
         UserError: If a source or a task cannot be read, two tasks have the same name, or no task has dev or test
