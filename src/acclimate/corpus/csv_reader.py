@@ -1,4 +1,4 @@
-"""CSV and TSV with line numbers; a bad quote costs one line, not the rest of the file."""
+"""Reads CSV and TSV with line numbers; a misplaced quote spoils one line, not the rest of the file."""
 
 from __future__ import annotations
 
