@@ -5,8 +5,8 @@ Japanese character is a word. A document matches a text in one of three ways:
 
 - *exact*: the document equals the text.
 - *near*: the sets of character 5-grams have a Jaccard similarity of at least 0.8. MinHash (Broder, 1997) with
-  locality-sensitive hashing proposes pairs, which are then checked on the sets themselves. So there are no false
-  positives, and a pair of similarity 0.8 is missed with a probability of (1 - 0.8 ** 5) ** 25 < 0.0001.
+  locality-sensitive hashing proposes pairs, which are then checked on the sets themselves. There are therefore no
+  false positives, and a pair of similarity 0.8 is missed with a probability of (1 - 0.8 ** 5) ** 25 < 0.0001.
 - *contained*: the document contains at least 80 % of the distinct word 5-grams of the text.
 
 Texts of fewer than eight words are only compared with whole documents, since they occur inside others by chance.

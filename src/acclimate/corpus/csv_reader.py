@@ -47,7 +47,7 @@ def split_unquoted_tsv_rows(lines: Sequence[str], width: int) -> list[list[str]]
 
 
 class _UnclosedQuoteError(Exception):
-    """A row has more lines than a row may have."""
+    """A row has more than :data:`MAX_ROW_LINES` lines."""
 
 
 class _ReplayableLines:

@@ -42,10 +42,10 @@ DAMAGE_BYTES = 1 << 12
 MAX_LINE_BYTES = 1 << 28
 """A longer line is unlikely to be a document and would only fill memory."""
 
-# If none of the first rows has the text column, no row is expected to: a mistyped name should not cost a pass over
-# many gigabytes.
+# Reading stops if none of the first rows has the text column: a mistyped name should not cost a pass over many
+# gigabytes.
 MAX_ROWS_WITHOUT_COLUMN = 10_000
-# A file whose blocks are longer than this on average has one document per line and a stray blank line.
+# If blocks are longer than this on average, the file is taken to have one document per line and a stray blank line.
 MAX_MEAN_BLOCK_LINES = 50
 
 _BLANK = object()

@@ -205,7 +205,7 @@ def _find_files(source: str | Path) -> list[Path]:
     """Return the files that a name refers to.
 
     Raises:
-        UserError: If there are none, or if the name is no valid path (too long, or ``~`` of an unknown user).
+        UserError: If there are none, or if the name is not a valid path (too long, or ``~`` of an unknown user).
     """
     try:
         return _match_files(source)

@@ -1,9 +1,9 @@
 """Turns documents into rows of token ids, with a cache for later runs with the same corpus, tokenizer and settings.
 
-Documents are encoded without special tokens and split here rather than by the tokenizer's truncation. So fast and slow
-tokenizers give the same rows whatever their truncation side, and the last two rows of a document can be balanced. A
-special token in the text of a document (``<s>`` is also HTML, papers about BERT mention ``[SEP]``) is encoded as
-ordinary text.
+Documents are encoded without special tokens and split here rather than by the tokenizer's truncation. Fast and slow
+tokenizers therefore give the same rows, whatever their truncation side, and the last two rows of a document can be
+balanced. A special token in the text of a document (``<s>`` is also HTML, papers about BERT mention ``[SEP]``) is
+encoded as ordinary text.
 """
 
 from __future__ import annotations

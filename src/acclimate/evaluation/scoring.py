@@ -20,7 +20,7 @@ from acclimate.errors import UserError
 COLLAPSE_SHARE = 0.99
 """A model has collapsed if it predicts one answer for more than this share of the items."""
 MIN_EXCESS_SHARE = 0.05
-"""It counts only if the answer is predicted more often than it is true, by more than this share of the items."""
+"""A collapse counts only if the answer is predicted more often than it is true, by over this share of the items."""
 MIN_ITEMS = 20
 """Minimum number of items; with fewer, equal answers may be a coincidence."""
 

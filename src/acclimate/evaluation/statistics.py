@@ -195,10 +195,11 @@ def permutation_test(
     """Return the two-sided p-value of "these trained models are interchangeable on every test item".
 
     Under the null hypothesis the predictions of all seeds of ``a`` and of all seeds of ``b`` can be swapped on each
-    item, independently, without changing their joint distribution. So each item is swapped with probability one half,
-    for all seeds together, and the mean difference over seeds is computed again. The test is about the trained models:
-    it accounts for the variance between items but not between seeds. A small p-value says that these models differ,
-    not that the methods would differ with other seeds; for the latter see the p-value of :func:`paired_bootstrap`.
+    item, independently, without changing their joint distribution. Each item is therefore swapped with probability one
+    half, for all seeds together, and the mean difference over seeds is computed again. The test is about the trained
+    models: it accounts for the variance between items but not between seeds. A small p-value says that these models
+    differ, not that the methods would differ with other seeds; for the latter see the p-value of
+    :func:`paired_bootstrap`.
 
     Args:
         gold: As in :func:`paired_bootstrap`.

@@ -150,7 +150,7 @@ def choose(model: nn.Module, device: torch.device, *, tokenwise: bool, cuttable:
     Args:
         model: The model.
         device: The device that it will run on.
-        tokenwise: Whether its architecture processes each token by itself in all but attention.
+        tokenwise: Whether its architecture processes each token separately except in attention.
         cuttable: Whether its architecture supports :func:`cut_last_layer`.
 
     Raises:

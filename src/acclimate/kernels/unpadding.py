@@ -1,7 +1,7 @@
 """Skip work on tokens whose states nothing reads: padding, and most positions of the last layer.
 
-In an encoder everything but attention processes each token by itself. So all texts of a batch are concatenated into
-one row without padding, and padded only while they attend. States and gradients stay the same.
+In an encoder, all operations except attention process each token separately. All texts of a batch are therefore
+concatenated into one row without padding, and padded only for attention. States and gradients stay the same.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Unpadded:
 
     Attributes:
         shape: (rows, tokens) with padding.
-        kept: Index of each kept token in the flattened padded rows (kept,). The last ones are copies of a padding
-            token, up to a multiple of :data:`TOKEN_MULTIPLE`.
+        kept: Index of each kept token in the flattened padded rows (kept,). One or more copies of a padding token
+            follow, up to the next multiple of :data:`TOKEN_MULTIPLE`.
         back: Index, among the kept tokens, of each position of the flattened padded rows (rows x tokens,).
     """
 

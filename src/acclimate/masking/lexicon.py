@@ -31,7 +31,7 @@ def read_entries(path: str | Path) -> list[str]:
 
 
 class LexiconMatcher:
-    """Finds entries in texts as sequences of words; of those that start at the same word, the longest."""
+    """Finds entries in texts as sequences of words; of several that start at the same word, it takes the longest."""
 
     def __init__(self, entries: Sequence[str], vocabulary: Vocabulary, *, ignore_case: bool) -> None:
         """Split the entries into words, with the tokenizer.

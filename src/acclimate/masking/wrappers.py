@@ -1,4 +1,4 @@
-"""Maskings made from other maskings: a count-matched random control, and static masking."""
+"""Maskings that wrap other maskings: a count-matched random control, and static masking."""
 
 from __future__ import annotations
 

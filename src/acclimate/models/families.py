@@ -62,7 +62,8 @@ class Family:
             the submodule of a layer that combines the context vectors with the residual stream.
         positions_after_padding: Whether positions are numbered from the padding id plus one; None to read it from the
             position embeddings.
-        tokenizer: The kind of tokenizer that ``pretrain`` trains for it by default; None if there is no default.
+        tokenizer: The kind of tokenizer that ``pretrain`` trains for it by default; None if ``pretrain`` does not
+            offer the architecture.
     """
 
     head: LMHead | None = None

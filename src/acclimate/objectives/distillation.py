@@ -19,7 +19,7 @@ class Distillation(Objective):
     (Hinton et al., 2015); the DGA paper uses T = 1.
 
     The released code of DGA takes the softmax over the tokens of a padded batch and keeps the dropout of the teacher.
-    Then the loss of a text depends on its padding and is not zero for equal models, so neither is offered.
+    The loss of a text would then depend on its padding and would not be zero for equal models, so neither is offered.
     """
 
     name = "kd"
