@@ -1,7 +1,7 @@
 """Metrics of each kind of task, as counts per test item and a function of their sum.
 
-Accuracy, every F1 and every mean have this form. It makes paired statistics cheap: a resample of the items is a vector
-of weights, and two thousand resamples are one matrix product with the table of counts.
+Accuracy, every F1 and every mean have this form. That makes paired statistics cheap: a resample of the items is a
+vector of weights, and two thousand resamples are one matrix product with the table of counts.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from acclimate.errors import UserError
 COLLAPSE_SHARE = 0.99
 """A model has collapsed if it predicts one answer for more than this share of the items."""
 MIN_EXCESS_SHARE = 0.05
-"""It counts only if the answer is correct less often by more than this share."""
+"""A collapse counts only if the answer is predicted more often than it is true, by over this share of the items."""
 MIN_ITEMS = 20
-"""For fewer items equal answers may be a coincidence."""
+"""Minimum number of items; with fewer, equal answers may be a coincidence."""
 
 
 class Collapse(NamedTuple):
@@ -81,7 +81,7 @@ class Scoring(ABC):
         return metric
 
     def find_collapse(self, gold: Sequence[Any], predicted: Sequence[Any]) -> Collapse | None:
-        """Return the answer that the model gives nearly all items, though it is wrong for many; else None."""
+        """Return the answer that a collapsed model gives to nearly all items; None if it has not collapsed."""
         return find_collapse(gold, predicted)
 
     def score(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> float:
@@ -221,7 +221,7 @@ def _class_hits_and_totals(gold: np.ndarray, shown: np.ndarray) -> np.ndarray:
 
 
 def mean_f1(sums: np.ndarray) -> np.ndarray:
-    """Return the mean F1 (...) of the classes that are true or predicted.
+    """Return the mean F1 (...) of the classes that occur in the true or predicted labels.
 
     Args:
         sums: Hits and totals of each class, interleaved (..., 2 * classes).

@@ -1,4 +1,4 @@
-"""Hugging Face models from the inside: kinds, families, loading, attention, gates, batching and saving."""
+"""Internals of Hugging Face models: kinds, families, loading, attention, gates, batching and saving."""
 
 from acclimate.model_kinds import KINDS, MASKED, ModelKind, get_kind, kind_of, kind_of_checkpoint, register_kind
 from acclimate.models.attention import HeadLayer, Projection, attach, head_rows
