@@ -17,9 +17,9 @@ SHOWN.maxstring = SHOWN.maxother = 100
 def each(names: str | tuple[str, ...], cases: Iterable) -> Callable[[Callable], Callable]:
     """Run all cases of a test as one test; each failure names its case.
 
-    The arguments are those of ``pytest.mark.parametrize``. It is for cases that are too small to be separate tests. All
-    cases run, even after a failure. Each case has a new ``tmp_path``, and its changes with ``monkeypatch`` are undone.
-    All other fixtures are shared, so a case must not modify them.
+    The arguments are those of ``pytest.mark.parametrize``. It is for cases that are too small to be separate tests.
+    All cases run, even after a failure. Each case has a new ``tmp_path``, and its changes with ``monkeypatch`` are
+    undone. All other fixtures are shared, so a case must not modify them.
     """
     names = (names,) if isinstance(names, str) else names
     cases = [case if len(names) > 1 else (case,) for case in cases]
