@@ -1,4 +1,4 @@
-"""The text of a task."""
+"""The unlabelled text of a task."""
 
 from __future__ import annotations
 
