@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score
 
 from acclimate.errors import UserError
-from acclimate.evaluation.metrics import multi_label_metrics
-from acclimate.evaluation.scoring import MultiLabel, SingleLabel, make_scoring
+from acclimate.evaluation.scoring import MultiLabel, SingleLabel, make_scoring, multi_label_metrics
 from acclimate.evaluation.statistics import paired_bootstrap, permutation_test
 from tests.cases import each
 

@@ -7,7 +7,7 @@ import pytest
 
 from acclimate.rows import Comparison
 from acclimate.study.jobs.base import HEAD, Job, Measured, Place
-from acclimate.study.scores import TaskResult, compare_runs, replicate_groups
+from acclimate.study.summary import TaskResult, compare_runs, replicate_groups
 from tests.cases import each
 
 

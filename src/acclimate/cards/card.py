@@ -14,10 +14,6 @@ from acclimate.model_kinds import KINDS
 from acclimate.version import __version__
 
 CARD_FILE = "README.md"
-AUTO_CLASSES = {
-    "text-classification": "AutoModelForSequenceClassification",
-    "question-answering": "AutoModelForQuestionAnswering",
-}
 MARKDOWN_ESCAPES = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]#"})
 
 
@@ -27,7 +23,7 @@ class Card:
 
     Attributes:
         name: Name of the model.
-        pipeline: Pipeline tag of the hub: the tag of a model kind, or a key of :data:`AUTO_CLASSES`.
+        pipeline: Pipeline tag of the Hub, such as ``"text-classification"``.
         summary: A few sentences at the top.
         sections: Pairs of title and Markdown, in order.
         base: Hub name of the base model, if it has one.
@@ -78,12 +74,19 @@ class Card:
             kind = (config.get("architectures") or ["model"])[0]
             text = instructions(kind, parts, self.name)
             return text.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
-        name = {**AUTO_CLASSES, **{kind.pipeline_tag: kind.auto_class for kind in KINDS.values()}}[self.pipeline]
+        name = _auto_class(config.get("architectures") or [], self.pipeline)
         return (
             f"```python\nfrom transformers import AutoTokenizer, {name}\n\n"
             f"tokenizer = AutoTokenizer.from_pretrained({self.name!r})\n"
             f"model = {name}.from_pretrained({self.name!r})\n```"
         )
+
+
+def _auto_class(architectures: Sequence[str], pipeline: str) -> str:
+    """Return the name of the auto class that loads a model: ``AutoModelForX`` for an architecture ``...ForX``."""
+    head = next((name.partition("For")[2] for name in architectures if "For" in name), "")
+    kinds = {kind.pipeline_tag: kind.auto_class for kind in KINDS.values()}
+    return f"AutoModelFor{head}" if head else kinds.get(pipeline, "AutoModel")
 
 
 def escape_markdown(text: Any) -> str:

@@ -16,7 +16,6 @@ from pydantic import (
 )
 
 from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, Section, section
-from acclimate.options.training import BUDGETS as BUDGETS
 from acclimate.registry import parse_number
 
 Paths = list[str]

@@ -15,6 +15,7 @@ from acclimate.cards.writers import MANIFEST_FILE
 from acclimate.corpus import Corpus
 from acclimate.files import read_json
 from acclimate.masking import MASK_RATE, identify
+from acclimate.options.training import BUDGETS
 from acclimate.records import Record, optional
 from acclimate.report.timing import preparation_minutes
 from acclimate.results import MethodRow
@@ -33,7 +34,7 @@ from acclimate.study.jobs.base import (
     StudyView,
     register,
 )
-from acclimate.study.settings import BUDGETS, UNADAPTED
+from acclimate.study.settings import UNADAPTED
 
 HEAD_OPTIONS = ("max_length", "precision", "head_tokens", "seed")
 """Options of ``adapt`` that affect the training of a missing head."""

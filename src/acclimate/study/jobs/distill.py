@@ -19,9 +19,9 @@ from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.base import Job, Model, Place, Planner, RunContext, StudyView, register
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.teacher import TeacherJob
-from acclimate.study.scores import TaskResult
 from acclimate.study.sections import DistillSpec
 from acclimate.study.settings import UNADAPTED
+from acclimate.study.summary import TaskResult
 
 TEACHER_OPTIONS = {
     "epochs": "teacher_epochs",

@@ -15,7 +15,7 @@ from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import OTHER, StudyInputs, TaskInput
 from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.base import FORGETTING, Job, Model, Place, Planner, RunContext, Source, StudyView, register
-from acclimate.study.scores import (
+from acclimate.study.summary import (
     TaskResult,
     TaskRuns,
     compare_runs,
