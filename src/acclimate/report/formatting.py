@@ -96,7 +96,7 @@ def row_place(results: StudyResults, row: Row) -> str:
 
 
 def method_name(row: Row) -> str:
-    """Name the method of an adaptation, with the task if it was adapted for that task alone."""
+    """Return the name of a method, with the task if the model was adapted for a single task."""
     return f"{row.method}, {row.task}" if row.task else row.method
 
 

@@ -60,7 +60,7 @@ class Summary:
         headline: One or a few sentences.
         places: The comparisons, by task or text.
         details: Held-out losses by text, if they would make ``places`` too long.
-        caveats: What to know before relying on the results.
+        caveats: Limits of the results.
     """
 
     headline: str
@@ -264,7 +264,7 @@ def _describe_other_tasks(results: StudyResults, methods: list[str]) -> list[str
 
 
 def caveats(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
-    """Return what to know before relying on the results, one or two sentences each.
+    """Return the limits of the results, in one or two sentences each.
 
     Args:
         results: Results of the study.

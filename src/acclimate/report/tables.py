@@ -250,7 +250,7 @@ def _match_cells(row: ContaminatedTexts) -> list[Entry]:
 
 
 def distillations(results: StudyResults) -> Table:
-    """Return the scores of teachers and students, and their agreement."""
+    """Return the scores of teachers and students, and the number of units on which they disagree."""
     names = ["model", "domain", "task", "method", "metric", "teacher", "student before", "after"]
     names += ["disagreement: before", "distilled", "at the end", "of"]
     note = (

@@ -38,7 +38,7 @@ def compare(
     """Compare a grid of models, methods, domains with their tasks, and seeds.
 
     The result of each job is stored in ``out/cells`` under a hash of everything that determines it. After an
-    interruption, or with one more method, the same call computes only what is missing. At the end ``out`` holds
+    interruption, or after methods are added, the same call computes only the missing jobs. At the end ``out`` contains
     ``results.json``, ``results.md`` and ``report.html``.
 
     Several processes may share ``out``, also on several machines. Each claims a job before computing it, waits for

@@ -44,7 +44,7 @@ class Contamination:
         return [*self.corpora, *self.train]
 
     def warnings(self) -> Iterator[str]:
-        """Yield a line for each corpus and train split that holds dev or test texts."""
+        """Yield a warning for each corpus and train split that contains dev or test texts."""
         for row in self.corpora:
             if row.flagged:
                 texts = sum(counts.found for counts in row.texts)

@@ -222,8 +222,8 @@ class Shard:
 def _groups(jobs: Mapping[str, Job]) -> list[list[str]]:
     """Return groups of jobs for one process each: a job that makes a model, and all jobs that depend on it.
 
-    A job whose model is the start of all methods is a group of its own; otherwise a study with one such model would be
-    a single group. The jobs that depend on it wait until it is finished.
+    A job that makes the common starting point of all methods forms a separate group; otherwise a study with one such
+    model would be a single group. The jobs that depend on it wait until it is finished.
     """
     groups: dict[str, list[str]] = {}
     for key, job in jobs.items():

@@ -158,7 +158,7 @@ def replicate_groups(pairs: Sequence[tuple[Job, Job]]) -> list[int]:
 
 
 def _origin(job: Job) -> str | None:
-    """Return the key of the first job that made the model that a job reads; None for a base model."""
+    """Return the key of the first adaptation or teacher behind the model that a job reads; None for a base model."""
     made = [link.key for link in job.chain[1:] if link.place.method != HEAD]  # all seeds share the warm-up of a head
     return made[-1] if made else None
 

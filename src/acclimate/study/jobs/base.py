@@ -149,7 +149,7 @@ class Job(ABC):
 
     @property
     def is_shared_base(self) -> bool:
-        """Whether all methods start from the model of this job; it is then a group of its own in shards."""
+        """Whether all methods start from the model of this job; sharding then separates it from its dependents."""
         return False
 
     def at(self, **changes: Any) -> Self:
