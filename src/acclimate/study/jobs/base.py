@@ -149,7 +149,7 @@ class Job(ABC):
 
     @property
     def is_shared_base(self) -> bool:
-        """Whether the job makes a model that all methods start from; sharding separates it from its dependents."""
+        """Whether all methods start from the model of this job; sharding then separates it from its dependents."""
         return False
 
     def at(self, **changes: Any) -> Self:
