@@ -45,7 +45,7 @@ _EXPORT_MODULES = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a verb when it is first asked for, so that ``import acclimate`` stays quick."""
+    """Import a public function on first access, so that ``import acclimate`` stays fast."""
     if name in _EXPORT_MODULES:
         return getattr(import_module(_EXPORT_MODULES[name]), name)
     raise AttributeError(f"module 'acclimate' has no attribute '{name}'")

@@ -24,9 +24,10 @@ Precision = Literal["fp32", "bf16"]
 ModuleT = TypeVar("ModuleT", bound=nn.Module)
 
 ONEDNN_CACHE_SIZE, ONEDNN_CACHE_SIZE_AMX, TORCH_LRU_CACHE_SIZE = 512, 8_192, 16
-"""Compiled matrix products (0.2 to 0.6 MB each) that oneDNN keeps without and with AMX, and torch keeps per thread."""
+"""Maximum compiled matrix products (0.2 to 0.6 MB each) that oneDNN caches without AMX and with AMX, and that torch
+caches per thread."""
 TRUE_VALUES = ("y", "yes", "t", "true", "on", "1")
-"""What ``accelerate`` reads as true in an environment variable."""
+"""Values of an environment variable that ``accelerate`` reads as true."""
 MAX_FP32_ERROR = 2e-6
 """Relative error of a matrix product above which it was not computed in float32."""
 
@@ -47,7 +48,7 @@ def to_device(model: ModuleT) -> ModuleT:
 def preserve_rng_state() -> AbstractContextManager[None]:
     """Return a context that restores the random generators of the CPU and of the default device.
 
-    Without a list of devices, ``fork_rng`` initialises every accelerator, with hundreds of megabytes on each.
+    Without a list of devices, ``fork_rng`` initialises every accelerator, which takes hundreds of megabytes on each.
     """
     device = default_device()
     return torch.random.fork_rng([device] if device.type == "cuda" else [])
@@ -95,9 +96,9 @@ def autocast(precision: Precision, device: torch.device) -> AbstractContextManag
 def use_single_device(arguments: TrainingArguments) -> TrainingArguments:
     """Keep a ``Trainer`` on the device of its process and in the requested precision.
 
-    By default it spreads each batch over all visible GPUs (``nn.DataParallel``), which multiplies the batch size and
-    wraps the model; several devices take several processes here. And ``accelerate launch`` sets a precision through
-    the environment, which would override the requested one.
+    By default a ``Trainer`` spreads each batch over all visible GPUs (``nn.DataParallel``), which multiplies the batch
+    size and wraps the model; here each device has its own process. ``accelerate launch`` also sets a precision
+    through the environment, which would override the requested one.
     """
     arguments._n_gpu = min(1, arguments.n_gpu)
     arguments.mixed_precision = "bf16" if arguments.bf16 else "no"
@@ -107,11 +108,12 @@ def use_single_device(arguments: TrainingArguments) -> TrainingArguments:
 def _set_onednn_cache_sizes() -> None:
     """Set how many compiled matrix products oneDNN and torch keep, unless the environment sets it.
 
-    oneDNN compiles one kernel per shape of each product, and texts have more than a thousand shapes. With AMX,
-    compiling takes 5 to 10 ms, longer than most products, so all are kept. Without, it takes about 1 ms, and keeping
-    the recent ones is enough. Torch also keeps the last 1,024 per thread, which only delays freeing them.
+    oneDNN compiles a kernel for each shape of a product, and texts of different lengths need more than a thousand.
+    With AMX, compiling takes 5 to 10 ms, longer than most products, so all kernels are kept. Without AMX, it takes
+    about 1 ms, and keeping the recent ones is enough. By default torch also keeps the last 1,024 per thread, which
+    only delays freeing them.
 
-    It has no effect after the first product of a process.
+    This has no effect after the first matrix product of a process.
     """
     os.environ.setdefault(
         "ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(ONEDNN_CACHE_SIZE_AMX if has_amx() else ONEDNN_CACHE_SIZE)
@@ -124,7 +126,7 @@ def enable_fast_fp32_matmul() -> bool:
 
     On some CPUs with AVX-512, "medium" precision doubles the speed of fp32 products; on others it silently computes
     in bfloat16, so it is used only where a test product is exact. On an accelerator, cuDNN's attention is turned off,
-    because it plans anew for each shape.
+    because it builds a new execution plan for each shape.
     """
     _set_onednn_cache_sizes()  # before the first product, which may be the test product
     if torch.cuda.is_available():
@@ -138,7 +140,7 @@ def enable_fast_fp32_matmul() -> bool:
 
 @cache
 def _medium_precision_is_exact() -> bool:
-    """Compare one product in medium precision with float64."""
+    """Return whether a test product in medium precision is as close to float64 as float32 is."""
     before = torch.get_float32_matmul_precision()
     generator = torch.Generator().manual_seed(0)
     a, b = torch.randn(256, 384, generator=generator), torch.randn(384, 256, generator=generator)
@@ -150,10 +152,10 @@ def _medium_precision_is_exact() -> bool:
 
 
 def trim_memory() -> None:
-    """Return memory that a finished job has freed to the system, where the C library can (glibc).
+    """Return to the system the memory that a finished job has freed, where the C library can (glibc).
 
-    Small blocks that live on keep the pages around them from being returned. A process that fine-tunes ten times
-    would hold three times the memory that it needs.
+    Otherwise small blocks that are still in use keep the free pages around them from being returned, and a process
+    that fine-tunes ten times holds three times the memory that it needs.
     """
     gc.collect()
     malloc_trim()

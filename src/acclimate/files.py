@@ -32,7 +32,8 @@ def hash_file(path: Path) -> str:
 def find_file(name: str | Path) -> Path | None:
     """Return the path of a file, with ``~`` expanded; None if there is no such file.
 
-    Some parameters are either a file or words, so an invalid path, such as one that is too long, is no error.
+    Some parameters are either a file or a list of words, so an invalid path, such as one that is too long, is not an
+    error.
     """
     try:
         path = Path(name).expanduser()
@@ -90,7 +91,7 @@ def read_settings(path: str | Path, what: str) -> Any:
 
 
 def _load_yaml(text: str) -> Any:
-    """Parse YAML as ``yaml.safe_load`` does, but refuse duplicate keys, of which that would take the last.
+    """Parse YAML like ``yaml.safe_load``, but refuse duplicate keys, of which ``safe_load`` silently keeps the last.
 
     Raises:
         yaml.YAMLError: If the text cannot be parsed or has a duplicate key.
@@ -135,7 +136,7 @@ def check_replaceable(out: str | Path | None, mark: str, what: str) -> None:
 
 
 def check_writable(out: str | Path | None) -> None:
-    """Check that an output folder can be created, before hours of work go into its content.
+    """Check that an output folder can be created, before hours of computation are spent on its content.
 
     Args:
         out: The folder; None skips the check.
@@ -170,7 +171,8 @@ def safe_join(folder: str | Path, name: str) -> Path:
 def translate_disk_errors(path: str | Path) -> Iterator[None]:
     """Turn disk errors of libraries into ``OSError``.
 
-    On a full disk ``safetensors`` and ``tokenizers`` raise exceptions of their own, ``torch.save`` a ``RuntimeError``.
+    On a full disk ``safetensors`` and ``tokenizers`` raise their own exception classes, and ``torch.save`` raises a
+    ``RuntimeError``.
     """
     try:
         yield
@@ -209,7 +211,7 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
 
 
 def remove_leftovers(path: str | Path) -> None:
-    """Remove what killed processes left of :func:`atomic_folder`.
+    """Remove the temporary folders of :func:`atomic_folder` that killed processes left behind.
 
     Only the process that holds the lock on ``path`` may call it. If a process was killed between the two renames of a
     replacement, the old folder is restored.

@@ -5,10 +5,10 @@ NFS, contains the process id and the machine, and is touched regularly by a thre
 system (``flock``) would not need the thread, but many shared file systems refuse it or grant it to each machine
 separately.
 
-A claim ends with its process, even if that is killed. On the same machine this is detected at once, by the process id
-and the start time. A claim of another machine is taken over if it is not touched for :data:`LEASE_SECONDS` seconds,
-as measured by the waiting process. So a process that is suspended for longer may later repeat work that
-another process has done; since all output is written atomically, no result is lost.
+A claim ends with its process, even if the process is killed. On the same machine this is detected at once, by the
+process id and the start time. A claim of another machine is taken over if it is not touched for
+:data:`LEASE_SECONDS` seconds, as measured by the waiting process. A process that is suspended for longer may therefore
+repeat work that another process has done; since all output is written atomically, no result is lost.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def output_lock(out: str | Path) -> Iterator[None]:
     folder can still be read.
 
     Raises:
-        UserError: If another process holds the lock. If that is on another machine, this is reported only after up to
-            :data:`LEASE_SECONDS` seconds, since the process may have been killed.
+        UserError: If another process holds the lock. If that process is on another machine, the error is raised only
+            after up to :data:`LEASE_SECONDS` seconds, since it may have been killed.
     """
     path = Path(os.path.abspath(out))
     claim = Claim(path.parent / f".{path.name}.lock")
@@ -157,7 +157,7 @@ def _acquire_claim(claim: Claim, out: Path) -> bool:
     """Take the claim; return False if the folder is read-only.
 
     Raises:
-        UserError: If another process holds it, or nothing can be written there.
+        UserError: If another process holds it, or the lock file cannot be written for another reason.
     """
     try:
         if claim.take() or _wait_for_stale_owner(claim, out):

@@ -1,6 +1,6 @@
 """Kinds of language models: what differs between masked and causal ones, in one object per kind.
 
-The module imports neither torch nor transformers, so that reports can take their words from it.
+This module imports neither torch nor transformers, so that reports can use its names without loading them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ModelKind:
-    """What a kind of language model brings along.
+    """The properties of a kind of language model.
 
     Attributes:
         name: Name of the kind.
@@ -31,8 +31,9 @@ class ModelKind:
         loss_unit: Its unit.
         trains_missing_head: Whether a head that a checkpoint lacks is initialised and trained before use. Otherwise
             such a checkpoint is refused.
-        targets: From token ids and indices of texts (-1 at padding), both (rows, tokens), to the token that the logits
-            at each position predict, or -100. None if a masking strategy chooses the targets.
+        targets: Function of token ids and text indices (-1 at padding), both (rows, tokens). It returns the token that
+            the logits at each position should predict, or -100 (rows, tokens). None if a masking strategy chooses the
+            targets.
     """
 
     name: str
@@ -68,7 +69,7 @@ KINDS: dict[str, ModelKind] = {}
 
 
 def register_kind(kind: ModelKind) -> ModelKind:
-    """Register a kind of language models, so that its checkpoints are recognised.
+    """Register a kind of language model, so that its checkpoints are recognised.
 
     Raises:
         ValueError: If another kind has that name.
@@ -98,9 +99,9 @@ def get_kind(name: str) -> ModelKind:
 
 
 def kind_of_checkpoint(architectures: Iterable[str] | None) -> ModelKind:
-    """Return the kind of a checkpoint by the ``architectures`` in its configuration.
+    """Return the kind of a checkpoint, given the ``architectures`` in its configuration.
 
-    Bare encoders and models of end tasks are masked language models without a head.
+    Bare encoders and models of end tasks count as masked language models without a head.
     """
     names = tuple(architectures or ())
     return next((kind for kind in KINDS.values() if any(name.endswith(kind.class_suffix) for name in names)), MASKED)

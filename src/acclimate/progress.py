@@ -20,14 +20,14 @@ from rich.progress import Progress as RichProgress
 FIRST_LINE_SECONDS, MAX_INTERVAL_SECONDS = 10.0, 300.0
 """In a log: seconds until the first line, and the longest pause between lines.
 
-The pause grows with the work: it is half of the elapsed time, within these two limits."""
+The pause is half of the elapsed time, within these two limits."""
 REDRAW_SECONDS = 0.1
 
 
 class Progress:
-    """Shows how far a count has come; a context manager.
+    """A context manager that shows the progress of a count.
 
-    Without a terminal it writes a line after 10 seconds and then ever more rarely. All output goes to stderr.
+    Without a terminal it writes a line after 10 seconds and then at growing intervals. All output goes to stderr.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class Progress:
             unit: What is counted. Without a unit only the percentage is shown.
             enabled: Whether to show anything at all.
             delay: Seconds before the bar appears, so that short work shows none.
-            persistent: Whether the last state remains visible: the bar stays on the terminal, and a log gets a last
-                line even if it had none before, unless the work fails.
+            persistent: Whether the last state remains visible: the bar stays on the terminal, and a log gets a final
+                line even if nothing was written before, unless the work fails.
         """
         self._title, self._total, self._unit, self._persistent = title, total, unit, persistent
         self._console = Console(stderr=True)
@@ -57,7 +57,7 @@ class Progress:
         self._draws = self._console.is_terminal or self._console.is_jupyter
         self._start = time.monotonic()
         self._count, self._note = 0.0, ""
-        self._first: tuple[float, float] | None = None  # the first count, and the elapsed time when it came
+        self._first: tuple[float, float] | None = None  # the first count, and the elapsed seconds when it was set
         self._written: float | None = None
         self._due = delay if self._draws else FIRST_LINE_SECONDS
         self._bar = RichProgress(

@@ -68,7 +68,7 @@ class Record(Mapping[str, Any]):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Make a record from what :meth:`to_dict` returned, also as JSON.
+        """Make a record from what :meth:`to_dict` returned, also after a round trip through JSON.
 
         Unknown keys are ignored.
 
@@ -137,8 +137,8 @@ def _build(hint: Any, value: Any) -> Any:
 def fingerprint(value: Any) -> str:
     """Return 16 hex digits of the SHA-256 of ``value`` as canonical JSON.
 
-    The order of keys and sets does not matter, and 1 equals 1.0. What has a ``fingerprint`` (an attribute or a method)
-    is represented by it.
+    The order of keys and of set elements does not matter, and 1 equals 1.0. A value with a ``fingerprint`` (an
+    attribute or a method) is represented by it.
     """
     text = json.dumps(_canonical(value), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -167,7 +167,7 @@ def _canonical(value: Any) -> Any:
 
 
 def texts_fingerprint(texts: Iterable[str]) -> str:
-    """Return a hash of texts in their order."""
+    """Return 16 hex digits of the SHA-256 of texts, which depends on their order."""
     state = hashlib.sha256()
     for text in texts:
         data = text.encode("utf-8", "surrogatepass")

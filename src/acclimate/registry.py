@@ -1,4 +1,4 @@
-"""Registries of named classes, and instances of these from the parameters that a user gives."""
+"""Registries of named classes, and instances built from user-supplied parameters."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ KNOWN_PACKAGES = ("acclimate", "builtins", "abc", "typing", "torch")
 class Registry(Generic[T]):
     """The classes of one kind, by name.
 
-    A new entry needs one file with ``@register``: every module of the package is imported when the registry is first
-    read, and so is every entry point of the group of the same name in other packages.
+    A new entry needs one file with ``@register``: when the registry is first read, every module of the package is
+    imported, and so is every entry point that other packages declare in the group of the same name.
     """
 
     def __init__(self, package: str, kind: str, plural: str) -> None:
         """Make an empty registry.
 
         Args:
-            package: Package with the entries; also the name of the group of entry points.
+            package: Package that contains the entries; its name is also that of the entry-point group.
             kind: What an entry is, for messages.
             plural: Plural of ``kind``.
         """
@@ -95,8 +95,8 @@ class Registry(Generic[T]):
 def hash_user_code(cls: type) -> dict[str, str]:
     """Return the hash of each user module that defines a class or one of its base classes, by module name.
 
-    The hashes are part of the identity of results, so that after a change to user code the results are computed again.
-    Other modules that the code imports are not included, nor are classes of an interactive session.
+    The hashes are part of the identity of results, so that results are computed again after a change to user code.
+    Neither other modules that the code imports nor classes of an interactive session are included.
     """
     hashes = {}
     for part in cls.__mro__:

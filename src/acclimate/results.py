@@ -1,8 +1,8 @@
 # ruff: noqa: RUF009 (the calls only describe fields)
 """Results of a study: what ``results.json`` holds, and what reports and model cards are made from.
 
-Some fields have another name in the JSON, which scripts read: ``kept``, ``moved``, ``cells`` and others. The modules
-``results``, ``rows`` and ``records`` belong to no package, since studies write results and reports read them.
+In the JSON, which user scripts read, some fields have other names: ``kept``, ``moved``, ``cells`` and others. The
+modules ``results``, ``rows`` and ``records`` belong to no package, since studies write results and reports read them.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class JobCounts(Record):
         done: Jobs that this call computed.
         reused: Jobs whose result was stored before.
         failed: Jobs that failed.
-        blocked: Jobs that need one that failed.
+        blocked: Jobs that depend on a failed one.
         missing: Jobs that are left to other processes.
         left: Jobs without a result that the study needs.
     """
@@ -110,9 +110,10 @@ class StudyResults(Record):
         searches: Settings that were chosen on dev; ``searched`` in the JSON.
         win_counts: Wins, ties and losses over tasks; ``tally`` in the JSON.
         forgetting: Scores on tasks of other domains; ``kept`` in the JSON.
-        drift: How far models moved; ``moved`` in the JSON.
+        drift: How far adaptation moved embeddings and hidden states; ``moved`` in the JSON.
         contamination: Dev and test texts in corpora and train splits; ``leakage`` in the JSON.
-        unchecked: Text that was not searched for dev and test texts although it should be; ``unlooked`` in the JSON.
+        unchecked: Corpora and train splits that should have been searched for dev and test texts but were not;
+            ``unlooked`` in the JSON.
     """
 
     format: int = FORMAT

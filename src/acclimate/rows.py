@@ -38,7 +38,7 @@ class Comparison(Interval):
     Attributes:
         before: Mean over seeds of what the method is compared with.
         after: Mean over seeds of the method.
-        p_models: p-value of a permutation of test items, given these models.
+        p_models: p-value of a permutation test over test items, for these models (not over seeds).
         p_t: p-value of a paired t-test of the scores over seeds; None with fewer than two.
         p_holm: ``p`` after Holm's correction for all comparisons of the table; only for the metric of the task.
     """
@@ -56,7 +56,7 @@ class Comparisons(Record):
 
     Attributes:
         seeds: Fine-tuning seeds that both sides have.
-        metrics: Entries by metric; keys of their own in the JSON.
+        metrics: Comparisons by metric; each metric is a key of the record in the JSON.
     """
 
     seeds: list[int]
@@ -84,9 +84,9 @@ class TaskScores(Record):
     Attributes:
         model: Name of the base model, or of the student of a distillation.
         metric: The metric that the task is evaluated on.
-        collapsed: Seeds whose model gives nearly all test items the same answer; ``one_answer`` in the JSON.
-        seconds: Mean duration of a fine-tuning.
-        summaries: Each metric over seeds, and calibration errors; keys of their own in the JSON.
+        collapsed: Number of seeds whose model gives nearly all test items the same answer; ``one_answer`` in the JSON.
+        seconds: Mean duration of one fine-tuning, in seconds.
+        summaries: Each metric and the calibration errors, over seeds; each is a key of the row in the JSON.
         difference: Comparison with the baseline; None for the baseline itself.
     """
 
@@ -143,7 +143,7 @@ class ForgettingRow(TaskScores):
 
     Attributes:
         adapted_for: The task that the model was adapted for alone; None if it was adapted for the whole domain.
-        before: Mean of the base model in the metric of the task.
+        before: Mean score of the base model in the metric of the task.
     """
 
     adapted_for: str | None = optional()
@@ -189,8 +189,9 @@ class DriftRow(Record):
     """How far adaptation moved embeddings and hidden states on general text; means over seeds of adaptation.
 
     Attributes:
-        embeddings: Mean distance, share of the length and cosine of the rows of the input embeddings.
-        embeddings_read: The same, weighted by how often the text holds each token.
+        embeddings: ``distance`` (mean Euclidean distance), ``share`` (mean distance over the mean norm before) and
+            ``cosine`` of the rows of the input embeddings.
+        embeddings_read: The same, weighted by how often each token occurs in the text.
         layers: ``cka``, ``distance``, ``share`` and ``cosine`` of the input of the first layer, and of each layer's
             output.
     """
@@ -236,7 +237,7 @@ class AdaptationRow(Record):
         folder: Folder of the model, relative to that of the study.
         seconds: Duration of training.
         broken: Records that could not be read; None if all could.
-        accounts: What the method noted of stages before training, by file name.
+        accounts: What the method recorded while it prepared the training, by file name.
         importance: Importance of heads and units that the method measured, for the heat map.
     """
 
@@ -260,10 +261,10 @@ class AdaptationRow(Record):
 
 @dataclass(kw_only=True, eq=False)
 class MaskedSample(Record):
-    """A text as the maskings of a study hide it.
+    """A text under each masking strategy of a study.
 
     Attributes:
-        maskings: From a label to the tokens, as :func:`acclimate.masking.preview.preview_tokens` returns them.
+        maskings: By label, the tokens as :func:`acclimate.masking.preview.preview_tokens` returns them.
     """
 
     place: str
@@ -300,7 +301,7 @@ class DistillationRow(Record):
 
 @dataclass(kw_only=True, eq=False)
 class WinCount(Record):
-    """Over how many tasks a method helped or hurt.
+    """On how many tasks a method helped or hurt.
 
     Attributes:
         win: Tasks whose interval lies above zero.
@@ -390,11 +391,11 @@ class ContaminatedTexts(Record):
 
 @dataclass(kw_only=True, eq=False)
 class ContaminationRow(Record):
-    """Dev and test texts in the corpus of a domain, or in a train split.
+    """Dev and test texts that were found in the corpus of a domain, or in a train split.
 
     Attributes:
         train_of: Name of the task whose train split was searched; None for a corpus.
-        flagged: Number of documents that hold such a text.
+        flagged: Number of documents that contain such a text.
         removed: Whether the flagged documents were left out.
     """
 

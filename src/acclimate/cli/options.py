@@ -1,4 +1,4 @@
-"""Commands that are generated from a class of options, with values from flags and from a configuration file."""
+"""Commands that are generated from a class of options; values come from flags and from a configuration file."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command whose flags are the options of a class.
 
-    The decorated function receives the options that the user gave as a dictionary, ready to be passed to the verb, and
-    ``progress``. Its further parameters are flags that only the command line has; a configuration file may set them,
-    too.
+    The first argument of the decorated function is a dictionary of the options that the user gave, and ``progress``,
+    ready to be passed to the Python function. Its further parameters are flags that only the command line has; a
+    configuration file may set them, too.
 
     Args:
         app: The application that gets the command.
@@ -71,7 +71,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def _annotation(field: OptionField) -> Any:
-    """Return the annotation from which typer makes the flag. Its default is None: the flag was not given."""
+    """Return the annotation from which typer makes the flag; its value is None if the flag was not given."""
     names = [field.flag]
     if field.option.negated:
         names = [f"{field.flag}/{field.option.negated}"]
@@ -89,7 +89,7 @@ def _annotation(field: OptionField) -> Any:
 
 
 def _flag_type(field: OptionField) -> Any:
-    """Return the type that typer reads: the class checks the value once more."""
+    """Return the type that typer parses; the class of options then checks the value."""
     if field.option.many or accepts(field.type, dict):
         return list[str]
     literal = next((kind for kind in (field.type, *get_args(field.type)) if get_origin(kind) is Literal), None)
@@ -112,7 +112,8 @@ def read_values(
         fields: The options that the command has.
         flags: Values from the command line by name; None for those that were not given.
         config: The configuration file, or None.
-        extra: Values of flags that are not options of the class; those that were not given are set from the file.
+        extra: Values of flags that are not options of the class; those that were not given are set from the file, in
+            place.
 
     Raises:
         UserError: If the file cannot be read or has unknown names, a value is wrong, or a required one is missing.
@@ -142,10 +143,10 @@ def read_values(
 
 
 def read_config(path: Path, fields: Mapping[str, OptionField], extra: Collection[str]) -> dict[str, Any]:
-    """Read a YAML or TOML file of options; names may have hyphens, and those of flags are known, too.
+    """Read a YAML or TOML file of options; names may have hyphens, and may be those of flags.
 
     Raises:
-        UserError: If the file is missing or broken, or has a name that is not an option.
+        UserError: If the file is missing or cannot be parsed, or has a name that is not an option.
     """
     if not path.is_file():
         raise UserError(f"Configuration file '{path}' does not exist.")
@@ -163,7 +164,7 @@ def read_config(path: Path, fields: Mapping[str, OptionField], extra: Collection
 
 
 def named_values(items: list[str], flag: str = "--set") -> dict[str, str]:
-    """Read the values of a flag such as ``--set name=value``.
+    """Return the values of a flag such as ``--set name=value``, by name.
 
     Raises:
         UserError: If one has no name or no ``=``.

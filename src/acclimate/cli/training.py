@@ -60,7 +60,7 @@ def pretrain(values: dict[str, Any]) -> None:
 
 
 def _print_result(result: Any, kept: tuple[int, ...], method: str = "") -> None:
-    """Print what a training did, and where the models of intermediate steps are.
+    """Print the result of a training, and where the models of intermediate steps are.
 
     Args:
         result: An :class:`acclimate.training.AdaptResult`.

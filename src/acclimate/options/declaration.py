@@ -1,8 +1,8 @@
 """Options that are declared once: as fields of a class, from which every interface is derived.
 
-A class decorated with :func:`options` has one field per option, annotated with an :class:`Option`. From it follow the
-Python function (:func:`verb`), the command line (:mod:`acclimate.cli.options`), a section of the study file
-(:func:`section`), and what is written beside the model (:func:`recorded`).
+A class decorated with :func:`options` has one field per option, annotated with an :class:`Option`. The Python function
+(:func:`verb`), the command line (:mod:`acclimate.cli.options`), a section of the study file (:func:`section`) and the
+configuration that is recorded with the model (:func:`recorded`) are derived from it.
 """
 
 from __future__ import annotations
@@ -38,29 +38,29 @@ TYPE_WORDS = {
     "string": "text",
     "path": "a path",
 }
-"""What a value should have been, by the first word of the type of pydantic's error."""
+"""The expected kind of value, by the first word of the type of pydantic's error."""
 UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
-"""Types of pydantic's errors for names that are not options, of functions and of sections."""
+"""Types of pydantic's errors for names that are not options: in calls, and in sections of a study file."""
 BOUNDS = {
     "greater_than": ("more than", "gt"),
     "greater_than_equal": ("at least", "ge"),
     "less_than": ("less than", "lt"),
     "less_than_equal": ("at most", "le"),
 }
-"""The words for a bound, and its name in the context, by the type of pydantic's error."""
+"""The words for a bound, and its name in the context of the error, by the type of pydantic's error."""
 
 
 @dataclass(frozen=True)
 class Option:
-    """What an option is, and where it is available.
+    """Description of an option, and where it is available.
 
     Attributes:
         help: One sentence, shown by ``--help``.
         panel: Panel of ``--help``.
-        more: Further sentences for the Python documentation.
+        more: Further sentences for the Python documentation only.
         unit: Unit of the value, shown with the default.
-        default: Words for a default that depends on other options.
-        flag: Name on the command line, where it differs from the field's.
+        default: Description of the default, shown in place of its value.
+        flag: Name on the command line, if it differs from that of the field.
         negated: Flag that switches a boolean option off.
         many: Whether the flag may be repeated.
         cli: Whether the command line has the option.
@@ -153,13 +153,13 @@ def explain(error: ValidationError, cls: Any, label: Callable[[str], str] | None
     Args:
         error: What its construction raised.
         cls: The class of options.
-        label: From the name of a field to what the user knows it as; by default ``'name'``.
+        label: Function from the name of a field to the name that the user wrote; by default the name in quotes.
     """
     return " ".join(_explain(error, cls, label or "'{}'".format).split())
 
 
 def _explain(error: ValidationError, cls: Any, label: Callable[[str], str]) -> str:
-    # An unknown name explains a missing one, not the other way round.
+    # An unknown name may be a misspelled required one, so it is reported before missing ones.
     errors = error.errors(include_url=False)
     first = next((one for one in errors if one["type"] in UNKNOWN), errors[0])
     if not first["loc"]:
@@ -177,7 +177,7 @@ def _explain(error: ValidationError, cls: Any, label: Callable[[str], str]) -> s
 
 
 def explain_value(error: Mapping[str, Any]) -> str:
-    """Return what is wrong with a value that pydantic refused, as the rest of a sentence whose subject is its name."""
+    """Return what is wrong with a value that pydantic refused, as the predicate of a sentence about its name."""
     kind, given, limits = error["type"], error["input"], error.get("ctx", {})
     if kind in BOUNDS:
         words, bound = BOUNDS[kind]
@@ -192,11 +192,12 @@ def explain_value(error: Mapping[str, Any]) -> str:
 
 
 def verb(options: Callable[P, OptionsT], run: Callable[[OptionsT], R]) -> Callable[P, R]:
-    """Make the public function of a verb: it takes the options as arguments and runs with an instance of the class.
+    """Make the public function of a verb, such as ``adapt``, which takes the options as arguments.
 
     Args:
         options: The class of options.
-        run: What the verb does; its docstring becomes that of the function, with a section on the arguments.
+        run: The implementation, which takes an instance of the class. Its docstring, with a section on the arguments
+            added, becomes that of the public function.
 
     Returns:
         A function whose signature, documentation and checks are those of the class.
@@ -213,7 +214,7 @@ def verb(options: Callable[P, OptionsT], run: Callable[[OptionsT], R]) -> Callab
 
 
 def _document(text: str, cls: Any) -> str:
-    """Put a section on the arguments before the section on errors of a docstring."""
+    """Insert a section on the arguments into a docstring, before the section on errors."""
     lines = ["Args:"]
     for field in option_fields(cls).values():
         default = f" (default: {field.shown_default})" if field.shown_default else ""
@@ -237,17 +238,17 @@ def _signature(cls: Any) -> inspect.Signature:
 
 
 def values(given: Any, names: type[Any] | None = None) -> dict[str, Any]:
-    """Return options by name as keyword arguments: all of an instance, or those that another class declares."""
+    """Return the options of an instance by name: all, or those that the class ``names`` declares."""
     return {name: getattr(given, name) for name in option_fields(cast(Any, names or type(given)))}
 
 
 def recorded(given: Any, without: Collection[str] = (), **resolved: Any) -> dict[str, Any]:
-    """Return what decides the result of a run: the options that are marked so, and what was made of others.
+    """Return everything that determines the result of a run: the options with ``recorded=True``, and resolved values.
 
     Args:
         given: An instance of a class of options.
-        without: Options to leave out, because others of ``resolved`` contain them.
-        resolved: What replaces options, or is added to them, such as the hash of a file in place of its name.
+        without: Options to leave out, because entries of ``resolved`` cover them.
+        resolved: Entries that replace options or are added, such as the hash of a file in place of its name.
     """
     names = recorded_names(type(given))
     return {name: getattr(given, name) for name in names if name not in without} | resolved
@@ -295,10 +296,10 @@ def section(cls: Any, *, without: Collection[str] = ()) -> Any:
 
     Args:
         cls: The class of options.
-        without: Options that the section does not take, beside those that a study sets itself.
+        without: Options that the section does not take, in addition to those that a study sets itself.
 
     Returns:
-        A subclass of :class:`Section`. Each option is None where the file says nothing.
+        A subclass of :class:`Section`. An option that the file does not set is None.
     """
     fields = {name: field for name, field in option_fields(cls).items() if field.option.study and name not in without}
 
@@ -329,5 +330,5 @@ def section(cls: Any, *, without: Collection[str] = ()) -> Any:
 
 
 def accepts(kind: Any, wanted: Any) -> bool:
-    """Say whether a type is, or is a union with, ``wanted``: a class, or what ``get_origin`` gives."""
+    """Return whether a type is, or is a union with, ``wanted``: a class, or a result of ``get_origin``."""
     return kind is wanted or get_origin(kind) is wanted or any(accepts(inner, wanted) for inner in get_args(kind))

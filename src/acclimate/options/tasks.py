@@ -30,7 +30,7 @@ else:
 
 
 def read_labels(value: Any) -> Any:
-    """Read labels: one, several or none; truth values are written as labels are."""
+    """Return one or several labels as a tuple, or None; a boolean becomes the label ``"true"`` or ``"false"``."""
     if value is None:
         return None
     items = value if isinstance(value, Sequence) and not isinstance(value, str) else [value]
@@ -300,12 +300,12 @@ class DistillOptions(SupervisedOptions):
 
     @property
     def distilled_epochs(self) -> int:
-        """The epochs of the first phase: ``floor(distill_share * epochs)``, whatever floating point makes of it."""
+        """Number of epochs of the first phase: ``floor(distill_share * epochs)``, despite rounding errors."""
         return int(self.distill_share * self.epochs + 1e-9)
 
     @model_validator(mode="after")
     def check_distillation(self) -> Any:
-        """Check that something is distilled, and that the connector learns."""
+        """Check that a share above 0 is at least one epoch, and that the objective trains the connector."""
         if self.objective == "kl" and self.connector == "student":
             raise ValueError("'connector' cannot be 'student' with the objective 'kl', which does not train it")
         if self.distill_share and not self.distilled_epochs:

@@ -30,7 +30,7 @@ SAMPLE_CHARACTERS = 50_000_000
 """Size of the sample that a tokenizer is trained on, in characters."""
 MAX_SEED = 2**32 - 1
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
-"""Options that limit the training; at most one of them is given."""
+"""Options that limit the training; at most one of them may be given."""
 
 Layout = Literal["padded", "packed"]
 PrecisionName = Literal["fp32", "bf16", "auto"]
@@ -45,7 +45,7 @@ class MethodLike(Protocol):
 
 
 def read_steps(value: Any) -> Any:
-    """Read step numbers: a collection, or text such as ``"1000,2000"``."""
+    """Return step numbers as a tuple; they are given as a collection, or as text such as ``"1000,2000"``."""
     items = [value] if isinstance(value, str | int) else value
     try:
         return tuple(int(number) for item in items for number in str(item).replace("_", "").split(","))
@@ -55,9 +55,9 @@ def read_steps(value: Any) -> Any:
 
 
 Count = Annotated[int, BeforeValidator(parse_number), Field(ge=1)]
-"""A whole number of at least 1."""
+"""An integer of at least 1."""
 Number = Annotated[float, BeforeValidator(parse_number), Field(allow_inf_nan=False)]
-"""A finite number, also in the notation ``1e-4``, which YAML reads as text."""
+"""A finite number; also accepts text such as ``1e-4``, which YAML does not read as a number."""
 Positive = Annotated[Number, Field(gt=0)]
 NonNegative = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(ge=0, lt=1)]

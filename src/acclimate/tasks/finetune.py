@@ -38,7 +38,7 @@ def plan_first_stage(task: LabelledTask, resolved: ResolvedOptions, given: Finet
     Args:
         task: The task of the second stage.
         resolved: The options of the second stage.
-        given: The options of the verb.
+        given: The options of ``finetune``.
 
     Raises:
         UserError: If the tasks do not fit together.
@@ -76,36 +76,37 @@ def check_first_task(first: LabelledTask, task: LabelledTask) -> None:
 
 
 IN_IDENTITY = ("model", "task", "first", "first_epochs", "first_learning_rate")
-"""Options that the identity of a run has under other names, or as hashes."""
+"""Options that the identity of a run contains under other names, or as hashes."""
 
 
 @with_output_lock
 def _finetune(options: FinetuneOptions) -> FinetuneResult:
     """Fine-tune a model on a task and evaluate it on the test split.
 
-    AdamW with a learning rate that rises over the first ``warmup`` of the steps and then falls linearly to zero;
-    gradients are clipped to a norm of 1. New weights are initialized from ``seed``: the head of the task, and a pooler
-    where the architecture needs one (BERT) and the checkpoint of a masked language model lacks it; the pooler starts
-    near the identity. A multi-label task has a sigmoid per label (binary cross-entropy) and predicts the labels above
-    one half. A question-answering task learns the start and the end of the first gold answer (cross-entropy over the
-    tokens of a window) and returns five answers per question; a long passage is read in windows (see
-    :class:`acclimate.tasks.qa.windows.WindowConfig`).
+    The optimizer is AdamW; the learning rate rises over the share ``warmup`` of the steps and then falls linearly to
+    zero, and gradients are clipped to a norm of 1. New weights are initialized from ``seed``: the head of the task,
+    and a pooler if the architecture needs one (BERT) and the checkpoint of a masked language model lacks it; the
+    pooler starts near the identity. A multi-label task has a sigmoid per label (binary cross-entropy), and the labels
+    with a probability above one half are predicted. A question-answering task learns the start and the end of the
+    first gold answer (cross-entropy over the tokens of a window) and returns five answers per question; a long passage
+    is read in windows (see :class:`acclimate.tasks.qa.windows.WindowConfig`).
 
-    The default learning rate and warm-up are usual for models of this size; the DGA paper has 1e-5, and its released
-    code no warm-up.
+    The default learning rate and warm-up are usual for models of the size of BERT; the DGA paper uses 1e-5, and its
+    released code no warm-up.
 
-    TAPTER uses batches of 128, a learning rate of 5e-5 and 5 epochs on SQuAD; for BioASQ (after Wiese et al., 2017)
-    it trains for 2 epochs on SQuAD and then for 10: ``finetune(model, "bioasq", first="squad", first_epochs=2,
-    epochs=10, learning_rate=5e-5, batch_size=128)``. Warm-up, weight decay and lengths are the defaults here.
+    TAPTER uses batches of 128, a learning rate of 5e-5 and 5 epochs on SQuAD. For BioASQ (after Wiese et al., 2017) it
+    trains for 2 epochs on SQuAD and then for 10 epochs on BioASQ: ``finetune(model, "bioasq", first="squad",
+    first_epochs=2, epochs=10, learning_rate=5e-5, batch_size=128)``, where warm-up, weight decay and lengths keep the
+    defaults of this function.
 
-    With ``out``, an interrupted run resumes from its last checkpoint when it is started again. Started by ``torchrun``
-    or ``accelerate launch``, the processes share each step.
+    With ``out``, an interrupted run resumes from its last checkpoint when it is started again. Under ``torchrun`` or
+    ``accelerate launch``, the processes share each step.
 
     Returns:
-        The metrics, predictions and figures of the training.
+        The metrics on dev and test, the predictions for the test split, and the steps, loss and seconds of training.
 
     Raises:
-        UserError: If the model or the task cannot be used, an option is wrong, or the loss becomes NaN.
+        UserError: If the model or the task cannot be used, an option is invalid, or the loss becomes NaN or infinite.
     """
     started = time.perf_counter()
     trackers = check_trackers(options.report_to)

@@ -40,7 +40,7 @@ class HeadModel:
     """Whether rows are padded on the right whatever the tokenizer prefers, so that positions count from the start."""
 
     def __post_init__(self) -> None:
-        """Set up padding."""
+        """Copy the tokenizer for padding, with the padding side of the class."""
         padder = copy(self.tokenizer)
         if self.pads_right:
             padder.padding_side = "right"
@@ -55,8 +55,8 @@ class HeadModel:
     def reads_segments(self) -> bool:
         """Whether the model distinguishes two segments.
 
-        Its configuration decides: a tokenizer may return segment ids for a model without them, or, saved without its
-        class, none for a model that was trained with them.
+        This is read from its configuration, since a tokenizer may return segment ids for a model without segments, or,
+        if it was saved without its class, none for a model that was trained with them.
         """
         return getattr(self.model.config, "type_vocab_size", 0) > 1
 
@@ -64,7 +64,7 @@ class HeadModel:
         """Pad rows to the longest of them, rounded up to the model's padding multiple, and make tensors.
 
         Returns:
-            Tensors (rows, tokens) on the CPU, targets of a whole row (rows, ...).
+            Tensors (rows, tokens) on the CPU by name; targets of a whole row are (rows, ...).
         """
         collator = DataCollatorWithPadding(self._padder, pad_to_multiple_of=padding_multiple(self.model))
         inputs = dict(collator([{k: v for k, v in row.items() if k not in self.token_targets} for row in rows]))
@@ -76,20 +76,20 @@ class HeadModel:
         return inputs
 
     def batches(self, rows: Sequence[Sequence[int]]) -> list[list[int]]:
-        """Cut rows of token ids into batches for inference; see :func:`token_budget_batches`."""
+        """Return the indices of the rows of each batch for inference; see :func:`token_budget_batches`."""
         return token_budget_batches(rows, micro_batch_tokens(self.model), padding_multiple(self.model))
 
     def read_output(self, output: Any) -> Tensor:
-        """Return what a prediction needs of the model's output (rows, ...)."""
+        """Return the part of the model's output that a prediction needs: (rows, ...)."""
         logits: Tensor = output.logits
         return logits
 
     @torch.inference_mode()
     def predict(self, rows: Sequence[dict[str, Any]], precision: Precision) -> list[Tensor]:
-        """Return what :meth:`read_output` takes from the model's output for each row, in fp32 on the CPU.
+        """Return the result of :meth:`read_output` for each row, in fp32 on the CPU.
 
-        Rows of similar length share a batch. The result of a row depends on which others are predicted with it (in
-        the last bits, through padding), but not on their order.
+        Rows of similar length share a batch. Which other rows are predicted in the same call affects the last bits of
+        a result, through padding; their order does not.
 
         Args:
             rows: Rows with or without targets.
@@ -125,7 +125,7 @@ def check_finite(outputs: Iterable[Tensor]) -> None:
 
 @contextmanager
 def fp32_last_layer(model: PreTrainedModel) -> Iterator[None]:
-    """Compute the linear layers that may return the logits in fp32, under autocast too.
+    """Compute in fp32, also under autocast, the linear layers that may return the logits.
 
     In bfloat16 two logits of similar size are often equal, and the first class would win every tie.
     """
@@ -147,10 +147,10 @@ def fp32_last_layer(model: PreTrainedModel) -> Iterator[None]:
 
 
 def token_budget_batches(rows: Sequence[Sequence[int]], tokens: int, multiple: int = 1) -> list[list[int]]:
-    """Cut rows into batches of at most ``tokens`` tokens, padding included; a longer row is a batch of its own.
+    """Cut rows into batches of at most ``tokens`` tokens, padding included; a longer row is a batch by itself.
 
-    Rows are sorted by length and then by content, so that the same rows share a batch in whatever order they are
-    given: a prediction does not depend on that order, not even in the last bit.
+    Rows are sorted by length and then by content, so that the same rows share a batch whatever their order: a
+    prediction does not depend on that order, not even in the last bit.
 
     Args:
         rows: The token ids of each row.
@@ -158,7 +158,8 @@ def token_budget_batches(rows: Sequence[Sequence[int]], tokens: int, multiple: i
         multiple: Rows are padded to multiples of this many tokens.
 
     Returns:
-        Row numbers, each once. The longest rows come first, so that a batch that exceeds the memory fails at once.
+        The indices of the rows of each batch; each row occurs once. The longest rows come first, so that a batch that
+        does not fit into memory fails at once.
     """
     order = sorted(range(len(rows)), key=lambda place: (len(rows[place]), list(rows[place])), reverse=True)
     batches: list[list[int]] = []

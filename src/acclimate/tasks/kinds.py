@@ -1,4 +1,4 @@
-"""What every labelled task and every model that learns one can do."""
+"""The interfaces of labelled tasks, and of the models that learn them."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ __all__ = [
 
 
 class LabelledTask(Protocol):
-    """What every task can do, whatever its examples are."""
+    """The interface of every task, whatever its examples are."""
 
     task_kind: ClassVar[str]
-    """Name of its kind in ``TASK_KINDS``."""
+    """Name of its kind in :data:`TASK_KINDS`."""
     default_length: ClassVar[int]
     """Default maximum tokens per example, or per window of it."""
 
@@ -60,31 +60,31 @@ class LabelledTask(Protocol):
         """Return a hash of everything that can change a result."""
 
     def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> Scoring:
-        """Return how predictions for a split are scored; raise UserError where ``negative`` does not apply."""
+        """Return how predictions for a split are scored; raise a UserError if ``negative`` does not apply."""
 
     def few_shot(self, count: int, seed: int) -> Sequence[Any]:
-        """Draw a small train split, or raise UserError."""
+        """Draw ``count`` train examples (per class, if there are classes); raise a UserError if that is impossible."""
 
 
 @dataclass(frozen=True)
 class EvaluationResult:
     """The metrics of a model on a split, with the gold answer and the prediction for each item, as plain values.
 
-    ``gold`` and ``predicted`` are what the scoring of the task reads.
+    ``gold`` and ``predicted`` have the form that the scoring of the task reads.
     """
 
     metrics: dict[str, Any]
     gold: list[Any]
     predicted: list[Any]
     probabilities: list[Any]
-    """What else is known of each prediction; written beside it, but not stored by studies."""
+    """Probabilities or scores of each prediction; written to ``predictions.jsonl``, but not stored by studies."""
 
 
 class Learner(ABC):
     """A model with the head of a task, and the task that it learns."""
 
     def __init__(self, head: HeadModel, task: Any) -> None:
-        """Join a model and its task."""
+        """Set the model and its task."""
         self.head, self.task = head, task
 
     @abstractmethod
@@ -96,10 +96,10 @@ class Learner(ABC):
         """Predict the ``"dev"`` or ``"test"`` split of the task and score the predictions."""
 
     def readable(self, value: Any) -> Any:
-        """Turn an entry of ``gold`` or ``predicted`` into what people read."""
+        """Return an entry of ``gold`` or ``predicted`` in a readable form, such as the name of a class."""
         return value
 
 
 def open_task(task: Any) -> Any:
-    """Return a task: itself, or read from its folder."""
+    """Return a task as it is, or read it from its folder."""
     return load_task(task) if isinstance(task, str | Path) else task

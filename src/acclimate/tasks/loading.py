@@ -29,7 +29,7 @@ from acclimate.tasks.kinds import LabelledTask
 
 log = logging.getLogger(__name__)
 MIN_LENGTH = 4
-"""Minimum tokens per example that leave space for text between the special tokens."""
+"""Minimum tokens per example: fewer leave no space for text between the special tokens."""
 
 
 def load_with_head(
@@ -53,7 +53,8 @@ def load_with_head(
         The model, its tokenizer, and the tokens that it reads per example, virtual tokens included.
 
     Raises:
-        UserError: If there is no model, or its encoder weights are incomplete.
+        UserError: If the model cannot be loaded, its encoder weights are incomplete, its tokenizer has no padding and
+            no end token or too many tokens, or ``max_length`` leaves no space for text.
     """
     enable_fast_fp32_matmul()  # before any computation, so that results do not depend on earlier ones
     check_folder(path)
@@ -136,8 +137,8 @@ def is_classifier_of(path: str | Path, task: LabelledTask) -> bool:
 def _initialize_pooler(model: PreTrainedModel, fresh: list[str]) -> None:
     """Add the identity to the random matrix of a new pooler.
 
-    A random matrix in front of a random classifier destroys what the first token represents, and a small model needs
-    several epochs to learn it again.
+    A random matrix in front of a random classifier destroys the representation of the first token, and a small model
+    needs several epochs to recover it.
     """
     parameters = dict(model.named_parameters())
     with torch.no_grad():

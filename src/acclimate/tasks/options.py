@@ -13,7 +13,7 @@ from acclimate.options.training import Count
 
 @options
 class ResolvedOptions(SupervisedOptions):
-    """What trainer and learners read: the options of a verb after the defaults of the task have been filled in."""
+    """The options that trainer and learners read: those of a command, with the defaults of the task filled in."""
 
     _: KW_ONLY
     max_length: Annotated[Count, Option("Maximum tokens per example, or per window of a passage.")]
@@ -25,7 +25,7 @@ def resolve_options(given: SupervisedOptions, task: Any) -> tuple[ResolvedOption
     """Fill in the defaults of a task, and check the options against it.
 
     Args:
-        given: The options of a verb.
+        given: The options of ``finetune`` or ``distill``.
         task: The task (:class:`acclimate.tasks.LabelledTask`).
 
     Returns:

@@ -1,4 +1,4 @@
-"""Reading the files of a task folder. A row that cannot be used is an error; none is dropped."""
+"""Reading the files of a task folder. A row that cannot be used is an error; no row is dropped silently."""
 
 from __future__ import annotations
 
@@ -54,18 +54,17 @@ CELL_LIMIT = 2**31 - 1
 """Maximum characters per CSV cell; the default of the csv module, 131,072, is too small for long documents."""
 
 Row = tuple[str, dict[str, Any]]
-"""Where a row is (``file:line``), and its columns."""
+"""The location of a row for messages (``file:line``), and its values by column."""
 
 
 def read_rows(path: Path) -> Iterator[Row]:
     """Yield the rows of a ``.jsonl``, ``.csv``, ``.tsv`` (each also ``.gz``) or ``.parquet`` file.
 
     Fields of tables may be quoted with ``"``. In a TSV file, a quotation that extends over several complete rows is
-    read
-    as rows: see :func:`acclimate.corpus.csv_reader.split_unquoted_tsv_rows`.
+    read as rows: see :func:`acclimate.corpus.csv_reader.split_unquoted_tsv_rows`.
 
     Raises:
-        UserError: If a line is broken, the text is not UTF-8, or the file is damaged.
+        UserError: If a line cannot be parsed, the text is not UTF-8, or the file is damaged.
     """
     try:
         if path.suffix == ".parquet":

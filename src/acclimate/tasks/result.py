@@ -1,7 +1,7 @@
 """The result of a fine-tuning or distillation: measuring it, writing its folder, and finding it again.
 
-Every result folder contains a record of everything that decided the result, so that the same call returns the result
-at once. A call that was killed resumes from the checkpoints in the working folder beside ``out``.
+Every result folder contains a record of everything that determined the result, so that the same call returns it at
+once. A call that was killed resumes from the checkpoints in the working folder beside ``out``.
 """
 
 from __future__ import annotations
@@ -37,18 +37,18 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class FinetuneResult:
-    """What one fine-tuning measured, as plain values that can be written as JSON."""
+    """The result of one fine-tuning, as plain values that can be written as JSON."""
 
     task: str
     seed: int
     metrics: dict[str, Any]
-    """On the test split: the metrics of the scoring and further ones of the kind of task."""
+    """Metrics on the test split: those of the scoring, and further ones of the kind of task."""
     dev_metrics: dict[str, Any] | None
     """The same on the dev split, for the weights that were kept; None without a dev split."""
     gold: list[Any]
     """For each test item its class number, a list of them in a multi-label task, or the texts of its answers."""
     predicted: list[Any]
-    """The same, as predicted."""
+    """The predictions, in the same form; for a question its best answers, the best first."""
     probabilities: list[Any]
     """For each test item, in the order of the file, its probabilities: (items, classes).
 
@@ -69,7 +69,7 @@ class FinetuneResult:
     scoring: dict[str, Any] = field(default_factory=dict)
     """What :func:`acclimate.evaluation.scoring.make_scoring` needs in addition to score the predictions again."""
     first: str | None = None
-    """Name of the task of the first stage."""
+    """Name of the task of the first stage; None if there was only one stage."""
 
 
 ResultT = TypeVar("ResultT", bound=FinetuneResult)
@@ -82,14 +82,14 @@ def run_identity(
     precision: str,
     options: Mapping[str, Any],
 ) -> dict[str, Any]:
-    """Return everything that decides a result, as plain values.
+    """Return everything that determines a result, as plain values.
 
     Args:
         verb: ``"finetune"`` or ``"distill"``.
-        models: The models that are read, by role; their content identifies them.
+        models: The models that are read, by role; they are identified by their content.
         tasks: The tasks, by role.
         precision: The resolved precision.
-        options: All other options, also by stage.
+        options: All other options, by stage if there are several.
 
     Raises:
         UserError: If a model does not exist.
@@ -114,7 +114,7 @@ class RunFolder:
 
     Attributes:
         out: The output directory; None if nothing is saved.
-        identity: Everything that decides the result.
+        identity: Everything that determines the result.
         group: The processes of the run.
     """
 
@@ -124,7 +124,7 @@ class RunFolder:
 
     @property
     def steps(self) -> Path | None:
-        """Where the checkpoints of the training go."""
+        """The folder for the checkpoints of the training; None if nothing is saved."""
         return None if self.out is None else self._work(self.out) / "steps"
 
     @staticmethod
@@ -132,7 +132,7 @@ class RunFolder:
         return out.parent / f".{out.name}.work"
 
     def load_finished(self, kind: type[ResultT]) -> ResultT | None:
-        """Return the result if ``out`` holds that of the same run, else None."""
+        """Return the result in ``out`` if it is that of the same run, else None."""
         if self.out is None or not (self.out / "config.json").is_file():
             return None
         try:
@@ -140,7 +140,7 @@ class RunFolder:
             found = kind(**record["result"]) if record["decided_by"] == self.identity else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        if found is not None:  # a kill may have left the working folder
+        if found is not None:  # a killed process may have left its working folder
             remove_work_folder(self._work(self.out), self.identity, self.group)
         return found
 
@@ -164,12 +164,12 @@ class RunFolder:
 
         Args:
             learner: The model.
-            trained: What the training did.
-            result: What was measured.
+            trained: The result of the training.
+            result: The measured result.
             verb: ``"finetune"`` or ``"distill"``.
             models: The models that were read, by role.
             task: The task.
-            options: What the card reports about the training.
+            options: The options that the card reports.
         """
         if self.out is not None and self.group.first:
             with atomic_folder(self.out) as folder:
@@ -198,12 +198,12 @@ def evaluate_splits(
     Args:
         learner: The trained model.
         task: The task.
-        trained: What the training did.
+        trained: The result of the training.
         precision: The resolved precision.
-        scoring: Of the test split.
+        scoring: The scoring of the test split.
         seed: Random seed of the run.
         train_size: Number of training examples.
-        started: When the run began, on the clock of ``time.perf_counter``.
+        started: Start of the run, as returned by ``time.perf_counter``.
     """
     dev_metrics = learner.measure("dev", precision).metrics if task.dev else None
     test = learner.measure("test", precision)

@@ -20,13 +20,13 @@ from acclimate.tasks.kinds import load_task
 from acclimate.tasks.readers import SPLITS
 
 SUBSAMPLE_SEED = 0
-"""Seed of random subsets: the same in every study, so that studies with the same limit have the same rows."""
+"""Random seed of subsets: fixed, so that studies with the same limit have the same rows."""
 
 
 def replace_test_with_dev(task: Any) -> Any:
-    """Return a task without its test split, for a hyper-parameter search: the dev split replaces it.
+    """Return a task whose test split is replaced by its dev split, for a hyper-parameter search.
 
-    Whatever evaluates the returned task therefore reads dev, and cannot read a test row.
+    An evaluation of the returned task therefore reads dev, and cannot read a test row.
 
     Raises:
         UserError: If the task has no dev split.
@@ -45,9 +45,9 @@ def limit_splits(task: Any, *, train: int | None = None, dev: int | None = None,
 
     Args:
         task: A task of any kind.
-        train: Maximum rows; None for all.
-        dev: The same.
-        test: The same.
+        train: Maximum train rows; None for all.
+        dev: Maximum dev rows; None for all.
+        test: Maximum test rows; None for all.
 
     Raises:
         UserError: If a limit leaves no rows.
@@ -81,7 +81,7 @@ log = logging.getLogger(__name__)
 
 
 def repartition(task: Task | str | Path, ratio: float) -> Task:
-    """Enlarge the test split of a task by its dev split and by the first train rows of every class.
+    """Enlarge the test split of a task with its dev split and the first train rows of every class.
 
     From each class ``n = int(N_train * (1 - ratio) // n_classes)`` rows move from train to test, in the order of the
     file; a class with at most ``n`` rows loses all, and a warning names it. The paper only gives the reason (test sets

@@ -7,15 +7,14 @@ from acclimate.tasks.readers import SPLITS
 from acclimate.training.inputs import task_texts
 
 EVALUATION_SPLITS = ("dev", "test")
-"""The splits that a model is evaluated on, or selected by."""
+"""The splits that a model is evaluated on, or selected with."""
 
 
 def task_text(task: LabelledTask) -> list[str]:
     """Return the texts of the train split, in the order of the file, each distinct text once.
 
-    The two texts of a pair are separate documents, and so are a question and its passage: how they are joined is up
-    to the end task. Nothing of dev or test is included, so a model that has read the texts can still be evaluated on
-    those splits.
+    The two texts of a pair are separate documents, and so are a question and its passage: only the end task joins
+    them. Nothing of dev or test is included, so a model that has read the texts can still be evaluated on these.
 
     Args:
         task: A loaded task.
@@ -33,7 +32,7 @@ def evaluation_texts(task: LabelledTask) -> dict[str, list[str]]:
         task: A loaded task.
 
     Returns:
-        As :func:`task_text` returns them, each distinct text once; of a question both the question and the passage.
+        Each distinct text once, in the order of the file; for a question both the question and its passage.
     """
     found = {split: task_texts(task, split) for split in EVALUATION_SPLITS}
     return {split: texts for split, texts in found.items() if texts}
@@ -42,8 +41,9 @@ def evaluation_texts(task: LabelledTask) -> dict[str, list[str]]:
 def item_texts(task: LabelledTask) -> dict[str, list[str]]:
     """Return what identifies the items of each existing split: ``"train"``, ``"dev"``, ``"test"``.
 
-    That is a text; both texts of a pair joined, since the same aspect or hypothesis with another sentence is another
-    item; and of a question its passage, since the same question is asked of many passages.
+    For a text this is the text itself. For a pair it is both texts, joined, since the same aspect or hypothesis with
+    another sentence is another item. For a question it is the passage, since the same question can be asked about many
+    passages.
 
     Args:
         task: A loaded task.

@@ -1,4 +1,4 @@
-"""Training on an end task, the same for every kind: its steps, its loss, and the best epoch on the dev split."""
+"""Training on an end task of any kind: its steps, its loss, and the choice of the best epoch on the dev split."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Score = float | tuple[float, ...]
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What a training did."""
+    """The result of a training."""
 
     steps: int
     epoch: int
@@ -43,7 +43,7 @@ class TrainingResult:
     loss: float
     """Mean over all steps, in nats."""
     log: list[dict[str, Any]] = field(default_factory=list)
-    """``step``, ``epoch``, mean ``loss`` in nats and more, per logging interval."""
+    """One entry per logging interval: ``step``, ``epoch``, mean ``loss`` in nats and more."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +52,8 @@ class TrainingHooks:
 
     Attributes:
         loss: Loss of a batch.
-        schedule: Factor of the learning rate by step; None for the linear schedule.
-        callbacks: Each makes a further callback for the trainer.
+        schedule: Factor of the learning rate, as a function of the step; None for the linear schedule.
+        callbacks: Functions that each make a further callback for the trainer.
     """
 
     loss: TaskLoss
@@ -95,10 +95,11 @@ def train(
         rows: Training rows.
         options: Options of fine-tuning.
         precision: The resolved precision.
-        work: Where checkpoints go, and where a killed training resumes; None for no checkpoints.
+        work: Folder for checkpoints, from which a killed training resumes; None for no checkpoints.
         title: Title of the progress bar.
-        score: Measures the model after each epoch, higher being better; a tuple is compared entry by entry. The
-            weights of the best epoch are kept, the earliest of equals. None keeps the last epoch.
+        score: Function that scores the model after each epoch; higher is better, and tuples are compared entry by
+            entry. The weights of the best epoch are kept, or of the earliest of equally good ones. With None, those of
+            the last epoch are kept.
         hooks: How the training differs from plain fine-tuning.
         report_to: Experiment trackers.
         run_name: Name of the run in the trackers.
@@ -135,13 +136,13 @@ def train(
 
 
 def phase_schedule(switch: int, steps: int, warmup: float) -> Callable[[int], float]:
-    """Return the factor of the learning rate where training has two phases, each with a schedule of its own.
+    """Return the factor of the learning rate for training in two phases, each with its own schedule.
 
-    In each phase it rises from 0 over the first ``warmup`` of the steps and falls linearly to 0.
+    In each phase it rises from 0 over the share ``warmup`` of the steps and then falls linearly to 0.
 
     Args:
-        switch: Steps of the first phase; 0 for a single phase.
-        steps: Steps of both phases.
+        switch: Number of steps of the first phase; 0 for a single phase.
+        steps: Number of steps of both phases together.
         warmup: Share of the steps of a phase, 0 to 1.
     """
 
@@ -189,7 +190,7 @@ class TaskSteps(Dataset):
         return self._batch(step, self.group.share(self.indices(step)))
 
     def indices(self, step: int) -> list[int]:
-        """Return the rows of a step, by number."""
+        """Return the indices of the rows of a step, in all processes together."""
         epoch, place = divmod(step, len(self._batches))
         return self._batches.epoch(epoch)[place]
 
@@ -198,11 +199,11 @@ class TaskSteps(Dataset):
         return self._batch(step, [index])
 
     def describe(self, index: int) -> str:
-        """Return the number of a row, from 1, and its first words."""
+        """Return the number of a row, counted from 1, and its first words."""
         return describe_text(f"row {index + 1:,}", [*map(int, self.rows[index]["input_ids"])], self.head.tokenizer)
 
     def _batch(self, step: int, indices: Sequence[int]) -> list[TaskBatch]:
-        if not indices:  # a short last batch of several processes
+        if not indices:  # a short batch may have fewer rows than there are processes
             return []
         return [TaskBatch(self.head.collate([self.rows[index] for index in indices]), step)]
 
@@ -213,7 +214,7 @@ class LengthGroupedBatches:
     An epoch shuffles the rows, cuts them into pools, sorts each pool by length, cuts it into batches and shuffles the
     batches. A pool is 50 batches, or a quarter of the data if that is less: with a single pool over a small data set
     the same rows would share a batch in every epoch. The order depends on the seed and the number of the epoch alone.
-    All batches are full except for one, which can be anywhere.
+    All batches are full, except for at most one, which can be anywhere in the epoch.
     """
 
     def __init__(self, lengths: Sequence[int], size: int, seed: int, pool: int = 50) -> None:
@@ -223,7 +224,7 @@ class LengthGroupedBatches:
             lengths: Tokens of each row.
             size: Rows per batch.
             seed: Random seed.
-            pool: Maximum batches that are sorted together.
+            pool: Maximum number of batches per pool.
         """
         self.lengths, self.size, self.seed = lengths, size, seed
         self.pool = size * max(1, min(pool, len(self) // 4))
@@ -234,7 +235,7 @@ class LengthGroupedBatches:
         return -(-len(self.lengths) // self.size)
 
     def _epoch(self, number: int) -> list[list[int]]:
-        """Return the row numbers of each batch of an epoch."""
+        """Return the indices of the rows of each batch of an epoch."""
         rng = random.Random(f"{self.seed}/{number}")
         rows = list(range(len(self.lengths)))
         rng.shuffle(rows)
@@ -258,7 +259,7 @@ class BestWeightsCallback(ResumableCallback):
         self.score: tuple[float, ...] = (-math.inf,)
 
     def on_epoch_end(self, args: TrainingArguments, state: TrainerState, *_: Any, **__: Any) -> None:
-        """Keep the weights if they are better than all before."""
+        """Keep the weights if their score is higher than all before."""
         found = self._measure()
         score = found if isinstance(found, tuple) else (found,)
         if score > self.score:
@@ -273,7 +274,7 @@ class BestWeightsCallback(ResumableCallback):
             write_json(checkpoint / self.SCORE_FILE, {"epoch": self.epoch, "score": self.score})
 
     def load(self, checkpoint: Path) -> None:
-        """Read what :meth:`save` wrote; nothing if the checkpoint was written in the first epoch."""
+        """Restore what :meth:`save` wrote; do nothing if the checkpoint was written in the first epoch."""
         if (checkpoint / self.SCORE_FILE).is_file():
             state = read_json(checkpoint / self.SCORE_FILE)
             self.epoch, self.score = state["epoch"], tuple(state["score"])

@@ -1,4 +1,4 @@
-"""A cache of trainings that later runs start from, by everything that decides their result."""
+"""A cache of trained weights that later runs start from; the key covers everything that determines them."""
 
 from __future__ import annotations
 
@@ -48,12 +48,13 @@ def load_or_train(
 ) -> float:
     """Train a learner on rows, or load the weights that an identical training left in the cache.
 
-    Trainings are identical if weights, rows and options are. Processes that share the cache wait for each other's
-    identical trainings. The weights of the last epoch are kept. The state of torch's generator is then undefined:
-    seed it before what comes next. An interrupted training resumes from its checkpoints in the cache.
+    Trainings are identical if initial weights, rows, options, precision and software are. Processes that share the
+    cache wait for each other's identical trainings. The weights of the last epoch are kept. An interrupted training
+    resumes from its checkpoints in the cache. The state of torch's generator is undefined after the call, so seed it
+    again.
 
     Args:
-        learner: Trained in place.
+        learner: The model, which is trained in place.
         rows: Rows of the learner.
         options: Options of the training; ``select`` is ignored.
         precision: The resolved precision.
@@ -69,7 +70,7 @@ def load_or_train(
         found = load_tensors(folder / WEIGHTS_FILE)
         if found is not None:
             weights, seconds = found
-            with suppress(OSError):  # a read-only cache is not tidied up either
+            with suppress(OSError):  # nothing is evicted from a read-only cache
                 os.utime(folder)
             learner.head.model.load_state_dict(weights)
             return seconds
@@ -89,9 +90,9 @@ def load_or_train(
 
 @contextmanager
 def cache_lock(folder: Path) -> Iterator[None]:
-    """Wait until no other process is making a folder of the cache, and remove what killed processes left of it.
+    """Wait until no other process is writing a folder of the cache, and remove what killed processes left of it.
 
-    Check for the folder inside the block, since another process may have finished it.
+    Check inside the block whether the folder exists, since another process may have finished it.
     """
     claim = Claim(folder.parent / f".{folder.name}.claim")
     try:
@@ -112,7 +113,7 @@ def cache_lock(folder: Path) -> Iterator[None]:
 def computation_key(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, precision: Precision
 ) -> dict[str, Any]:
-    """Return what decides the outputs of a model: the model itself, its padding, and the software."""
+    """Return what determines the outputs of a model: the model itself, padding, device, precision and software."""
     return {
         "model": fingerprint_model(model),
         "padding": [tokenizer.padding_side, tokenizer.pad_token_id],
@@ -123,7 +124,7 @@ def computation_key(
 
 @contextmanager
 def warn_on_write_error(what: str, folder: Path) -> Iterator[None]:
-    """Warn if the block cannot write: a full or read-only disk costs time later, not this run."""
+    """Log a warning if the block cannot write: a full or read-only disk must not end the run."""
     try:
         yield
     except OSError as error:
@@ -131,7 +132,7 @@ def warn_on_write_error(what: str, folder: Path) -> Iterator[None]:
 
 
 def load_tensors(file: Path) -> tuple[dict[str, Tensor], float] | None:
-    """Return the tensors of a file and the seconds that they took to make; None if it is missing or damaged."""
+    """Return the tensors of a file and the seconds that they took to compute; None if it is missing or damaged."""
     try:
         with safe_open(file, "pt") as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118 - it is not a dictionary
@@ -141,7 +142,7 @@ def load_tensors(file: Path) -> tuple[dict[str, Tensor], float] | None:
 
 
 def hash_rows(rows: Sequence[dict[str, Any]]) -> str:
-    """Hash model inputs and targets."""
+    """Return the SHA-256 of model inputs and targets."""
     digest = hashlib.sha256()
     for row in rows:
         for name, value in sorted(row.items()):
@@ -162,7 +163,7 @@ def _training_key(
 
 
 def _is_writable(folder: Path) -> bool:
-    """Create a folder, and return whether that was possible; a read-only cache costs time later, not this run."""
+    """Create a folder, and return whether that was possible; a read-only cache only slows later runs down."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError:

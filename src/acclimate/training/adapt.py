@@ -1,4 +1,4 @@
-"""Adaptation: from a model, text and a method to a model folder."""
+"""Adaptation of a model to text with a method; the result is a model folder."""
 
 from __future__ import annotations
 
@@ -60,22 +60,24 @@ from acclimate.version import __version__
 def _adapt(options: AdaptOptions) -> AdaptResult:
     """Adapt a masked language model to domain text.
 
-    The folder ``out`` appears at once when the training is finished: an ordinary Hugging Face model with its
-    tokenizer, the resolved configuration (``acclimate.json``) and the losses during training (``log.jsonl``). An
-    interrupted run resumes from its last checkpoint when it is started again; a finished one returns its result.
+    The folder ``out`` is created in one step after the training has finished. It contains an ordinary Hugging Face
+    model with its tokenizer, the resolved configuration (``acclimate.json``) and the losses during training
+    (``log.jsonl``). An interrupted run resumes from its last checkpoint when it is started again; a finished run
+    returns its result at once.
 
-    Started by ``torchrun`` or ``accelerate launch``, the processes share each step: together they read the same batch
-    as a single process and optimize the same loss (see :mod:`acclimate.training.distributed`).
+    Under ``torchrun`` or ``accelerate launch``, the processes share each step: together they read the same batch as a
+    single process and optimize the same loss (see :mod:`acclimate.training.distributed`).
 
-    The defaults suit one machine and a few million tokens. The DGA paper takes 2,500 steps of 256 texts of 164 tokens
-    at 1e-4, and contrasts each text with the others of its step; to reproduce it, set ``batch_size`` and
-    ``max_length`` accordingly (``examples/dga/paper.yaml``).
+    The defaults suit one machine and a few million tokens. The DGA paper trains for 2,500 steps of 256 texts of 164
+    tokens with a learning rate of 1e-4, and contrasts each text with the others of its step; to reproduce it, set
+    ``batch_size`` and ``max_length`` accordingly (``examples/dga/paper.yaml``).
 
     Returns:
-        What was trained, and the losses.
+        The output folder, the steps, tokens and seconds of training, and the losses.
 
     Raises:
-        UserError: If an option or the input is wrong. Existing results are not touched.
+        UserError: If an option or the input is invalid, or the loss becomes NaN or infinite. An existing result is
+            left unchanged.
     """
     trackers = check_trackers(options.report_to)
     method = _resolve_method(options.method, options.settings)
@@ -201,13 +203,17 @@ adapt = verb(AdaptOptions, _adapt)
 
 
 def _check_masking(options: AdaptOptions, kind: ModelKind) -> None:
-    """Refuse masking options for a model that is trained without masking."""
+    """Refuse masking options for a model that is trained without masking.
+
+    Raises:
+        UserError: If there are such options.
+    """
     if not kind.uses_masking and (options.masking or options.masking_settings):
         raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'masking'.")
 
 
 def _describe_masking(rows: TokenDataset, collator: Collator) -> dict[str, Any] | None:
-    """Return some masked texts for the report; None if the model is trained without masking."""
+    """Return previews of masked texts for the report; None if the model is trained without masking."""
     if not collator.kind.uses_masking:
         return None
     return describe_masked_texts(sample_masked_texts(rows, collator), collator.masking)
@@ -230,7 +236,7 @@ def _resolve_method(method: str | MethodLike, settings: dict[str, Any] | None) -
 def _write_result_folder(
     out: Path, work: Path, loaded: LanguageModel, config: dict[str, Any], text: Corpus, result: AdaptResult
 ) -> None:
-    """Write the model folder, and remove the working folder."""
+    """Write the model folder, then remove the working folder."""
     with atomic_folder(out) as folder:
         _write_model_files(folder, out, loaded, config, text, result)
         if (work / "steps" / LOG_FILE).is_file():
@@ -248,7 +254,7 @@ def _write_step_model(
     folder: Path,
     trainer: StepTrainer,
 ) -> None:
-    """Write the model after a step in the middle of the training."""
+    """Write the model of an intermediate step."""
     result.take(trainer)
     _write_model_files(folder, out, loaded, config, text, result)
 
@@ -259,7 +265,7 @@ def _write_model_files(
     """Write model, tokenizer, manifest and card into an existing folder."""
     save_model(loaded.model, folder, out)
     loaded.tokenizer.save_pretrained(folder)
-    # The folder holds a numeric summary of the text, so that the model can be traced to it.
+    # The folder contains a numeric summary of the text, so that the model can be traced back to it.
     account = {**text.report.as_dict(), "contents": text.contents()}
     write_json(folder / MANIFEST_FILE, {**config, "about": result.about, "text": account, "result": result.measured()})
     write_adapted_card(folder, out.name)
@@ -289,6 +295,9 @@ def ensure_head(
         seed: Random seed.
         precision: As in :func:`adapt`.
         progress: Show progress bars.
+
+    Raises:
+        UserError: As :func:`adapt`.
     """
     if not load_language_model(model).absent_head:
         return Path(model)
@@ -319,14 +328,14 @@ def _adapt_in_stages(
     options: Mapping[str, Any],
     group: ProcessGroup,
 ) -> AdaptResult:
-    """Run the stages of a method and join them.
+    """Run the stages of a method one after the other, and join their results.
 
-    Each stage is an adaptation in a working folder beside ``out``. After an interruption, finished stages are found
-    there, and the interrupted one resumes from its checkpoint.
+    Each stage is an adaptation in a working folder beside ``out``. After an interruption, the results of finished
+    stages are read from there, and the interrupted stage resumes from its checkpoint.
 
     Args:
         method: The method with its stages.
-        texts: The texts, by what stages read.
+        texts: The texts, by the value of :attr:`Stage.reads`: ``"domain"`` and ``"task"``.
         model: The model that the first stage starts from.
         out: Output directory.
         config: Configuration of the whole run, for the manifest.

@@ -1,7 +1,7 @@
 """From token rows to the micro-batches of each step.
 
-A step is a function of the seed and its number alone. A resumed run therefore reads what the killed one would have
-read, and no state of a data loader has to be saved.
+What a step reads depends only on the seed and the number of the step. A resumed run therefore reads what the killed
+run would have read, and no state of a data loader has to be saved.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ def split_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolic
 
     Args:
         lengths: Tokens of each row.
-        limit: Maximum tokens of a micro-batch, padding counted at its cost; a longer row is a micro-batch of its own.
-        policy: To what widths are rounded up, and the costs of padding and of a micro-batch in tokens.
+        limit: Maximum tokens per micro-batch, with padding counted at its cost; a longer row is one by itself.
+        policy: How widths are rounded up, and the costs of padding and of a micro-batch in tokens.
 
     Returns:
         The rows of each micro-batch.
@@ -61,7 +61,8 @@ def split_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolic
 def fewest_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolicy) -> int:
     """Return the minimum number of micro-batches; the arguments are those of :func:`split_micro_batches`.
 
-    Taking as many rows as fit each time is optimal, since a part of a micro-batch that fits also fits.
+    Filling each micro-batch before starting the next is optimal, since any part of a micro-batch within the limit is
+    within it, too.
     """
     pieces = rows = width = real = 0
     for length in lengths:
@@ -72,7 +73,7 @@ def fewest_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPoli
 
 
 class EpochSampler:
-    """Which texts each step reads: a function of the seed and the step alone.
+    """Chooses the texts of each step, as a function of the seed and the step alone.
 
     Each epoch has a new random order, and a step may extend over the end of an epoch. A text that would then occur
     twice in the same step is swapped with a later one, since a contrast between the texts of a step would use it as a
@@ -91,12 +92,12 @@ class EpochSampler:
         self.epoch = lru_cache(maxsize=2)(self._epoch)
 
     def of(self, step: int) -> list[int]:
-        """Return the texts of a step, by number."""
+        """Return the indices of the texts of a step."""
         places = range(step * self.batch_size, (step + 1) * self.batch_size)
         return [int(self.epoch(place // self.texts)[place % self.texts]) for place in places]
 
     def _epoch(self, number: int) -> np.ndarray:
-        """Return the order of an epoch (texts,)."""
+        """Return the indices of the texts in the order of an epoch: (texts,)."""
         order = self._drawn(number)
         before = self._shared_with_next_epoch(number - 1) if number else 0
         if not before:
@@ -133,11 +134,12 @@ class Collator:
         special: Ids that are never masked.
         padding: Id of the padding token.
         masking: Masking strategy.
-        tokens: Maximum tokens per micro-batch, padding included; a longer text is a micro-batch of its own.
+        tokens: Maximum tokens per micro-batch, with padding counted at its cost; a longer row is a micro-batch by
+            itself.
         layout: ``"padded"`` has one text per row, with texts of similar length together; ``"packed"`` puts
             several texts into a row, where they do not attend to each other.
-        rewritings: Further ways of writing the texts, which views ask for.
-        policy: To what widths of micro-batches are rounded up, and how costly another micro-batch is.
+        rewritings: Ways of rewriting the texts that views need.
+        policy: How widths of micro-batches are rounded up, and the cost of another micro-batch.
         kind: The kind of the model, which decides the labels.
     """
 
@@ -173,7 +175,7 @@ class Collator:
         """Split texts (token ids with special tokens) into micro-batches and mask them.
 
         Which tokens are masked, and how texts are rewritten, depends on the texts and ``rng`` alone, not on the split:
-        it is the same for methods with other views, machines with other memory and runs of several processes.
+        it is the same for methods with other views, machines with less memory and runs of several processes.
         """
         if not texts:
             return []
@@ -190,8 +192,8 @@ class Collator:
     def for_processes(self, texts: Sequence[np.ndarray], size: int) -> Collator:
         """Return the collator that splits these texts into micro-batches that ``size`` processes share evenly.
 
-        Their number is that of this collator's micro-batches rounded up to a multiple of ``size``, and they are of
-        about the same size.
+        Their number is the minimum that memory allows, rounded up to a multiple of ``size``, and they are of about the
+        same size.
         """
         lengths = sorted(map(len, texts), reverse=True)
         widths = [sum(lengths[place] for place in row) for row in self._rows(lengths)]
@@ -274,7 +276,7 @@ class Collator:
 
 
 def _text_spans(rows: list[list[int]], texts: list[np.ndarray]) -> Iterator[tuple[int, slice, int]]:
-    """Yield for each text its row, its place in the row, and its index among all texts."""
+    """Yield for each text its row, its span in the row, and its index among all texts."""
     for row, members in enumerate(rows):
         start = 0
         for place in members:
@@ -324,7 +326,7 @@ class StepDataset(Dataset):
         return self.steps
 
     def indices(self, step: int) -> list[int]:
-        """Return the texts that a step reads, by number."""
+        """Return the indices of the texts that a step reads."""
         return self._order.of(step)
 
     def alone(self, step: int, index: int) -> list[Batch]:
@@ -342,7 +344,7 @@ class StepDataset(Dataset):
         texts = [np.asarray(self.rows[index]) for index in self.indices(step)]
         collator = self.collator
         if self.group.size > 1:
-            # Every process makes all micro-batches, which is cheap, and reads its share; none is left without one.
+            # Every process makes all micro-batches, which is cheap, and reads its share, which is never empty.
             collator = collator.for_processes(texts, self.group.size)
         batches: list[Batch] = []
         while len(batches) < self.group.size:

@@ -1,4 +1,4 @@
-"""What happens around the steps of a training: clock, checkpoints, intermediate models and experiment trackers."""
+"""Callbacks around the training steps: time budget, checkpoints, intermediate models and experiment trackers."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ def check_keep_steps(keep: Collection[int], method: Method, total: int | None = 
         total: Number of steps of the training; None if it is not known yet.
 
     Returns:
-        What the configuration records; nothing if no step is kept.
+        An entry for the configuration that is recorded; empty if no step is kept.
 
     Raises:
-        UserError: If a step is negative or after the end of training, or the method changes its model at the end.
+        UserError: If a step is negative or after the end of training, or the method has no usable intermediate models.
     """
     if keep and (type(method).finish is not Method.finish or method.stages() or not method.trains):
         raise UserError(f"Method '{method.name}' has no intermediate models to keep; remove keep-steps.")
@@ -53,14 +53,14 @@ def check_keep_steps(keep: Collection[int], method: Method, total: int | None = 
 
 
 class KeepStepsCallback(TrainerCallback):
-    """Writes a complete model folder at each of some steps, atomically."""
+    """Writes a complete model folder after each of the given steps, atomically."""
 
     def __init__(self, steps: Collection[int], folder: Path, write: ModelWriter, trainer: Any) -> None:
         """Set up the callback.
 
         Args:
             steps: After which optimizer steps to write; 0 is before the first.
-            folder: Gets a folder ``step-000100`` for each.
+            folder: Gets one subfolder per step, such as ``step-000100``.
             write: Writes the model into an existing folder.
             trainer: The trainer of the model.
         """
@@ -78,7 +78,7 @@ class KeepStepsCallback(TrainerCallback):
     ) -> None:
         """Write the model after a step."""
         if self._keep(state.global_step):
-            # A resumed run must not go back before this step: under a time budget its model would differ.
+            # A resumed run must not repeat this step: under a time budget its model would differ.
             control.should_save = state.global_step < state.max_steps
 
     def _keep(self, step: int) -> bool:
@@ -110,11 +110,11 @@ TRACKER_PACKAGES = {
     "flyte": "flytekit",
     "kubeflow": "kubeflow",
 }
-"""The package of a tracker, where its name differs."""
+"""The packages of trackers whose name differs from that of their package."""
 
 
 def check_trackers(names: str | Sequence[str] | None) -> list[str]:
-    """Return the trackers that were asked for, each once.
+    """Return the requested trackers, without duplicates.
 
     Args:
         names: Names separated by commas, or a list of names; ``"all"`` for all that are installed; ``"none"`` or None
@@ -146,9 +146,9 @@ def check_trackers(names: str | Sequence[str] | None) -> list[str]:
 
 @contextmanager
 def tensorboard_folder(names: Sequence[str], out: Path | None) -> Iterator[None]:
-    """Let TensorBoard write beside ``out``, or to ``runs`` without it, unless the user has chosen a folder.
+    """Let TensorBoard write beside ``out`` (to ``runs`` if that is None), unless the user has chosen a folder.
 
-    By default it would write into the working folder, which is removed at the end.
+    By default it would write into the working folder, which is removed after training.
     """
     ours = "tensorboard" in names and TENSORBOARD_VARIABLE not in os.environ
     if ours:
@@ -161,10 +161,10 @@ def tensorboard_folder(names: Sequence[str], out: Path | None) -> Iterator[None]
 
 
 class Clock:
-    """Seconds of training over all runs that it took, and the share of a time budget that is used up."""
+    """Seconds of training, those before an interruption included, and the share of a time budget that is used up."""
 
     def __init__(self, budget: float | None = None, group: ProcessGroup | None = None) -> None:
-        """Start at zero, with a budget in seconds or without one."""
+        """Start at zero, with a budget in seconds, or None for no budget."""
         self.budget, self.earlier, self._start = budget, 0.0, time.monotonic()
         self._group, self._agreed = group or ProcessGroup(), 0.0
 
@@ -177,8 +177,8 @@ class Clock:
     def spent(self) -> float:
         """Share of the budget that is used up; 0 without a budget.
 
-        The learning rate follows it. With several processes it is therefore what the clock of the first one showed
-        at the last :meth:`synchronize`.
+        The learning rate depends on it, so with several processes it is the value of the first process at the last
+        :meth:`synchronize`.
         """
         if self.budget is None:
             return 0.0
@@ -218,10 +218,10 @@ class StepCallback(TrainerCallback):
         trainer = self.trainer
         group = trainer.engine.group
         if group.size > 1 and state.global_step == 0:
-            # Dropout must differ between processes; a resumed process has its own generator state back.
+            # Dropout must differ between processes; a resumed process restores its own generator state.
             torch.manual_seed(int(args.seed) + 7_919 * group.rank)
         if group.first and trainer.log_file.is_file():
-            # Steps after the checkpoint are repeated, so their lines go.
+            # Steps after the checkpoint are repeated, so their lines are removed.
             lines = trainer.log_file.read_text(encoding="utf-8").splitlines(keepends=True)
             kept = [line for line in lines if line.endswith("\n") and json.loads(line)["step"] <= state.global_step]
             write_text(trainer.log_file, "".join(kept))
@@ -273,7 +273,7 @@ class StepCallback(TrainerCallback):
         return bool(self.trainer.engine.group.broadcast_value(float(late), args.device))
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
-        """Complete a checkpoint."""
+        """Add the progress of the trainer to a checkpoint, and mark it as complete."""
         self._saved = time.monotonic()
         self.trainer.engine.group.wait()  # each process writes its own generator state
         if self.trainer.engine.group.first:

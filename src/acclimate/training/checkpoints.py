@@ -1,8 +1,8 @@
-"""Checkpoints that are known to be complete: the list of their files is written last.
+"""Detection of incomplete checkpoints: the list of the files of a checkpoint is written last.
 
 A process that is killed while it writes, or a full disk, leaves a checkpoint folder with missing or truncated files.
-The list of files and their sizes is therefore written when all of them are on the disk. A folder without that list, or
-with a file of another size, is not a checkpoint. The previous checkpoint is kept until the new one is complete.
+The list of files and their sizes is therefore written after all of them are on the disk. A folder without that list,
+or with a file of another size, is ignored. The previous checkpoint is kept until the new one is complete.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
 
 
 def mark_complete(checkpoint: Path) -> None:
-    """Mark a checkpoint as complete, and remove all older ones but the newest of them."""
+    """Mark a checkpoint as complete, and remove all older ones except the newest of these."""
     sizes = {}
     for file in sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != COMPLETE_FILE):
         with file.open("rb") as handle:
@@ -36,7 +36,7 @@ def mark_complete(checkpoint: Path) -> None:
 
 
 def is_complete(checkpoint: Path) -> bool:
-    """Return whether a checkpoint has all its files in their full length."""
+    """Return whether all files of a checkpoint exist and have their full size."""
     try:
         sizes = read_json(checkpoint / COMPLETE_FILE)
         return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())

@@ -1,4 +1,4 @@
-"""What the trainer needs of engine and data, and the error for a training that became NaN or infinite."""
+"""The interfaces of engine and data that the trainer needs, and the error for a loss that became NaN or infinite."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from acclimate.errors import UserError
 from acclimate.training.distributed import ProcessGroup
 
 MAX_NAMED_TEXTS = 3
-"""Texts that the message names."""
+"""Maximum number of texts that the error message names."""
 
 log = logging.getLogger(__name__)
 
 
 class MicroBatch(Protocol):
-    """What one forward pass reads."""
+    """The input of one forward pass."""
 
     @property
     def tokens(self) -> int:
@@ -65,13 +65,13 @@ class StepData(Protocol):
         """Return the micro-batches of a step."""
 
     def indices(self, step: int) -> list[int]:
-        """Return the texts that a step reads in all processes together, by number."""
+        """Return the indices of the texts that a step reads in all processes together."""
 
     def alone(self, step: int, index: int) -> list[Any]:
         """Return the micro-batches of one text of a step, without padding."""
 
     def describe(self, index: int) -> str:
-        """Return where a text comes from and its first words, for error messages."""
+        """Return the source of a text and its first words, for error messages."""
 
 
 def make_divergence_error(
@@ -86,11 +86,11 @@ def make_divergence_error(
 
     Args:
         engine: The engine in training.
-        data: What it reads.
-        step: Steps taken before this one.
+        data: The data that it reads.
+        step: Number of steps taken before this one.
         terms: The loss terms of this step, with their sum as ``"loss"``.
         learning_rate: The peak learning rate.
-        checkpoint: The newest complete checkpoint.
+        checkpoint: The newest complete checkpoint; None if there is none.
     """
     values = {name: float(value) for name, value in terms.items()}
     bad = [name for name, value in values.items() if name != "loss" and not np.isfinite(value)]

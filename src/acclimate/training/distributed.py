@@ -1,9 +1,9 @@
 """The processes of one run, started by ``torchrun`` or ``accelerate launch``; usually there is one.
 
-Every process holds the whole model and reads its share of the micro-batches of each step. Sums over the batch and
-gradients are summed over the processes, so that loss, gradients and negatives of a step are those of one process with
-the same batch. ``DistributedDataParallel`` does not fit: it averages over processes, which is another loss where they
-read different numbers of tokens, and requires every forward pass to go through its wrapper.
+Every process holds the whole model and reads its share of the micro-batches of each step. Gradients, and sums over the
+batch, are added up over the processes, so that loss, gradients and negatives of a step are those of a single process
+with the same batch. ``DistributedDataParallel`` is not suitable: it averages over processes, which is another loss
+where they read different numbers of tokens, and it requires every forward pass to go through its wrapper.
 """
 
 from __future__ import annotations
@@ -22,13 +22,18 @@ from acclimate.device import default_device, preserve_rng_state
 from acclimate.errors import UserError
 
 TIMEOUT = timedelta(hours=12)
-"""How long processes wait for one another: the others wait while the first one tokenizes a whole corpus."""
+"""How long processes wait for one another, for example while the first one tokenizes a whole corpus."""
 _SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """This process among those of the run."""
+    """The processes of a run, as seen from this one.
+
+    Attributes:
+        rank: Index of this process, from 0.
+        size: Number of processes.
+    """
 
     rank: int = 0
     size: int = 1
@@ -39,11 +44,11 @@ class ProcessGroup:
         return self.rank == 0
 
     def share(self, items: Sequence) -> list:
-        """Return the items of this process: every ``size``-th."""
+        """Return the items of this process: every ``size``-th one, from the ``rank``-th."""
         return list(items[self.rank :: self.size])
 
     def assign_balanced(self, items: Sequence, sizes: Sequence[float]) -> list:
-        """Return the items of this process when each, the largest first, goes to the process with the least load.
+        """Return the items of this process if each item, the largest first, goes to the process with the least load.
 
         Args:
             items: The items, the same in all processes.
@@ -59,7 +64,7 @@ class ProcessGroup:
         return mine
 
     def add(self, values: Sequence[Tensor]) -> list[Tensor]:
-        """Sum each of some tensors of the same type over the processes."""
+        """Return the sum of each tensor over the processes; all tensors have the same type and device."""
         if self.size == 1 or not values:
             return list(values)
         flat = torch.cat([value.detach().reshape(-1) for value in values])
@@ -68,7 +73,7 @@ class ProcessGroup:
         return [part.view_as(value) for part, value in zip(parts, values, strict=True)]
 
     def sum_gradients(self, parameters: Iterable[nn.Parameter]) -> None:
-        """Sum the gradients over the processes; a gradient that is missing here counts as zero."""
+        """Sum the gradients over the processes, in place; a gradient that this process lacks counts as zero."""
         if self.size == 1:
             return
         trained = [parameter for parameter in parameters if parameter.requires_grad]
@@ -163,7 +168,8 @@ def join_process_group() -> ProcessGroup:
 def leave_process_group() -> None:
     """Disconnect from the other processes at the end of a run; does nothing in a single process.
 
-    Not to be called after an error: the others may be waiting in a sum, and the launcher terminates them.
+    Do not call it after an error: the others may be waiting in a collective operation until the launcher terminates
+    them.
     """
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""From views through one forward pass to gradients, once for all methods; and the engine of end tasks."""
+"""The engine of all methods, which reads views and computes gradients, and the engine of end tasks."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ Terms = dict[str, Tensor]
 class Engine:
     """Runs the objectives of a method on the micro-batches of a step.
 
-    Every mean is taken over the whole step, however it is split: sums over tokens or texts are divided by the count of
-    all micro-batches. For terms that need all texts at once, as many micro-batches as memory allows keep their graphs,
-    and the others are read twice (see :class:`BatchObjective`).
+    Every mean is taken over the whole step, however it is split: sums over tokens or texts are divided by their number
+    in all micro-batches. For terms that need all texts at once, as many micro-batches as memory allows keep their
+    graphs, and the others are read twice (see :class:`BatchObjective`).
     """
 
     def __init__(
@@ -41,16 +41,19 @@ class Engine:
         graph_tokens: int | None = None,
         group: ProcessGroup | None = None,
     ) -> None:
-        """Collect the views that the objectives ask for.
+        """Collect the views of the objectives.
 
         Args:
             model: The student, with attached attention.
             objectives: The loss terms.
             precision: Precision of the forward pass.
-            reference: A frozen model in evaluation mode, for views that ask for it.
+            reference: A frozen model in evaluation mode, for views with this reader.
             graph_tokens: Maximum tokens, over all views and with the cost of padding, whose graphs are kept at once
-                for terms that need all texts; micro-batches beyond are read twice. By default what suits the device.
-            group: The processes that share each step; by default this one alone.
+                for terms that need all texts; further micro-batches are read twice. By default chosen for the device.
+            group: The processes that share each step; by default this process alone.
+
+        Raises:
+            ValueError: If a view needs a reference, and there is none.
         """
         self.group = group or ProcessGroup()
         self.graph_tokens = max_graph_tokens(model) if graph_tokens is None else graph_tokens
@@ -90,12 +93,12 @@ class Engine:
         return tuple(dict.fromkeys(view.tokens for view in self.views if isinstance(view.tokens, Rewriting)))
 
     def read(self, batch: Batch, views: Sequence[View], all_tokens: bool = False) -> Outputs:
-        """Run one forward pass per reader over the rows of all its views; views of another shape need one more.
+        """Run one forward pass per reader, over the rows of all its views; views of another shape need their own pass.
 
         Args:
             batch: The micro-batch.
             views: The views to compute.
-            all_tokens: Also compute the hidden states that no term reads.
+            all_tokens: Whether to compute also the hidden states that no term reads.
         """
         hidden: dict[View, Tensor] = {}
         embedded: dict[View, Tensor] = {}
@@ -124,11 +127,11 @@ class Engine:
 
         Args:
             batches: The micro-batches of the step that this process reads, on the device of the model.
-            backward: Compute gradients. With several processes there must be none before.
+            backward: Whether to compute gradients. With several processes, no parameter may have a gradient before.
 
         Returns:
-            Each term by name (unweighted means, detached), and their weighted sum as ``"loss"``: means over the whole
-            step, and so the same in all processes.
+            Each term by name (unweighted means over the whole step, detached), and their weighted sum as ``"loss"``;
+            the same in all processes.
         """
         counts = self._counts(batches)
         terms: Terms = {}
@@ -188,7 +191,7 @@ class Engine:
             if backward:
                 loss.backward()  # per micro-batch: bf16 weights would accumulate gradients in bf16
         if after:
-            after.restore()  # else the next step would repeat the draws of the terms over all texts
+            after.restore()  # otherwise the next step would repeat the random numbers of the terms over all texts
 
     def _counts(self, batches: Sequence[Batch]) -> dict[str, int]:
         """Return the number of items in the step over which each plain term is a mean."""
@@ -207,9 +210,9 @@ class Engine:
         return sum(tokens <= self.graph_tokens for tokens in read)
 
     def _read(self, batch: Batch, grad: bool) -> tuple[Outputs, dict[str, Tensor]]:
-        """Read all views of a micro-batch; return also what the terms over all texts need of it, by name.
+        """Read all views of a micro-batch; also return what the terms over all texts need of it, by name.
 
-        All views are read, not only those of these terms, so that a second pass draws the same dropout.
+        All views are read, not only those of these terms, so that a second pass draws the same dropout masks.
         """
         with torch.set_grad_enabled(grad), autocast(self.precision, batch.masked.device):
             outputs = self.read(batch, self.views)
@@ -257,7 +260,7 @@ class Engine:
 
 
 TaskLoss = Callable[[PreTrainedModel, dict[str, Tensor], int], Tensor]
-"""From the model, the inputs of a batch (which it may remove) and the steps taken, to the mean loss over the rows."""
+"""Mean loss over the rows, from the model, the inputs of a batch (which it may change) and the steps taken before."""
 
 
 @dataclass(frozen=True)
@@ -266,7 +269,7 @@ class TaskBatch:
 
     Attributes:
         inputs: Arguments of the model's forward pass, ``input_ids`` (rows, tokens) among them.
-        step: Steps that were taken before.
+        step: Number of optimizer steps taken before.
     """
 
     inputs: dict[str, Tensor]
@@ -305,7 +308,7 @@ class TaskEngine:
         self.step_context = kernels_of(model).step_context(model, precision)
 
     def step(self, batches: Sequence[TaskBatch]) -> Terms:
-        """Add the gradients of a step; return its loss, as the term ``"task"`` and as the sum of all terms."""
+        """Add the gradients of a step; return its loss in nats, as the term ``"task"`` and as the sum ``"loss"``."""
         device = self.model.device
         mine = torch.tensor(sum(batch.texts for batch in batches), device=device)
         rows = int(self.group.add([mine])[0])
@@ -335,10 +338,10 @@ class TaskEngine:
 
 
 def check_dropout(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> None:
-    """Check that views that differ only in their dropout mask will differ.
+    """Check that the model has dropout if some views differ only in their dropout mask.
 
     Raises:
-        UserError: If the model has no dropout, so that a contrast between two views of a text would learn nothing.
+        UserError: If it has none: the views would be equal, and a contrast between them would learn nothing.
     """
     views = {view for term in objectives for view in term.views if view.reader == "student"}
     alike = {replace(view, draw=0) for view in views}
@@ -350,7 +353,7 @@ def check_dropout(objectives: Sequence[Objective | BatchObjective], model: PreTr
 
 
 def make_reference(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> PreTrainedModel | None:
-    """Return a frozen copy of ``model`` without dropout if a view of an objective asks for one, else None."""
+    """Return a frozen copy of ``model`` without dropout if a view of an objective reads it, else None."""
     if all(view.reader == "student" for term in objectives for view in term.views):
         return None
     reference = copy.deepcopy(model)

@@ -28,16 +28,16 @@ DEFAULT_INTERVAL = 50
 
 
 def measure_heldout_terms(engine: Engine, steps: Sequence[Sequence[Batch]], seed: int = 0) -> dict[str, float]:
-    """Compute all terms of a method on held-out text, without dropout and gradients and always with the same masks.
+    """Compute all terms of a method on held-out text, without dropout or gradients and always with the same masks.
 
     Terms over tokens or texts are means over all of them, however they are split into steps. A term that compares the
-    texts of a step with each other is a mean over steps, weighted by their texts. Two dropout masks of a text are the
-    same here, so a term that compares them is lower than in training.
+    texts of a step with each other is a mean over steps, weighted by their number of texts. Without dropout, views of
+    a text that differ only in their dropout mask are equal, so a term that compares them is lower than in training.
 
     Args:
         engine: The engine in training; its state and the random generators are left unchanged.
         steps: Micro-batches of each step.
-        seed: Random seed of what a term draws itself.
+        seed: Random seed of terms that draw random numbers.
 
     Returns:
         Each term by name, and their weighted sum as ``"loss"``.
@@ -92,7 +92,7 @@ class HeldOutText:
         return cls(as_corpus(text, text_column), every)
 
     def identity(self) -> dict[str, Any]:
-        """Return what the configuration records."""
+        """Return the entry of the configuration that is recorded."""
         return {"text": self.corpus.fingerprint, "every": self.every}
 
     def make_callback(
@@ -107,7 +107,7 @@ class HeldOutText:
 
 
 class _HeldOutCallback(TrainerCallback):
-    """Measures before the first step, at each interval and after the last step, and writes to the log."""
+    """Writes the terms to the log, measured before the first step, at each interval and after the last step."""
 
     def __init__(self, trainer: StepTrainer, steps: list[list[Batch]], every: int, seed: int) -> None:
         self._trainer, self._steps, self._every, self._seed = trainer, steps, every, seed
@@ -116,7 +116,7 @@ class _HeldOutCallback(TrainerCallback):
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
         if state.global_step == 0:
-            if self._trainer.engine.group.first:  # left by a run that was killed before its first checkpoint
+            if self._trainer.engine.group.first:  # from a run that was killed before its first checkpoint
                 self._trainer.log_file.unlink(missing_ok=True)
             self._measure(state)
 

@@ -20,14 +20,14 @@ from acclimate.updates import estimate_sampling_error, mean_importance, summed_i
 from acclimate.updates.importance import MIN_GROUPS, Representation
 
 TEXT_COUNT = "texts"
-"""Cache entry of the number of texts, beside the sums of the parts, whose names are single letters."""
+"""Name of the number of texts in the cache, beside the sums of the parts, whose names are single letters."""
 MAX_LISTED_UNITS, THINNED_UNITS = 32, 64
-"""A report lists up to this many units per layer; of more, it lists a sample of this size."""
+"""Maximum units per layer of which a report lists all, and the size of the sample that it lists of more units."""
 
 
 @dataclass(frozen=True)
 class MeasuredImportance:
-    """Importances, and how they were measured.
+    """Importance of heads and units, and how it was measured.
 
     Attributes:
         raw: (layers, units) per part, float32, not normalized.
@@ -54,11 +54,11 @@ def measure_importance(
     The sums of each group are cached: a run that was killed, or needs a smaller error, continues from them.
 
     Args:
-        run: The model, its text and the seed; the result depends on nothing else of the run.
+        run: The adaptation, of which model, text, seed, precision and number of processes affect the result.
         units: What to measure, as :meth:`AdaptContext.units` returns it.
         tokens: Maximum tokens of text to measure on.
         reads: What the divergence compares, see :func:`acclimate.updates.summed_importance`.
-        error: Standard error of the normalized importances at which measuring stops; 0 reads all ``tokens``.
+        error: Standard error of the normalized importance at which measuring stops; 0 to read all ``tokens``.
         title: Title of the progress bar.
 
     Raises:
@@ -93,7 +93,7 @@ def measure_importance(
 def _measure_group(
     run: AdaptContext, units: Mapping[str, Sequence[UnitGroup]], batches: Iterable[Batch], reads: Representation
 ) -> dict[str, Tensor]:
-    """Measure one group of texts and sum over the processes; the number of texts is an entry beside the parts."""
+    """Measure one group of texts; return the sums over texts and processes by part, and the number of texts."""
     texts, sums = summed_importance(run.model, units, batches, representation=reads, precision=run.precision)
     count, *totals = run.group.add([torch.tensor(float(texts), device=run.device), *sums.values()])
     together = dict(zip(sums, totals, strict=True))
@@ -112,12 +112,12 @@ def _with_progress(batches: Iterable[Batch], bar: Progress, before: int, process
 def summarise_importance(
     raw: Mapping[str, Tensor], protection: Mapping[str, Tensor], **how: str | int | float
 ) -> dict[str, Any]:
-    """Return importances as plain values, to be stored beside a model and plotted.
+    """Return importance as plain values, to be stored beside a model and plotted.
 
     Args:
         raw: (layers, units) per part, as measured.
         protection: The same, normalized: what a soft mask protects.
-        how: Further facts, such as how they were measured.
+        how: Further entries, such as how it was measured.
 
     Returns:
         For each part its ``name``, and ``raw`` and ``protection`` as lists. Of more than :data:`MAX_LISTED_UNITS`

@@ -1,4 +1,4 @@
-"""What an adaptation reads: the text of a domain, or the train split of a labelled task; and the kinds of tasks."""
+"""The text that an adaptation reads: domain text, or the train split of a labelled task. The kinds of tasks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TASK_EPOCHS = 100
 
 
 class TaskKind(ABC):
-    """A kind of end task: what differs from other kinds in reading, in its texts and in the model that learns it.
+    """A kind of end task: how its folder is read, which texts it contains, and which model learns it.
 
     A task names its kind in ``task_kind``. The metrics of a kind, its name on the Hugging Face Hub and what a
     collapsed model looks like belong to its :class:`acclimate.evaluation.scoring.Scoring`.
@@ -37,7 +37,7 @@ class TaskKind(ABC):
 
     @abstractmethod
     def read(self, folder: Path, name: str) -> Any:
-        """Read a task; raise UserError naming the row that cannot be used."""
+        """Read a task; raise a UserError that names the row if one cannot be used."""
 
     @abstractmethod
     def texts(self, example: Any) -> Iterable[str | None]:
@@ -45,11 +45,11 @@ class TaskKind(ABC):
 
     @abstractmethod
     def item_text(self, example: Any) -> str:
-        """Return what identifies an example: two examples with the same item text are contamination."""
+        """Return the text that identifies an example: if it is also in another split, that is contamination."""
 
     @abstractmethod
     def learner(self, model: str | Path, task: Any, options: Any, device: Any) -> Any:
-        """Load a checkpoint as a model for the task, a :class:`acclimate.tasks.kinds.Learner`.
+        """Load a checkpoint as a model for the task; return a :class:`acclimate.tasks.kinds.Learner`.
 
         New weights are initialized from torch's global generator.
         """
@@ -73,12 +73,12 @@ def load_task(path: str | Path, *, name: str | None = None) -> Any:
 
     A classification task: each split is a ``.jsonl``, ``.csv``, ``.tsv`` (also ``.gz``) or ``.parquet`` file with the
     columns ``text``, ``label`` and, for pairs, ``text_pair``; other columns are ignored. ``dev`` may also be called
-    ``validation`` or ``valid``. A label is a string, an integer or a boolean. In a task of pairs every row has a
-    second text, which may be empty; a first text may not.
+    ``validation`` or ``valid``. A label is a string, an integer or a boolean. In a task of pairs, every row has both
+    texts; only the second may be empty.
 
     A multi-label task: every label is a list, which may be empty; duplicates in a list count once. If every row of a
-    split has a ``document``, or an ``id`` that ends in ``_s`` and the number of a sentence, that split is scored per
-    document, too.
+    split has a ``document``, or an ``id`` that ends in ``_s`` and the number of a sentence, that split is also scored
+    per document.
 
     A question answering task: ``train.json``, ``test.json`` and optionally ``dev.json`` (or ``.json.gz``) in the
     format of SQuAD v1.1; see :func:`acclimate.tasks.qa.load_qa`.
@@ -91,7 +91,7 @@ def load_task(path: str | Path, *, name: str | None = None) -> Any:
         A :class:`acclimate.tasks.Task` or :class:`acclimate.tasks.qa.QATask`.
 
     Raises:
-        UserError: If the folder or a file is missing, a row is broken, or the labels cannot be learned.
+        UserError: If the folder or a file is missing, a row is invalid, or the labels cannot be learned.
     """
     path = Path(path)
     check_task_folder(path)
@@ -104,7 +104,7 @@ def check_task_folder(path: Path) -> None:
     """Check that a task folder exists.
 
     Raises:
-        UserError: If it does not; the message proposes the closest name.
+        UserError: If it does not; the message suggests the closest name.
     """
     if path.is_dir():
         return
@@ -118,7 +118,7 @@ def check_task_folder(path: Path) -> None:
 
 
 def as_corpus(text: TextInput, text_column: str = "text") -> Corpus:
-    """Return what the user gave as a corpus."""
+    """Return a corpus: the given one, or one of the given files."""
     return text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)  # type: ignore[arg-type]
 
 

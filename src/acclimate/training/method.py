@@ -1,8 +1,8 @@
-"""What a method is, the registry of methods, and what a method can reach while it prepares.
+"""The base class of methods, their registry, and the context in which a method prepares.
 
-A method is a recipe of parts: objectives over views, and optionally an update rule and a preparation. Every module in
-``acclimate.methods`` is imported when the registry is first read, and so is every entry point of the group
-``acclimate.methods`` in other packages: a new method is one file with ``@register``.
+A method combines objectives over views and, optionally, a masking strategy, an update rule and a preparation. When the
+registry is first read, every module in ``acclimate.methods`` is imported, and so is every entry point that other
+packages declare in the group ``acclimate.methods``: a new method is one file with ``@register``.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ log = logging.getLogger(__name__)
 IGNORED_CONFIG_KEYS = ("_name_or_path", "architectures", "dtype", "transformers_version", "use_cache")
 """Entries of a model's configuration that do not affect any result."""
 SAMPLE_GROUP_TOKENS = 40_000
-"""Tokens of a sample, per process, that are split into micro-batches together, so that rows of similar length meet."""
+"""Tokens per process that :meth:`AdaptContext.sample` sorts by length and splits into micro-batches together."""
 
 
 def cache_key(decides: Mapping[str, Any]) -> str:
-    """Return the cache key for what these values decide."""
+    """Return the cache key of a computation, 24 hex digits, from the values that determine its result."""
     return hashlib.sha256(json.dumps(decides, sort_keys=True, default=str).encode()).hexdigest()[:24]
 
 
 def fingerprint_weights(model: nn.Module) -> str:
-    """Hash the weights of a module: the same values have the same hash, whatever file they came from."""
+    """Return the SHA-256 of the names and values of a module's weights, whatever file they were loaded from."""
     return fingerprint_tensors(model.state_dict())
 
 
 def fingerprint_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Hash tensors with their names, whatever their order."""
+    """Return the SHA-256 of the names and values of tensors, whatever their order."""
     digest = hashlib.sha256()
     for name, value in sorted(tensors.items()):
         digest.update(name.encode())
@@ -66,7 +66,7 @@ def fingerprint_tensors(tensors: Mapping[str, Tensor]) -> str:
 
 
 def fingerprint_model(model: PreTrainedModel) -> str:
-    """Hash everything that decides what a model computes: weights, configuration and current dropout rates."""
+    """Return a hash of what determines the outputs of a model: weights, configuration and current dropout rates."""
     shape = {name: value for name, value in model.config.to_dict().items() if name not in IGNORED_CONFIG_KEYS}
     return cache_key({"weights": fingerprint_weights(model), "shape": shape, "dropout": dropout_rates(model)})
 
@@ -76,11 +76,13 @@ TENSORS_FILE = "tensors.safetensors"
 
 @dataclass(frozen=True)
 class TensorCache:
-    """Loads tensors from the cache, or computes and stores them; all processes of a run must ask for the same ones.
+    """Loads tensors from the cache, or computes and stores them.
+
+    All processes of a run must request the same entries in the same order.
 
     Attributes:
-        folder: Where they are stored; None for no storage.
-        seed: Random seed of what computes them.
+        folder: Where they are stored; None if they are not stored.
+        seed: Random seed for computing them.
         group: The processes of the run.
         device: Where cached tensors are put.
     """
@@ -94,8 +96,8 @@ class TensorCache:
         """Return the tensors of an entry.
 
         Args:
-            make: Computes them; called unless every process finds them.
-            place: Numbers of the entry, if there are several. Each entry has its own random seed, so that its values
+            make: Computes them; called unless every process finds the entry.
+            place: Indices of the entry, if there are several. Each entry has its own random seed, so that its values
                 do not depend on which other entries were found.
         """
         folder = self.folder / "-".join(map(str, place)) if self.folder and place else self.folder
@@ -147,7 +149,7 @@ class AdaptContext:
         group: The processes of the run.
         task: The labelled task that was given, see :mod:`acclimate.tasks`, or None. Cached values that depend on it
             need ``task.fingerprint()`` among their options.
-        accounts: What a method found while it prepared, by the name of a JSON file that is written beside the model.
+        accounts: What a method found while it prepared, by the name of the JSON file to write into the model folder.
     """
 
     model: PreTrainedModel
@@ -170,22 +172,22 @@ class AdaptContext:
     def sample(self, tokens: int, readings: int = 1, logits: bool = False) -> Iterator[Batch]:
         """Yield micro-batches, one text per row, from a random part of the corpus of about ``tokens`` tokens.
 
-        With several processes each gets its share of them.
+        With several processes, each gets its share of the micro-batches.
 
         Args:
             tokens: Real tokens to read; the whole corpus if it has fewer.
-            readings: How many times one forward pass reads each row, for the size of the micro-batches.
-            logits: Whether vocabulary logits are computed for all tokens, for the same purpose.
+            readings: How many times one forward pass reads each row; it limits the size of the micro-batches.
+            logits: Whether vocabulary logits are computed for all tokens, which also limits it.
         """
         for _, group in self.sample_groups(tokens, readings, logits):
             yield from group
 
     def sample_groups(self, tokens: int, readings: int = 1, logits: bool = False) -> Iterator[tuple[int, list[Batch]]]:
-        """Yield what :meth:`sample` yields in groups of micro-batches, each a random part of the corpus by itself.
+        """Yield the micro-batches of :meth:`sample` in groups, each of which is a random part of the corpus.
 
-        All processes get the same number of groups, with :data:`SAMPLE_GROUP_TOKENS` tokens per process.
+        All processes get the same number of groups, of about :data:`SAMPLE_GROUP_TOKENS` tokens per process.
 
-        Returns:
+        Yields:
             For each group its number of tokens in all processes, and the micro-batches of this process.
         """
         at_once = training_tokens(self.model, readings, logits=logits)
@@ -212,24 +214,24 @@ class AdaptContext:
         print_message(text, enabled=self.progress)
 
     def seeded(self, make: Callable[[], T]) -> T:
-        """Return what ``make`` returns with the random generators seeded from the run; the same in all processes."""
+        """Return the result of ``make``, called with the seed of the run, which is the same in all processes."""
         with preserve_rng_state():
             torch.manual_seed(self.seed)
             return make()
 
     def units(self, parts: Sequence[str]) -> dict[str, list[UnitGroup]]:
-        """Return the units of some parts of the model, ready for gates."""
+        """Return the units of some parts of the model, by part, prepared for gates."""
         return gate_units(self.model, self.layers, parts)
 
     def cached(self, name: str, options: dict[str, Any], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Return tensors from the cache, or compute and store them, with random generators seeded from the run."""
+        """Return tensors from the cache, or compute and store them, with the random seed of the run."""
         return self.tensor_cache(name, options)(make)
 
     def tensor_cache(self, name: str, options: dict[str, Any]) -> TensorCache:
         """Return a cache for tensors that belong together.
 
-        Its key consists of the model's weights and configuration, the text, the seed, ``options``, and how it is
-        computed.
+        Its key covers the model's weights and configuration, the text, the seed, ``options``, and the conditions of
+        the computation: precision, processes, device, kernels and software versions.
         """
         text = getattr(self.rows, "fingerprint", None)
         parts = {
@@ -237,10 +239,10 @@ class AdaptContext:
             "options": options,
             "seed": self.seed,
             "precision": self.precision,
-            # Each process has its own batches and dropout, and accelerators have other generators.
+            # Each process has its own batches and dropout, and accelerators generate other random numbers.
             "processes": self.group.size,
             "device": self.device.type,
-            # The split into micro-batches decides the dropout masks.
+            # The dropout masks depend on the split into micro-batches.
             "tokens_at_once": training_tokens(self.model),
             "kernels": dataclasses.asdict(kernels_of(self.model)),
             "software": [__version__, torch.__version__, transformers.__version__],
@@ -256,7 +258,7 @@ class Stage:
     """One of several adaptations that make up a method.
 
     Attributes:
-        method: What it does.
+        method: The method of this adaptation.
         reads: Whether it reads the domain text or the text of the task.
         options: Options of ``adapt`` that differ from those of the run.
     """
@@ -283,13 +285,13 @@ class Method:
     loads_without_acclimate: ClassVar[bool] = True
     """False for a method whose result ``transformers`` alone cannot load."""
     reads: ClassVar[Literal["domain", "task"]] = "domain"
-    """The text that it adapts to by default in a study: see ``on`` in the study file."""
+    """The text that it adapts to by default in a study; ``on`` in the study file overrides it."""
     starts_from: ClassVar[str | None] = None
     """What the model card names as the base; None for the model that was given."""
     files: ClassVar[tuple[str, ...]] = ()
     """Parameters that may be paths of files; in a study file they are relative to its folder."""
     sets_mask_rate: ClassVar[bool] = False
-    """True for a method that masks as much as it finds, whatever the mask rate."""
+    """True for a method that itself determines how many tokens are masked, whatever the mask rate."""
     needs_task: ClassVar[bool] = False
     """True for a method that needs a labelled task as ``run.task``."""
 
@@ -300,7 +302,7 @@ class Method:
 
     @property
     def virtual_start(self) -> Literal["vocabulary", "uniform"]:
-        """How those are initialized."""
+        """How the virtual tokens are initialized."""
         return "vocabulary"
 
     def prepare(self, run: AdaptContext) -> None:
@@ -310,7 +312,7 @@ class Method:
         """Return the masking strategy, if it is part of the method; called after :meth:`prepare`.
 
         Args:
-            rate: Share of tokens that the user wants masked.
+            rate: Share of tokens to mask, as the user set it.
 
         Returns:
             None for the user's strategy, which is random masking by default.
@@ -329,7 +331,7 @@ class Method:
         """Remove what was only needed for training, before the model is written."""
 
     def stages(self) -> list[Stage]:
-        """Return adaptations that are run one after the other instead of this one; most methods have none."""
+        """Return the adaptations that run one after the other in place of this one; most methods have none."""
         return []
 
     def settings(self) -> dict[str, Any]:
@@ -337,9 +339,9 @@ class Method:
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
 
     def file_contents(self) -> dict[str, str]:
-        """Return a hash of every parameter that is a file, and of user code.
+        """Return a hash of every parameter that is a file, and of user code, by name.
 
-        Both can change under the same name.
+        The content of both can change while the name stays the same.
         """
         given = {name: getattr(self, name) for name in self.files}
         found = {name: find_file(str(value)) for name, value in given.items() if value}
@@ -352,7 +354,7 @@ register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
 
 
 def get(name: str, **settings: Any) -> Method:
-    """Create a method with its parameters; strings are converted to the type of the parameter.
+    """Create a method with its parameters; strings are converted to the types of the parameters.
 
     Raises:
         UserError: If the method or a parameter is unknown, or a value is invalid.

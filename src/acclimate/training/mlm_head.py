@@ -34,13 +34,13 @@ def warm_up_head(
     Args:
         loaded: The model, whose head is new.
         rows: Text to train on.
-        work: Where checkpoints go.
+        work: Folder for checkpoints.
         tokens: Tokens to train on.
         seed: Random seed.
         precision: Precision of the forward pass.
-        progress: Show a progress bar.
+        progress: Whether to show a progress bar.
         group: The processes of the run.
-        appended: Virtual tokens per row, which do not count.
+        appended: Virtual tokens per row, which do not count as tokens trained on.
     """
     model = loaded.model
     head = list(head_parameters(model).values())

@@ -39,7 +39,7 @@ class Budget:
         return cls(**given) if any(value is not None for value in given.values()) else cls(epochs=default_epochs)
 
     def resolve(self, rows: TokenDataset, batch_size: int, appended: int = 0) -> int:
-        """Return the number of optimizer steps; with a time budget, a number that will not be reached.
+        """Return the number of optimizer steps; with a time budget, a number that is too high to be reached.
 
         Args:
             rows: The training text.

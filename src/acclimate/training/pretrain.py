@@ -45,7 +45,7 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
         architecture: One of :data:`ARCHITECTURES`, or a folder, a JSON file or a model on the Hugging Face Hub (with
             ``/`` in its name) whose configuration is used.
         size: One of :data:`SIZES`: layers, width and heads; the feed-forward layers keep their ratio to the width.
-            None keeps the configuration's, for an architecture the defaults of ``transformers``.
+            None keeps those of the configuration, which for an architecture are the defaults of ``transformers``.
         changes: Values of single settings, such as ``{"hidden_size": 256}``; strings are parsed as JSON if possible.
 
     Returns:
@@ -166,7 +166,7 @@ def fit_config_to_tokenizer(config: Any, tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def init_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
-    """Return a masked language model with random weights that depend only on the seed."""
+    """Return a masked language model with random weights, the same for the same configuration and seed."""
     with preserve_rng_state():
         torch.manual_seed(seed)
         return getattr(transformers, MASKED.auto_class).from_config(config)
@@ -174,9 +174,10 @@ def init_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
 
 @dataclass
 class FromScratch(Method):
-    """Masked language modelling from random weights, as a method, so that its settings are recorded with the model.
+    """Masked language modelling from random weights.
 
-    It is not registered, because it does not adapt a model.
+    It is a method so that its settings are recorded with the model. It is not registered, because it does not adapt a
+    model.
 
     Attributes:
         configuration: Settings of the model that do not come from the tokenizer.
@@ -194,7 +195,7 @@ class FromScratch(Method):
         return {"configuration": self.configuration, **self.options}
 
     def file_contents(self) -> dict[str, str]:
-        """Return a hash of a given tokenizer, since its files can change while its name stays the same."""
+        """Return a hash of a tokenizer that is given, since its files can change while its name stays the same."""
         name = self.options["tokenizer"]
         return {} if name in TOKENIZER_KINDS else {"tokenizer": fingerprint_tokenizer(load_tokenizer(name))}
 
@@ -202,21 +203,22 @@ class FromScratch(Method):
 def _pretrain(options: PretrainOptions) -> AdaptResult:
     """Train a masked language model from scratch on a general corpus.
 
-    The folder ``out`` appears at once when the training is finished, as that of :func:`acclimate.adapt`, which runs
-    the training: an interrupted run resumes when it is started again, and a finished one returns at once. The models
-    of ``keep_steps`` are ordinary model folders inside it, ``out/step-000100``; during the training they are in
-    ``.OUT.work/kept``. Such a model has been stopped early on a learning-rate schedule for the whole budget. So were
-    those of Gu et al. (EMNLP 2020, "Train No Evil"), stopped after 100k, 200k and 300k of 1M steps.
+    The training is run by :func:`acclimate.adapt`: the folder ``out`` is created in one step after the training has
+    finished, an interrupted run resumes when it is started again, and a finished run returns its result at once. The
+    models of ``keep_steps`` are ordinary model folders inside ``out``, such as ``out/step-000100``; during training
+    they are in ``.OUT.work/kept``. The learning-rate schedule of such a model is that of the whole budget, stopped
+    early, as in Gu et al. (EMNLP 2020, "Train No Evil"), who stopped after 100k, 200k and 300k of 1M steps.
 
     The defaults are those of that paper, which follow BERT: batches of 256 texts of 256 tokens, learning rate 1e-4,
     weight decay 0.01, warm-up over the first hundredth of the steps. They are meant for 1M steps of a model with 110M
     parameters; a small model on a small budget needs a higher learning rate (see ``docs/pretrain.md``).
 
     Returns:
-        What was trained, and the losses.
+        The output folder, the steps, tokens and seconds of training, and the losses.
 
     Raises:
-        UserError: If an option or the input is wrong. Existing results are not touched.
+        UserError: If an option or the input is invalid, or the loss becomes NaN or infinite. An existing result is
+            left unchanged.
     """
     out, tokenizer, seed, progress = Path(options.out), options.tokenizer, options.seed, options.progress
     config = make_config(options.architecture, options.size, options.changes)
@@ -252,7 +254,7 @@ pretrain = verb(PretrainOptions, _pretrain)
 def _write_initial_model(
     start: Path, config: Any, method: FromScratch, text: Corpus, seed: int, progress: bool
 ) -> None:
-    """Write the model folder of step 0, unless an interrupted run left it."""
+    """Write the model folder of step 0, unless an interrupted run has already written it."""
     identity = roundtrip_json(
         {**method.settings(), "files": method.file_contents(), "seed": seed, "corpus": text.fingerprint}
     )

@@ -1,4 +1,4 @@
-"""The result of an adaptation, whether a folder holds that of the same run, and previews of masked texts."""
+"""The result of an adaptation, the check for a finished or interrupted run, and previews of masked texts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MANIFEST_FILE = "acclimate.json"
 
 @dataclass
 class AdaptResult:
-    """What an adaptation did.
+    """The result of an adaptation.
 
     Attributes:
         out: The model folder.
@@ -54,7 +54,7 @@ class AdaptResult:
     about: dict[str, str] = field(default_factory=dict)
 
     def take(self, trainer: StepTrainer) -> None:
-        """Take the numbers of a training at its current step."""
+        """Copy steps, tokens, seconds and losses from a trainer, at its current step."""
         self.steps, self.tokens = trainer.state.global_step, trainer.tokens
         self.seconds, self.losses = round(trainer.clock.seconds, 1), trainer.last_terms
 
@@ -81,10 +81,10 @@ def remove_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) 
 
 
 def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult | None:
-    """Return the result if ``out`` holds that of the same run, None if it holds nothing.
+    """Return the result in ``out`` if it is that of the same run; None if ``out`` is empty or may be overwritten.
 
     Raises:
-        UserError: If it holds something else.
+        UserError: If it contains something else.
     """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
@@ -108,7 +108,7 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
 
 
 def read_manifest(folder: Path) -> Any:
-    """Return the manifest in a folder, None if there is none."""
+    """Return the manifest in a folder; None if there is none."""
     return read_json(folder / MANIFEST_FILE) if (folder / MANIFEST_FILE).is_file() else None
 
 
@@ -119,7 +119,7 @@ def roundtrip_json(config: dict[str, Any]) -> dict[str, Any]:
 
 SHOWN_TEXTS = 3
 CANDIDATE_TEXTS = 300
-"""Number of texts among which they are chosen."""
+"""Number of texts that the previews are chosen from."""
 MIN_SHOWN_TOKENS, MAX_SHOWN_TOKENS = 12, 60
 """Preferred length of a preview, in tokens."""
 
@@ -173,7 +173,7 @@ def load_masked_texts(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _masked_texts_file(config: Mapping[str, Any]) -> Path:
-    # Not beside the model: texts of the corpus may be confidential.
+    # Not beside the model, since texts of the corpus may be confidential.
     return cache_folder() / "masked" / f"{cache_key(config)}.json"
 
 

@@ -2,8 +2,8 @@
 
 The same text gives the same tokenizer. For WordPiece the library alone does not guarantee that: its trainer numbers
 the pieces ``##x`` in the order of a hash table, the numbers break ties between merges, and two runs end with different
-pieces. Here all letters are numbered in advance, alone and as ``##x``, so that every word of known letters has
-pieces.
+pieces. Here all letters get their numbers in advance, alone and as ``##x``. This also ensures that every word of known
+letters can be split into pieces.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ TokenizerKind = Literal["wordpiece", "byte-bpe"]
 TOKENIZER_KINDS: tuple[TokenizerKind, ...] = ("wordpiece", "byte-bpe")
 DEFAULT_VOCAB_SIZE = 30_000
 MAX_ALPHABET = 1_000
-"""Maximum number of letters in a WordPiece vocabulary, the most frequent ones; words with others are unknown."""
+"""Maximum letters in a WordPiece vocabulary: the most frequent ones. Words with other letters are unknown."""
 BERT_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 """In the order of RoBERTa's first ids: its positions start after the id of the padding token, 1."""
@@ -34,9 +34,10 @@ ROBERTA_TOKENS = ("<s>", "<pad>", "</s>", "<unk>", "<mask>")
 def sample_documents(
     corpus: Iterable[str], characters: int = SAMPLE_CHARACTERS, progress: bool = True
 ) -> tuple[list[str], int]:
-    """Read a corpus once and keep a random part of its documents: the same part in every run and order.
+    """Read a corpus once and keep a random part of its documents, the same in every run and for every order.
 
-    A document is kept by a hash of its text. Whenever the kept documents exceed the limit, half of them are dropped.
+    A hash of its text decides whether a document is kept. Whenever the kept documents exceed the limit, about half of
+    them are dropped.
     No document contributes more than a hundredth of the limit (but at least 1,000 characters), so that one long book
     does not dominate.
 
@@ -72,13 +73,14 @@ def train_tokenizer(
     lowercase: bool | None = None,
     progress: bool = True,
 ) -> PreTrainedTokenizerBase:
-    """Train a tokenizer; saved, ``AutoTokenizer`` loads it without ``acclimate``.
+    """Train a tokenizer that, once saved, ``AutoTokenizer`` can load without ``acclimate``.
 
     Args:
         texts: Training text.
         kind: ``"wordpiece"`` (Wu et al., 2016, as in BERT) or ``"byte-bpe"`` (Radford et al., 2019, as in RoBERTa),
             which represents every character and decodes every text unchanged.
-        vocab_size: Number of entries, special tokens included; by default 30,000, or fewer if the text gives fewer.
+        vocab_size: Number of entries, special tokens included; by default 30,000, or fewer if the text has too few
+            pieces.
         lowercase: Whether to ignore case (WordPiece then also strips accents); by default only for WordPiece.
         progress: Show a progress bar.
 

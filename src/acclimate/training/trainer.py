@@ -1,4 +1,4 @@
-"""The one ``Trainer`` subclass: an engine computes each optimizer step, for adaptation and for end tasks."""
+"""The ``Trainer`` subclass for adaptation and end tasks: an engine computes the gradients of each optimizer step."""
 
 from __future__ import annotations
 
@@ -59,9 +59,9 @@ class StepTrainer(Trainer):
             args: Arguments of the parent class.
             steps: The micro-batches of each step.
             rule: What happens around each optimizer step.
-            clock: Measures the time.
-            log_file: Gets one line per logging interval.
-            schedule: Factor of the learning rate by number of steps taken.
+            clock: Measures the training time.
+            log_file: JSON lines file that gets one line per logging interval.
+            schedule: Factor of the learning rate, as a function of the number of steps taken.
             progress: Shows the completed share, the loss and the speed.
             save_every: Steps between checkpoints: None for one every five minutes, 0 for none.
             appended: Virtual tokens per text, which do not count as tokens read.
@@ -81,7 +81,7 @@ class StepTrainer(Trainer):
         self.add_callback(StepCallback(self, progress, save_every))
 
     def get_train_dataloader(self) -> DataLoader:
-        """Return the loader of one epoch's steps, in order: shuffling texts is up to the data."""
+        """Return the loader of one epoch's steps, in order; the data itself shuffles the texts."""
         loader: DataLoader = DataLoader(
             self.data,  # type: ignore[arg-type]
             batch_size=1,
@@ -133,7 +133,11 @@ class StepTrainer(Trainer):
         return terms["loss"]
 
     def _get_grad_norm(self, *args: Any, **options: Any) -> Any:
-        """Stop before a gradient that is not finite reaches the weights."""
+        """Return the norm of the gradients, checked before they reach the weights.
+
+        Raises:
+            UserError: If it is not finite.
+        """
         norm = super()._get_grad_norm(*args, **options)
         if not math.isfinite(norm):
             raise self._divergence_error(self._terms)
@@ -145,11 +149,11 @@ class StepTrainer(Trainer):
         return make_divergence_error(self.engine, self.data, step, terms, rate, kept)
 
     def _save_checkpoint(self, *args: Any, **options: Any) -> None:
-        """Write a checkpoint, or nothing if the disk is full or a weight is not finite.
+        """Write a checkpoint; an error leaves the previous checkpoint, and no incomplete one.
 
         Raises:
-            UserError: If a weight is not finite: the previous checkpoint is worth more.
-            OSError: If the checkpoint cannot be written.
+            UserError: If a weight is not finite.
+            OSError: If the checkpoint cannot be written, for example because the disk is full.
         """
         if not all(bool(parameter.isfinite().all()) for parameter in self.engine.model.parameters()):
             raise self._divergence_error(self._terms)
@@ -181,7 +185,8 @@ class StepTrainer(Trainer):
         """Restore what :meth:`save_progress` wrote.
 
         Raises:
-            UserError: If another number of processes wrote it: each has its own dropout state and share of a step.
+            UserError: If it was written by another number of processes: each has its own dropout state and share of
+                a step.
         """
         state, group, device = read_json(checkpoint / CLOCK_FILE), self.engine.group, self.args.device
         if state["processes"] != group.size:
@@ -277,7 +282,7 @@ def linear_schedule(steps: int, warmup: float, clock: Clock) -> Callable[[int], 
     def factor(step: int) -> float:
         done = max(step / steps, clock.spent)
         if done < warmup:
-            # A rate of zero would waste the first step, so it gets the rate of its end.
+            # A rate of zero would waste the first step, so the first step gets the rate that is due at its end.
             return min(1.0, max(done, 1 / steps) / warmup)
         return max(0.0, (1 - done) / max(1e-9, 1 - warmup))
 
@@ -315,25 +320,28 @@ def train(
     Args:
         engine: Computes loss and gradients.
         data: The micro-batches of each step.
-        work: Where checkpoints and the log go; None for neither checkpoints nor a log that outlives the training.
+        work: Folder for checkpoints and the log; None for no checkpoints and a temporary log.
         seed: Random seed.
         learning_rate: Peak learning rate.
         title: Title of the progress bar.
-        progress: Show it.
+        progress: Whether to show it.
         rule: What happens around each optimizer step.
         weight_decay: AdamW weight decay, on matrices only.
         warmup: Share of training over which the learning rate rises.
-        schedule: Factor of the learning rate by step, instead of :func:`linear_schedule`.
+        schedule: Factor of the learning rate, as a function of the step; by default :func:`linear_schedule`.
         adam_epsilon: AdamW's epsilon.
-        minutes: Time budget.
+        minutes: Time budget in minutes; None for none.
         save_every: Steps between checkpoints; None for one every five minutes.
-        appended: Virtual tokens per text.
-        callbacks: Each makes a callback for the trainer.
+        appended: Virtual tokens per text, which do not count as tokens read.
+        callbacks: Functions that each make a callback for the trainer.
         report_to: Experiment trackers.
         run_name: Name of the run in the trackers.
 
+    Returns:
+        The trainer, with the number of tokens, the losses and the lines of the log.
+
     Raises:
-        UserError: If the loss becomes NaN or infinite, or a checkpoint is not one of this run.
+        UserError: If the loss, a gradient or a weight becomes NaN or infinite, or a checkpoint does not fit the run.
     """
     with ExitStack() as stack:
         if work is None:
@@ -382,6 +390,6 @@ def train(
         if checkpoint is not None:
             trainer.load_progress(checkpoint)
         trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
-    # Gradients of the last step would be in the way of whatever the caller does with the model.
+    # The caller gets the model without the gradients of the last step.
     nn.Module.zero_grad(engine.model, set_to_none=True)
     return trainer

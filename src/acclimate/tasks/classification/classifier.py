@@ -1,4 +1,4 @@
-"""Classification with one label per example or any number: the classifier, how it learns and how it is evaluated."""
+"""Classification with one label or any number of labels per example: the classifier, its training and evaluation."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from acclimate.tasks.options import ResolvedOptions
 
 
 class Classifier(HeadModel):
-    """A sequence classification model with its tokenizer; of a pair, the longer text is truncated first."""
+    """A sequence classification model with its tokenizer. In a pair, the longer text is truncated first."""
 
     @property
     def multi_label(self) -> bool:
@@ -75,8 +75,8 @@ def load_classifier(
 ) -> Classifier:
     """Load any checkpoint as a classifier in fp32, on the CPU.
 
-    See :func:`acclimate.tasks.loading.load_with_head`; a checkpoint that already is a classifier with as many classes
-    keeps its head.
+    See :func:`acclimate.tasks.loading.load_with_head`. A checkpoint that already is a classifier with the same number
+    of classes keeps its head.
 
     Args:
         path: A model folder or a name on the Hugging Face Hub.
@@ -106,7 +106,7 @@ THRESHOLD = 0.5
 
 @TASK_KINDS.register("classification", summary="one label per text or pair of texts, or any number of labels")
 class Classification(TaskKind):
-    """Every folder that no other kind claims; lists of labels in the train rows make a task multi-label."""
+    """The kind of every folder that no other kind claims; if train rows have lists of labels, it is multi-label."""
 
     fallback: ClassVar[bool] = True
 
@@ -123,7 +123,7 @@ class Classification(TaskKind):
         return example.text, example.text_pair
 
     def item_text(self, example: Example) -> str:
-        """Return the text, joined with the second one of a pair."""
+        """Return the text; for a pair, both texts joined by a line break."""
         return example.text if example.text_pair is None else f"{example.text}\n{example.text_pair}"
 
     def learner(
@@ -141,7 +141,7 @@ class ClassificationLearner(Learner):
     task: Task
 
     def __init__(self, classifier: Classifier, task: Task, negative: Sequence[str] = ()) -> None:
-        """Join a classifier and a task with the same labels, some of which may be negative."""
+        """Set a classifier and a task with the same labels, and the labels that mean "none of these" (negative)."""
         super().__init__(classifier, task)
         self.negative = negative
 

@@ -1,4 +1,4 @@
-"""Classification tasks: splits of texts or pairs of texts, with one label each or any number; every row is checked."""
+"""Classification tasks: texts or pairs of texts with one label or any number of labels each. Every row is checked."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
 from acclimate.tasks.readers import FORMATS, SPLITS, Row, find_split_file, read_rows
 
 SENTENCE_ID = re.compile(r"(.+)_s\d+")
-"""The ``id`` of the n-th sentence of a document, as in Hallmarks of Cancer: the document, ``_s`` and n."""
+"""Pattern of the ``id`` of the n-th sentence of a document, as in Hallmarks of Cancer: the document, ``_s`` and n."""
 
 
 def read_task(folder: Path, name: str) -> Task:
@@ -45,7 +45,7 @@ def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None = Non
     """Check the rows of all splits against each other and number the labels.
 
     Raises:
-        UserError: Naming the row that cannot be used, or why the labels cannot be learned.
+        UserError: If a row cannot be used, which the message names, or the labels cannot be learned.
     """
     for split in ("train", "test"):
         if not rows[split]:
@@ -114,7 +114,7 @@ def _parse_row(where: str, row: dict[str, Any], pair: bool, multi_label: bool) -
 
 
 def _document_id(row: Mapping[str, Any]) -> str | None:
-    """Return the document of a row: its ``document``, or else what its ``id`` says (:data:`SENTENCE_ID`)."""
+    """Return the document of a row: its ``document``, else the one in its ``id`` (:data:`SENTENCE_ID`), else None."""
     if row.get("document") not in (None, ""):
         return str(row["document"])
     match = SENTENCE_ID.fullmatch(str(row.get("id", "")))
@@ -157,7 +157,7 @@ class Example:
 
     @property
     def places(self) -> tuple[int, ...]:
-        """The indices of its labels, in either kind of task."""
+        """The indices of its labels as a tuple, whether the task is multi-label or not."""
         return (self.label,) if isinstance(self.label, int) else self.label
 
 
@@ -220,8 +220,8 @@ class Task:
             negative: Labels that mean "none of these"; they add the metric ``positive_micro_f1``.
 
         Raises:
-            UserError: If ``negative`` is not a label, or is all labels, or the task is multi-label, where an empty
-                list has that meaning.
+            UserError: If ``negative`` contains an unknown label or all labels, or the task is multi-label, where an
+                empty list has that meaning.
         """
         if not self.multi_label:
             return SingleLabel(self._numbers(negative or ()))
@@ -245,7 +245,7 @@ class Task:
         """Return the SHA-256 of everything in the task that can change a result.
 
         That is the splits with their texts, labels and order as they were loaded, but not the name, the file format or
-        unused columns. Later changes of the files do not affect it.
+        unused columns. It does not change if the files change later.
         """
         return self._fingerprint
 
@@ -277,6 +277,6 @@ class Task:
                 members[label].append(place)
         kept: set[int] = set()
         for label, places in members.items():
-            # A generator per class, so that another example of one class does not change what is drawn of the others.
+            # Each class has its own generator, so that adding an example to one does not affect the draws of others.
             kept.update(random.Random(f"{seed}/{label}").sample(places, min(count, len(places))))
         return [self.train[place] for place in sorted(kept)]

@@ -31,19 +31,19 @@ from acclimate.training.distributed import join_process_group
 
 @dataclass(frozen=True, kw_only=True)
 class DistillResult(FinetuneResult):
-    """What a distillation measured.
+    """The result of a distillation.
 
-    ``seconds`` is the wall-clock time of the call, without what the cache saved; ``epoch``, ``steps`` and
+    ``seconds`` is the wall-clock time of the call, in which cached stages take almost none; ``epoch``, ``steps`` and
     ``train_loss`` cover both phases.
     """
 
     objective: str
     connector: str
-    """What ``"auto"`` was resolved to."""
+    """The option ``connector``, with ``"auto"`` resolved."""
     distilled_epochs: int
     """Epochs of the first phase."""
     disagreement: list[float]
-    """Eq. 4 of DoKTra: the number of units that are active in only one of the models.
+    """Number of units that are active in only one of the models (Eq. 4 of DoKTra).
 
     A mean over up to 512 train examples, without dropout: before the first step, then after each epoch of both phases.
     """
@@ -60,9 +60,9 @@ class DistillResult(FinetuneResult):
     stage_seconds: dict[str, float]
     """Seconds of each stage.
 
-    ``teacher`` and ``student`` (their fine-tuning, zero if they already were classifiers of the task), ``signs``
-    (reading the train split with the teacher once) and ``distillation`` (both phases). Cached stages count the seconds
-    that they originally took, so the sum can exceed ``seconds``.
+    The stages are ``teacher`` and ``student`` (their fine-tuning; zero if they already were classifiers of the task),
+    ``signs`` (computing the teacher's targets) and ``distillation`` (both phases). A cached stage counts the seconds
+    that it originally took, so the sum can exceed ``seconds``.
     """
 
 
@@ -70,19 +70,21 @@ class DistillResult(FinetuneResult):
 def _distill(options: DistillOptions) -> DistillResult:
     """Distill a teacher of a domain into a student of any architecture, width and tokenizer (DoKTra, ACL 2022).
 
-    The teacher is fine-tuned on the task with a confidence penalty, the student without; a checkpoint that is a
-    classifier of the task's labels already is used as it is. Then the student is trained for ``epochs`` more. In the
-    first ``floor(distill_share * epochs)``, its representation of the first token learns to be active where the
-    teacher's is, and its head is not trained; in the others, it is trained on the labels with a confidence penalty.
+    The teacher is fine-tuned on the task with a confidence penalty, the student without; a checkpoint that already is
+    a classifier of the task's labels is used unchanged. Then the student is trained for another ``epochs`` epochs. In
+    the first ``floor(distill_share * epochs)``, its representation of the first token learns to be active where that
+    of the teacher is, and its head is not trained; in the others, it is trained on the labels with a confidence
+    penalty.
+    With ``objective="kl"``, the first phase trains the whole student on the softened predictions of the teacher.
 
     The defaults are the paper's, tuned for models of 60 to 355 million parameters; small models need learning rates
     that are three to ten times as high. As in the released code, there is no warm-up and no weight decay.
 
     Returns:
-        The metrics of teacher and student, and how their activations approached each other.
+        The metrics of teacher and student, and the disagreement of their activations after each epoch.
 
     Raises:
-        UserError: If a model or the task cannot be used, an option is wrong, or a loss becomes NaN.
+        UserError: If a model or the task cannot be used, an option is invalid, or a loss becomes NaN or infinite.
     """
     started = time.perf_counter()
     trackers = check_trackers(options.report_to)

@@ -1,4 +1,4 @@
-"""The models that a distillation starts from: fine-tuned teacher and student, and their scores, both cached."""
+"""The models that a distillation starts from: the fine-tuned teacher and student, and their scores; all are cached."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def load_or_finetune(
     device: torch.device,
     out: str | Path | None = None,
 ) -> tuple[ClassificationLearner, float, bool]:
-    """Return a classifier of the task: the given one if it already is that, else the fine-tuned one.
+    """Return a classifier of the task: the given model if it already is one, else the fine-tuned model.
 
-    The fine-tuned model is cached, so that neither an interrupted distillation nor others with the same teacher or
-    student train it again.
+    The fine-tuned model is cached, so that neither an interrupted distillation nor another one with the same teacher
+    or student repeats the fine-tuning.
 
     Args:
         path: A model folder or a name on the Hugging Face Hub.
@@ -41,13 +41,13 @@ def load_or_finetune(
         options: Options of fine-tuning.
         precision: The resolved precision.
         device: The default device.
-        out: Output directory of the fine-tuned model, which then takes the place of the cache.
+        out: Output directory of the fine-tuned model, used in place of the cache; None for the cache.
 
     Returns:
-        The model; the seconds that fine-tuning took, now or when it was cached; and whether there was any.
+        The model; the seconds that fine-tuning took, now or when it was cached; and whether the model was fine-tuned.
 
     Raises:
-        UserError: As fine-tuning.
+        UserError: As :func:`acclimate.finetune`.
     """
     seconds, known = 0.0, is_classifier_of(path, task)
     if not known and out is not None:
@@ -64,16 +64,16 @@ def load_or_finetune(
 def finetune_into(
     out: str | Path, path: str | Path, task: Task, options: ResolvedOptions, precision: Precision
 ) -> float:
-    """Fine-tune a model into a folder, unless the folder holds just that, and return the seconds it took."""
-    # The metric only selects between epochs, which does not apply here; it may exist on dev only.
+    """Fine-tune a model into a folder, unless the folder already contains the result; return the seconds it took."""
+    # The metric only selects among epochs, which does not apply here, and it may exist for dev only.
     asked = {name: value for name, value in asdict(options).items() if name not in ("precision", "metric")}
     return finetune(path, task, out=out, precision=precision, **asked).seconds
 
 
 def load_or_evaluate(learner: ClassificationLearner, precision: Precision) -> dict[str, dict[str, Any]]:
-    """Return the metrics on ``"test"`` and, if it exists, ``"dev"``, from the cache or newly measured.
+    """Return the metrics on ``"test"`` and, if it exists, ``"dev"``, from the cache if possible.
 
-    Warns if the model gives nearly all test items the same answer.
+    Log a warning if the model gives nearly all test items the same answer.
 
     Args:
         learner: A classifier of its task.

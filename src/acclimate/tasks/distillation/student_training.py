@@ -1,4 +1,4 @@
-"""The two phases of a student's training, distillation and labels; and the options of a distillation."""
+"""The two phases of a student's training: distillation from the teacher, then training on the labels."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ MAX_TRACKED_EXAMPLES = 512
 
 @dataclass
 class DistillationLoss:
-    """What the student learns from the teacher: the loss of the first phase.
+    """The loss of the first phase, in which the student learns from the teacher.
 
     Attributes:
         targets: The teacher's targets for the train examples.
-        connectors: Their ``student`` is applied to the student's representations.
+        connectors: The projections, of which ``student`` is applied to the student's representations.
         objective: ``"boundary"`` or ``"kl"``.
         margin, scale: See :func:`acclimate.objectives.distillation.activation_boundary_loss`.
         temperature, multi_label: See :func:`acclimate.objectives.distillation.soft_target_loss`.
@@ -58,7 +58,7 @@ class DistillationLoss:
 
         Args:
             model: The student.
-            inputs: Inputs of the student, without labels.
+            inputs: Inputs of the student by name (rows, tokens), without labels.
             places: Indices of the train examples (rows,).
         """
         device = inputs["input_ids"].device
@@ -84,7 +84,7 @@ class DisagreementCallback(ResumableCallback):
 
         Args:
             classifier: The student.
-            rows: Its ``features`` of the train examples.
+            rows: The train examples as its model inputs, see :meth:`Classifier.features`.
             distillation_loss: The loss of the first phase.
             seed: Random seed of the choice.
         """
@@ -138,7 +138,7 @@ class ConnectorOptimizerCallback(ResumableCallback):
         self.optimizer = torch.optim.AdamW(connectors.student.parameters(), learning_rate, weight_decay=0.0)
 
     def on_optimizer_step(self, args: Any, state: Any, control: Any, **trainer: Any) -> None:
-        """Take a step; in the second phase there is no gradient, and nothing happens."""
+        """Take a step; in the second phase there is no gradient, so nothing changes."""
         for group in self.optimizer.param_groups:
             group["lr"] = self.rate * trainer["lr_scheduler"].get_last_lr()[0] / args.learning_rate
         self.optimizer.step()
@@ -178,16 +178,16 @@ def build_phase_hooks(
     schedule: Literal["shared", "each"],
     connector_learning_rate: float,
 ) -> tuple[TrainingHooks, DisagreementCallback]:
-    """Plan the training of a student.
+    """Set up the two phases of a student's training.
 
     Args:
         distillation_loss: The loss of the first phase.
         classifier: The student.
-        rows: Its train examples, each with its ``place`` among those that the teacher read.
+        rows: Its train examples, each with its index (``place``) in the targets of the teacher.
         options: Options of training.
-        switch: Epochs of the first phase.
+        switch: Number of epochs of the first phase.
         schedule: One learning-rate schedule for both phases, or one for each.
-        connector_learning_rate: Peak learning rate of the student's connector, if there is one to learn.
+        connector_learning_rate: Peak learning rate of the student's connector, if it is learned.
 
     Returns:
         The hooks of the training, and the callback that measures the disagreement.

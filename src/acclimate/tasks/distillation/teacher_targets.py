@@ -1,4 +1,4 @@
-"""The teacher's targets for each example: which of its units are active, and its logits. Computed once and cached."""
+"""The teacher's targets for each example: which of its units are active, and its logits, computed once and cached."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ TARGETS_FILE = "signs.safetensors"
 
 @dataclass(frozen=True)
 class TeacherTargets:
-    """The teacher's targets, one bit per unit: 768 units of 10,000 examples take less than a megabyte."""
+    """The teacher's targets, with one bit per unit: 768 units of 10,000 examples take less than a megabyte."""
 
     bits: Tensor
-    """(examples, ceil(units / 8)), uint8."""
+    """Which units are active, packed: (examples, ceil(units / 8)), uint8."""
     logits: Tensor
     """(examples, classes), fp32."""
     units: int
@@ -64,7 +64,7 @@ def representation_width(path: str | Path) -> int:
     """
     config, tokenizer = read_config(path), load_tokenizer(path)
     leads = tokenizer.cls_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.cls_token_id
-    # XLNet puts it last and pads on the left; in BART and similar models the last states are those of the decoder.
+    # XLNet puts that token last and pads on the left; in BART and similar models the last states are the decoder's.
     if not leads or tokenizer.padding_side == "left" or getattr(config, "is_encoder_decoder", False):
         raise UserError(
             f"'{path}' ({config.model_type}) has no first token that represents the whole text, so its "
@@ -80,16 +80,17 @@ def compute_teacher_targets(
     precision: Precision,
     cache: bool = True,
 ) -> TeacherTargets:
-    """Read each example once with the teacher in evaluation mode.
+    """Compute the targets, reading each example once with the teacher in evaluation mode.
 
-    The released code reads them again in every epoch of distillation, with the same result.
+    The released code reads the examples again in every epoch of distillation, with the same result.
 
     Args:
         classifier: The teacher, with its own tokenizer.
-        rows: Its ``features`` of the examples.
-        connectors: Their projection is applied before the sign is taken.
+        rows: The examples as its model inputs, see :meth:`Classifier.features`.
+        connectors: The projections, of which ``teacher`` is applied before the sign is taken.
         precision: Precision of the forward pass.
-        cache: Use the cache. The key consists of the teacher's weights, the token ids and the connector.
+        cache: Whether to use the cache. Its key covers the teacher, the token ids, the connector, device, precision
+            and software.
 
     Raises:
         UserError: If the teacher returns NaN or infinity.

@@ -73,7 +73,7 @@ class QATask:
     def of(
         cls, name: str, train: Mapping[str, Any], test: Mapping[str, Any], dev: Mapping[str, Any] | None = None
     ) -> QATask:
-        """Create a task from objects in memory that are like SQuAD files.
+        """Create a task from objects in memory with the structure of SQuAD files.
 
         Raises:
             UserError: As :func:`load_qa`.
@@ -82,7 +82,7 @@ class QATask:
         return cls(name, made["train"], made["test"], read_squad(dev, f"{name}/dev") if dev else [])
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of everything in the task that can change a result: the splits in their order."""
+        """Return the SHA-256 of everything in the task that can change a result: the questions of each split."""
         return self._fingerprint
 
     @cached_property
@@ -132,7 +132,7 @@ def group_by_item(questions: Iterable[Question]) -> dict[str, list[int]]:
 
 
 def gold_answers(questions: Sequence[Question]) -> list[list[str]]:
-    """Return the distinct gold answers of each item."""
+    """Return the distinct gold answers of each item, in the order of :func:`group_by_item`."""
     return [
         list(dict.fromkeys(answer.text for place in places for answer in questions[place].answers))
         for places in group_by_item(questions).values()
@@ -142,15 +142,15 @@ def gold_answers(questions: Sequence[Question]) -> list[list[str]]:
 def load_qa(path: str | Path, *, name: str | None = None) -> QATask:
     """Read a folder of ``train.json``, ``test.json`` and optionally ``dev.json`` (or ``.json.gz``) as in SQuAD v1.1.
 
-    White space around an answer is stripped. An answer that is not at its ``answer_start`` is located again if its
-    text occurs exactly once in the passage; a warning gives their number.
+    White space around an answer is stripped. An answer that is not at its ``answer_start`` is located by its text if
+    that occurs exactly once in the passage; a warning gives the number of such answers.
 
     Args:
         path: The folder.
         name: Name of the task; by default the name of the folder.
 
     Raises:
-        UserError: If a file is missing or broken, or a question or an answer cannot be used.
+        UserError: If a file is missing or cannot be parsed, or a question or an answer cannot be used.
     """
     path = Path(path)
     check_task_folder(path)
@@ -173,14 +173,15 @@ def _load_json(path: Path) -> Any:
 
 
 def read_squad(value: Any, where: str) -> list[Question]:
-    """Read the questions of an object that is like a SQuAD v1.1 file.
+    """Read the questions of an object with the structure of a SQuAD v1.1 file.
 
     Args:
         value: ``{"data": [{"paragraphs": [{"context", "qas": [{"id", "question", "answers": [...]}]}]}]}``.
-        where: Its name in messages.
+        where: The name of the object in messages.
 
     Raises:
-        UserError: Naming the paragraph (counted from one through the file) and the question.
+        UserError: If an entry cannot be used. The message names the paragraph (counted from one in the whole file) and
+            the question.
     """
     questions: list[Question] = []
     seen: set[str] = set()
@@ -227,7 +228,7 @@ def _get_list(holder: Mapping[str, Any], key: str, where: str) -> list[Mapping[s
 
 
 def _parse_question(name: str, entry: Mapping[str, Any], passage: str, where: str) -> tuple[Question, int]:
-    """Return a question, and the number of its answers that were located again."""
+    """Return a question, and the number of its answers that were located by their text."""
     text = entry.get("question")
     if not isinstance(text, str) or not text.strip():
         raise UserError(f"{where}: 'question' must be a non-empty string.")
@@ -241,7 +242,7 @@ def _parse_question(name: str, entry: Mapping[str, Any], passage: str, where: st
 
 
 def _parse_answer(entry: Mapping[str, Any], passage: str, where: str) -> tuple[Answer, bool]:
-    """Return an answer, and whether it was located again."""
+    """Return an answer, and whether it was located by its text because ``answer_start`` was wrong."""
     text, start = entry.get("text"), entry.get("answer_start")
     if not isinstance(text, str) or not text.strip():
         raise UserError(f"{where}: the 'text' of an answer must not be empty.")

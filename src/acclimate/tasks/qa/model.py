@@ -1,4 +1,4 @@
-"""Extractive question answering: the model, how it learns, and how its answers are found and evaluated."""
+"""Extractive question answering: the model, its training, and finding and evaluating its answers."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ def best_answers(
     """Find the answers with the highest start logit + end logit over all windows of a question.
 
     All spans are compared, not only those of the twenty best starts and ends, so the result is exact. Spans whose
-    texts are equal for BioASQ (overlapping windows read a passage twice, and a name can occur several times) are one
-    answer with the score of the best. Of spans with equal scores, the one in the earlier window comes first, then the
-    one that starts earlier, then the shorter one.
+    texts are equal after BioASQ's normalization (overlapping windows read a passage twice, and a name can occur
+    several times) are one answer with the score of the best span. Spans with equal scores are ordered by window, then
+    by start, then by length.
 
     Args:
-        starts: For each window the start logits of its passage tokens (tokens,), without other tokens.
+        starts: For each window the start logits of its passage tokens only (tokens,).
         ends: The same for the end logits.
         longest: Maximum tokens per answer.
-        text: The text of a span; an empty text is not an answer.
+        text: Function that returns the text of a span; an empty text is not an answer.
         count: Number of answers to find.
 
     Returns:
@@ -82,7 +82,7 @@ def best_answers(
 
 
 def _span_scores(starts: Sequence[Tensor], ends: Sequence[Tensor], longest: int) -> Tensor:
-    """Return start[i] + end[i + l] at (window, i, l), minus infinity beyond the last token."""
+    """Return (windows, tokens, lengths): start[i] + end[i + l] at (window, i, l), or minus infinity past the end."""
     floor = float("-inf")
     start = nn.utils.rnn.pad_sequence(list(starts), batch_first=True, padding_value=floor)
     end = nn.utils.rnn.pad_sequence(list(ends), batch_first=True, padding_value=floor)
@@ -96,7 +96,7 @@ def _span_scores(starts: Sequence[Tensor], ends: Sequence[Tensor], longest: int)
 DEFAULT_MAX_ANSWER_TOKENS = 30
 """Maximum answer length for a task with short answers, as in BERT's scripts."""
 ANSWER_LENGTH_QUANTILE = 0.95
-"""Share of the training answers that must fit into the maximum answer length."""
+"""Share of the training answers that must not exceed the maximum answer length."""
 RankedAnswers = list[tuple[str, float]]
 """Answers to a question, best first, each with the sum of its start and end logits."""
 
@@ -115,8 +115,8 @@ class QAModel(HeadModel):
     def features(self, questions: Sequence[Question], seed: int) -> Windows:
         """Return the windows to train on, and set the maximum length of an answer.
 
-        That is 30 tokens, or the 95th percentile of the training answers if it is longer: some domains have long
-        answers, and an answer longer than the maximum can never be predicted.
+        The maximum is 30 tokens, or the 95th percentile of the training answers if that is more: some domains have
+        long answers, and an answer longer than the maximum can never be predicted.
         """
         windows = self._windows(questions)
         lengths = [last - first + 1 for first, last in windows.answers()]
@@ -171,7 +171,7 @@ def load_qa_model(path: str | Path, windowing: WindowConfig, device: torch.devic
 
     Args:
         path: A model folder or a name on the Hugging Face Hub.
-        windowing: Lengths; ``max_length`` is reduced to what the model can read.
+        windowing: Lengths of rows and windows; ``max_length`` is reduced to what the model can read.
         device: Where the model will run, which decides how attention is computed.
 
     Raises:
@@ -217,7 +217,7 @@ class QALearner(Learner):
     task: QATask
 
     def __init__(self, head: QAModel, task: QATask, seed: int) -> None:
-        """Join a model and a task; the windows without an answer are drawn from the seed."""
+        """Set a model and a task, and the random seed that selects training windows without an answer."""
         super().__init__(head, task)
         self.seed = seed
 
@@ -228,7 +228,7 @@ class QALearner(Learner):
     def measure(self, split: str, precision: Precision) -> EvaluationResult:
         """Answer the questions of a split and score the answers.
 
-        The prediction for a question is the texts of its best five answers; their scores take the place of
+        The prediction for an item is the texts of its best five answers; their scores take the place of
         probabilities.
         """
         questions: list[Question] = getattr(self.task, split)

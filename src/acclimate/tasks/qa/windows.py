@@ -19,11 +19,10 @@ TOKENIZER_BATCH_SIZE = 256
 
 @dataclass(frozen=True)
 class WindowConfig:
-    """How questions are read; all lengths in tokens.
+    """How questions and passages are split into rows; all lengths are in tokens.
 
     The defaults are those of BERT on SQuAD v1.1 (and of TAPTER's Table 4), except for the overlap, which these papers
-    do
-    not give: 128 is that of the scripts of ``transformers``.
+    do not give: 128 is the default of the scripts of ``transformers``.
     """
 
     max_length: int = 384
@@ -36,7 +35,7 @@ class WindowConfig:
     An answer of up to this length is complete in at least one window.
     """
     empty: int = 2
-    """Training windows without the answer per question, drawn again for each seed.
+    """Maximum training windows without the answer, per question; they are drawn anew for each seed.
 
     In SQuAD hardly any question has more. A full paper has about 20 of them for each window with the answer, which
     would dominate the training time.
@@ -99,13 +98,13 @@ class RowLayout:
         return np.concatenate([begin, question, middle, passage, end])
 
     def types(self, question: int, passage: int) -> list[int]:
-        """Return the segment ids of a row with so many tokens of question and passage."""
+        """Return the segment ids of a row with ``question`` tokens of the question and ``passage`` of the passage."""
         begin, first, middle, second, end = self._types
         return [*begin, *[first] * question, *middle, *[second] * passage, *end]
 
 
 class Windows(Sequence[dict[str, Any]]):
-    """The rows of some questions, built on access; each passage is tokenized once."""
+    """The rows of some questions, each built on access; each passage is tokenized only once."""
 
     def __init__(
         self, questions: Sequence[Question], tokenizer: PreTrainedTokenizerBase, reading: WindowConfig, segments: bool
@@ -115,7 +114,7 @@ class Windows(Sequence[dict[str, Any]]):
         Args:
             questions: The questions.
             tokenizer: A fast tokenizer.
-            reading: Lengths; ``max_length`` must be what the model can read.
+            reading: Lengths of rows and windows; ``max_length`` must not exceed what the model can read.
             segments: Whether rows have segment ids.
 
         Raises:
@@ -190,9 +189,9 @@ class Windows(Sequence[dict[str, Any]]):
         return passage[tokens.starts[place.first + first] : tokens.ends[place.first + last]].strip()
 
     def subsample_empty_windows(self, without: int, seed: int) -> Windows:
-        """Keep at most ``without`` random windows without the answer per question; return self.
+        """Keep, for each question, at most ``without`` random windows that lack the answer; return self.
 
-        A question whose answer is not complete in any window only keeps such windows.
+        If no window contains the complete answer, only such windows remain.
         """
         kept: list[Window] = []
         for windows in self._by_question():
