@@ -10,8 +10,7 @@ from acclimate.errors import UserError
 from acclimate.evaluation.scoring import find_hub_task
 from acclimate.tasks import Task, finetune, load_task
 from acclimate.tasks.classification import Classification
-from acclimate.tasks.kinds import TASK_KINDS, find_task_kind
-from acclimate.tasks.text import item_texts, task_text
+from acclimate.tasks.kinds import TASK_KINDS, find_task_kind, item_texts, task_text
 
 
 class ShoutedTask(Task):

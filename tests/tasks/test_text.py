@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from acclimate.tasks import Task
-from acclimate.tasks.text import task_text
+from acclimate.tasks.kinds import task_text
 
 
 def test_train_texts_and_pairs_are_distinct_and_in_order():

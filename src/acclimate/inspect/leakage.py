@@ -10,8 +10,7 @@ from typing import Any
 from acclimate.corpus.contamination import MatchRules, find_contamination, summarize_contamination
 from acclimate.errors import UserError
 from acclimate.files import write_json
-from acclimate.tasks.kinds import load_task
-from acclimate.tasks.text import evaluation_texts, item_texts
+from acclimate.tasks.kinds import evaluation_texts, item_texts, load_task
 from acclimate.training.inputs import TextInput, as_corpus
 from acclimate.version import __version__
 

@@ -26,8 +26,7 @@ from acclimate.models import load_language_model
 from acclimate.planning.advice_text import advice_text
 from acclimate.planning.vocabulary import count_words, fragmentation, overlap
 from acclimate.progress import Progress
-from acclimate.tasks.kinds import LabelledTask, load_task
-from acclimate.tasks.text import task_text
+from acclimate.tasks.kinds import LabelledTask, load_task, task_text
 from acclimate.training import adapt
 from acclimate.training.inputs import TextInput, as_corpus
 from acclimate.training.options import check_seed

@@ -175,7 +175,7 @@ def _tasks(inputs: StudyInputs) -> Iterator[tuple[str, str]]:
 
 def _evaluation_texts(inputs: StudyInputs) -> list[tuple[dict[str, str], list[str]]]:
     """Return the task and split, and the texts, of every dev and test split; tasks with equal content appear once."""
-    from acclimate.tasks.text import evaluation_texts
+    from acclimate.tasks.kinds import evaluation_texts
 
     found: list[tuple[dict[str, str], list[str]]] = []
     seen: set[str] = set()
@@ -192,7 +192,7 @@ def _train_splits(inputs: StudyInputs) -> Iterator[tuple[tuple[str, str], str, l
 
     The task trained on is the task itself or its ``first`` task; each pair of equal content is yielded once.
     """
-    from acclimate.tasks.text import item_texts
+    from acclimate.tasks.kinds import item_texts
 
     seen: set[tuple[str, str]] = set()
     for place in _tasks(inputs):

@@ -13,10 +13,10 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 from acclimate.device import default_device
 from acclimate.errors import UserError
 from acclimate.tasks import Task, finetune, load_task, training_cache
+from acclimate.tasks.kinds import task_text
 from acclimate.tasks.qa import QATask
 from acclimate.tasks.qa.model import load_qa_model
 from acclimate.tasks.qa.windows import WindowConfig
-from acclimate.tasks.text import task_text
 from tests.cases import each
 from tests.tasks.qa.toy import food_task, squad
 from tests.tiny import ENCODERS
