@@ -1,4 +1,4 @@
-"""Compare the speed of our token annotator with the order of the released code, and check that the labels agree.
+"""Compare the speed of our token annotator with that of the released algorithm, and check that the labels agree.
 
     acclimate annotate --model ../shared/models/minilm-mlm --task ../shared/data/mr --out annotated
     python benchmarks/annotator.py --model annotated/classifier --task ../shared/data/mr
@@ -37,7 +37,7 @@ from acclimate.tasks.loading import is_classifier_of
 from benchmarks.speed import ROOT, say
 
 PADDED_LENGTH, BATCH = 128, 32
-"""How the released code reads."""
+"""Settings of the released code: padded length in tokens and buffers per forward pass."""
 
 
 def load_work(options: argparse.Namespace) -> tuple[PreTrainedModel, Classifier, list[Unit]]:
@@ -48,7 +48,7 @@ def load_work(options: argparse.Namespace) -> tuple[PreTrainedModel, Classifier,
             model is not a classifier for it.
     """
     task, device = load_task(options.task), default_device()
-    if not is_classifier_of(options.model, task):  # two new heads would not be the same
+    if not is_classifier_of(options.model, task):  # otherwise each copy would get a different random head
         raise UserError(f"'{options.model}' is not a classifier of '{task.name}'; `acclimate annotate` makes one.")
     if task.train[0].text_pair is not None or len(task.train) < options.texts:
         raise UserError(f"The benchmark needs a task of at least {options.texts} single texts.")
@@ -64,7 +64,7 @@ def load_work(options: argparse.Namespace) -> tuple[PreTrainedModel, Classifier,
 def annotate_in_released_order(
     model: PreTrainedModel, classifier: Classifier, units: Sequence[Unit], delta: float
 ) -> list[list[bool]]:
-    """Find the important tokens of each text in the order of the released code."""
+    """Find the important tokens of each text, reading the buffers in the order of the released code."""
     tokenizer = classifier.tokenizer
     width = min(PADDED_LENGTH, classifier.max_length)
     first, last, padding = (int(token) for token in (tokenizer.cls_token_id, tokenizer.sep_token_id,
@@ -141,7 +141,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print and write; return 1 if a label differs."""
+    """Measure, print the result and write it as JSON; return 1 if a label differs, else 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--model", required=True, help="classifier of the task, such as OUT/classifier of `acclimate annotate`")

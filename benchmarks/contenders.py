@@ -1,8 +1,8 @@
-"""What is measured: each contender trains in a process of its own and prints its speed and memory as JSON.
+"""The contenders of the benchmark: each trains in a separate process and prints its speed and memory as JSON.
 
     python -m benchmarks.contenders '{"name": "trainer-by-length", "folder": "inputs", "precision": "bf16", ...}'
 
-:mod:`benchmarks.speed` starts these processes one at a time, so no contender shares the machine with another.
+:mod:`benchmarks.speed` starts these processes one at a time, so that no two contenders share the machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from benchmarks.inputs import MAX_LENGTH, TEXTS_FILE, read_texts
 BLOCK = 128
 """Tokens per block where texts are concatenated."""
 ENDLESS = 10_000_000
-"""More steps than any measurement takes."""
+"""A number of steps that no measurement reaches."""
 CHEAP_PREPARATION = {"dga": {"importance_tokens": 2_000}}
 """Method parameters that change only what happens before the first step."""
 LEARNING_RATE = 1e-4
@@ -143,7 +143,7 @@ def train_with_acclimate(job: Job, clock: Clock) -> None:
     step, make_rule = Engine.step, method.update_rule
 
     def count_and_step(engine: Engine, batches: Any, **options: Any) -> Any:
-        # Vectors that a soft prompt appends to each text are not text.
+        # The vectors that a soft prompt appends to each text do not count as tokens.
         read.append(sum(batch.tokens - method.virtual_tokens * batch.texts for batch in batches))
         return step(engine, batches, **options)
 
@@ -184,7 +184,7 @@ def train_with_trainer(job: Job, clock: Clock, sampling: str = "random", blocks:
     if blocks:
         stream = list(itertools.chain.from_iterable(texts))
         texts = [stream[start : start + BLOCK] for start in range(0, len(stream) - BLOCK + 1, BLOCK)]
-    texts = texts[: len(texts) // job.batch * job.batch]  # whole steps only, so that each has the same batches
+    texts = texts[: len(texts) // job.batch * job.batch]  # whole steps only, so that all steps have the same size
     accumulated = job.batch // job.micro
     with tempfile.TemporaryDirectory() as out:
         arguments = TrainingArguments(
@@ -221,7 +221,7 @@ def train_naive_dga(job: Job, clock: Clock) -> None:
     importance = torch.rand(model.config.num_hidden_layers, model.config.num_attention_heads, device=default_device())
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, fused=True)
     collator = CountingCollator(job)
-    texts = sorted(collator.encode(), key=len)  # rows of like length share a micro-batch
+    texts = sorted(collator.encode(), key=len)  # rows of similar length share a micro-batch
     generator = torch.Generator().manual_seed(job.seed)
     starts = range(0, len(texts) - job.micro + 1, job.micro)
     accumulated, tokens, number = job.batch // job.micro, 0, 0
@@ -310,7 +310,7 @@ class SpreadTrainer(Trainer):
 
 
 def spread(count: int) -> list[int]:
-    """Return the numbers below ``count`` in an order whose every beginning is spread over the whole range."""
+    """Return the numbers below ``count`` in an order of which every prefix covers the whole range evenly."""
     return sorted(range(count), key=lambda place: (0.5 + place * 0.618034) % 1)
 
 
@@ -359,7 +359,7 @@ def find_allocator() -> str:
 
 
 def measure(job: Job) -> dict[str, Any]:
-    """Train until the clock has seen enough.
+    """Train until the clock ends the measurement.
 
     Returns:
         ``tokens_per_second``, ``steps``, ``peak_bytes`` (beyond what was in use after the imports; on an accelerator
@@ -391,7 +391,7 @@ def peak_memory() -> int:
     """Return the peak resident memory of this process so far, in bytes."""
     try:
         status = Path("/proc/self/status").read_text(encoding="utf-8")
-        return 1_024 * int(re.findall(r"VmHWM:\s+(\d+)", status)[0])  # ru_maxrss would include that of the parent
+        return 1_024 * int(re.findall(r"VmHWM:\s+(\d+)", status)[0])  # ru_maxrss would include the peak of the parent
     except OSError:
         unit = 1 if sys.platform == "darwin" else 1_024
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

@@ -15,7 +15,7 @@ from transformers import AutoModelForMaskedLM, BertConfig, PreTrainedTokenizerFa
 from acclimate.errors import unknown_name_error
 
 MAX_LENGTH = 164
-"""Tokens of the longest text."""
+"""Maximum tokens per text."""
 TEXTS_FILE = "texts.jsonl"
 
 
@@ -47,10 +47,10 @@ SHAPES = {
 
 
 def find_shape(name: str) -> Shape:
-    """Return the shape of that name.
+    """Return a shape by its name.
 
     Raises:
-        UserError: If there is none.
+        UserError: If no shape has that name.
     """
     if name not in SHAPES:
         raise unknown_name_error("shape", name, SHAPES)
@@ -58,7 +58,7 @@ def find_shape(name: str) -> Shape:
 
 
 def make_tokenizer(name: str) -> PreTrainedTokenizerFast:
-    """Return a tokenizer for a shape: the word ``w17`` is the token 17."""
+    """Return a tokenizer for a shape; the word ``w17`` has token id 17."""
     shape = find_shape(name)
     names = {number: f"[{word.upper()}]" for word, number in shape.special.items()}
     words = {names.get(number, f"w{number}"): number for number in range(shape.vocabulary)}
@@ -88,7 +88,7 @@ def write_inputs(folder: Path, name: str, count: int, seed: int) -> None:
     """Write a masked language model with random weights, its tokenizer, and texts of random tokens.
 
     Args:
-        folder: Gets ``model/`` and ``texts.jsonl``.
+        folder: Output directory, for ``model/`` and ``texts.jsonl``.
         name: Key of :data:`SHAPES`.
         count: Number of texts.
         seed: Random seed of weights and texts.

@@ -46,7 +46,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "dev" / "performance.md"
 BEGIN, END = "<!-- measured:begin -->", "<!-- measured:end -->"
 TOLERANCE = 0.15
-"""How far the rounds may be from the search."""
+"""Maximum relative difference between the rate in the rounds and in the search."""
 MICRO_SIZES = (4, 8, 16, 32, 64, 128, 256)
 MEAN_LENGTH = 74  # tokens per text; see draw_lengths
 TITLES = {"minilm": "MiniLM shape", "base": "RoBERTa-base shape"}
@@ -143,7 +143,7 @@ class Bench:
                 self.rows.append(compare(row, precision, *entries))  # type: ignore[arg-type]
 
     def _search(self, name: str, shape: str, precision: str) -> Job:
-        """Return the fastest setting of a contender, and store what was measured on the way."""
+        """Return the fastest setting of a contender, and store all rates that were measured to find it."""
         job = self._first_job(name, shape, precision)
         found: dict[tuple[int, str | None], dict[str, Any]] = {}
 
@@ -230,7 +230,7 @@ class Bench:
             longest = max(longest, time.monotonic() - begin)
 
     def _measure(self, job: Job) -> dict[str, Any]:
-        """Run one process to its end.
+        """Run one process and wait for its result.
 
         Raises:
             ContenderFailed: If it fails.
@@ -262,7 +262,8 @@ class Bench:
 def compare(row: Row, precision: str, ours: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the result: the ratio of the rates, round by round, and whether both sides were stable."""
     rates = [ours["tokens_per_second"], theirs["tokens_per_second"]]
-    ratios = [one / other for one, other in zip(*rates, strict=False)]  # a side that failed late has fewer rounds
+    # A contender that failed in a later round has fewer rates.
+    ratios = [one / other for one, other in zip(*rates, strict=False)]
     drift = [statistics.median(side["tokens_per_second"]) / side["searched"] - 1 for side in (ours, theirs)]
     return {
         **asdict(row),
@@ -301,7 +302,7 @@ def text_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def markdown(results: Sequence[dict[str, Any]]) -> str:
-    """Return the section of the page: where and how it was measured, and the table."""
+    """Return the section for the documentation page: machine, versions and the table."""
     lines: list[str] = []
     for result in results:
         where, how = result["machine"], result["settings"]
@@ -324,7 +325,7 @@ def markdown(results: Sequence[dict[str, Any]]) -> str:
 
 
 def update_page(page: Path, results: Sequence[dict[str, Any]]) -> None:
-    """Replace the text between the markers of a page.
+    """Replace the text between the markers ``measured:begin`` and ``measured:end`` of a page.
 
     Raises:
         UserError: If the page has no markers.
@@ -338,7 +339,7 @@ def update_page(page: Path, results: Sequence[dict[str, Any]]) -> None:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """Return the options."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--quick", action="store_true", help="MiniLM shape only, two short rounds, 16 texts per step, no search")
@@ -379,7 +380,7 @@ def choose_rows(wanted: Sequence[str] | None, quick: bool = False) -> list[Row]:
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """Measure what the options ask for; return the result as plain values."""
+    """Measure the rows that the options select; return the result as plain values for JSON."""
     quick = options.quick
     rows = choose_rows(options.rows, quick)
     settings = Settings(
@@ -424,7 +425,7 @@ def say(text: str) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, print and write; return 1 if a contender failed or, in a full run, a row is unstable."""
+    """Measure, print the table and write JSON; return 1 if a contender failed or, in a full run, a row is unstable."""
     options = parse(arguments)
     try:
         if options.from_json is not None:

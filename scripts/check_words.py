@@ -27,7 +27,10 @@ def read_patterns() -> list[tuple[re.Pattern[str], str]]:
     section = GLOSSARY.read_text(encoding="utf-8").partition("## Words to avoid")[2]
     rows = re.findall(r"^- `(.+?)`: (.+)$", section, flags=re.M)
     # A phrase may continue on the next line, there perhaps after the sign of a comment.
-    return [(re.compile(pattern.replace(" ", r"[\s#]+")), instead) for pattern, instead in rows]
+    return [
+        (re.compile(re.sub(r"(\[[^]]*\])| ", lambda match: match[1] or r"[\s#]+", pattern)), instead)
+        for pattern, instead in rows
+    ]
 
 
 def find_words(name: str, text: str, patterns: list[tuple[re.Pattern[str], str]]) -> Iterator[tuple[int, str, str]]:

@@ -43,7 +43,7 @@ class Accelerator(TorchFunctionMode):
         self.used = 0
 
     def holds(self, tensor: Tensor) -> bool:
-        """Say whether a tensor is on the accelerator."""
+        """Return whether a tensor is on the accelerator."""
         with torch._C.DisableTorchFunction():
             reference = self._storages.get(tensor.untyped_storage()._cdata)
         return reference is not None and not reference.expired()
@@ -104,7 +104,7 @@ class Accelerator(TorchFunctionMode):
 
 
 def _uses_accelerator(kwargs: dict[str, Any], otherwise: bool) -> bool:
-    """Say whether ``kwargs`` name the accelerator, ``otherwise`` if no device, and replace it by the CPU."""
+    """Return whether ``kwargs`` name the accelerator (``otherwise`` if they name no device); replace it by the CPU."""
     if kwargs.get("device") is None:
         return otherwise
     there = torch.device(kwargs["device"]).type == "cuda"
@@ -127,7 +127,7 @@ def emulated(bf16: bool = False) -> Iterator[Accelerator]:
     """Emulate one accelerator for torch, ``accelerate`` and this package, until the end of the block.
 
     Args:
-        bf16: Whether the accelerator reports support for bfloat16; autocast is that of the CPU.
+        bf16: Whether the accelerator reports support for bfloat16; autocast behaves as on the CPU.
     """
     load, autocast = torch.load, torch.autocast
 

@@ -17,9 +17,9 @@ SHOWN.maxstring = SHOWN.maxother = 100
 def each(names: str | tuple[str, ...], cases: Iterable) -> Callable[[Callable], Callable]:
     """Run all cases of a test as one test; each failure names its case.
 
-    It has the arguments of ``pytest.mark.parametrize``, and is for cases that are too small to be separate tests. All
-    cases run, even after a failure. Each case has a new ``tmp_path``, and its changes with ``monkeypatch`` are undone.
-    All other fixtures are shared, so a case must not modify them.
+    The arguments are those of ``pytest.mark.parametrize``. It is for cases that are too small to be separate tests.
+    All cases run, even after a failure. Each case has a new ``tmp_path``, and its changes with ``monkeypatch`` are
+    undone. All other fixtures are shared, so a case must not modify them.
     """
     names = (names,) if isinstance(names, str) else names
     cases = [case if len(names) > 1 else (case,) for case in cases]
@@ -36,7 +36,7 @@ def each(names: str | tuple[str, ...], cases: Iterable) -> Callable[[Callable], 
                             name: _fixture_of_case(name, fixture, number, stack) for name, fixture in fixtures.items()
                         }
                         test(**given, **values)
-                except (Exception, pytest.fail.Exception) as error:  # the latter is a BaseException
+                except (Exception, pytest.fail.Exception) as error:  # pytest.fail.Exception is a BaseException
                     shown = ", ".join(f"{name}={SHOWN.repr(value)}" for name, value in given.items())
                     error.add_note(f"in case {number}: {shown}")
                     failures.append(error)
@@ -45,7 +45,7 @@ def each(names: str | tuple[str, ...], cases: Iterable) -> Callable[[Callable], 
             if failures:
                 raise BaseExceptionGroup(f"{len(failures)} of {len(cases)} cases failed", failures)
 
-        # Each case is a test of hypothesis, not all cases together.
+        # Hypothesis generates examples for each case separately.
         for name in [name for name in vars(all_cases) if "hypothesis" in name]:
             delattr(all_cases, name)
         signature = inspect.signature(test)

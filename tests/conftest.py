@@ -65,8 +65,8 @@ def _one_thread():
 def _freeze_garbage_collector():
     """Exclude existing objects from garbage collection.
 
-    ``accelerate`` collects garbage after every training. Going through all imported modules takes several times as
-    long as the training of a tiny model.
+    ``accelerate`` collects garbage after every training. Visiting the objects of all imported modules takes several
+    times as long as training a tiny model.
     """
     gc.freeze()
 

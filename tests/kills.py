@@ -14,7 +14,7 @@ from acclimate.training.trainer import StepTrainer
 
 @contextmanager
 def killed(at: int | Callable[[TrainerState], bool]) -> Iterator[None]:
-    """Kill the training in the body before a step, and expect that; ``at`` is the step's number or a predicate."""
+    """Kill the training in the body before a step, and check that it was; ``at`` is a step number or a predicate."""
     is_it = at if callable(at) else lambda state: state.global_step == at
 
     def kill(state: TrainerState) -> None:

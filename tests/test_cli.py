@@ -184,7 +184,7 @@ def test_finetune_prints_the_metrics_of_the_task(tiny_bert, tmp_path, monkeypatc
 def test_values_of_a_configuration_file_are_converted_to_the_types_of_the_options(
     monkeypatch, capsys, tiny_bert, tmp_path
 ):
-    """YAML reads 1e-4 as text."""
+    """YAML parses 1e-4 as a string."""
     (tmp_path / "text.txt").write_text("\n".join(f"the menu was good {number}" for number in range(9)))
     file = tmp_path / "run.yaml"
     settings = (

@@ -1,4 +1,4 @@
-"""Combining marks belong to the word of the letter before them, wherever texts are split into words."""
+"""Combining marks stay in the word of the preceding letter, wherever texts are split into words."""
 
 from __future__ import annotations
 

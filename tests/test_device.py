@@ -50,7 +50,7 @@ def test_cudnn_attention_is_off_on_an_accelerator(monkeypatch):
 @pytest.mark.parametrize(("amx", "kept"), [(False, device.ONEDNN_CACHE_SIZE), (True, device.ONEDNN_CACHE_SIZE_AMX)])
 def test_more_compiled_products_are_kept_with_amx(monkeypatch, amx, kept):
     for name in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
-        monkeypatch.setenv(name, "")  # so that it is restored
+        monkeypatch.setenv(name, "")  # monkeypatch then restores the variable
         monkeypatch.delenv(name)
     monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: amx, raising=False)
     monkeypatch.setattr(device, "_medium_precision_is_exact", lambda: False)
@@ -85,7 +85,7 @@ print(own() - before)
     not (sys.platform == "linux" and device.has_fast_bf16()), reason="reads /proc, multiplies bf16 by oneDNN"
 )
 def test_a_thousand_shapes_do_not_fill_the_memory():
-    """The limit of oneDNN alone is not enough: each thread would keep a thousand kernels."""
+    """oneDNN's own limit is not enough, because each thread would cache a thousand kernels."""
 
     def growth(of_a_thread: int) -> int:
         kept = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "40", "LRU_CACHE_CAPACITY": str(of_a_thread)}

@@ -1,4 +1,4 @@
-"""Code on the pages runs, the study page is complete, and links lead somewhere."""
+"""The documentation: code examples run, the study page is complete, and no link is broken."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_every_command_on_the_pages_has_the_options_it_shows():
                 command = command.commands[words[0]]
                 names.append(words.pop(0))
             if len(names) == 1:
-                continue  # a sentence
+                continue  # 'acclimate' at the start of a line of prose
             known = {option for parameter in command.params for option in parameter.opts + parameter.secondary_opts}
             unknown = [word for word in words if word.startswith("--") and word not in {*known, "--help"}]
             assert not unknown, f"{page.name}: {' '.join(names)} has no {unknown}"
@@ -65,7 +65,7 @@ def test_every_command_on_the_pages_has_the_options_it_shows():
 def test_every_python_name_and_file_of_the_package_on_the_pages_exists():
     for page in [*ROOT.glob("*.md"), *DOCS.rglob("*.md")]:
         if page.name in ("CHANGELOG.md", "log.md"):
-            continue  # history
+            continue  # they may name what no longer exists
         text = page.read_text(encoding="utf-8")
         for name in re.findall(r"`(acclimate(?:\.[a-z_]+)+)[`(]", text):
             if name != "acclimate.json":

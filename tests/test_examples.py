@@ -1,4 +1,4 @@
-"""The study files under examples/ can be run as they are: what they name exists, and nothing is misspelt."""
+"""The study files under examples/ are valid: their keys are known, and the files that they name exist."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def jobs(graph: JobGraph, kind: str) -> list:
 
 @pytest.fixture(scope="session")
 def standin(tmp_path_factory):
-    """A model that reads as many tokens at once as those on the Hub."""
+    """A model with the same maximum length as those on the Hub."""
     return save_tiny("bert", tmp_path_factory.mktemp("standin"), max_position_embeddings=512)
 
 

@@ -8,7 +8,7 @@ from acclimate.progress import Progress, format_duration
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still until it is set."""
+    """A clock whose time changes only when it is set."""
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
     return now

@@ -1,4 +1,4 @@
-"""Results of a study as dataclasses: their JSON keeps its keys, and comes back as the same dataclasses."""
+"""Results of a study as dataclasses: the keys of their JSON are stable, and a round trip returns equal dataclasses."""
 
 from __future__ import annotations
 

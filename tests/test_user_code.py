@@ -1,4 +1,4 @@
-"""User code is part of the identity of results, which are computed again after it has changed."""
+"""User code is part of the identity of results: after a change to it, they are computed again."""
 
 import importlib
 import sys

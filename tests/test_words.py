@@ -1,4 +1,4 @@
-"""The check of words that the glossary advises against."""
+"""The check for words that the glossary advises against."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def save_tiny(kind: str, folder: Path, seed: int = 0, **changes) -> Path:
 
 
 def with_old_names(folder: Path) -> Path:
-    """Rename the weights of a model folder to the names in files of 2018, such as bert-base-uncased."""
+    """Rename the weights of a model folder to the names used in files of 2018, such as bert-base-uncased."""
     weights = load_file(folder / "model.safetensors")
     named = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): value

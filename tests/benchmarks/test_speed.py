@@ -63,7 +63,7 @@ def test_steps_by_length_are_spread_over_all_lengths(count):
     order = spread(count)
     assert sorted(order) == list(range(count))
     if count >= 16:
-        first = np.array(order[1:4]) / count  # what is measured after one step of warm-up
+        first = np.array(order[1:4]) / count  # the steps that are measured after one warm-up step
         assert first.min() < 0.35 and first.max() > 0.65 and 0.3 < first.mean() < 0.7
 
 
@@ -104,7 +104,7 @@ def test_every_contender_counts_the_real_tokens_of_a_step(name, precision, folde
 
 @each("shape", ["tiny", "tiny-roberta"])
 def test_fp32_loss_and_gradients_are_those_of_the_plain_model(shape, tmp_path, monkeypatch):
-    """Both sides compute the same thing: on texts of the benchmark they agree to 1e-5."""
+    """Both sides compute the same loss and gradients: on texts of the benchmark they agree to 1e-5."""
     monkeypatch.setitem(SHAPES, "tiny-roberta", replace(SHAPES["tiny"], family="roberta"))
     write_inputs(tmp_path, shape, 12, seed=3)
     theirs = AutoModelForMaskedLM.from_pretrained(tmp_path / "model").eval()

@@ -7,14 +7,14 @@ from transformers import PreTrainedTokenizerFast
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
-# Time is no property of the corpus: a busy machine must not fail a test.
+# Without deadlines, since a busy machine must not fail a test.
 settings.register_profile("corpus", deadline=None, max_examples=40)
 settings.load_profile("corpus")
 
 
 @pytest.fixture(scope="session")
 def tokenizer() -> PreTrainedTokenizerFast:
-    """A WordPiece tokenizer that spells: every printable ASCII character is a token, everything else is [UNK]."""
+    """A WordPiece tokenizer with one token per printable ASCII character; everything else is [UNK]."""
     letters = [chr(code) for code in range(33, 127)]
     vocabulary = {word: i for i, word in enumerate([*SPECIAL, *letters, *(f"##{letter}" for letter in letters)])}
     backend = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))

@@ -27,7 +27,7 @@ def kinds(document: str, *texts: str, rules: MatchRules | None = None) -> dict[i
 
 
 def oracle(document: str, text: str, rules: MatchRules) -> str | None:
-    """A direct implementation of the rules in the docstring of the module."""
+    """A direct implementation of the rules in the docstring of ``acclimate.corpus.contamination``."""
     one, other = normalize_words(document), normalize_words(text)
     if not other:
         return None
@@ -127,7 +127,7 @@ def test_against_a_direct_implementation(texts, document, rules):
     found = index.find(" ".join(document))
     wanted = {i: kind for i, text in enumerate(index.texts) if (kind := oracle(" ".join(document), text, rules))}
     for number in range(len(index.texts)):
-        # The bands of the LSH index are chosen for 0.8: below it a near match may be missed, but none is invented.
+        # The bands of the LSH index are chosen for 0.8: below it, near matches may be missed, but none are false.
         if wanted.get(number) != "near" or rules.near >= 0.8:
             assert found.get(number) == wanted.get(number)
         elif found.get(number) not in ("near", None):

@@ -21,7 +21,7 @@ from acclimate.tasks.readers import read_rows
 from tests.cases import each
 from tests.corpus.writing import SUFFIXES, write
 
-# Any text that UTF-8 can carry.
+# Any text that UTF-8 can encode.
 anything = st.text(st.characters(exclude_categories=["Cs"]), max_size=30)
 a_line = anything.filter(
     lambda text: text.strip() and "\n" not in text and not text.endswith("\r") and text[0] != "\ufeff"
@@ -35,7 +35,7 @@ def good(path: Path, **options) -> list[str]:
 
 
 def looks_like_rows(text: str) -> bool:
-    """Whether a quoted text in a TSV of two columns is taken for several rows: see ``split_unquoted_tsv_rows``."""
+    """Return whether a quoted text in a two-column TSV is read as several rows: see ``split_unquoted_tsv_rows``."""
     first, *others = text.split("\n")
     return bool(others) and "\t" not in first and all(line.count("\t") == 1 for line in others)
 

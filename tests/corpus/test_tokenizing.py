@@ -106,7 +106,7 @@ def test_cache(tokenizer, tmp_path, monkeypatch):
         with pytest.raises(AssertionError):
             tokenize(Corpus(path), changed, 8, cache=tmp_path / "cache")
 
-    (again.folder / "tokens.bin").unlink()  # a new file: the old one is still mapped
+    (again.folder / "tokens.bin").unlink()  # delete it before rewriting, since the old file is still mapped
     (again.folder / "tokens.bin").write_bytes(b"")
     repaired = tokenize(Corpus(path), tokenizer, 8, cache=tmp_path / "cache")
     assert [row.tolist() for row in repaired] == [row.tolist() for row in first]

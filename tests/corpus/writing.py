@@ -1,4 +1,4 @@
-"""Writes documents in every format that the corpus reads, with other libraries than the readers."""
+"""Writes documents in every format that the corpus reads, with libraries other than those of the readers."""
 
 from __future__ import annotations
 

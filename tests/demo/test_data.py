@@ -1,4 +1,4 @@
-"""Data of the demo: documentation of packages, and the user's own text and task."""
+"""Data of the demo: documentation of packages, or a user's text and task."""
 
 from __future__ import annotations
 

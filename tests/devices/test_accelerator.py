@@ -42,7 +42,7 @@ def adapts(model, method, out, precision):
 
 @pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains])
 def test_methods_adapt(tiny_bert, tmp_path, method):
-    """In bf16, as an accelerator chooses, which can also reveal wrong dtypes."""
+    """In bf16, the default on an accelerator, which can also reveal wrong dtypes."""
     with emulated(bf16=True) as accelerator:
         adapts(tiny_bert, method, tmp_path / "out", "bf16")
         assert accelerator.used, "all was computed elsewhere"

@@ -29,7 +29,7 @@ def test_tensors_on_different_devices_do_not_mix(accelerator):
 
 def test_operations_allowed_on_the_device(accelerator):
     there = torch.ones(3, device="cuda")
-    assert (there * torch.tensor(2.0)).device == CUDA  # a number is a number
+    assert (there * torch.tensor(2.0)).device == CUDA  # zero-dimensional tensors may be on another device
     assert there[torch.tensor([0, 2])].device == CUDA
     here = torch.zeros(3)
     here.copy_(there)

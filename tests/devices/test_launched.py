@@ -70,7 +70,7 @@ def test_the_launcher_does_not_change_the_precision(told, asked, tiny_bert, tmp_
         monkeypatch.setenv(PRECISION, told)
         run(tiny_bert, "mlm", tmp_path / "told", precision=asked)
         finetune(tiny_bert, TASK, epochs=1, precision=asked, progress=False)
-        assert set(seen) == {"no"}  # the engines have their own autocast
+        assert set(seen) == {"no"}  # the engine applies autocast itself
         monkeypatch.delenv(PRECISION)
         run(tiny_bert, "mlm", tmp_path / "alone", precision=asked)
     ours, plain = weights(tmp_path / "told"), weights(tmp_path / "alone")

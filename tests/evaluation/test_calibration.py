@@ -50,7 +50,7 @@ def test_any_probabilities(pairs, bins):
     assert sum(entry["count"] for entry in found["reliability"]) == len(pairs)
     assert all(entry["low"] - 1e-9 <= entry["confidence"] <= entry["high"] + 1e-9 for entry in found["reliability"])
     assert 0 <= found["ece"] <= 1 and 0 <= found["brier"] <= 2 and math.isfinite(found["nll"])
-    assert calibration_metrics(rows[::-1], gold[::-1], bins) == found  # exactly, whatever the order
+    assert calibration_metrics(rows[::-1], gold[::-1], bins) == found  # exactly equal in any order
 
 
 # Avoids probabilities at the edges of bins, where rounding decides.

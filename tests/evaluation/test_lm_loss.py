@@ -1,4 +1,4 @@
-"""The held-out loss: the same questions for all models, whatever the batches."""
+"""The held-out loss: the same masked tokens for all models, whatever the batches."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_text_without_an_ordinary_token():
 
 @each("kind", ["bert", "roberta", "modernbert"])
 def test_the_figure_of_forgetting_knows_no_batches_and_no_packing(kind, monkeypatch):
-    """What a study reports is the same however many texts a forward reads, and as if texts shared rows."""
+    """The loss that a study reports does not depend on the texts per forward pass, nor on packing."""
     model, tokenizer = tiny_model(kind), tiny_tokenizer()
     found = []
     for budget in (1, 24, 100_000):

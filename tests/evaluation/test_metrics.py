@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import classification_report
 
-from acclimate.evaluation.metrics import NAMES, classification_metrics
+from acclimate.evaluation.scoring import NAMES, classification_metrics
 from tests.cases import each
 
 

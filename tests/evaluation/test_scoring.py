@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, f1_score
 
 from acclimate.errors import UserError
-from acclimate.evaluation.metrics import multi_label_metrics
-from acclimate.evaluation.scoring import MultiLabel, SingleLabel, make_scoring
+from acclimate.evaluation.scoring import MultiLabel, SingleLabel, make_scoring, multi_label_metrics
 from acclimate.evaluation.statistics import paired_bootstrap, permutation_test
 from tests.cases import each
 
@@ -130,7 +129,7 @@ def test_multi_label_statistics_of_single_labels():
 
 
 def test_documents_are_resampled_whole():
-    """With one sentence per document they are the items; with a single document the variance is unknown."""
+    """With one sentence per document, documents are the items; with a single document the variance is unknown."""
     gold = [[place % 3] for place in range(12)]
     a, b = [[[0, place % 3] for place in range(12)]], [[[1] for _ in range(12)]]
     apart = paired_bootstrap(gold, a, b, "document_f1", n=100, scoring=MultiLabel(3, tuple(range(12))))

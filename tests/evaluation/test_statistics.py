@@ -27,7 +27,7 @@ from tests.cases import each
 
 
 class MeanPrediction(Scoring):
-    """Scores a model by the mean of its predictions, which are numbers."""
+    """A scoring whose score is the mean of the predictions, which are numbers."""
 
     kind = "mean"
     metrics = ("mean",)
@@ -288,7 +288,7 @@ def test_up_to_five_items_that_agree_are_not_significant(items, seeds):
     found = paired_bootstrap(np.zeros(items, int), right, wrong, metric="micro_f1")
     assert found.difference == found.high == 1
     assert (found.low, found.verdict) == ((1, "win") if items > 5 else (-1, "tie"))
-    assert found.p == pytest.approx(2 * 0.5**items)  # two of all ways to swap
+    assert found.p == pytest.approx(2 * 0.5**items)  # two of all possible swaps
     assert paired_difference(np.full((seeds, items), 3.0), np.full((seeds, items), 2.0)).p == found.p
     assert paired_difference(np.full((seeds, items), 3.0), np.full((seeds, items), 3.0)).p == 1
 

@@ -1,4 +1,4 @@
-"""Drift of embeddings by hand, linear CKA against the formula of the paper, layers against plain forward passes."""
+"""Drift: embeddings computed by hand, linear CKA against the paper's formula, layers against plain forward passes."""
 
 from __future__ import annotations
 

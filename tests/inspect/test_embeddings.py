@@ -121,7 +121,7 @@ def test_the_command_line(tiny_bert, moved, tmp_path, monkeypatch, capsys):
 
 
 def test_the_principal_plane_of_a_noisy_line():
-    """Points along (1, 1, 0) with a tenth of the variation along (0, 0, 1)."""
+    """Points along (1, 1, 0), with a tenth of their spread along (0, 0, 1)."""
     line = np.array([[-2.0, -2.0, 0.2], [-1.0, -1.0, -0.2], [1.0, 1.0, -0.2], [2.0, 2.0, 0.2]])
     (plane,), shares = principal_plane([line])
     assert plane[:, 0] == pytest.approx([-2 * math.sqrt(2), -math.sqrt(2), math.sqrt(2), 2 * math.sqrt(2)])

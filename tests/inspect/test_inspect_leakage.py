@@ -12,8 +12,8 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.inspect.leakage import inspect_leakage
 from acclimate.tasks import Task, load_task
+from acclimate.tasks.kinds import evaluation_texts, item_texts, task_text
 from acclimate.tasks.qa import QATask
-from acclimate.tasks.text import evaluation_texts, item_texts, task_text
 
 LONG = "The waiter brought us a cold soup, and nobody at the table was surprised by that any more."
 

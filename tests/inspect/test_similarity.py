@@ -61,7 +61,7 @@ def test_bins_include_their_lower_edge_and_the_last_its_upper_edge():
 
 
 def test_chance_for_twelve_layers_of_twelve_heads():
-    """Far from zero: the baseline for a reported cosine of 0.92."""
+    """The chance level is far from zero; the paper reports a cosine of 0.92."""
     found = random_similarity(12, 12, draws=3000)
     assert found["normal"]["cosine"]["mean"] == pytest.approx(0.79, abs=0.01)
     assert found["uniform"]["cosine"]["mean"] == pytest.approx(0.83, abs=0.01)

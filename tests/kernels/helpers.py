@@ -12,7 +12,7 @@ def gradients(model):
 
 
 def count_tokens(model):
-    """Return a list that grows by the number of tokens that each feed-forward of a tiny model (width 48) reads."""
+    """Return a list to which each feed-forward call of a tiny model (width 48) appends the number of its tokens."""
     seen = []
     for layer in model.base_model.modules():
         if isinstance(layer, torch.nn.Linear) and layer.in_features == 48:

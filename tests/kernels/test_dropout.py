@@ -36,13 +36,13 @@ def test_a_second_derivative_is_refused():
 
 @pytest.fixture
 def chunk_size(monkeypatch):
-    """Set how many words are made at a time."""
+    """Set how many random words are generated at a time."""
     yield lambda size: (monkeypatch.setattr(kernel, "CHUNK", size), kernel._counters.cache_clear())
     kernel._counters.cache_clear()
 
 
 def one_word(key, place):
-    """The same word in Python integers."""
+    """The same random word, computed with Python integers."""
     word = (key + place * kernel.SPLITMIX_STRIDE) & MASK
     for shift, factor in ((30, kernel.SPLITMIX_FIRST), (27, kernel.SPLITMIX_SECOND)):
         word = ((word ^ (to_signed(word) >> shift)) * factor) & MASK

@@ -139,7 +139,7 @@ def test_kernels_follow_the_device_of_a_model():
 
 
 def test_kernels_of_other_architectures():
-    """Remote code keeps its padding, and so does what splits rows or caches keys by row."""
+    """Padding is kept for remote code, and for models that split rows or cache keys by row."""
     own = tiny_model("bert")
     layer = own.base_model.encoder.layer[0]
     layer.__class__ = type("BertLayer", (type(layer),), {"__module__": "modeling_own"})

@@ -8,14 +8,7 @@ from torch import nn
 
 from acclimate.kernels import Kernels
 from acclimate.kernels import gradients as module
-from acclimate.kernels.gradients import (
-    CAST_CHUNK,
-    BF16Weights,
-    _add_in_fp32,
-    grad_buffer,
-    master_weight,
-    shadow_copy,
-)
+from acclimate.kernels.gradients import CAST_CHUNK, BF16Weights, _add_in_fp32, grad_buffer, master_weight, shadow_copy
 
 WORDS, WIDTH = 50, 8
 
@@ -67,7 +60,7 @@ def test_gradients_reach_the_float32_weights_and_add_up(replaced, model):
         assert parameter.dtype == parameter.grad.dtype == torch.float32
         assert torch.equal(parameter, before[name])
         distance = (parameter.grad - exact[name]).norm() / exact[name].norm()
-        assert 0 < distance < 0.05, name  # bfloat16 has eight bits
+        assert 0 < distance < 0.05, name  # bfloat16 has eight significant bits
 
 
 def test_each_step_reads_the_current_weights():
@@ -144,7 +137,7 @@ def test_gradients_keep_their_address_if_buffers_are_reused(reuse, model):
 
     def note(model):
         places.append([parameter.grad.data_ptr() for parameter in model.parameters()])
-        held.extend(parameter.grad for parameter in model.parameters())  # or fresh memory could be the same
+        held.extend(parameter.grad for parameter in model.parameters())  # keeps these addresses occupied
 
     gradients_of_steps(model(), reuse, between=note)
     first, second = places

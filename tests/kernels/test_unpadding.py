@@ -128,7 +128,7 @@ def test_the_maps_are_inverse(rows):
     assert torch.equal(kept[0, : int(real.sum()), 0], numbers[real][:, 0])  # in order
     padded = maps.add_padding(kept)
     assert torch.equal(padded[real], numbers[real])
-    assert not real.flatten()[int(padded[~real][0])]  # padding comes from some padding
+    assert not real.flatten()[int(padded[~real][0])]  # padding is filled from a padding position
     everywhere = torch.arange(text.numel())[real.flatten()]
     assert torch.equal(kept[0, maps.places(everywhere), 0], numbers.flatten()[everywhere])
     weights = torch.rand(text.shape, dtype=torch.float64) * real
@@ -149,7 +149,7 @@ def test_masked_language_modelling_finishes_the_last_layer_at_masked_tokens_only
 
 @pytest.mark.parametrize("kind", ["bert", "distilbert"])
 def test_what_another_term_reads_is_computed(kind):
-    """MLM shares its view with a contrast of whole texts, and with one of tokens."""
+    """MLM shares its view with a contrastive loss over texts, and with one over tokens."""
     importance = torch.linspace(0, 1, 8).view(2, 4)
     for others in ([GeneralKnowledgeContrast({"H": importance})], [TokenAwareContrast()]):
         model = tiny_model(kind)
@@ -162,7 +162,7 @@ def test_what_another_term_reads_is_computed(kind):
 
 
 class AllStates(LanguageModelling):
-    """Declares that it reads masked tokens only, as its parent does, and reads all."""
+    """Inherits the declaration that it reads masked tokens only, but reads all."""
 
     def total(self, outputs):
         return outputs.hidden(self.view).sum()

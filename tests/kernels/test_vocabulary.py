@@ -78,7 +78,7 @@ def test_the_sum_over_a_step_is_that_of_plain_layers(monkeypatch, large):
     if large is not None:
         monkeypatch.setattr(module._PendingGradient, "is_large", large)
     plain, model = models()
-    for _ in range(2):  # gradients of an earlier step stay
+    for _ in range(2):  # gradients of an earlier step are kept
         step = batches()
         for ids in step:
             plain.loss(ids).backward()

@@ -28,7 +28,7 @@ def write(tmp_path):
 
 
 def find_entries(kind, entries, text, ignore_case=True):
-    """Return the entries found in a text, as they are in the text."""
+    """Return the entries found in a text, spelled as in the text."""
     return find_with(vocabulary(kind), entries, text, ignore_case)
 
 
@@ -117,7 +117,7 @@ def test_terms_are_masked_first_and_other_words_until_the_rate_is_reached(write)
 
 def test_the_share_of_occurrences_that_take_precedence(write):
     half = masked(batches(get("lexicon-first", 4 / 21, lexicon=write("soup"), share=0.5), texts=[TEXT], copies=400))
-    assert 200 < half["soup"] < 280  # half of 400, and a sixth of the other half by chance
+    assert 200 < half["soup"] < 280  # half of 400 as an entry, and a sixth of the other half by chance
 
 
 @each("share", [-3, 1.5, float("nan")])

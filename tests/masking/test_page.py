@@ -1,4 +1,4 @@
-"""The examples of docs/masking.md run, and its table is complete."""
+"""The code examples in docs/masking.md run, and its table is complete."""
 
 from __future__ import annotations
 

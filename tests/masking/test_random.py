@@ -42,7 +42,7 @@ def test_tokens_that_are_not_allowed_are_never_chosen(seed, rate, allowed):
 
 @given(st.integers(0, 2**31), st.floats(0.01, 0.99))
 def test_the_order_of_the_random_draws(seed, rate):
-    """Another order would give other models with the same seed."""
+    """A change of the order would change the models of a given seed."""
     ids = np.arange(60).reshape(3, 20) + 10
     allowed = ids % 7 > 0
     rng = np.random.default_rng(seed)

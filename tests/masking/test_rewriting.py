@@ -41,7 +41,7 @@ def test_the_masked_text_and_the_extracted_ngram_are_complementary(layout):
 
 
 def test_ngrams_do_not_depend_on_the_micro_batches():
-    """Methods with other views and runs with several processes use the same n-grams for the same seed."""
+    """For the same seed, the n-grams do not depend on the method's views or the number of processes."""
     without, alone = MaskNGram(), ExtractNGram()
 
     def found(tokens):

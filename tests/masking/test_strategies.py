@@ -113,7 +113,7 @@ def test_tokens_of_a_word_can_be_replaced_independently():
 @given(seed=st.integers(0, 2**31))
 @settings(max_examples=10, deadline=None)
 def test_the_control_masks_as_many_tokens_of_each_text(listed, name, seed):
-    """The control first draws what the strategy draws, so with the same seed it sees the same masks."""
+    """The control first samples the masks of the strategy, so for the same seed it counts the same masks."""
     masking = strategy(name, 0.3, listed)
     control = RandomSameCount.matching(masking)
     for batch, other in zip(

@@ -1,4 +1,4 @@
-"""Choosing whole words until a share of the tokens is reached."""
+"""Choosing whole words until a given share of the tokens is reached."""
 
 from __future__ import annotations
 

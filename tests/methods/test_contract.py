@@ -41,7 +41,7 @@ SIMILAR = [["bert", "roberta", "xlm-roberta", "camembert", "electra"], ["distilb
 """Groups of architectures with similar layers."""
 assert sorted(kind for group in SIMILAR for kind in group) == sorted(ENCODERS)
 PAIRS = {(method, group[number % len(group)]) for number, method in enumerate(names()) for group in SIMILAR}
-"""Each method on one architecture of each group, in rotation."""
+"""Pairs of method and architecture: each method with one architecture per group, in rotation."""
 PAIRS |= {(method, kind) for method in ("mlm", "dga") for kind in ENCODERS}
 SINGLE_STAGE = [name for name in names() if lookup(name).trains and not get(name).stages()]
 """Methods with a single stage."""
@@ -107,7 +107,7 @@ def test_the_seed_determines_the_weights(models, method, tmp_path):
 
 @pytest.mark.parametrize("method", SINGLE_STAGE)
 def test_an_interrupted_run_resumes_to_identical_weights(models, method, tmp_path):
-    """So the same seed gives the same weights, and another seed gives different ones."""
+    """This also shows that the same seed gives the same weights, and another seed different ones."""
     run(models["bert"], method, tmp_path / "whole", steps=5)
     with killed(3):
         run(models["bert"], method, tmp_path / "cut", steps=5, save_every=2)

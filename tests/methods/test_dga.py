@@ -101,7 +101,7 @@ ABLATIONS = {
     "H,I,O,E": ({"parts": "H, I, O, E"}, 3),
 }
 PROTECTED = {"H": "attention.self.query", "I": "intermediate.dense", "O": ".0.output.dense", "E": "word_embeddings"}
-"""Part of the name of a weight that belongs to units of this part only."""
+"""For each part, a substring of the name of a weight that belongs only to its units."""
 
 
 @pytest.mark.parametrize("name", ABLATIONS)

@@ -50,7 +50,7 @@ def test_a_method_has_a_default_learning_rate_that_can_be_overridden(tiny_bert, 
 def test_the_prompt_does_not_count_towards_max_length_or_the_token_budget(tiny_bert, tmp_path):
     plain = run(tiny_bert, "mlm", tmp_path / "plain", max_length=10)
     longer = run(tiny_bert, "mlm-prompt", tmp_path / "prompt", {"length": 5}, max_length=10)
-    # Not exactly equal, since how short tails are balanced depends on the length of the whole row.
+    # Not exactly equal, because the balancing of short last pieces depends on the length of the whole row.
     assert abs(longer.tokens - plain.tokens) <= 0.1 * plain.tokens, "prompt tokens are not counted"
     steps = [
         run(tiny_bert, method, tmp_path / f"budget-{method}", settings, steps=None, tokens=300, max_length=10).steps

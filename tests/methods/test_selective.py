@@ -147,7 +147,7 @@ def test_static_masking_is_the_same_in_every_epoch(tiny_bert, tmp_path, batches,
 
 
 def test_the_control_masks_as_many_random_tokens_with_the_same_stages(tiny_bert, tmp_path, batches, monkeypatch):
-    monkeypatch.setattr(stages, "mark_rows", None)  # everything comes from the cache
+    monkeypatch.setattr(stages, "mark_rows", None)  # fails if anything is not cached
     run(tiny_bert, tmp_path / "a", batch_size=40, steps=1)
     selective = {ids.tobytes(): labels != -100 for ids, _, labels in texts_of(batches)}
     batches.clear()
@@ -287,7 +287,7 @@ def test_distributed_runs_read_the_stages_from_the_cache(tiny_bert, tmp_path, fr
     with pytest.raises(UserError, match="without torchrun"):
         stages.find_important_tokens(several, options)
     marks, _ = stages.find_important_tokens(replace(several, group=ProcessGroup()), options)
-    with torch.no_grad():  # the head was missing and initialised differently in this process
+    with torch.no_grad():  # as if the head were missing and initialised differently in this process
         loaded.model.cls.predictions.bias.add_(1)
     again, _ = stages.find_important_tokens(several, options)
     assert (again.hashes == marks.hashes).all()

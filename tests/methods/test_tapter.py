@@ -165,7 +165,7 @@ def test_the_identity_of_a_run_covers_the_content_of_the_general_text(tiny_bert,
     run(tiny_bert, tmp_path / "out", **settings)
     text.write_text("cold pasta and wine on the table\n\ncold pasta and wine on the menu")
     assert TAPTER(general=settings["general"]).file_contents() != first
-    with pytest.raises(UserError, match="out"):  # it holds another run
+    with pytest.raises(UserError, match="out"):  # it contains another run
         run(tiny_bert, tmp_path / "out", **settings)
 
 

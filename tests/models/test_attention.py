@@ -1,4 +1,4 @@
-"""The gated attention function against the one of transformers."""
+"""The gated attention function against that of transformers."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A draft of the causal kind: one object registered here, and the whole path from loading to held-out loss follows it.
+"""A draft of causal models as a kind: registering one object is enough for the path from loading to held-out loss.
 
 Only masked models are supported by the package itself so far.
 """

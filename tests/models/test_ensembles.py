@@ -1,4 +1,4 @@
-"""Ensembles: the original stays the same in adaptation, and is averaged and trained in the end task."""
+"""Ensembles: adaptation leaves the base encoder unchanged; the end task trains both and averages their outputs."""
 
 from __future__ import annotations
 

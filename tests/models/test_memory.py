@@ -93,7 +93,7 @@ def test_the_environment_can_limit_memory(monkeypatch):
     monkeypatch.delenv(batching.MEMORY_VARIABLE)
     assert limited[0] < batching.training_tokens(model, 3) and limited[1] < batching.max_graph_tokens(model)
     whole = batching.machine_memory(torch.device("cpu"))
-    monkeypatch.setenv(batching.MEMORY_VARIABLE, "1e9")  # more than there is
+    monkeypatch.setenv(batching.MEMORY_VARIABLE, "1e9")  # more than the machine has
     assert batching.machine_memory(torch.device("cpu")) == whole
 
 

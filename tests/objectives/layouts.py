@@ -14,7 +14,7 @@ from tests.tiny import tiny_tokenizer
 from tests.training.helpers import rows
 
 PADDING = 50.0
-"""Artificial state at padding: so large that reading it is noticed."""
+"""Artificial state at padding, so large that reading it changes any result."""
 
 
 def padded(texts: list[list[int]] | None = None, rate: float = 0.3, rewritings=(), seed: int = 0) -> Batch:
@@ -44,7 +44,7 @@ def cut(batch: Batch, size: int) -> list[Batch]:
 
 
 def packed(batch: Batch, per_row: int = 2) -> Batch:
-    """The texts of a padded batch, ``per_row`` to a row, in the same order."""
+    """The texts of a padded batch in packed rows of ``per_row`` texts, in the same order."""
 
     def pack(values, empty):
         lines = [torch.cat([values[i][batch.text[i] == i] for i in group]) for group in groups]
@@ -90,7 +90,7 @@ def by_text(batch: Batch, name: str) -> list[torch.Tensor]:
 
 
 def without_labels(batch: Batch, number: int) -> Batch:
-    """The batch with no masked token in one text."""
+    """The batch without the masked tokens of one text."""
     return replace(batch, labels=torch.where(batch.text == number, -100, batch.labels))
 
 

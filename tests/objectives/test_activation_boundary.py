@@ -9,7 +9,7 @@ from tests.cases import each
 
 
 def reference(student, teacher, margin, scale):
-    """Eq. 5 with indicator functions: the mean of the squared norms of all examples."""
+    """Eq. 5 with indicator functions: the mean over examples of the squared norm."""
     total = 0.0
     for ours, theirs in zip(student, teacher, strict=True):
         norm = 0.0

@@ -26,7 +26,7 @@ VARIANTS = [
 
 
 def engine_for(name, settings=None, training=False, graph_tokens=None):
-    """An engine over a tiny model whose original differs, so that no term is zero."""
+    """An engine over a tiny model that differs from its frozen reference, so that no term is zero."""
     model = tiny_model("bert")
     attach(model)
     objectives = get(name, **(settings or {})).objectives()
@@ -74,7 +74,7 @@ def test_a_second_pass_repeats_dropout_and_random_draws(name):
     after = torch.get_rng_state()
     engine.graph_tokens = 0
     assert_same(kept, run(model, engine, pieces))
-    assert torch.equal(torch.get_rng_state(), after)  # or the next step would draw the same again
+    assert torch.equal(torch.get_rng_state(), after)  # otherwise the next step would repeat the same random numbers
 
 
 @each(("name", "settings"), VARIANTS)

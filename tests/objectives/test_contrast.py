@@ -10,7 +10,7 @@ from acclimate.objectives import contrastive_loss, mean_pool
 
 
 def reference(anchor, positive, negative, temperature):
-    """Eq. 15, one exponential at a time."""
+    """Eq. 15 in plain loops."""
 
     def sim(a, b):
         return (a * b).sum() / (a.square().sum().sqrt() * b.square().sum().sqrt())
@@ -39,7 +39,7 @@ def test_equals_equation_15_in_value_and_gradient():
 
 
 def test_positives_belong_to_their_anchor():
-    """Identical anchor and positive, orthogonal texts, no negatives: the loss is that of cosine one against zero."""
+    """With identical anchor and positive and orthogonal texts, one cosine of 1 competes with cosines of 0."""
     eye = torch.eye(4)
     expected = -math.log(math.exp(1 / 0.05) / (math.exp(1 / 0.05) + 3))
     assert math.isclose(contrastive_loss(eye, eye, None, 0.05).item(), expected, abs_tol=1e-6)

@@ -25,7 +25,7 @@ def parts(model):
 
 
 def reference(batches, table, projection, vectors, regularised):
-    """One occurrence at a time, with layer normalisation by hand."""
+    """The equation, one token occurrence at a time, with explicit layer normalisation."""
     losses = []
     for batch in batches:
         for ids, text in zip(batch.original.tolist(), batch.text.tolist(), strict=True):
@@ -42,7 +42,7 @@ def reference(batches, table, projection, vectors, regularised):
 
 @each("precision", ["fp32", "bf16"])
 def test_equals_the_equation_in_value_and_gradient_for_any_micro_batches(precision):
-    """Also when the model runs on bfloat16 weights: E and f stay in float32."""
+    """E and f stay in float32 even if the model runs with bfloat16 weights."""
     model = tiny_model("bert")
     attach(model)
     table, projection, vectors, regularised = parts(model)

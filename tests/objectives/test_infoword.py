@@ -31,7 +31,7 @@ def whole_batch():
 
 
 def reference(whole, local, temperature, similarity):
-    """InfoNCE over pairs of vectors, one exponential at a time."""
+    """InfoNCE over pairs of vectors in plain loops."""
 
     def e(g, other):
         value = (g * other).sum()

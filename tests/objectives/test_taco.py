@@ -55,7 +55,7 @@ def test_the_context_is_the_last_state_minus_the_embedding_of_the_same_pass(layo
 
 
 def test_positives_are_neighbours_in_the_text():
-    """One or two away, uniformly; outside of the text, any other token of it, never the token itself."""
+    """A neighbour one or two tokens away, uniformly; if that is outside the text, any other token of the text."""
     torch.manual_seed(0)
     counts = torch.zeros(13, 13)
     for _ in range(4000):
@@ -66,7 +66,7 @@ def test_positives_are_neighbours_in_the_text():
     assert counts[~same].max() == 0
     assert counts.diagonal()[[0, 1, 2, 3, 5, 6, 7, 8, 9, 10, 11, 12]].max() == 0
     assert counts[4, 4] == 1, "the only token of a text gets itself, and is left out of the mean"
-    # In a text of six, the third token has four neighbours. The first has two, so half of its draws are replaced.
+    # In a text of six, the third token has four neighbours. The first has two, so half of its samples are replaced.
     torch.testing.assert_close(counts[7, 5:11], torch.tensor([0.25, 0.25, 0, 0.25, 0.25, 0]), atol=0.03, rtol=0)
     torch.testing.assert_close(counts[5, 5:11], torch.tensor([0, 0.35, 0.35, 0.1, 0.1, 0.1]), atol=0.03, rtol=0)
 

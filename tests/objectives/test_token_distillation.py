@@ -1,4 +1,4 @@
-"""The distillation token: the equation, and that the original does not see the token."""
+"""The distillation token: its equation, and that the reference model does not see the token."""
 
 from __future__ import annotations
 

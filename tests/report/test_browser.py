@@ -52,7 +52,7 @@ def test_text_from_data_is_escaped(browser, page):
 
 
 def sorted_ways(values):
-    """Whether values are sorted in descending and in ascending order; missing ones have to be last."""
+    """Return whether values are in descending and in ascending order; missing values must be last."""
     known = [value for value in values if value is not None]
     assert values[len(known) :] == [None] * (len(values) - len(known))  # missing values
     return known == sorted(known, reverse=True), known == sorted(known)

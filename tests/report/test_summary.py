@@ -74,7 +74,7 @@ def test_the_headline_says_what_correction_takes_away(results):
 
 def test_of_many_methods_the_headline_names_the_best_and_the_worst(results):
     def as_method(row, number):
-        """The row of a further method, worse the higher its number, with losses from the tenth on."""
+        """The row of one more method; higher numbers have lower scores, and lose from the tenth on."""
         p_holm, verdict = 0.2 if number in (2, 3, 4) else 0.001, "loss" if number > 9 else "win"
         difference = row.comparison.difference - number / 100
         return replace(
@@ -147,7 +147,7 @@ def test_with_one_method_there_is_nothing_to_compare(small):
 
 
 def test_without_results_of_the_baseline(tmp_path):
-    """Without the scores of all its seeds, of all but one, or without its loss on general text."""
+    """A method lacks the scores of all its seeds, of all but one, or its loss on general text."""
     values = study(files(tmp_path / "data"))
     world = World()
     found = StudyResults.from_dict(compare(values, tmp_path / "out", progress=False, backend=world.backend()))

@@ -1,4 +1,4 @@
-"""The verbs as commands on tiny models, and how each ends undisturbed."""
+"""The commands on tiny models, and the result of each when nothing interrupts it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SHORT = ["--batch-size", 6, "--max-length", 24, "--precision", "fp32", "--quiet"
 
 @pytest.fixture(scope="session")
 def commands(tmp_path_factory) -> dict[str, list]:
-    """The command of each verb; all write ``out`` in the folder in which they run."""
+    """Arguments of each command; all write to ``out`` in the folder in which they run."""
     place = tmp_path_factory.mktemp("given")
     chance = random.Random(0)
     words = [word for word in WORDS if word.isalpha() and len(word) > 1]
@@ -66,7 +66,7 @@ def commands(tmp_path_factory) -> dict[str, list]:
 
 @pytest.fixture(scope="session")
 def undisturbed(commands, tmp_path_factory):
-    """A function from a verb to the folder of a run that nothing happened to, and how it ended; each is run once."""
+    """Return a function that maps a command to the folder and outcome of an undisturbed run; each is run once."""
     done: dict[str, tuple[Path, Ended]] = {}
 
     def look(verb: str) -> tuple[Path, Ended]:

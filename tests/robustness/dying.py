@@ -1,9 +1,9 @@
 """Commands in forked processes that are killed, or run out of disk, at a chosen change to the disk.
 
-What a kill leaves behind is what is on the disk. Between two changes to it nothing of that differs, so a process that
-kills itself (``kill -9``) just before its n-th change stands for one that is killed at any moment since the last one.
-Changes are seen by an audit hook of Python; writers that are not written in Python (weights, optimisers, tokenizers)
-are seen as a whole, and are cut in the middle by a limit on the size of files.
+After a kill, only what is on the disk remains. The disk does not change between two changes, so killing a process
+(``kill -9``) just before its n-th change covers every moment since the previous one. A Python audit hook detects the
+changes. Files that native code writes (weights, optimizer states, tokenizers) count as one change each; a limit on the
+size of files truncates them in the middle.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pathlib import Path
 
 from safetensors.torch import load_file
 
-# The children are forked: what is imported here they need not import.
+# The children are forked, so they need not repeat these imports.
 import acclimate.report
 import acclimate.study
 import acclimate.tasks
@@ -37,13 +37,13 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 @dataclass
 class Trouble:
-    """What happens to a command.
+    """A failure to inject into a command.
 
     Attributes:
-        kill: Before which change to the disk it is killed, from 1.
-        error: Which ``errno`` changes have, from that number on: a disk that is full, or read-only.
-        since: That number, from 1.
-        limit: The most bytes that a file may have.
+        kill: Number of the change to the disk before which the process is killed, from 1.
+        error: The ``errno`` with which changes fail: a disk that is full or read-only.
+        since: Number of the first change that fails, from 1.
+        limit: Maximum size of a file in bytes.
     """
 
     kill: int = 0
@@ -54,7 +54,7 @@ class Trouble:
 
 @dataclass
 class Ended:
-    """How a command ended: its exit code (minus the signal that killed it), its changes, and what it said."""
+    """How a command ended: exit code (negative: the signal that killed it), changes to the disk, and output."""
 
     code: int
     changes: int
@@ -62,7 +62,7 @@ class Ended:
 
 
 def run(command: list, folder: Path, trouble: Trouble | None = None) -> Ended:
-    """Run a command of the command line in ``folder``, whose changes count; return how it ended."""
+    """Run a command in ``folder``, counting the changes to that folder; return how it ended."""
     folder.mkdir(exist_ok=True)
     said = folder.parent / f"{folder.name}.log"
     count = FORK.Value("i", 0, lock=False)
@@ -122,12 +122,12 @@ def _child(command: list[str], folder: Path, said: Path, count, trouble: Trouble
 
 
 def results(folder: Path) -> dict[str, str]:
-    """Hash everything under ``out`` that must come out the same: weights, predictions, losses, scores."""
+    """Hash everything under ``out`` that must be reproduced: weights, predictions, losses, scores."""
     found = {}
     for file in written(folder):
         name = str(file.relative_to(folder))
         if file.suffix == ".safetensors":
-            load_file(file)  # it is whole
+            load_file(file)  # raises an error if the file is incomplete
             found[name] = hashlib.sha256(file.read_bytes()).hexdigest()
         elif file.name == "predictions.jsonl":
             found[name] = file.read_text()
@@ -142,7 +142,7 @@ def results(folder: Path) -> dict[str, str]:
 
 
 def written(folder: Path) -> list[Path]:
-    """Return the files under ``out`` that count: names that begin with a dot are those of work in progress."""
+    """Return the final files under ``out``; names that begin with a dot are work in progress."""
     files = sorted(file for file in (folder / "out").rglob("*") if file.is_file())
     return [file for file in files if not any(part.startswith(".") for part in file.relative_to(folder).parts)]
 
@@ -154,12 +154,12 @@ def _timeless(value):
 
 
 def stamps(folder: Path) -> dict[str, int]:
-    """When the files under ``out`` were written."""
+    """Return the modification times of the files under ``out``."""
     return {str(file): file.stat().st_mtime_ns for file in written(folder)}
 
 
 def left_over(folder: Path) -> list[str]:
-    """What lies beside ``out`` that should be gone at the end."""
+    """Return the files and folders beside ``out`` that should be gone at the end."""
     return sorted(path.name for path in folder.iterdir() if path.name not in ("out", "cache"))
 
 

@@ -1,4 +1,4 @@
-"""A disk that is full, read-only, or refuses large files: one line says so, and nothing half-written is a result."""
+"""A disk that is full, read-only, or refuses large files: a one-line error, and no half-written file is used."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VERBS = ("adapt", "finetune", "compare")
 
 
 def goes_on(command, folder, expected, ended) -> None:
-    """Check that a failed command said so in a line, and that the same command ends well when there is room."""
+    """Check that a command failed with a one-line error, and that it succeeds once there is space."""
     assert ended.code in (0, 2), ended.said
     if ended.code:
         assert "Error: " in ended.said.splitlines()[-1] and "Traceback" not in ended.said
@@ -40,7 +40,7 @@ def test_a_disk_that_fills_up(commands, undisturbed, tmp_path, verb, share):
 
 @pytest.mark.parametrize(("verb", "limit"), [("adapt", 40_000), ("adapt", 150_000), ("finetune", 40_000)])
 def test_files_that_are_cut_short_by_a_limit(commands, undisturbed, tmp_path, verb, limit):
-    """Weights (safetensors) and the state of the optimiser (torch.save) are really half-written here."""
+    """Here, weights (safetensors) and the optimizer state (torch.save) are actually half-written."""
     whole, _ = undisturbed(verb)
     ended = run(commands[verb], tmp_path / "small", Trouble(limit=limit))
     assert ended.code == 2, ended.said

@@ -1,4 +1,4 @@
-"""``kill -9`` at any moment, then the same command again: it goes on, and ends as if nothing had happened."""
+"""``kill -9`` at any moment, then the same command again: it resumes, with the result of an undisturbed run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VERBS = ("adapt", "pretrain", "finetune", "distill", "compare")
 
 
 def killed(command, folder, at: int) -> bool:
-    """Let a command be killed before its n-th change to the disk; return whether it got that far."""
+    """Run a command and kill it before its n-th change to the disk; return whether it got that far."""
     ended = run(command, folder, Trouble(kill=at))
     assert ended.code in (-signal.SIGKILL, 0), ended.said
     return ended.code != 0
@@ -35,12 +35,12 @@ def test_killed_again_and_again_it_goes_on_and_ends_the_same(commands, undisturb
     again = run(command, folder)
     assert again.code == 0 and again.changes < first.changes
     changed = [name for name, stamp in stamps(folder).items() if before[name] != stamp]
-    written_anew = ("/out/results", "/out/report", "README.md")  # a study says again what came out
+    written_anew = ("/out/results", "/out/report", "README.md")  # a study writes its report again
     assert not [name for name in changed if not any(part in name for part in written_anew)]
 
 
 def test_finished_seeds_are_not_repeated(commands, undisturbed, tmp_path):
-    """The second seed is cut; the folder of the first stays as it is, and so does what is printed of it."""
+    """The second seed is interrupted; the folder and the printed scores of the first do not change."""
     command, (_, first) = commands["finetune"], undisturbed("finetune")
     folder = tmp_path / "cut"
     assert killed(command, folder, int(first.changes * 0.8))
@@ -54,7 +54,7 @@ def test_finished_seeds_are_not_repeated(commands, undisturbed, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_killed_at_every_change_to_the_disk(commands, undisturbed, tmp_path, verb):
-    """All moments that leave something different behind; of a verb with many, forty by chance."""
+    """Every moment that leaves a different state on the disk; a random forty for commands with many of them."""
     command, (whole, first) = commands[verb], undisturbed(verb)
     expected = results(whole)
     points = range(1, first.changes + 1)

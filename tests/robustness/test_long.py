@@ -1,4 +1,4 @@
-"""A corpus that is much larger than what is in memory of it."""
+"""A corpus that is much larger than the memory used to read it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 MEGABYTES = int(os.environ.get("ACCLIMATE_LONG_TEXT_MB", "3000"))
-"""Of the large corpus; 3,000 take about half an hour on one core."""
+"""Size of the large corpus in MB; 3,000 take about half an hour on one core."""
 
 PROGRAM = """
 import sys, threading, time

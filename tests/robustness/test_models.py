@@ -1,4 +1,4 @@
-"""Models and tokenizers that cannot be used: one clear line, whatever is wrong with them."""
+"""Models and tokenizers that cannot be used: a one-line error, whatever is wrong with them."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_a_tokenizer_without_padding_token(tmp_path):
 
 
 def test_a_tokenizer_that_was_made_up(tmp_path):
-    """transformers makes one of the special tokens alone where the config says which class, but there is no file."""
+    """If the config names a tokenizer class but there is no file, transformers makes one of special tokens only."""
     folder = tmp_path / "model"
     tiny_model("bert").save_pretrained(folder)
     (folder / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')

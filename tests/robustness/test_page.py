@@ -1,4 +1,4 @@
-"""Every test that ``docs/robustness.md`` names exists, and every promise has one."""
+"""Every test that ``docs/robustness.md`` names exists, and every promise names a test."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Nothing that comes with a model, a corpus or a task is run, and nothing is written outside of the output folder."""
+"""No code that comes with a model, corpus or task is run, and nothing is written outside the output folder."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ FORBIDDEN = {
 
 
 def calls():
-    """Every call in the package: where, the name that is called, and its keywords."""
+    """Yield every call in the package: its location, the name that is called, and its keywords."""
     for file in sorted(SOURCE.rglob("*.py")):
         for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
@@ -91,7 +91,7 @@ def test_code_in_a_model_folder_is_not_run(tmp_path, monkeypatch):
 
 @dataclass
 class Bomb:
-    """An object whose unpickling makes a file."""
+    """An object that creates a file when it is unpickled."""
 
     flag: Path
 
@@ -134,7 +134,7 @@ def test_what_is_written_holds_no_pickle(tiny_bert, tmp_path, monkeypatch):
     assert any("cache" in file.parts for file in written)
     assert len(written) > 10
     known = {".json", ".jsonl", ".safetensors", ".txt", ".jinja", ".md"}
-    rows = {"tokens.bin", "ends.bin", "documents.bin"}  # plain numbers
+    rows = {"tokens.bin", "ends.bin", "documents.bin"}  # raw arrays of numbers
     assert [file.name for file in written if file.suffix not in known and file.name not in rows] == []
     for file in written:
         assert not file.read_bytes().startswith((b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05", b"PK"))
@@ -142,7 +142,7 @@ def test_what_is_written_holds_no_pickle(tiny_bert, tmp_path, monkeypatch):
 
 @dataclass
 class Escaping(Method):
-    """A method that has something to say in a place of its own choice."""
+    """A method whose record has a file name that leads out of the folder."""
 
     where: str = "../account.json"
     name = "escaping"

@@ -1,4 +1,4 @@
-"""Nasty corpora and tasks: each line that cannot be used is counted and named, each file that cannot is one line."""
+"""Malformed corpora and tasks: each unusable line is counted and named, each unusable file is a one-line error."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_every_nasty_file_is_counted(tmp_path):
 
 
 def test_a_folder_full_of_them_is_adapted_to(tiny_bert, tmp_path):
-    """All of them together, from files to a model; the card says what was left out."""
+    """All files together, from text to model; the model card says what was skipped."""
     told = nasty(tmp_path / "text")
     options = {"steps": 3, "batch_size": 8, "max_length": 24, "precision": "fp32", "progress": False}
     result = adapt(tiny_bert, tmp_path / "text", "mlm", tmp_path / "out", **options)
@@ -133,7 +133,7 @@ def test_files_without_permission(tmp_path):
 
 
 def test_files_that_may_not_be_opened(tmp_path, monkeypatch):
-    """The same, but for the user that runs the tests."""
+    """The same with a patched ``open``, because permissions do not restrict root."""
     path = folder(tmp_path / "task")
     (tmp_path / "a.txt").write_text("secret")
 
@@ -154,7 +154,7 @@ def test_a_line_that_is_too_long_ends_the_file_and_memory_stays_bounded(tmp_path
     path = tmp_path / "a.jsonl"
     with path.open("wb") as file:
         file.write(b'{"text": "before"}\n[')
-        file.truncate(64_000_000)  # a hole reads as zeros
+        file.truncate(64_000_000)  # the rest of a sparse file reads as zeros
     corpus = Corpus(path)
     tracemalloc.start()
     assert list(corpus) == ["before"]
@@ -171,7 +171,7 @@ words = st.lists(st.sampled_from(["the", "food", "a", "wine,", "日本語", "�
 @settings(max_examples=40, deadline=None)
 @given(words=words, gap=st.sampled_from([" ", " ", "  ", "\n"]), size=st.integers(5, 40), room=st.integers(3, 20))
 def test_long_documents_are_read_in_pieces_and_give_the_same_rows(words, gap, size, room):
-    """Where words are shorter than half a piece; what no space divides is cut where the piece ends."""
+    """For words shorter than half a piece; text without spaces is cut at the end of a piece."""
     text = gap.join(words)
     tokenizer, corpus = tiny_tokenizer(), Corpus.of([text, "a"], dedup=False)
     whole = tokenize(corpus, tokenizer, room)
@@ -188,7 +188,7 @@ def test_long_documents_are_read_in_pieces_and_give_the_same_rows(words, gap, si
 
 
 def test_a_document_of_many_megabytes_takes_little_memory(tmp_path):
-    """20 MB in one line; the tokens of all of it at once would take some gigabytes."""
+    """20 MB in one line; all of its tokens at once would take several gigabytes."""
     path = tmp_path / "a.txt"
     path.write_bytes(b"the food was good " * 1_100_000)
     taken = []

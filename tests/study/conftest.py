@@ -15,5 +15,5 @@ def folder(tmp_path):
 
 @pytest.fixture
 def no_report(monkeypatch):
-    """Skip the drawing of figures where only jobs matter."""
+    """Skip drawing figures, for tests that only look at jobs."""
     monkeypatch.setattr("acclimate.report.write_report", lambda results, path: path)

@@ -18,7 +18,7 @@ from acclimate.study.jobs.base import Job, JobGraph
 
 
 class World:
-    """The backend, and the calls that it got."""
+    """The fake backend, with a record of its calls."""
 
     def __init__(self, items: int = 120, gain: float = 0.1, headless: bool = False):
         self.calls: Counter[str] = Counter()
@@ -85,7 +85,7 @@ class World:
         )
 
     def distill(self, teacher, student, task, *, seed=0, progress=True, **options):
-        """Distil such that disagreement falls with every epoch."""
+        """Distil; the reported disagreement falls with every epoch."""
         made = self.finetune(teacher, task, seed=seed)
         self.calls["distill"] += 1
         away = 0.3 if options.get("objective") == "kl" else 0.15
@@ -129,7 +129,7 @@ class World:
         }
 
     def backend(self, **functions) -> Backend:
-        """Return the backend, some of its functions replaced."""
+        """Return the backend, with some of its functions replaced."""
         own = {
             "adapt": self.adapt,
             "finetune": self.finetune,
@@ -159,13 +159,13 @@ def graph_of(values: dict, world: World | None = None) -> JobGraph:
 
 
 def of_kind(graph: JobGraph, kind: str, **place) -> list[Job]:
-    """Return the jobs of a kind, or those of them at a place."""
+    """Return the jobs of a kind; ``place`` gives values that the fields of their place must have."""
     jobs = [job for job in (graph.entries if place else graph.jobs.values()) if job.name == kind]
     return [job for job in jobs if all(getattr(job.place, name) == value for name, value in place.items())]
 
 
 def files(folder: Path) -> Path:
-    """Write the files of a small study; return the folder."""
+    """Write the input files of a small study; return their folder."""
     (folder / "model").mkdir(parents=True)
     (folder / "model" / "config.json").write_text('{"model_type": "bert"}')
     (folder / "model" / "model.safetensors").write_bytes(b"weights")
@@ -196,7 +196,7 @@ def write_task(folder: Path, name: str, **texts: list[str]) -> Path:
 
 
 def distilling(folder: Path, **changes) -> dict:
-    """Return the values of a study with a second model, and two rows that distill the first one, adapted, into it."""
+    """Return the configuration of a study that distills an adapted model into a second one, in two rows."""
     (folder / "student").mkdir()
     (folder / "student" / "config.json").write_text('{"model_type": "bert", "hidden_size": 4}')
     teacher = {"model": "model", "method": "mlm"}
@@ -206,7 +206,7 @@ def distilling(folder: Path, **changes) -> dict:
 
 
 def study(folder: Path, **changes) -> dict:
-    """Return the values of a small study of these files."""
+    """Return the configuration of a small study of these files."""
     return {
         "name": "small",
         "models": [str(folder / "model")],

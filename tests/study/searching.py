@@ -1,4 +1,4 @@
-"""A fake backend for searches: the scores depend on the settings alone."""
+"""A fake backend for searches: scores depend only on the settings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_task(folder: Path, marker: str = "TEST", dev: bool = True) -> Path:
 
 
 def splits_in(task: Any) -> set[str]:
-    """Return the names of the splits whose rows a task holds, wherever they are."""
+    """Return the original splits of the rows that a task contains, whichever split they are in now."""
     return {example.text.split()[0] for split in ("train", "dev", "test") for example in getattr(task, split)}
 
 
@@ -41,7 +41,7 @@ class Trials:
         self.fails_at: float | None = None
 
     def of(self, kind: str, test: bool) -> Iterator[dict[str, Any]]:
-        """Yield the calls of a kind that saw the test split, or those that did not."""
+        """Yield the calls of a kind, either those that were given the test split or those that were not."""
         return (call for call in self.calls if call["kind"] == kind and ("TEST" in call["splits"]) == test)
 
     def score(self, options: dict[str, Any]) -> tuple[float, float]:
@@ -91,7 +91,7 @@ class Trials:
 
 
 def searching(folder: Path, **changes: Any) -> dict[str, Any]:
-    """Return the values of a small study that searches the learning rate."""
+    """Return the configuration of a small study that searches the learning rate."""
     write_task(folder / "task")
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [{"path": str(folder / "task")}]}]
     grid = {"seeds": 2, "finetune": {"learning_rate": [3e-5, BEST, 3e-4]}}

@@ -1,4 +1,4 @@
-"""Real processes that share a study with a fake backend; they are forked, which saves the imports."""
+"""Real processes that share a study with a fake backend; they are forked, to save the time of the imports."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FORK = multiprocessing.get_context("fork")
 
 
 class Slow(World):
-    """Slow jobs that write a line into a journal when they start: process, kind, inputs."""
+    """A backend with slow jobs, each of which writes a line to a log when it starts: process, kind, inputs."""
 
     def __init__(self, journal: Path, seconds: float, endless: str = "", **options):
         super().__init__(**options)
@@ -32,7 +32,7 @@ class Slow(World):
 
 
 class Process:
-    """A process that computes jobs of the study in ``folder / "data"`` into ``folder / "out"``."""
+    """A process that runs the study in ``folder / "data"`` with the output folder ``folder / "out"``."""
 
     def __init__(self, folder: Path, name: str, seconds: float = 0.02, endless: str = "", shard: str | None = None):
         self.folder, self.log, self.shard = folder, folder / f"{name}.log", shard
@@ -67,7 +67,7 @@ class Process:
         raise AssertionError(f"no '{text}' in: {self.log.read_text()}")
 
     def end(self) -> int:
-        """Wait for the end; return the exit code."""
+        """Wait until the process ends; return its exit code."""
         self._process.join(60)
         assert not self._process.is_alive(), self.log.read_text()
         return self._process.exitcode

@@ -1,4 +1,4 @@
-"""Minutes of the stages of selective masking, from the adaptation to the report of a study."""
+"""Minutes of the selective-masking stages: from the adaptation they reach the report of a study."""
 
 from __future__ import annotations
 

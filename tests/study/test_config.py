@@ -1,4 +1,4 @@
-"""The study file: short forms, defaults, relative paths, and one clear line for every mistake."""
+"""The study file: short forms, defaults, relative paths, and a one-line error for every mistake."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def test_sources_of_text_are_relative_to_the_study_file_or_on_the_hub(tmp_path, 
 
 
 def test_on_needs_no_quotes(tmp_path):
-    """YAML 1.1 reads the bare word ``on`` as true."""
+    """YAML 1.1 parses the bare word ``on`` as true."""
     path = tmp_path / "study.yaml"
     path.write_text("models: [m]\nmethods: [none, {name: tapter, on: task}]\ndomains: [{name: d, corpus: c}]\n")
     assert StudyConfig.load(path).methods[1].on == "task"

@@ -44,7 +44,7 @@ def test_seeds_share_a_teacher_and_it_comes_from_its_adaptation(two_models):
     assert [job.place.seed for job in students] == [0, 1, 2]
     assert {job.needs.key for job in students} == {teacher.key}
     assert {(job.place.model, job.place.method) for job in students} == {("other", "distilled from model, mlm")}
-    # Settings of fine-tuning hold for teacher and student, not for distillation itself.
+    # Fine-tuning settings apply to teacher and student, not to the distillation itself.
     assert teacher.settings["epochs"] == 3 and teacher.settings["confidence_penalty"] == 0.3
     assert (students[0].settings["student_epochs"], students[0].settings["epochs"]) == (3, 10)
     order = list(graph.jobs)
@@ -65,7 +65,7 @@ def test_rows_that_differ_only_in_distillation_share_the_teacher(two_models):
     assert len(of_kind(graph, "teacher")) == 2
     assert len(of_kind(graph, "distill")) == 9
     assert of_kind(graph, "distill", method="distilled from model, mlm (objective=kl)")
-    graph = two_models([{**ROW, "learning_rate": "1e-4"}])  # as YAML reads it
+    graph = two_models([{**ROW, "learning_rate": "1e-4"}])  # YAML parses 1e-4 as a string
     assert of_kind(graph, "distill")[0].settings["learning_rate"] == 1e-4
 
 
@@ -144,7 +144,7 @@ def test_adapt_and_distil_in_one_file(folder):  # noqa: F811
     spent = results["scores"][-1]["stage_seconds"]
     assert list(spent) == ["teacher", "student", "distillation", "sum"] and min(spent.values()) > 0
     assert spent["teacher"] >= made["teacher_seconds"]
-    assert spent["student"] + spent["distillation"] == pytest.approx(made["seconds"])  # the teacher is another job
+    assert spent["student"] + spent["distillation"] == pytest.approx(made["seconds"])  # the teacher is a separate job
     page = (folder / "out" / "results.md").read_text()
     assert "## Distillation" in page and "Time per score" in page
     again = compare(path, folder / "out", progress=False)

@@ -43,11 +43,12 @@ def test_every_adapted_model_is_fine_tuned_on_other_tasks(folder, tmp_path):
         ("dga, no contrast", "aspect"),
     ]
     row = results["kept"][0]
-    difference = row["difference"]["accuracy"]  # the same in all metrics of the fake backend
+    difference = row["difference"]["accuracy"]  # the fake backend has the same difference in all metrics
     assert row["macro_f1"]["mean"] - row["before"] == pytest.approx(difference["difference"])
     difference = row["difference"]["macro_f1"]
     assert difference["p_holm"] >= difference["p"] and len(row["difference"]["seeds"]) == 3
-    assert {score["task"] for score in results["scores"]} == {"intent"}  # other tasks are not scores of the domain
+    # Scores of other tasks are not listed as scores of the domain.
+    assert {score["task"] for score in results["scores"]} == {"intent"}
     page = markdown(results)
     assert "## Forgetting on other tasks" in page and "On tasks of other domains, mlm hurt on" in page
     again = World()
@@ -124,7 +125,7 @@ def corpora(world: World) -> list[list[str]]:
 
 @pytest.fixture
 def leaked(folder):
-    """A dev and a test text of the task that the corpus holds."""
+    """A dev and a test text of the task are also in the corpus."""
     write_task(folder / "intent", "intent", dev=["cs document, number 9 of many!", "other"], test=[LEAKED, "nothing"])
     return folder
 
@@ -205,7 +206,7 @@ TWICE = "A sentence that stands in train and in test, learnt with its label befo
 
 @pytest.fixture
 def twice(folder):
-    """A test text that is in the train split of the same task, and in the test split of another one."""
+    """A test text is in the train split of the same task, and in the test split of another one."""
     train = [TWICE.upper(), "cs document, number 8 of many"]
     write_task(folder / "intent", "intent", train=train, dev=["Of its own.", "too"], test=[TWICE, "x"])
     train = ["nothing of another task is searched for here", "neither here"]

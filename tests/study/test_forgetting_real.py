@@ -74,5 +74,5 @@ def test_all_measurements_of_one_study(place):
     assert prompt["layers"][-1]["cka"] < 1 and prompt["tokens"] == mlm["tokens"]
     losses = [row for row in results["losses"] if row["text"] == "general" and "before" in row]
     ratios = {round(row["bits_per_byte"] / row["nats"], 9) for row in losses}
-    assert len(ratios) == 1  # one constant, as text and tokenizer are the same
+    assert len(ratios) == 1  # text and tokenizer are the same, so bits per byte are nats times one constant
     assert compare(place / "study.yaml", place / "out", progress=False)["cells"]["done"] == 0

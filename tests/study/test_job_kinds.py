@@ -1,4 +1,4 @@
-"""A kind of job is one class: it reaches the study file, the jobs, the results, the report and the dry run."""
+"""A kind of job is one class, and appears in the study file, the jobs, the results, the report and the dry run."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_checkpoint_changes_no_other_job(with_checkpoint):
     assert plain.jobs.keys() < graph.jobs.keys()
     added = [job for key, job in graph.jobs.items() if key not in plain.jobs]
     assert {job.place.method for job in added} == {"foreign"}
-    assert len(of_kind(graph, "finetune", method="foreign")) == 2 * 2  # own and other task, two seeds
+    assert len(of_kind(graph, "finetune", method="foreign")) == 2 * 2  # its own and the other task, two seeds each
 
 
 def test_a_checkpoint_without_a_head_has_no_loss(with_checkpoint, tmp_path):
@@ -114,21 +114,21 @@ def test_relative_paths_of_checkpoints_start_at_the_study_file(folder):
 
 @dataclass(kw_only=True, eq=False)
 class Size(Record):
-    """What the kind of job of this test measures."""
+    """The result of this test's kind of job."""
 
     bytes: int
     limit: int
 
 
 class SizeSpec(SectionEntry):
-    """Its section of the study file."""
+    """The section of the study file for this kind of job."""
 
     limit: int
 
 
 @pytest.fixture
 def size_kind():
-    """A kind of job that exists in this test alone."""
+    """A kind of job that exists only in this test."""
 
     @register("size")
     @dataclass(frozen=True, kw_only=True, eq=False)

@@ -1,4 +1,4 @@
-"""Identity of jobs: keys change when anything that determines a result changes, and only then; stored results."""
+"""Identity of jobs: a key changes if and only if something that determines the result changes; stored results."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_parameters_of_a_method_change_its_jobs_alone(folder):
 
 
 def test_defaults_are_part_of_the_identity(folder, monkeypatch):
-    """A default that changes in a later version must not hide behind an old key."""
+    """If a later version changes a default, the key must change too."""
     job = of_kind(graph_of(study(folder)), "finetune")[0]
     assert job.identity["settings"]["weight_decay"] == 0.01 and "weight_decay" not in job.options
     before = keys(folder)
@@ -128,7 +128,7 @@ class Nats(Record):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Measurement(Job):
-    """A job that is in no study."""
+    """A job that belongs to no study."""
 
     model: str
     note: str = ""

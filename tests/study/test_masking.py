@@ -13,7 +13,7 @@ ADAPT = {"tokens": 200_000, "max_length": 64}
 
 
 def job_of(folder, adapt, own=None):
-    """The adaptation by mlm."""
+    """Return the adaptation job of ``mlm``."""
     methods = ["none", {"name": "mlm", "label": "mlm", "adapt": own or {}}]
     (job,) = of_kind(graph_of(study(folder, adapt=adapt, methods=methods)), "adapt")
     return job

@@ -1,4 +1,4 @@
-"""Model cards hold what a study measured."""
+"""Model cards contain the measurements of a study."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.study.fakes import World, study
 
 
 class Accounts(World):
-    """A backend whose adaptations write the record of a real one."""
+    """A backend whose adaptations write the same record as real ones."""
 
     def adapt(self, model, corpus, method="mlm", out=None, **options):
         result = super().adapt(model, corpus, method, out, **options)

@@ -1,4 +1,4 @@
-"""A study of questions, on a tiny random model."""
+"""A study of question answering, on a tiny random model."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_from_files_to_a_report_without_repeated_jobs(folder):
     path = write_study(folder, "[none, mlm]")
     results = compare(path, folder / "out", progress=False)
     assert results["cells"]["done"] == len(list((folder / "out" / "cells").iterdir()))
-    # Held-out text of the domain and general text are the same here, and so are their jobs: 1 + 2 + 4.
+    # The held-out text of the domain and the general text are the same here, so they share jobs: 1 + 2 + 4.
     assert results["cells"]["done"] == 7
     made = folder / "out" / results["adaptations"][0]["folder"]
     assert transformers.AutoModelForMaskedLM.from_pretrained(made).config.model_type == "bert"
@@ -106,7 +106,7 @@ def test_unreadable_records_are_reported(folder):
     (folder / "domain.jsonl").write_text("\n".join(rows))
     path.write_text(path.read_text().replace("domain.txt", "domain.jsonl").replace("seeds: 2", "seeds: 1"))
     results = compare(path, folder / "out", progress=False)
-    assert [run["broken"]["records"] for run in results["adaptations"]] == [3, 3]  # one of two stages reads it
+    assert [run["broken"]["records"] for run in results["adaptations"]] == [3, 3]  # one of the two stages reads it
     told = (folder / "out" / "results.md").read_text()
     assert "3 records of the text of d could not be read" in told
     assert "domain.jsonl:" in told

@@ -7,13 +7,13 @@ import pytest
 
 from acclimate.rows import Comparison
 from acclimate.study.jobs.base import HEAD, Job, Measured, Place
-from acclimate.study.scores import TaskResult, compare_runs, replicate_groups
+from acclimate.study.summary import TaskResult, compare_runs, replicate_groups
 from tests.cases import each
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Step(Job):
-    """A job of no study."""
+    """A job that belongs to no study."""
 
     label: tuple
     model: Job | None = None
@@ -45,7 +45,7 @@ def runs(name, origins):
         ("aaaa", [None] * 4, [0, 1, 2, 3]),  # one adaptation for all: its variance cannot be estimated
         ("aaaa", "abab", [0, 1, 0, 1]),
         ("abcd", "aabb", [0, 0, 2, 2]),
-        ("aabc", "abbc", [0, 0, 0, 3]),  # 0 and 1 share ours, 1 and 2 theirs
+        ("aabc", "abbc", [0, 0, 0, 3]),  # 0 and 1 share our adaptation, 1 and 2 theirs
         (["a", None, "a", None], [None] * 4, [0, 1, 0, 3]),
     ],
 )

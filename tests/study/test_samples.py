@@ -11,7 +11,7 @@ from acclimate.rows import ScoreRow
 from acclimate.study import compare
 from acclimate.study.jobs.adapt import masked_samples, read_importance
 from acclimate.study.jobs.base import Measured, Place
-from acclimate.study.scores import count_wins
+from acclimate.study.summary import count_wins
 from tests.cases import each
 from tests.report.full import importance
 from tests.study.fakes import World, study

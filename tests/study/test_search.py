@@ -1,4 +1,4 @@
-"""Settings are chosen on dev, test is read once with the chosen ones, and the results list what was tried."""
+"""Settings are chosen on dev, test is read once with them, and the results list the combinations that were tried."""
 
 from __future__ import annotations
 
@@ -97,7 +97,8 @@ def test_settings_of_adaptation_and_of_a_method(folder, tmp_path):
     made = [(call["settings"]["contrast_weight"], call["learning_rate"]) for call in runs]
     assert made == [(0.5, 1e-4), (1, 1e-4), (0.5, 2e-4), (1, 2e-4)]
     (row,) = results["searched"]
-    assert row["chosen"] == {"adapt.learning_rate": 1e-4, "contrast_weight": 0.5}  # all are equal: the first
+    # All are equal, so the first is chosen.
+    assert row["chosen"] == {"adapt.learning_rate": 1e-4, "contrast_weight": 0.5}
     assert len(list(trials.of("finetune", test=True))) == 6
     (adapted,) = results["adaptations"]
     assert adapted["task"] == "task"  # another task may choose otherwise

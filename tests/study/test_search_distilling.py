@@ -35,7 +35,7 @@ def test_each_stage_uses_what_earlier_ones_chose(folder, tmp_path, two, no_repor
         ("teacher", "", 3, 3),
         ("distillation", "other", 4, 4),
     ]
-    # The penalty costs 0.3 and 0.7 points and makes calibration better: within one point the strongest is chosen.
+    # The penalties cost 0.3 and 0.7 points and improve calibration: within one point, the strongest is chosen.
     assert results["searched"][4]["chosen"] == {"teacher_penalty": 0.7}
     assert results["searched"][4]["seeds"] == [0, 1]
     assert results["searched"][5]["chosen"] == {"distill_share": 0.7, "confidence_penalty": 0.3}
@@ -99,4 +99,4 @@ def test_a_real_search_does_not_depend_on_the_test_split(real_folder):  # noqa: 
     (real_folder / "task" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in turned))
     other = compare(path, real_folder / "out", progress=False)
     assert other["searched"] == results["searched"]
-    assert other["cells"]["done"] == 2  # the two seeds on the new test split, and no job of the search
+    assert other["cells"]["done"] == 2  # the two seeds on the new test split; no job of the search runs again

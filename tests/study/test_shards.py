@@ -1,4 +1,4 @@
-"""Studies that several processes compute: no job twice, none forgotten, and no claim outlives its process."""
+"""Studies shared by several processes: every job runs exactly once, and no claim outlives its process."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def calls(world: World) -> int:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Step(Job):
-    """A job of no study."""
+    """A job that belongs to no study."""
 
     number: int
     model: Job | None = None
@@ -54,7 +54,7 @@ class Head(Step):
 
 @st.composite
 def plans(draw) -> dict[str, Job]:
-    """Jobs as a study plans them: perhaps a head, adaptations that need it, and jobs that read any of these models."""
+    """Jobs as in a study: possibly a head, adaptations that need it, and jobs that read any of these models."""
     graph = JobGraph()
     head = graph.add(Head(place=Place(), number=0)) if draw(st.booleans()) else None
     models = [head]
@@ -79,7 +79,7 @@ def test_shards_hold_each_job_once_and_keep_adaptations_with_their_jobs(jobs, co
     for share in shares:
         assert share == sorted(share, key=order.index)
         full = with_needs(share, jobs)
-        assert set(full) - set(share) <= heads  # everything else that a share needs is its own
+        assert set(full) - set(share) <= heads  # apart from heads, a share contains everything that it needs
         assert {jobs[key].needs.key for key in full if jobs[key].needs} <= set(full)
 
 
@@ -164,7 +164,7 @@ def work(folder) -> list[tuple[str, ...]]:
 
 @pytest.mark.parametrize("shards", [[None] * 3, ["1/2", "2/2", None]])
 def test_processes_share_a_folder_and_repeat_nothing(no_report, folder, tmp_path, shards):
-    # The model lacks a head, which everything in every shard needs.
+    # The model lacks a head, which all jobs in all shards need.
     processes = [Process(tmp_path, f"process{i}", 0.05, shard=shard) for i, shard in enumerate(shards)]
     assert [process.end() for process in processes] == [0, 0, 0], [process.log.read_text() for process in processes]
     done = work(tmp_path)
@@ -177,7 +177,7 @@ def test_processes_share_a_folder_and_repeat_nothing(no_report, folder, tmp_path
 def test_the_claim_of_a_killed_process_is_taken_over(no_report, folder, tmp_path):
     stuck = Process(tmp_path, "stuck", endless="adapt")
     stuck.wait_for(" adapt ", tmp_path / "journal")
-    other = Process(tmp_path, "other")  # has to wait, as everything needs the head that is being trained
+    other = Process(tmp_path, "other")  # has to wait, since all jobs need the head that is being trained
     assert f"(pid {stuck.pid} on " in other.wait_for("waiting for other processes")
     assert not (tmp_path / "out" / "results.json").exists()
     stuck.kill()

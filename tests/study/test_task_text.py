@@ -26,7 +26,7 @@ def planned(folder, methods, **changes):
 
 
 def test_a_learning_rate_far_from_that_of_a_method_is_reported(folder, caplog):
-    """A soft prompt learns at 0.3; at the rate of other methods it would not move."""
+    """The default learning rate of a soft prompt is 0.3; at that of other methods it would hardly change."""
     planned(folder, ["mlm-prompt", "mlm"], adapt={"steps": 2})
     planned(folder, [{"name": "mlm-prompt", "adapt": {"learning_rate": 0.3}}, "mlm"], adapt={"learning_rate": 2e-4})
     assert not caplog.records

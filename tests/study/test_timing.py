@@ -39,7 +39,7 @@ def test_a_plain_study_has_adaptation_and_fine_tuning(folder, tmp_path, no_repor
 def test_the_time_of_a_distilled_student_includes_its_teacher(folder, tmp_path, no_report):
     world = World()
     results = run(distilling(folder), tmp_path / "out", world)
-    assert (world.calls["adapt"], world.calls["distill"]) == (2, 6)  # one teacher for six students
+    assert (world.calls["adapt"], world.calls["distill"]) == (2, 6)  # six students share one teacher
     found = took(results, "student")
     assert found["mlm"] == {"adaptation": 62.5, "finetuning": 1.5, "sum": 64.0}
     assert found["doktra"] == {"teacher": 62.5 + 1.5, "student": 1.25, "distillation": 3.25, "sum": 68.5}

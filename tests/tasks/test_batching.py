@@ -1,4 +1,4 @@
-"""Properties of batches of any lengths."""
+"""Properties of batches of texts of arbitrary lengths."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fine-tuning tiny models on toy tasks that are learned in a second."""
+"""Fine-tuning of tiny models on toy tasks that they learn in a second."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def keyword_task(train=64, test=24, pair=False):
 
 @pytest.fixture(scope="module")
 def learnt(tiny_bert, tmp_path_factory):
-    """A finished run that was saved, and its folder."""
+    """A finished, saved run and its folder."""
     out = tmp_path_factory.mktemp("runs") / "keyword"
     return finetune(tiny_bert, keyword_task(), epochs=8, learning_rate=3e-3, out=out, **QUICK), out
 
@@ -66,7 +66,7 @@ def test_a_keyword_is_learned(learnt):
 
 
 def test_visible_gpus_do_not_change_the_batch_size(tiny_bert, monkeypatch):
-    """The Trainer by itself would multiply the batch size by their number."""
+    """By default, the Trainer would multiply the batch size by the number of devices."""
     plain = finetune(tiny_bert, keyword_task(), epochs=1, learning_rate=1e-3, **QUICK)
     prepare = TrainingArguments.__post_init__
 
@@ -109,7 +109,7 @@ def test_the_saved_model_is_an_ordinary_one_with_the_same_predictions(learnt):
 
 def test_the_same_seed_gives_the_same_weights_and_another_does_not(tiny_bert, tmp_path):
     task = keyword_task(train=32, test=6)
-    torch.manual_seed(99)  # what went before must not matter
+    torch.manual_seed(99)  # earlier use of the global generator must not matter
     one = finetune(tiny_bert, task, epochs=1, seed=1, out=tmp_path / "one", **QUICK)
     two = finetune(tiny_bert, task, epochs=1, seed=1, out=tmp_path / "two", **QUICK)
     three = finetune(tiny_bert, task, epochs=1, seed=2, out=tmp_path / "three", **QUICK)

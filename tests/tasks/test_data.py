@@ -1,4 +1,4 @@
-"""Task folders in every format, and a one-line error for each that cannot be used."""
+"""Task folders in every format, and a one-line error for each invalid one."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def lines(rows):
 
 
 def folder(path, **splits):
-    """Write each split, given as rows or as the text of the file."""
+    """Write each split, given as rows or as the content of the file."""
     path.mkdir(exist_ok=True)
     for split, rows in {"train": TRAIN, "test": TEST, **splits}.items():
         if rows is not None:

@@ -1,4 +1,4 @@
-"""A kind of task is registered in one place; reading, training, texts and card follow from it."""
+"""A kind of task is registered in one place, which is enough for reading, training, task text and model cards."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from acclimate.errors import UserError
 from acclimate.evaluation.scoring import find_hub_task
 from acclimate.tasks import Task, finetune, load_task
 from acclimate.tasks.classification import Classification
-from acclimate.tasks.kinds import TASK_KINDS, find_task_kind
-from acclimate.tasks.text import item_texts, task_text
+from acclimate.tasks.kinds import TASK_KINDS, find_task_kind, item_texts, task_text
 
 
 class ShoutedTask(Task):
-    """Texts with one label each, from files that the test invents."""
+    """A task of texts with one label each, in a file format of this test."""
 
     task_kind = "shouted"
 
@@ -45,7 +44,7 @@ class Shouted(Classification):
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    TASK_KINDS.names()  # discovers those of the package first
+    TASK_KINDS.names()  # the kinds of the package are discovered first
     monkeypatch.setattr(TASK_KINDS, "entries", dict(TASK_KINDS.entries))
     TASK_KINDS.register("shouted")(Shouted)
     for split in ("train", "test"):

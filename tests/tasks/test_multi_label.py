@@ -188,7 +188,7 @@ def test_hallmarks_of_cancer_is_scored_by_document(shared):
     for number, labels in zip(scoring.documents, gold, strict=True):
         unions[number] |= set(labels)
     assert sorted(map(sorted, unions)) == sorted(list(example.places) for example in whole.test)
-    assert "document_f1" not in whole.scoring().metrics  # a row is a document there
+    assert "document_f1" not in whole.scoring().metrics  # there, each row is a document
 
 
 def test_the_negative_class_of_a_real_set(shared):

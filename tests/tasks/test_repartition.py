@@ -1,4 +1,4 @@
-"""The paper's re-partition: its sizes on the real tasks, and invariants on generated ones."""
+"""The re-partition of the DGA paper: its sizes on the real tasks, and invariants on generated ones."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_first_rows_of_each_class_move_and_dev_follows_test():
     assert texts(made.test) == ["test 0", "test 1", "dev 0", "dev 1", *moved]
     assert made.dev == []
     assert made.labels == task.labels
-    assert texts(task.train) == [f"train {number}" for number in range(8)]  # the task itself is as it was
+    assert texts(task.train) == [f"train {number}" for number in range(8)]  # the task itself is unchanged
 
 
 def test_with_one_only_dev_moves():
@@ -112,7 +112,7 @@ def test_the_sizes_of_the_papers_table_1(shared, caplog, name, ratio, sizes, emp
 @each(
     ("name", "product", "ratio", "sizes"),
     [
-        # The paper has 230 and 626: one row of the other cameras has both signs and is not in our copy.
+        # The paper has 230 and 626: our copy lacks one row of the other cameras, which has both signs.
         ("asc_camera", "Canon_G3", 0.8, (230, 625)),
         # The paper has 239 and 553 of 792 rows; our copy has 795, read from the same annotations.
         ("asc_phone", "Nokia_6610", 0.7, (237, 558)),

@@ -88,7 +88,7 @@ def test_without_an_output_directory_there_are_no_checkpoints(tiny_bert, tmp_pat
 
 @pytest.mark.parametrize("at", [2, 4, 7])
 def test_distillation_resumes_in_both_phases(tiny_bert, tmp_path, at):
-    """Connector, its optimizer and the disagreement curve are part of a checkpoint; teacher and student are cached."""
+    """The connector, its optimizer and the disagreement curve are in a checkpoint; teacher and student are cached."""
     student = save_tiny("roberta", tmp_path / "student", hidden_size=24, num_attention_heads=2)
     task = keyword_task(train=24, test=12)
     options = {"connector": "student", "epochs": 3, "distill_share": 0.7, "schedule": "each", **FAST}

@@ -56,7 +56,7 @@ def test_snippets_of_a_question_stay_together():
 
 
 class Untouchable(list):
-    """A test split that must not be read."""
+    """A test split that raises an error when it is read."""
 
     def _no(self, *_):
         raise AssertionError("the test split was read")

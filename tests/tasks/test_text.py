@@ -1,9 +1,9 @@
-"""The text of a task."""
+"""The unlabelled text of a task."""
 
 from __future__ import annotations
 
 from acclimate.tasks import Task
-from acclimate.tasks.text import task_text
+from acclimate.tasks.kinds import task_text
 
 
 def test_train_texts_and_pairs_are_distinct_and_in_order():

@@ -18,7 +18,7 @@ LABELS = [["cold"], ["good"], ["cold", "good"], [], ["good", "rude"], ["rude"], 
 
 
 def spelled_out(logits, labels, weight, several):
-    """Cross-entropy - weight x entropy, of the classes or of each label; a mean over all."""
+    """Cross-entropy - weight x entropy, over the classes or for each label; the mean over all texts and labels."""
     values = []
     for row, wanted in zip(logits.double(), labels, strict=True):
         if several:
@@ -35,7 +35,7 @@ def spelled_out(logits, labels, weight, several):
 @each("several", [False, True])
 @each("weight", [0.0, 0.3])
 def test_the_loss_is_the_cross_entropy_minus_the_weighted_entropy(several, weight, tmp_path):
-    """Without a weight it is the cross-entropy alone."""
+    """With a weight of 0 it is the cross-entropy."""
     rows = [
         {"text": text, "label": label if several else (label or ["rude"])[0]}
         for text, label in zip(TEXTS, LABELS, strict=True)
@@ -48,7 +48,7 @@ def test_the_loss_is_the_cross_entropy_minus_the_weighted_entropy(several, weigh
     batch = classifier.collate(features)
     model = classifier.model.train()
     with torch.no_grad():
-        model.classifier.weight.mul_(20)  # so that no class is as likely as the others
+        model.classifier.weight.mul_(20)  # so that the classes are not equally likely
         logits = model(**{name: value for name, value in batch.items() if name != "labels"}).logits
     options = ResolvedOptions(
         seed=0,

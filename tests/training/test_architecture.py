@@ -1,4 +1,4 @@
-"""Configurations of models from scratch, and one clear line for what makes none."""
+"""Configurations of models from scratch, and one-line errors for invalid ones."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.tiny import tiny_tokenizer
 
 def test_bert_mini_is_that_of_turc_et_al():
     model = init_model(make_config("bert", "mini"), 0)
-    # 11.2 M parameters (Turc et al., 2019, Table 1: 11.3 with the pooler that a masked LM has not).
+    # 11.2 M parameters (Turc et al., 2019, Table 1: 11.3 with the pooler, which a masked LM does not have).
     encoder = sum(parameter.numel() for parameter in model.bert.parameters())
     assert encoder == 30_522 * 256 + 514 * 256 + 2 * 256 + 4 * (4 * (256 * 257) + 2 * 256 * 1024 + 1280 + 4 * 256)
 
@@ -29,7 +29,7 @@ def test_sizes_mean_the_same_everywhere(family, size):
     assert (config.num_hidden_layers, config.hidden_size) == SIZES[size]
     assert config.hidden_size == 64 * config.num_attention_heads
     inner = config.hidden_dim if family == "distilbert" else config.intermediate_size
-    # ModernBERT's feed-forward layers are gated: half again as wide as the model, not four times.
+    # ModernBERT's feed-forward layers are gated: 1.5 times as wide as the model, not four times.
     assert inner == config.hidden_size * (1.5 if family == "modernbert" else 4)
 
 
@@ -98,7 +98,7 @@ def test_mistakes_are_explained(architecture, size, changes, message):
 
 def test_padding_behind_the_positions_is_refused_where_they_are_counted_from_it():
     tokenizer = tiny_tokenizer()
-    tokenizer.pad_token = "figure"  # somewhere late in the vocabulary
+    tokenizer.pad_token = "figure"  # a token with a high id
     tight = {"max_position_embeddings": tokenizer.pad_token_id + 1}
     with pytest.raises(UserError, match=f"id {tokenizer.pad_token_id}, .* low id"):
         fit_config_to_tokenizer(make_config("roberta", "tiny", tight), tokenizer)

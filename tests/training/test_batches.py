@@ -1,4 +1,4 @@
-"""Steps are a function of the seed and their number, and the split loses and mixes nothing."""
+"""Steps depend only on the seed and their number; the split into micro-batches neither loses nor mixes texts."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_every_text_occurs_once_and_complete(lengths, tokens, layout, seed, poli
     st.integers(0, 99),
 )
 def test_masks_do_not_depend_on_the_split(lengths, strategy, seed):
-    """So all methods, with any number of views or processes, train on the same masks."""
+    """All methods, with any number of views or processes, train on the same masks."""
     texts = [np.array([2, 5 + i, *[5 + (i + k) % 90 for k in range(n)], 3]) for i, n in enumerate(lengths)]
     seen = []
     for tokens, layout in ((1, "padded"), (60, "padded"), (10_000, "padded"), (90, "packed")):

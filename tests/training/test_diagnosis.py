@@ -38,7 +38,7 @@ def run(model, out, method="mlm", **options):
 
 
 def test_the_text_that_causes_it_is_named(tmp_path):
-    """Only one text is long enough to read the position whose embedding is broken."""
+    """Only one text is long enough to use the position embedding that is broken."""
 
     def change(model):
         model.bert.embeddings.position_embeddings.weight[21] = float("nan")

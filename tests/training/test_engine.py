@@ -49,7 +49,7 @@ def test_mlm_equals_transformers(kind, layout):
 
 @each("kind", sorted(ENCODERS))
 def test_bf16_is_close_to_fp32_for_any_split(kind):
-    """Products have few digits, but sums over micro-batches are in fp32: more of them are no worse."""
+    """Matrix products are in bf16, but sums over micro-batches in fp32: more micro-batches are no less precise."""
     found = {}
     for precision, tokens, kept in (("fp32", 10_000, 10_000), ("bf16", 40, 10_000), ("bf16", 40, 0)):
         model = tiny_model(kind)
@@ -75,7 +75,7 @@ def test_gradient_buffers_are_reused(contrast):
         engine.step(micro_batches(40))
         found = {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
         places.append({name: gradient.data_ptr() for name, gradient in found.items()})
-        held.append(found)  # so that fresh memory is another
+        held.append(found)  # keep the memory occupied, so that new buffers get other addresses
         model.zero_grad()
     assert places[0].keys() == places[1].keys()
     assert [places[0][name] == place for name, place in places[1].items()] == [not contrast] * len(places[1])
@@ -90,8 +90,8 @@ def dga(importance):
 def test_micro_batches_equal_one_batch(training, kept, monkeypatch):
     """Value and gradient of DGA do not depend on the split, including the negatives of the whole batch.
 
-    For any number of kept graphs, the result is that of the loss written out here with the same dropout, and only the
-    other micro-batches are read twice.
+    For any number of kept graphs, the result equals the naive loss below with the same dropout masks, and only
+    micro-batches without a kept graph are read twice.
     """
     model = tiny_model("bert")
     attach(model)
@@ -123,7 +123,7 @@ def test_micro_batches_equal_one_batch(training, kept, monkeypatch):
 
 @pytest.mark.parametrize("kept", [0, 100_000])
 def test_only_graphs_are_alive_during_backward(kept, monkeypatch):
-    """The logits of a micro-batch are the largest tensor, and not needed in backward."""
+    """The logits of a micro-batch are the largest tensor, and the backward pass does not need them."""
     model = tiny_model("bert")
     attach(model)
     engine = Engine(model, dga({"H": torch.rand(2, 4)}), graph_tokens=kept)
@@ -194,7 +194,7 @@ def test_a_batch_without_masked_tokens_gives_a_finite_loss():
 
 
 def test_positives_of_the_general_contrast_are_views_of_the_same_text():
-    """Without dropout the anchor and its positive are the same vector: their cosine is one, text by text."""
+    """Without dropout the anchor and its positive are the same vector: their cosine is one for every text."""
     model = tiny_model("bert")
     attach(model)
     term = GeneralKnowledgeContrast({"H": torch.rand(2, 4)})

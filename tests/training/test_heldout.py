@@ -1,4 +1,4 @@
-"""Held-out loss during training: its value, that it does not affect training, and that a kill loses none of it."""
+"""Held-out loss during training: its value is right, training is not affected, and a kill loses no value."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_it_is_measured_at_start_interval_and_end_and_changes_nothing(tiny_bert,
     tokens = {line["step"]: line["tokens"] for line in trained}
     assert all(line["tokens"] == tokens.get(line["step"], 0) for line in lines(tmp_path / "held"))
     assert result.parameters["heldout"] == {"text": HELD.fingerprint, "every": 2}
-    # The last value, by hand, from the model that was written.
+    # The last value is recomputed from the saved model.
     tokenizer = tiny_tokenizer()
     encoded = [np.asarray(tokenizer(text)["input_ids"]) for text in HELD]
     collator, rng = Collator.of(tokenizer, RandomMasking(0.15), 10_000), np.random.default_rng([0, 5])

@@ -20,7 +20,7 @@ from tests.methods.test_contract import SHORT
 from tests.tiny import TEXTS
 
 GROUP = 60
-"""Tokens of a group in these tests."""
+"""Tokens per group in these tests."""
 MANY = [f"{text} {number}" for text in TEXTS for number in range(40)]
 
 
@@ -30,7 +30,7 @@ def small_groups(monkeypatch):
 
 
 def measured(tiny_bert, out, **settings):
-    """What an adaptation wrote about its importances, and the method with them."""
+    """The importance record that an adaptation wrote, and the method with its importances."""
     method = get("dga", **settings)
     adapt(tiny_bert, Corpus.of(MANY), method, out, **SHORT)
     return json.loads((out / "importance.json").read_text()), method
@@ -141,7 +141,7 @@ def test_the_cache_key_covers_what_decides_the_random_numbers(tiny_bert, tmp_pat
 
 
 def test_logits_limit_the_micro_batch(tiny_bert, tmp_path, monkeypatch):
-    """They then decide the micro-batches, and so the dropout masks and the cache key."""
+    """They then determine the micro-batches, and thereby the dropout masks and the cache key."""
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     measure, rows = measuring.summed_importance, []
 

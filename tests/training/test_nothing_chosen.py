@@ -17,7 +17,7 @@ WORDS = ["pizza", "wine", "soup", "good soup", "cold pasta", "rude", "fresh", "t
 
 @each(("name", "kind"), [*(("mlm", kind) for kind in sorted(ENCODERS)), ("mlm-kd", "bert"), ("mlm-simcse", "bert")])
 def test_steps_without_masked_tokens_train_on(name, kind, tmp_path, monkeypatch):
-    monkeypatch.setattr(gradients, "MIN_OUTPUTS", 11)  # as for vocabularies of real models
+    monkeypatch.setattr(gradients, "MIN_OUTPUTS", 11)  # take the path for the large vocabularies of real models
     counts = []
     score = gradients.RowProjection.forward
     monkeypatch.setattr(

@@ -47,7 +47,7 @@ def test_without_swapping_steps_would_have_duplicates():
     order = EpochSampler(50, 16, 0)
     assert all(len(set(order.of(step))) == 16 for step in range(len(steps)))
     changed = sum(step != order.of(number) for number, step in enumerate(steps.tolist()))
-    assert 0 < changed < len(steps) / 2  # the others are as drawn
+    assert 0 < changed < len(steps) / 2  # all others keep the sampled order
 
 
 def test_a_late_epoch_needs_no_earlier_ones(monkeypatch):
@@ -55,5 +55,5 @@ def test_a_late_epoch_needs_no_earlier_ones(monkeypatch):
     draw = EpochSampler._drawn
     monkeypatch.setattr(EpochSampler, "_drawn", lambda order, epoch: drawn.append(epoch) or draw(order, epoch))
     assert len(EpochSampler(1_001, 64, 0).of(10**12)) == 64
-    assert len(drawn) <= 4  # a step is in two epochs at most, and each looks at the one before
+    assert len(drawn) <= 4  # a step spans at most two epochs, and each epoch needs the one before it
     assert len(set(EpochSampler(193, 64, 0).of(10**12))) == 64

@@ -81,7 +81,7 @@ def test_intermediate_models_are_those_of_their_steps_and_change_nothing(tmp_pat
     seen, step = {}, StepTrainer.training_step
 
     def watched(self, model, *args, **kwargs):
-        # What step n + 1 starts from is what step n left.
+        # Step n + 1 starts from the weights after step n.
         seen[self.state.global_step] = {name: value.clone() for name, value in model.state_dict().items()}
         return step(self, model, *args, **kwargs)
 
@@ -243,7 +243,7 @@ def test_the_command_line(tmp_path, monkeypatch, capsys):
     assert out.splitlines()[1:] == [str(tmp_path / "out" / f"step-00000{step}") for step in (1, 2)]
     card = read_json(tmp_path / "out" / "acclimate.json")
     assert card["settings"]["configuration"]["num_hidden_layers"] == 1
-    assert card["model"] == "fresh weights"  # not the folder that held them
+    assert card["model"] == "fresh weights"  # not the temporary folder of the initial weights
     assert read_json(tmp_path / "out" / "step-000001" / "acclimate.json")["model"] == "fresh weights"
     log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert [line["step"] for line in log if "heldout" in line] == [0, 2, 3]

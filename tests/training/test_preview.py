@@ -53,7 +53,7 @@ def test_important_and_masked_tokens_are_distinguished(tmp_path, static):
         ranks[1:5] = np.arange(1, 5)
         found.append((ids, ranks, len(ids) - 2))
     TokenImportanceStore.write(tmp_path, found)
-    selective = SelectiveMasking(store=TokenImportanceStore.load(tmp_path), cap=0.1)  # one token, or two, of the four
+    selective = SelectiveMasking(store=TokenImportanceStore.load(tmp_path), cap=0.1)  # one or two of the four tokens
     for how in (selective, RandomSameCount.matching(selective)):
         how = StaticMasking(how, 0) if static else how
         assert find_importance_store(how) is selective.store
@@ -79,7 +79,8 @@ def test_previews_are_returned_but_not_written_beside_the_model(tiny_bert, tmp_p
     for file in (tmp_path / "o").iterdir():
         if file.suffix in (".json", ".md", ".jsonl") and not file.name.startswith("tokenizer"):
             assert "waiter" not in file.read_text()
-    assert adapt(tiny_bert, texts, "mlm", tmp_path / "o", **OPTIONS).masked == result.masked  # finished before
+    # The run is already finished, so this returns the cached previews.
+    assert adapt(tiny_bert, texts, "mlm", tmp_path / "o", **OPTIONS).masked == result.masked
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "another"))
     assert adapt(tiny_bert, texts, "mlm", tmp_path / "o", **OPTIONS).masked is None
 

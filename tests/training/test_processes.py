@@ -1,4 +1,4 @@
-"""Two processes that share each step compute what one computes."""
+"""Two processes that share each step compute the same as one process."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FORK = multiprocessing.get_context("fork")
 
 @pytest.fixture(scope="module")
 def together(tmp_path_factory, _own_cache):
-    """The folder in which two processes have worked together."""
+    """The output folder of two processes that shared a run."""
     out = tmp_path_factory.mktemp("together")
     save_tiny("bert", out / "bert")
     save_tiny("bert", out / "still", **NO_DROPOUT)
@@ -60,13 +60,13 @@ def _take_part(rank: int, port: int, out: Path, log: Path) -> None:
     place = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
     place |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "CUDA_VISIBLE_DEVICES": ""}
     os.environ |= {name: str(value) for name, value in place.items()}
-    AcceleratorState._reset_state(reset_partial_state=True)  # what the parent knew of itself alone
+    AcceleratorState._reset_state(reset_partial_state=True)  # the state of the parent, which is a single process
     main(out)
 
 
 @each(("name", "graph_tokens"), [("kept", 10**6), ("twice", 0), ("mixed", 0)])
 def test_loss_and_gradients_are_those_of_one_process(together, name, graph_tokens):
-    """MLM, and contrasts with negatives of both processes; mixed: only one of them keeps its graphs."""
+    """MLM, and contrastive losses with negatives of both processes; in ``mixed`` only one process keeps its graphs."""
     alone = one_step(ProcessGroup(), graph_tokens)
     for rank in range(2):
         shared = load_file(together / f"{name}-{rank}.safetensors")
@@ -108,7 +108,7 @@ def test_a_killed_run_resumes_with_the_same_result(together):
 
 
 def test_importance_sums_over_processes_and_stops_together(together):
-    """Groups of 20 tokens for both together; a process that continued alone would wait forever."""
+    """Each group of 20 tokens is shared by both; a process that measured another group alone would wait forever."""
     account = read_json(together / "early" / "importance.json")
     assert 4 * 20 < account["tokens"] <= 4 * (20 + SHORT["max_length"])
     assert 0 < account["standard_error"] < 1
@@ -172,7 +172,7 @@ def test_a_single_process_is_unchanged():
 
 
 def test_fine_tuning_is_that_of_one_process(together, tmp_path):
-    """Without dropout, and although a step can leave a process without rows."""
+    """Without dropout, also if a step leaves a process without rows."""
     options = {"epochs": 2, "batch_size": 7, "select": "dev", "precision": "fp32", "progress": False, "seed": 3}
     alone = finetune(
         together / "still", keyword_task(train=22, test=12), out=tmp_path / "tuned", learning_rate=1e-3, **options

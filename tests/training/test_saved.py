@@ -118,7 +118,7 @@ def test_a_model_with_old_weight_names_resumes_with_the_same_result(tmp_path):
 
 
 def test_an_interrupted_logging_interval_is_reported_completely(tiny_bert, tmp_path):
-    """With a hundred steps a line of the log covers two: the first was before the kill."""
+    """With a hundred steps, a line of the log averages two steps, here one before and one after the kill."""
     options = {**SHORT, "steps": 100, "batch_size": 2, "max_length": 8, "save_every": 99}
     whole = adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "whole", **options)
     with killed(99):

@@ -37,7 +37,7 @@ def task(tmp_path):
 
 @pytest.fixture
 def spy():
-    """A method that records the run that it gets."""
+    """A method that records the context that it receives."""
     seen = []
 
     @register("spy")

@@ -19,7 +19,7 @@ from tests.tiny import TEXTS
 
 
 class Tracker(TrainerCallback):
-    """Records what it gets."""
+    """A tracker that records what it receives."""
 
     told: list = []
 

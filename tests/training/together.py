@@ -1,4 +1,4 @@
-"""What the processes of ``test_processes.py`` run; called once in each, in the environment of torchrun."""
+"""Code that the processes of ``test_processes.py`` run; each calls it once, in the environment of torchrun."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def main(out: Path) -> None:
         adapt(out / "bert", Corpus.of(DOCUMENTS), "dga", out / "early", settings=early, **options)
     timed = {**options, "steps": None, "max_minutes": 0.02}
     adapt(out / "bert", Corpus.of(DOCUMENTS), "mlm-taco", out / "timed", settings={"negatives": 5}, **timed)
-    task = keyword_task(train=22, test=12)  # a last batch of one row, which leaves a process without any
+    task = keyword_task(train=22, test=12)  # the last batch has one row, so one process gets none
     fine = {"epochs": 2, "batch_size": 7, "select": "dev", "precision": "fp32", "progress": False, "seed": 3}
     finetune(out / "still", task, out=out / "tuned", learning_rate=1e-3, **fine)
     with pytest.raises(UserError, match="first stage of fine-tuning runs in one process"):
@@ -70,4 +70,4 @@ def main(out: Path) -> None:
         distill(out / "still", out / "bert", task)
     leave_process_group()
     assert not torch.distributed.is_initialized()
-    leave_process_group()  # alone, nothing happens
+    leave_process_group()  # no effect in a single process

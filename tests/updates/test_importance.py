@@ -15,7 +15,7 @@ from tests.training.helpers import micro_batches
 
 
 def importance(model, units, batches, **options):
-    """Mean importance over all texts, measured as one group."""
+    """Return the mean importance over all texts, measured as one group."""
     return mean_importance([summed_importance(model, units, batches, **options)])
 
 

@@ -11,7 +11,7 @@ from tests.cases import each
 
 
 def groups(count: int, texts: int, noise: float, seed: int, units: int = 12):
-    """Return groups of texts whose importance scatters around a fixed one of two layers, and that fixed one."""
+    """Return groups of texts with noisy importance in two layers, and the importance without noise."""
     generator = torch.Generator().manual_seed(seed)
     true = torch.rand(2, units, generator=torch.Generator().manual_seed(99)) + 1.0
     made = []
@@ -22,7 +22,7 @@ def groups(count: int, texts: int, noise: float, seed: int, units: int = 12):
 
 
 def test_equals_a_naive_jackknife():
-    """With groups of different sizes; of two parts, the larger error counts."""
+    """Groups have different sizes; with two parts, the larger error counts."""
     generator = torch.Generator().manual_seed(1)
     texts = [3, 5, 4, 6, 2]
     made = [

@@ -1,4 +1,4 @@
-"""Soft masks under a real optimizer: which weights they scale, and by how much."""
+"""Soft masks with a real optimizer: which weights they scale, and by how much."""
 
 from __future__ import annotations
 

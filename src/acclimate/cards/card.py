@@ -1,4 +1,4 @@
-"""The model card: metadata, Markdown sections, and results as ``model-index`` of the hub."""
+"""The model card: hub metadata, Markdown sections, and results as ``model-index``."""
 
 from __future__ import annotations
 
@@ -14,10 +14,6 @@ from acclimate.model_kinds import KINDS
 from acclimate.version import __version__
 
 CARD_FILE = "README.md"
-AUTO_CLASSES = {
-    "text-classification": "AutoModelForSequenceClassification",
-    "question-answering": "AutoModelForQuestionAnswering",
-}
 MARKDOWN_ESCAPES = str.maketrans({mark: f"\\{mark}" for mark in "\\|*_`<>[]#"})
 
 
@@ -27,10 +23,10 @@ class Card:
 
     Attributes:
         name: Name of the model.
-        pipeline: Pipeline tag of the hub: that of a kind of language models, or a key of :data:`AUTO_CLASSES`.
+        pipeline: Pipeline tag of the Hub, such as ``"text-classification"``.
         summary: A few sentences at the top.
-        sections: Titles and Markdown, in order.
-        base: Hub name of the model that it was made from, if it has one.
+        sections: Pairs of title and Markdown, in order.
+        base: Hub name of the base model, if it has one.
         tags: Search tags.
         results: Results, as arguments of ``huggingface_hub.EvalResult``.
     """
@@ -70,7 +66,7 @@ class Card:
         return write_text(folder / CARD_FILE, self.text(folder))
 
     def _usage(self, folder: Path) -> str:
-        """Return loading instructions: transformers alone, unless the model has modules that it does not know."""
+        """Return loading instructions; they need only transformers unless the model has modules of this package."""
         from acclimate.models.checkpoints import describe_extensions, instructions
 
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -78,12 +74,19 @@ class Card:
             kind = (config.get("architectures") or ["model"])[0]
             text = instructions(kind, parts, self.name)
             return text.replace("# A model", "**A model", 1).replace("acclimate\n", "acclimate.**\n", 1).strip()
-        name = {**AUTO_CLASSES, **{kind.pipeline_tag: kind.auto_class for kind in KINDS.values()}}[self.pipeline]
+        name = _auto_class(config.get("architectures") or [], self.pipeline)
         return (
             f"```python\nfrom transformers import AutoTokenizer, {name}\n\n"
             f"tokenizer = AutoTokenizer.from_pretrained({self.name!r})\n"
             f"model = {name}.from_pretrained({self.name!r})\n```"
         )
+
+
+def _auto_class(architectures: Sequence[str], pipeline: str) -> str:
+    """Return the name of the auto class that loads a model: ``AutoModelForX`` for an architecture ``...ForX``."""
+    head = next((name.partition("For")[2] for name in architectures if "For" in name), "")
+    kinds = {kind.pipeline_tag: kind.auto_class for kind in KINDS.values()}
+    return f"AutoModelFor{head}" if head else kinds.get(pipeline, "AutoModel")
 
 
 def escape_markdown(text: Any) -> str:

@@ -14,7 +14,7 @@ IGNORED_PATTERNS = ["acclimate.json", "run.json", "predictions.jsonl", "step-*/*
 def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: Any = None) -> str:
     """Upload a model folder to a repository of the hub, creating the repository if necessary.
 
-    It is called only at the request of the user.
+    It is only called when the user explicitly asks for an upload.
 
     Args:
         folder: A model folder written by ``adapt``, ``pretrain``, ``finetune``, ``distill`` or a study.

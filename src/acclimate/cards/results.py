@@ -1,4 +1,4 @@
-"""Results of a study in a model card: as Markdown, and as ``model-index`` of the hub."""
+"""Results of a study in a model card: as Markdown, and as ``model-index`` for the hub."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from acclimate.results import StudyResults
 from acclimate.rows import Comparison, ForgettingRow, Interval, LossRow, MetricSummary, TaskScores
 
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "positive_micro_f1": "f1", "document_f1": "f1", "em": "exact_match"}
-"""Names of metrics on the hub, where they differ from ours."""
+"""Hub names of metrics, where they differ from the names in this package."""
 VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
 
 
 def result_sections(results: StudyResults, model_kind: ModelKind = MASKED) -> list[tuple[str, str]]:
-    """Return titles and Markdown of the result sections.
+    """Return pairs of title and Markdown for the result sections.
 
     Args:
         results: Results of a study, with the rows of one model.

@@ -30,12 +30,12 @@ LIMITS = "The model reproduces errors and biases of its training text. It was no
 
 
 def write_adapted_card(folder: str | Path, name: str, results: StudyResults | None = None) -> Path:
-    """Write ``README.md`` into the folder of a model written by ``adapt`` or ``pretrain``.
+    """Write ``README.md`` to the folder of a model written by ``adapt`` or ``pretrain``.
 
     Args:
         folder: Folder of the model, with its ``acclimate.json``.
         name: Name of the model.
-        results: Results of a study, with the rows of this model; None if there are none.
+        results: Results of a study, restricted to the rows of this model; None if there are none.
 
     Returns:
         The path of the card.
@@ -73,10 +73,10 @@ def write_adapted_card(folder: str | Path, name: str, results: StudyResults | No
 
 
 def write_model_cards(results: StudyResults, out: Path) -> list[Path]:
-    """Write ``README.md`` with the results of a study into the folder of every adapted model; return the paths.
+    """Write ``README.md`` with the results of a study to the folder of every adapted model; return the paths.
 
-    Models of one method that differ in the seed of adaptation share the results of the method over its seeds, and a
-    note in the card.
+    Models that differ only in the seed of adaptation share the results of their method over all seeds; a note in the
+    card says so.
 
     Args:
         results: Results of the study.
@@ -91,7 +91,7 @@ def write_model_cards(results: StudyResults, out: Path) -> list[Path]:
 
 
 def _model_name(results: StudyResults, run: AdaptationRow) -> str:
-    """Name an adapted model after what it was made from; the seed only if there are several."""
+    """Name an adapted model by base model, method, domain and task, and by seed of adaptation if there are several."""
     parts = [run.model, run.method, run.domain, run.task]
     if len(results.adapt_seeds) > 1:
         parts.append(f"seed {run.seed}")
@@ -99,7 +99,7 @@ def _model_name(results: StudyResults, run: AdaptationRow) -> str:
 
 
 def _results_of(results: StudyResults, run: AdaptationRow) -> StudyResults:
-    """Return the rows of one model, on all tasks of its domain or on the one that it was adapted for."""
+    """Return the results restricted to one model: all tasks of its domain, or the task that it was adapted for."""
 
     def is_of_model(row: TaskScores | LossRow) -> bool:
         task = row.adapted_for if isinstance(row, ForgettingRow) else row.task
@@ -184,13 +184,13 @@ def write_task_model_card(
     options: Mapping[str, Any],
     result: Any,
 ) -> Path:
-    """Write ``README.md`` into the folder of a model written by ``finetune`` or ``distill``.
+    """Write ``README.md`` to the folder of a model written by ``finetune`` or ``distill``.
 
     Args:
         folder: Folder of the model.
         name: Name of the model.
         verb: ``"finetune"`` or ``"distill"``.
-        models: The models it was made from, by role: ``model``; or ``teacher`` and ``student``.
+        models: The models that it was made from, by role: ``model``, or ``teacher`` and ``student``.
         task: The loaded end task.
         options: Training options.
         result: A :class:`acclimate.tasks.result.FinetuneResult`.

@@ -5,8 +5,8 @@ Japanese character is a word. A document matches a text in one of three ways:
 
 - *exact*: the document equals the text.
 - *near*: the sets of character 5-grams have a Jaccard similarity of at least 0.8. MinHash (Broder, 1997) with
-  locality-sensitive hashing proposes pairs, which are then checked on the sets themselves. So there are no false
-  positives, and a pair of similarity 0.8 is missed with a probability of (1 - 0.8 ** 5) ** 25 < 0.0001.
+  locality-sensitive hashing proposes pairs, which are then checked on the sets themselves. There are therefore no
+  false positives, and a pair of similarity 0.8 is missed with a probability of (1 - 0.8 ** 5) ** 25 < 0.0001.
 - *contained*: the document contains at least 80 % of the distinct word 5-grams of the text.
 
 Texts of fewer than eight words are only compared with whole documents, since they occur inside others by chance.
@@ -51,7 +51,7 @@ class MatchRules:
     Attributes:
         near: Minimum Jaccard similarity of the sets of character n-grams, in (0, 1].
         contained: Minimum share of a text's word n-grams that a document must contain, in (0, 1].
-        fewest_words: Shorter texts are only compared with whole documents.
+        fewest_words: Texts with fewer words are compared only with whole documents.
     """
 
     near: float = 0.8
@@ -121,7 +121,7 @@ class TextIndex:
         self._ngram_counts = np.unique(np.array(ngram_counts, dtype=np.int64))
 
     def members(self, texts: Iterable[str]) -> set[int]:
-        """Return the indices of those of the texts that are in the index."""
+        """Return the indices of the given texts that are in the index."""
         joined = (" ".join(normalize_words(text)) for text in texts)
         return {self._whole[text] for text in joined if text in self._whole}
 
@@ -158,7 +158,7 @@ class TextIndex:
         return [number for number in proposed if self._similarity(number, ngrams) >= self._rules.near]
 
     def _has_similar_size(self, count: int) -> bool:
-        """Say whether any text has about as many n-grams; sets of very different sizes cannot be similar."""
+        """Return whether any text has about as many n-grams; sets of very different sizes cannot be similar."""
         nearest = int(np.searchsorted(self._ngram_counts, self._rules.near * count))
         return nearest < len(self._ngram_counts) and bool(self._ngram_counts[nearest] * self._rules.near <= count)
 

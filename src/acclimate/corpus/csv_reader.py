@@ -1,4 +1,4 @@
-"""CSV and TSV with line numbers; a bad quote costs one line, not the rest of the file."""
+"""Reads CSV and TSV with line numbers; a misplaced quote spoils one line, not the rest of the file."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def split_unquoted_tsv_rows(lines: Sequence[str], width: int) -> list[list[str]]
 
 
 class _UnclosedQuoteError(Exception):
-    """A row has more lines than a row may have."""
+    """A row has more than :data:`MAX_ROW_LINES` lines."""
 
 
 class _ReplayableLines:

@@ -113,7 +113,11 @@ class Corpus:
 
     @classmethod
     def of(cls, texts: Iterable[str], *, dedup: bool = True, limit: int | None = None) -> Corpus:
-        """Make a corpus from texts in memory."""
+        """Make a corpus from texts in memory.
+
+        Raises:
+            UserError: If ``limit`` is less than 1.
+        """
         corpus = cls.__new__(cls)
         corpus._configure([ListSource(tuple(texts))], "text", dedup, limit, "auto")
         return corpus
@@ -133,7 +137,7 @@ class Corpus:
         self._parts: tuple[tuple[float, int, bool], ...] = ()
         self._excluded: frozenset[bytes] = frozenset()
         self._fingerprint: str | None = None
-        # By the id of a source, which lives as long as the corpus; the parts of a split share this.
+        # Keyed by the id of a source, which lives as long as the corpus; shared by the parts of a split.
         self._source_fingerprints: dict[int, str] = {}
         self.report = CorpusReport([source.name for source in sources])
 

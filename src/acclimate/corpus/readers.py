@@ -1,8 +1,8 @@
 """Readers that turn a file of each format, plain or compressed, into a stream of records.
 
 A record is ``(line, text, problem)``: the line where it starts (the row in a parquet file), from 1; its text, empty
-for a blank record; and why it cannot be used, empty if it can. A bad record never ends the stream. Whatever makes the
-whole file useless, such as a missing text column, raises ``UserError``.
+for a blank record; and why it cannot be used, empty if it can. A bad record never ends the stream. An error that makes
+the whole file unusable, such as a missing text column, raises ``UserError``.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ SUFFIXES = (
 FORMATS_DESCRIPTION = f"{', '.join(FORMATS)} (all but .parquet also compressed as .gz or .zst)"
 
 DAMAGE_BYTES = 1 << 12
-"""How much of the text before the damage is lost at most, since pyarrow fails on a whole block."""
+"""Maximum bytes of text before the damage that are lost, since pyarrow fails on a whole block."""
 MAX_LINE_BYTES = 1 << 28
-"""A longer line is hardly a document and would only fill the memory."""
+"""A longer line is unlikely to be a document and would only fill memory."""
 
-# If none of the first rows has the text column, no row is expected to: a mistyped name should not cost a pass over
-# many gigabytes.
+# Reading stops if none of the first rows has the text column: a mistyped name should not cost a pass over many
+# gigabytes.
 MAX_ROWS_WITHOUT_COLUMN = 10_000
-# A file whose blocks are longer than this on average has one document per line and a stray blank line.
+# If blocks are longer than this on average, the file is taken to have one document per line and a stray blank line.
 MAX_MEAN_BLOCK_LINES = 50
 
 _BLANK = object()
@@ -62,7 +62,7 @@ def open_bytes(path: Path) -> IO[bytes]:
     """Open a file for reading, decompressed if its name ends in ``.gz`` or ``.zst``.
 
     Reading raises ``OSError`` if the compressed data are damaged or end too early. The readers of ``zstandard`` and
-    ``fsspec`` take a file that ends too early for a complete one, hence pyarrow's.
+    ``fsspec`` accept a truncated file as complete, so pyarrow's is used.
 
     Raises:
         UserError: If the file cannot be opened.
@@ -165,7 +165,7 @@ def decode_line(line: bytes) -> tuple[str, str]:
 
 
 def check_text(value: object) -> tuple[str, str]:
-    """Return a value as text, and the problem if it is no string; null counts as empty text."""
+    """Return a value as text, and the problem if it is not a string; null counts as empty text."""
     if isinstance(value, str):
         return value, ""
     return "", "" if value is None else f"the text is not a string but a {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Resolves what the user names into sources: files, Hugging Face datasets, texts in memory."""
+"""Resolves the names that a user gives into sources: files, Hugging Face datasets, texts in memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Source(Protocol):
         """Stream the records from the start."""
 
     def fingerprint(self) -> str:
-        """Return a text that differs if the records differ."""
+        """Return a string that differs if the records differ."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,11 @@ class FileSource:
         return read_records(self.path, text_column, txt)
 
     def fingerprint(self) -> str:
-        """Hash the format and the content; of a file above 256 MiB its size, modification time and both ends."""
+        """Hash the format and the content; of a file above 256 MiB its size, modification time and both ends.
+
+        Raises:
+            UserError: If the file cannot be read.
+        """
         state = blake2b(digest_size=16)
         try:
             size = self.path.stat().st_size
@@ -136,8 +140,8 @@ class HubSource:
         except UserError:
             raise
         except Exception as error:
-            # The library has an exception class for every way in which a name or a connection can fail. Going on with
-            # the rows so far would silently train on a part of the data.
+            # The library has an exception class for every way in which a name or a connection can fail. Continuing
+            # with the rows so far would silently train on a part of the data.
             where = f"Reading '{self.name}' stopped at row {number}" if number else f"Cannot open '{self.name}'"
             raise UserError(f"{where}: {first_line(error).rstrip('.')}.") from error
 
@@ -170,7 +174,7 @@ class ListSource:
 
 
 def resolve_sources(sources: str | Path | Iterable[str | Path]) -> list[Source]:
-    """Resolve what the user names into sources, each file once, in the order given (sorted inside folders and globs).
+    """Resolve names into sources, each file once, in the order given (sorted inside folders and globs).
 
     Args:
         sources: One or several of: a file; a folder, searched recursively for files of known formats that are not
@@ -201,7 +205,7 @@ def _find_files(source: str | Path) -> list[Path]:
     """Return the files that a name refers to.
 
     Raises:
-        UserError: If there are none, or if the name is no valid path (too long, or ``~`` of an unknown user).
+        UserError: If there are none, or if the name is not a valid path (too long, or ``~`` of an unknown user).
     """
     try:
         return _match_files(source)

@@ -63,7 +63,7 @@ class TextNormalizer:
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Take the normaliser of a fast tokenizer; a slow tokenizer has none here."""
+        """Read the normaliser of a fast tokenizer; for a slow tokenizer, texts are not changed."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         self._normaliser = None if backend is None else backend.normalizer
         self.rule = json.dumps(None if backend is None else json.loads(backend.to_str())["normalizer"], sort_keys=True)

@@ -1,9 +1,9 @@
 """Turns documents into rows of token ids, with a cache for later runs with the same corpus, tokenizer and settings.
 
-Documents are encoded without special tokens and split here rather than by the overflow of the tokenizer. So fast and
-slow tokenizers give the same rows whatever their truncation side, and the last two rows of a document can be balanced.
-A special token in the text of a document (``<s>`` is also HTML, papers about BERT mention ``[SEP]``) is encoded as
-ordinary text.
+Documents are encoded without special tokens and split here rather than by the tokenizer's truncation. Fast and slow
+tokenizers therefore give the same rows, whatever their truncation side, and the last two rows of a document can be
+balanced. A special token in the text of a document (``<s>`` is also HTML, papers about BERT mention ``[SEP]``) is
+encoded as ordinary text.
 """
 
 from __future__ import annotations
@@ -66,7 +66,8 @@ def tokenize(
         The rows. ``corpus.report`` is set even if they come from the cache.
 
     Raises:
-        UserError: If the corpus has no usable document, or ``max_length`` leaves no room beside the special tokens.
+        UserError: If the corpus has no usable document, ``max_length`` leaves no room beside the special tokens, or
+            ``max_tokens`` is less than 1.
     """
     encoder = _Encoder(tokenizer, max_length)
     if max_tokens is not None and max_tokens < 1:

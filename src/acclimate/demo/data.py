@@ -33,7 +33,7 @@ GENERAL_DOCUMENTS = 150
 MAX_USER_DOCUMENTS = 50_000
 """Maximum number of documents that the demo reads from the user's corpus."""
 
-_VERSION = 3  # to be increased when the same packages start to give other files
+_VERSION = 3  # increment when the same packages give different files
 
 
 @dataclass(frozen=True)

@@ -156,8 +156,8 @@ def extract_prose(docstring: str) -> str:
     """Reduce a docstring to its prose.
 
     Removes doctests, code blocks, directives, tables, section underlines, parameter headers (``x : array_like``) and
-    the sections Examples, References and See Also. Descriptions of parameters are sentences and stay. Roles and quotes
-    lose their markup (``:func:`~a.b``` becomes ``b``), and lines are joined into paragraphs.
+    the sections Examples, References and See Also. Descriptions of parameters are sentences and are kept. Roles and
+    quotes lose their markup (``:func:`~a.b``` becomes ``b``), and lines are joined into paragraphs.
 
     Args:
         docstring: A dedented docstring, as :func:`ast.get_docstring` returns it.

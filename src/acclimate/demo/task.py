@@ -95,9 +95,9 @@ class DerivedTask:
 
 
 def mask_names(text: str) -> str:
-    """Replace names of libraries (``SciPy``, ``np.linalg.norm``) and module paths by a neutral word, in any case.
+    """Replace names of libraries (``SciPy``, ``np.linalg.norm``) and module paths with a neutral word, ignoring case.
 
-    Dotted paths are replaced as a whole even without the name of a library, since their parts name modules.
+    Whole dotted paths are replaced, even without the name of a library, since their parts name modules.
     """
     return _PATH_PATTERN.sub(NEUTRAL_WORD, _LIBRARY_PATTERN.sub(NEUTRAL_WORD, text))
 

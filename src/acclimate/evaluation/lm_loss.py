@@ -1,4 +1,4 @@
-"""Held-out loss of language models, comparable between models: the same questions whatever the batches."""
+"""Held-out loss of language models, comparable between models: batching does not affect which tokens are predicted."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def language_model_loss(
 
     The first ``max_length`` tokens of each text are read. For a masked model, ``rate`` of the ordinary ones (at least
     one, rounded) are replaced by the mask token. Which ones depends on the text and the seed alone, so that all models
-    with the same tokenizer answer the same questions, and neither batch size nor order matters. A causal model
-    predicts each next token. The forward pass is in fp32.
+    with the same tokenizer predict the same tokens, and neither batch size nor order matters. A causal model predicts
+    each next token. The forward pass is in fp32.
 
     Args:
         model: A language model, or its folder or hub name.
@@ -60,15 +60,16 @@ def language_model_loss(
         ``kind``: name of the kind of the model; ``nats``: mean loss over all predicted tokens;
         ``masked``: their number; ``texts``: number of texts;
         ``per_text``: summed loss of each text, and ``per_text_masked``: its predicted tokens;
-        ``tokens``: tokens read, without special ones; ``bytes``: the bytes of UTF-8 that they stand for;
-        ``bits_per_byte``: nats * tokens / (bytes * ln 2), which does not grow with the length of a vocabulary's
-        tokens. For a masked model it is a pseudo-measure: each token is predicted from both sides with 85 % of the
-        others visible, so it is no code length, and lower than that of a causal model. Tokens that are not predicted,
-        such as unknown ones, count with the mean loss.
+        ``tokens``: tokens read, without special ones; ``bytes``: UTF-8 bytes of the text that they cover;
+        ``bits_per_byte``: nats * tokens / (bytes * ln 2), which does not depend on how long the tokens of a vocabulary
+        are. For a masked model it is a pseudo-measure: each token is predicted from both sides with, by default, 85 %
+        of the others visible, so it is not a code length, and it is lower than that of a causal model. Tokens that are
+        not predicted, such as unknown ones, count with the mean loss.
 
     Raises:
         UserError: If the model has no trained head or cannot read texts of that length, or no text has a token to
             predict.
+        ValueError: If a model in memory comes without a tokenizer.
     """
     if isinstance(model, PreTrainedModel):
         if tokenizer is None:
@@ -147,9 +148,9 @@ def _measure(
 def _count_tokens_and_bytes(
     tokenizer: PreTrainedTokenizerBase, text: str, encoded: Any, index: int, max_length: int
 ) -> tuple[int, int]:
-    """Return how many tokens of a text were read, without special ones, and how many bytes they stand for.
+    """Return how many tokens of a text were read, without special ones, and how many bytes they cover.
 
-    A text that was not truncated counts whole, including white space that no token stands for.
+    A text that was not truncated counts whole, including white space that no token covers.
     """
     ids, added = encoded["input_ids"][index], encoded["special_tokens_mask"][index]
     own = [place for place, flag in enumerate(added) if not flag]
@@ -172,7 +173,7 @@ def _make_question(
     rate: float,
     seed: int,
 ) -> _Question | None:
-    """Return what a model is asked about a text; None if there is nothing to predict."""
+    """Return the input ids of a text and its tokens to predict; None if there is nothing to predict."""
     if kind.targets is not None:
         labels = kind.targets(ids[None], np.zeros_like(ids)[None])[0]
         return _Question(ids, labels) if (labels != IGNORE_INDEX).any() else None
@@ -187,11 +188,11 @@ def _make_question(
 def _choose_masked_positions(
     ids: np.ndarray, special: Sequence[int], virtual: Sequence[int], rate: float, seed: int
 ) -> np.ndarray | None:
-    """Choose positions to mask by the content of a text; None if there is nothing to choose from."""
+    """Choose positions to mask from the content of a text and a seed; None if there is nothing to choose from."""
     ordinary = np.flatnonzero(~np.isin(ids, special))
     if not len(ordinary):
         return None
-    content = ids[~np.isin(ids, virtual)]  # a model with a soft prompt is asked the same
+    content = ids[~np.isin(ids, virtual)]  # the choice is the same with a soft prompt
     rng = np.random.default_rng([seed, zlib.crc32(content.astype(np.int64).tobytes())])
     return rng.choice(ordinary, max(1, round(rate * len(ordinary))), replace=False)
 

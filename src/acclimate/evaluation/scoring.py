@@ -1,7 +1,8 @@
 """Metrics of each kind of task, as counts per test item and a function of their sum.
 
-Accuracy, every F1 and every mean have this form. It makes paired statistics cheap: a resample of the items is a vector
-of weights, and two thousand resamples are one matrix product with the table of counts.
+Accuracy, every F1 and every mean have this form. That makes paired statistics cheap: a resample of the items is a
+vector of weights, and two thousand resamples are one matrix product with the table of counts. At the end, accuracy and
+F1 of classifiers, in total and per class.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from sklearn.metrics import accuracy_score, f1_score, precision_recall_fscore_support
 
 from acclimate.errors import UserError
 
 COLLAPSE_SHARE = 0.99
 """A model has collapsed if it predicts one answer for more than this share of the items."""
 MIN_EXCESS_SHARE = 0.05
-"""It counts only if the answer is correct less often by more than this share."""
+"""A collapse counts only if the answer is predicted more often than it is true, by over this share of the items."""
 MIN_ITEMS = 20
-"""For fewer items equal answers may be a coincidence."""
+"""Minimum number of items; with fewer, equal answers may be a coincidence."""
 
 
 class Collapse(NamedTuple):
@@ -81,7 +83,7 @@ class Scoring(ABC):
         return metric
 
     def find_collapse(self, gold: Sequence[Any], predicted: Sequence[Any]) -> Collapse | None:
-        """Return the answer that the model gives nearly all items, though it is wrong for many; else None."""
+        """Return the answer that a collapsed model gives to nearly all items; None if it has not collapsed."""
         return find_collapse(gold, predicted)
 
     def score(self, gold: Sequence[Any], predicted: Sequence[Any], metric: str) -> float:
@@ -221,7 +223,7 @@ def _class_hits_and_totals(gold: np.ndarray, shown: np.ndarray) -> np.ndarray:
 
 
 def mean_f1(sums: np.ndarray) -> np.ndarray:
-    """Return the mean F1 (...) of the classes that are true or predicted.
+    """Return the mean F1 (...) of the classes that occur in the true or predicted labels.
 
     Args:
         sums: Hits and totals of each class, interleaved (..., 2 * classes).
@@ -278,3 +280,82 @@ def _unknown_kind(kind: str) -> UserError:
     return UserError(
         f"Predictions of the kind '{kind}' cannot be scored by this version. Known: {', '.join(sorted(SCORINGS))}."
     )
+
+
+NAMES = ("accuracy", "macro_f1", "micro_f1")
+
+
+def classification_metrics(gold: Sequence[int], predicted: Sequence[int], labels: Sequence[str]) -> dict[str, Any]:
+    """Score single-label predictions.
+
+    Macro-F1 is the mean over the classes that occur in ``gold`` or ``predicted``, as in scikit-learn. Micro-F1 equals
+    accuracy in a single-label task; both are returned because papers report one or the other.
+
+    Args:
+        gold: True class numbers (items,).
+        predicted: Predicted class numbers (items,).
+        labels: The name of each class.
+
+    Returns:
+        ``accuracy``, ``macro_f1`` and ``micro_f1``, all in [0, 1], and ``per_class``: for each label its
+        ``precision``, ``recall`` and ``f1`` (zero if undefined), and ``support``, the number of true items.
+
+    Raises:
+        ValueError: If there are no items, the lengths differ, or a class number is out of range.
+    """
+    _check_labels(gold, predicted, [*gold, *predicted], labels)
+    numbers = list(range(len(labels)))
+    rows = zip(labels, *precision_recall_fscore_support(gold, predicted, labels=numbers, zero_division=0), strict=True)
+    return {
+        "accuracy": float(accuracy_score(gold, predicted)),
+        "macro_f1": float(f1_score(gold, predicted, average="macro", zero_division=0)),
+        "micro_f1": float(f1_score(gold, predicted, average="micro", zero_division=0)),
+        "per_class": {
+            label: {"precision": float(precision), "recall": float(recall), "f1": float(f1), "support": int(support)}
+            for label, precision, recall, f1, support in rows
+        },
+    }
+
+
+def multi_label_metrics(
+    gold: Sequence[Sequence[int]], predicted: Sequence[Sequence[int]], labels: Sequence[str]
+) -> dict[str, Any]:
+    """Score multi-label predictions.
+
+    Args:
+        gold: True class numbers of each item.
+        predicted: Predicted class numbers of each item.
+        labels: The name of each class.
+
+    Returns:
+        ``macro_f1``, ``micro_f1`` and ``subset_accuracy`` (see :class:`acclimate.evaluation.scoring.MultiLabel`), all
+        in [0, 1], and ``per_class`` as in :func:`classification_metrics`.
+
+    Raises:
+        ValueError: If there are no items, the lengths differ, or a class number is out of range.
+    """
+    _check_labels(gold, predicted, [number for row in (*gold, *predicted) for number in row], labels)
+    scoring = MultiLabel(len(labels))
+    scores = {name: scoring.score(gold, predicted, name) for name in scoring.metrics}
+    true, shown = label_indicators(gold, len(labels)), label_indicators(predicted, len(labels))
+    # scikit-learn would read the indicators of a single label as those of two classes.
+    hits, support, counts = ((table.sum(0)).tolist() for table in (true * shown, true, shown))
+    per_class = {
+        label: {
+            "precision": hits[i] / (counts[i] or 1.0),
+            "recall": hits[i] / (support[i] or 1.0),
+            "f1": 2 * hits[i] / (counts[i] + support[i] or 1.0),
+            "support": int(support[i]),
+        }
+        for i, label in enumerate(labels)
+    }
+    return {**scores, "per_class": per_class}
+
+
+def _check_labels(
+    gold: Sequence[Any], predicted: Sequence[Any], numbers: Sequence[int], labels: Sequence[str]
+) -> None:
+    if not gold or len(gold) != len(predicted):
+        raise ValueError(f"{len(gold)} gold labels cannot be compared with {len(predicted)} predictions.")
+    if not all(0 <= number < len(labels) for number in numbers):
+        raise ValueError(f"A class number is outside the range of the {len(labels)} labels.")

@@ -29,9 +29,9 @@ REPORT = "embeddings.json"
 MIN_LETTERS, MIN_COUNT = 3, 5
 """Minimum length and frequency of a word that is selected for labelling."""
 MAX_SHOWN = 4000
-"""Maximum tokens in the scatter plot: the most frequent of the text, or the first of the vocabulary."""
+"""Maximum tokens in the scatter plot: the most frequent in the text or, without one, the first of the vocabulary."""
 PRIOR = 0.5
-"""Pseudo-count that keeps the log-odds of words finite that occur in one text only."""
+"""Pseudo-count that keeps the log-odds finite for words that occur in one text only."""
 SCOPES = {"all": "all tokens", "seen": "tokens of the text", "read": "by occurrence"}
 Text = str | Path | Sequence[str | Path] | Corpus
 
@@ -42,8 +42,8 @@ class EmbeddingsResult:
 
     Attributes:
         report: JSON values, as in ``embeddings.json``.
-        planes: For each model (tokens, 2): coordinates of the tokens in the scatter plot.
-        shown: Ids of these tokens.
+        planes: Coordinates of the tokens in the scatter plot, (tokens, 2) for each model.
+        shown: Ids of these tokens, (tokens,).
         labels: Token id of each labelled word.
     """
 
@@ -169,7 +169,7 @@ def _token_counts(text: Text | None, loaded: LanguageModel, text_column: str, pr
     counts = np.zeros(size, dtype=np.int64)
     for row in rows:
         counts += np.bincount(np.asarray(row), minlength=size)[:size]
-    counts[[index for index in loaded.tokenizer.all_special_ids if index < size]] = 0  # virtual tokens lie beyond
+    counts[[index for index in loaded.tokenizer.all_special_ids if index < size]] = 0  # virtual tokens have larger ids
     return counts
 
 
@@ -187,7 +187,7 @@ def _token_ids(words: Sequence[str], loaded: LanguageModel) -> list[int]:
 def _select_words(
     candidates: np.ndarray, counts: np.ndarray | None, other_counts: np.ndarray | None, distances: Any, count: int
 ) -> tuple[list[int], str]:
-    """Select token ids to label, and return the rule they were selected by."""
+    """Select token ids to label; return them with a description of the rule."""
     if counts is None:
         value, rule = distances, "moved most"
     elif other_counts is None:

@@ -80,7 +80,7 @@ def inspect_importance(
             ``.../normalised``) and the figures; None writes nothing.
         parts: Letters of the parts: H attention heads, I intermediate and O output units of the feed-forward layers,
             E embedding units.
-        tokens: Maximum tokens per domain to measure on.
+        tokens: Maximum number of tokens to measure on, per domain.
         error: Standard error of the normalised scores at which measuring stops
             (:func:`acclimate.updates.estimate_sampling_error`); 0 reads all ``tokens``.
         seeds: Random seeds of the text sample and the dropout masks.
@@ -205,7 +205,7 @@ def _compare_domains(
     normalised: dict[str, dict[str, Tensor]],
     protect: Literal["unusual", "important"],
 ) -> dict[str, Any]:
-    """Return the similarity between domains for one part, and its baseline by chance."""
+    """Return the similarity between domains for one part, and the similarity expected by chance."""
     names = list(raw)
     _, layers, units = raw[names[0]][part].shape
     if units < 2:

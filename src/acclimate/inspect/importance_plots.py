@@ -21,7 +21,7 @@ Scores = dict[str, dict[str, Tensor]]
 
 
 def draw_importance(report: dict[str, Any], raw: Scores, normalised: Scores, folder: Path) -> None:
-    """Write ``importance-PART-DOMAIN.png`` for each domain and ``distribution-PART.png`` into ``folder``.
+    """Write ``distribution-PART.png`` for each part and ``importance-PART-DOMAIN.png`` for each domain to ``folder``.
 
     Args:
         report: As in ``importance.json``.
@@ -42,7 +42,7 @@ def draw_importance(report: dict[str, Any], raw: Scores, normalised: Scores, fol
 
 
 def _heat_map(raw: Tensor, normalised: Tensor, name: str, found: dict[str, Any]) -> Figure:
-    """Draw layers x units: on the left the score relative to its layer, on the right the protection.
+    """Draw two heat maps (layers, units): on the left scores standardised within their layer, on the right protection.
 
     Args:
         raw: (layers, units), mean over seeds.

@@ -10,8 +10,7 @@ from typing import Any
 from acclimate.corpus.contamination import MatchRules, find_contamination, summarize_contamination
 from acclimate.errors import UserError
 from acclimate.files import write_json
-from acclimate.tasks.kinds import load_task
-from acclimate.tasks.text import evaluation_texts, item_texts
+from acclimate.tasks.kinds import evaluation_texts, item_texts, load_task
 from acclimate.training.inputs import TextInput, as_corpus
 from acclimate.version import __version__
 
@@ -40,8 +39,9 @@ def inspect_leakage(
         ``documents`` and ``flagged``: number of documents read, and of those that contain a text; ``texts``: a row
         per task and split, with the counts of :class:`acclimate.corpus.contamination.ContaminationReport`;
         ``examples``; ``digests`` of the flagged documents, for :meth:`acclimate.corpus.Corpus.without`; ``train``:
-        the same for the train split of each task, where the two texts of a pair count as one and a question counts
-        as its passage; and ``rules``. Without a corpus only ``train`` and ``rules`` are present.
+        the same for the train split of each task, where the two texts of a pair are searched as one text and a
+        question is represented by its passage; and ``rules``. Without a corpus only ``train`` and ``rules`` are
+        present.
 
     Raises:
         UserError: If a source or a task cannot be read, two tasks have the same name, or no task has dev or test

@@ -50,11 +50,12 @@ def count_masks(
     Returns:
         JSON values. ``tokens``: maskable tokens; ``masked``: masked ones; ``rate``: their ratio; ``first_rate`` and
         ``later_rate``: the rate of tokens that start and that continue a word; ``fates``: shares of the masked
-        tokens by replacement; ``run``: mean length of a masked span in tokens; ``untouched``: share of texts without
-        a mask; ``whole``: share of multi-token words with a mask that are masked completely; ``stop_words`` and
-        ``punctuation``: their share among the words with a mask; ``all_stop_words`` and ``all_punctuation``: their
-        share among all words; ``often`` and ``mostly``: the words masked most often, and those with the highest
-        masking rate, each as word, times masked, and occurrences.
+        tokens by replacement (``mask``, ``random``, ``kept``); ``run``: mean length of a masked span in tokens;
+        ``untouched``: share of texts without a mask; ``whole``: among the multi-token words with a masked token, the
+        share in which all tokens are masked; ``stop_words`` and ``punctuation``: their share among the words with a
+        masked token; ``all_stop_words`` and ``all_punctuation``: their share among all words; ``often`` and
+        ``mostly``: the words masked most often, and those with the highest masking rate, each as word, times masked,
+        and occurrences. A ratio is None if its denominator is zero.
     """
     total: Counter[str] = Counter()
     seen: Counter[str] = Counter()

@@ -162,7 +162,7 @@ def inspect_masks(
 
 
 def _by_label(maskings: Sequence[str] | Mapping[str, Masking], rate: float) -> dict[str, Masking]:
-    """Create the named strategies; each label is the shortest that is unique."""
+    """Create the strategies, labelled by name, or by name and parameters if several have the same name."""
     if isinstance(maskings, Mapping):
         return dict(maskings)
     made = {text: parse_masking(text, rate) for text in maskings}
@@ -181,7 +181,7 @@ def _rng(*seed: int) -> np.random.Generator:
 
 
 def _choose_samples(rows: Sequence[np.ndarray], texts: int, seed: int) -> list[int]:
-    """Return the indices of the sample texts: random, long enough ones first."""
+    """Return the indices of randomly chosen sample texts; short texts are used only if others do not suffice."""
     order = np.random.default_rng([seed, 1]).permutation(len(rows)).tolist()
     return sorted(order, key=lambda index: len(rows[index]) < MIN_SAMPLE_TOKENS)[:texts]
 

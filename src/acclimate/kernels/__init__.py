@@ -1,7 +1,7 @@
-"""Faster ways to compute what plain torch computes, chosen once per model.
+"""Faster implementations of what plain torch computes, chosen once per model.
 
-The rest of acclimate sees only the names below. With ``ACCLIMATE_KERNELS=torch`` all of it is off, and models run on
-plain torch. That is the reference that ``tests/kernels/test_equals_torch.py`` compares with.
+The rest of acclimate sees only the names below. ``ACCLIMATE_KERNELS=torch`` turns all of them off. Models then run on
+plain torch, the reference that ``tests/kernels/test_equals_torch.py`` compares with.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["KERNELS_VARIABLE", "Kernels", "Unpadded", "choose", "cut_last_layer"
 KERNELS_VARIABLE = "ACCLIMATE_KERNELS"
 """Environment variable: ``auto`` (the default) picks what suits the device, ``torch`` turns every kernel off."""
 KNOWN_CODE = ("transformers.models.", "transformers.activations", "torch.nn.modules.", "acclimate.")
-"""Where the modules of a model may come from. Remote code may do anything, so its padding is left alone."""
+"""Prefixes of known Python modules. Models with other layers, such as remote code, read padding and all positions."""
 TRIM_SECONDS, TRIM_STEPS = 600.0, 16
 """Training returns free memory to the system when this much CPU time (of all cores) and this many steps have passed.
 The next step has to fetch the memory again, which takes a second or more per gigabyte."""
@@ -42,8 +42,8 @@ TRAINING_THRESHOLD, DEFAULT_THRESHOLD = 1 << 30, 1 << 25
 class MallocTrimCallback(TrainerCallback):
     """Keeps memory that a step has freed for the next step, and returns it to the system every few minutes.
 
-    With glibc's defaults each step fetches its large blocks anew, which costs a method with large graphs a fifth of
-    its time. Without any trimming, a long training holds three times the memory that it uses.
+    With glibc's defaults each step requests its large blocks from the system again, which costs a method with large
+    graphs a fifth of its time. Without any trimming, a long training holds three times the memory that it uses.
     """
 
     def __init__(self) -> None:
@@ -98,8 +98,8 @@ class Kernels:
     keep_freed_memory: bool = False
 
     def replace_layers(self, model: nn.Module) -> None:
-        """Replace submodules of ``model`` by faster ones with the same parameters, buffers, hooks and attributes."""
-        made: dict[int, nn.Module] = {}  # a module that occurs in two places is replaced by one
+        """Replace submodules of ``model`` with faster ones that keep parameters, buffers, hooks and attributes."""
+        made: dict[int, nn.Module] = {}  # a module that is used in two places stays shared
         for parent in list(model.modules()):
             for name, child in parent._modules.items():
                 kind = None if child is None else self._faster_layer(child)
@@ -145,13 +145,13 @@ class Kernels:
 
 
 def choose(model: nn.Module, device: torch.device, *, tokenwise: bool, cuttable: bool) -> Kernels:
-    """Choose the kernels for a model. On accelerators, only freed memory of the host is kept: no other was measured.
+    """Choose the kernels for a model: on accelerators only ``keep_freed_memory``, since no other was measured there.
 
     Args:
         model: The model.
-        device: The device that it is going to run on.
-        tokenwise: Whether its architecture processes each token by itself in all but attention.
-        cuttable: Whether its architecture lets :func:`cut_last_layer` in.
+        device: The device that it will run on.
+        tokenwise: Whether its architecture processes each token separately except in attention.
+        cuttable: Whether its architecture supports :func:`cut_last_layer`.
 
     Raises:
         UserError: If ``ACCLIMATE_KERNELS`` is neither ``auto`` nor ``torch``.

@@ -3,8 +3,8 @@
 Torch's dropout draws one Bernoulli number per value on one core, which takes longer than the matrix product before it.
 Here one 64-bit word serves four values, so the probability is rounded to a multiple of 1 / 32,768 (0.1 becomes
 0.100006). The words come from SplitMix64 (Steele, Lea and Flood, 2014, "Fast Splittable Pseudorandom Number
-Generators"), without its last shift and with arithmetic shifts, which is what torch offers. A word depends only on its
-key and its index, so all cores can work on them, and the key comes from torch's generator, so from its seed.
+Generators"), without the last shift and with arithmetic shifts, the only ones that torch offers. A word depends only
+on its key and its index, so all cores can work in parallel. The key comes from torch's generator and follows its seed.
 
 Attention has one weight per head and pair of tokens, so a pass over the weights costs as much as the matrix products.
 The custom backward makes fewer passes than autograd: the factors (of the scores and of dropout) are applied inside the
@@ -24,9 +24,9 @@ WORD_BITS = 64
 SPLITMIX_STRIDE, SPLITMIX_FIRST, SPLITMIX_SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 """Constants of SplitMix64: the increment of its counter and its two multipliers."""
 CHUNK = 1 << 16
-"""Words made at a time: they and their counters stay in the cache."""
+"""Words generated at a time: they and their counters stay in the cache."""
 RESOLUTION, LANES = 1 << 15, 4
-"""Possible values of the 15-bit number that decides about one value, and such numbers per word."""
+"""Range of the random 15-bit number that decides whether one value is dropped, and how many of them fit in a word."""
 INTEGER_TYPES = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 """Integer type by the bytes of a value."""
 

@@ -1,14 +1,14 @@
-"""Where gradients of weights are accumulated: float32 master weights, and large tables of words.
+"""Accumulation of weight gradients: float32 master weights, embeddings and the vocabulary projection.
 
 **bfloat16 copies of the weights.** Under autocast every micro-batch casts all weights, and everything between two
 matrix products stays in float32. With bfloat16 copies the weights are cast once per step, and activations take half
 the memory traffic. Gradients are summed in float32, in the master weights.
 
 **Embeddings and vocabulary projection.** The gradient of a layer with one row per word is as large as a small model.
-Autograd makes it anew for each micro-batch: for ``nn.Embedding``, a table of zeros with a few rows filled in. What it
-is made of is small: the rows that were looked up, or the logit gradients and hidden states at a few positions. Here
-these are collected until the end of a step, or until they take as much memory as the gradient, and then added to
-``weight.grad``.
+Autograd allocates it for each micro-batch: for ``nn.Embedding``, a table of zeros with a few rows filled in. The data
+that determine it are small: the gradients of the rows that were looked up, or the logit gradients and hidden states at
+a few positions. Here these are collected until the end of a step, or until they take as much memory as the gradient,
+and then added to ``weight.grad``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 MASTER_ATTRIBUTE, BUFFER_ATTRIBUTE = "acclimate_master", "acclimate_grad_buffer"
-"""Attributes of a copy: its master weight, and the memory that is kept for the gradient of that, if any."""
+"""Attributes of a copy: its master weight, and the buffer that is reused for the gradient of the master weight."""
 CAST_CHUNK = 1 << 19
 """Values cast at a time, so that their copy stays in the cache."""
 
@@ -79,9 +79,9 @@ class BF16Weights:
         Args:
             model: The model.
             reuse_grad_buffer: Whether the next step overwrites the gradient memory of this one. Gradients are as large
-                as the weights; allocated anew among the activations of each step, they fragment the heap, and a base
-                model grew by a third within twenty steps. It does not pay where all activations exist before the
-                first gradient, since the two can then share memory.
+                as the weights. Allocated among the activations of each step, they fragment the heap: the memory of a
+                model of BERT-base size grew by a third within twenty steps. Reuse does not pay where all activations
+                exist before the first gradient, since gradients can then take the memory of freed activations.
         """
         self._model, self._reuse = model, reuse_grad_buffer
         self._copies: dict[int, nn.Parameter] = {}
@@ -142,9 +142,9 @@ def _add_in_fp32(total: Tensor, part: Tensor) -> None:
 
 
 CHUNK = 1 << 20
-"""Gradient values made at a time, so that they stay in the cache."""
+"""Gradient values computed at a time, so that they stay in the cache."""
 MIN_OUTPUTS = 10_000
-"""Outputs from which a linear layer is replaced. Vocabularies are larger, feed-forward layers smaller."""
+"""Minimum outputs of a linear layer that is replaced. Vocabularies are larger, feed-forward layers smaller."""
 
 
 class _PendingGradient:
@@ -179,7 +179,7 @@ _pending: dict[int, _PendingGradient] | None = None
 
 @contextmanager
 def deferred_vocabulary_grads() -> Iterator[None]:
-    """Return a context in which these gradients are collected. They are complete when it ends without an error."""
+    """Return a context that collects vocabulary gradients. They are complete when it ends without an error."""
     global _pending
     before, _pending = _pending, {}
     try:
@@ -214,7 +214,7 @@ def add_embedding_grad(weight: Tensor, ids: Tensor, rows: Tensor) -> None:
 
 
 def _pending_for(weight: Tensor) -> _PendingGradient:
-    """Return what is pending for a weight; the entry holds the weight, so that its id is not reused."""
+    """Return the pending gradient of a weight; the entry holds the weight, so that its id is not reused."""
     if _pending is None:
         return _PendingGradient(weight)
     return _pending.setdefault(id(master_weight(weight)), _PendingGradient(weight))

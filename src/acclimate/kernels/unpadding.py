@@ -1,7 +1,7 @@
 """Skip work on tokens whose states nothing reads: padding, and most positions of the last layer.
 
-In an encoder everything but attention processes each token by itself. So all texts of a batch are concatenated into
-one row without padding, and padded only while they attend. States and gradients stay the same.
+In an encoder, all operations except attention process each token separately. All texts of a batch are therefore
+concatenated into one row without padding, and padded only for attention. States and gradients stay the same.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 TOKEN_MULTIPLE = 16
 """The number of tokens is rounded up to a multiple of this: oneDNN compiles a kernel for each new shape."""
 MIN_PADDING_SHARE = 1 / 32
-"""Share of padding in a batch from which removing it pays."""
+"""Minimum share of padding in a batch that is worth removing."""
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def cut_last_layer(ends: Sequence[nn.Module], select: Callable[[Tensor], Tensor]
     Args:
         ends: The modules that combine the context vectors and the residual stream of the last layer. An ensemble has
             two.
-        select: From states (rows, tokens, width) to those to go on with: (rows, selected, width) or
+        select: The function from states (rows, tokens, width) to those to continue with: (rows, selected, width) or
             (1, selected, width).
     """
 
@@ -51,7 +51,8 @@ class Unpadded:
 
     Attributes:
         shape: (rows, tokens) with padding.
-        kept: Index of each kept token in the flattened padded rows (kept,).
+        kept: Index of each kept token in the flattened padded rows (kept,). One or more copies of a padding token
+            follow, up to the next multiple of :data:`TOKEN_MULTIPLE`.
         back: Index, among the kept tokens, of each position of the flattened padded rows (rows x tokens,).
     """
 

@@ -31,7 +31,7 @@ def read_entries(path: str | Path) -> list[str]:
 
 
 class LexiconMatcher:
-    """Finds entries in texts as sequences of words; of several entries at the same word it takes the longest."""
+    """Finds entries in texts as sequences of words; of several that start at the same word, it takes the longest."""
 
     def __init__(self, entries: Sequence[str], vocabulary: Vocabulary, *, ignore_case: bool) -> None:
         """Split the entries into words, with the tokenizer.
@@ -180,7 +180,7 @@ class EntityFirst(Strategy):
     Attributes:
         entities: Text file with one entity per line, of one or several words.
         fill: Whether to mask random whole words, too, until the rate is reached. Without it only entities are masked,
-            as the salient spans of REALM (Guu et al., 2020), and nothing in a text without entities.
+            like the salient spans of REALM (Guu et al., 2020), and a text without entities stays unmasked.
         case: Whether to respect case, as is usual for names; it makes no difference to an uncased tokenizer.
     """
 

@@ -19,7 +19,7 @@ class Rewriting(ABC):
     """A version of the texts of a batch that a view can read, besides the original and the corrupted one.
 
     Equal rewritings are computed once per batch, so subclasses are frozen dataclasses. All rewritings of a text get
-    the same seed, whichever batch it is in: two that begin with the same random draw agree on it.
+    the same seed in every batch, so that all that sample an n-gram in the same way get the same n-gram.
     """
 
     full: ClassVar[bool] = True
@@ -143,7 +143,8 @@ class DropTokens(Rewriting):
     """The original text with certain tokens turned into padding, which no token attends to.
 
     Attributes:
-        tokens: Ids of these tokens. They must be at the end of a text, so that the positions of the others remain.
+        tokens: Ids of these tokens. They must be at the end of a text, so that the positions of the others do not
+            change.
     """
 
     tokens: tuple[int, ...]

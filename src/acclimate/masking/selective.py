@@ -54,7 +54,7 @@ class SelectiveMasking(Strategy):
         return leader.reshape(ids.shape)
 
     def identity(self) -> dict[str, Any]:
-        """Return what determines the masking, except for the importance store, which has an identity of its own."""
+        """Return what determines the masking, except for the importance store, which has its own identity."""
         values = {"rate": self.rate, "mask": self.mask, "random": self.random, "cap": self.cap}
         return {"name": self.name, **values}
 

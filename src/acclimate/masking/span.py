@@ -17,9 +17,9 @@ from acclimate.masking.words import Words
 class SpanMasking(Strategy):
     """Chooses spans of whole words until ``rate`` of the tokens of a text are chosen (SpanBERT, Joshi et al., 2020).
 
-    The length of a span in words is drawn from a geometric distribution, and again if it exceeds ``longest``, which
-    gives the mean of 3.8 words of the paper. Its first word is drawn uniformly. A span ends early at a word that is
-    already chosen and at the end of the text. The word that would exceed the rate is the last; it is chosen with the
+    The length of a span in words is drawn from a geometric distribution and redrawn if it exceeds ``longest``, which
+    gives the paper's mean of 3.8 words. Its first word is drawn uniformly. A span ends early at a word that is already
+    chosen and at the end of the text. The word that would exceed the rate is the last; it is chosen with the
     probability that makes the expected number of tokens exact.
 
     Attributes:

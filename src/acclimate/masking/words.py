@@ -35,7 +35,7 @@ SPACE_TOKENS = ("Ġ", "▁")
 
 
 def is_punctuation(character: str) -> bool:
-    """Say whether the tokenizer of BERT takes a character for punctuation: ASCII symbols and Unicode category P."""
+    """Return whether the tokenizer of BERT treats a character as punctuation: ASCII symbols and Unicode category P."""
     return _PUNCTUATION_PATTERN.match(character) is not None
 
 

@@ -1,4 +1,4 @@
-"""Maskings made from other maskings: a count-matched random control, and static masking."""
+"""Maskings that wrap other maskings: a count-matched random control, and static masking."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from acclimate.masking.whole_word import WholeWordMasking
 @register("random-same-count", summary="as many tokens of each text as another strategy, at random: a control")
 @dataclass(frozen=True)
 class RandomSameCount(Strategy):
-    """Chooses as many tokens of each text as another strategy does, at random, and replaces them like it.
+    """Chooses as many tokens of each text as another strategy does, at random, and replaces them in the same way.
 
     A comparison with plain random masking confounds which tokens are masked with how many; this control does not. Make
-    it with :meth:`matching`. By name, ``of`` is the name of the other strategy, and all other parameters are passed
-    to that.
+    it with :meth:`matching`. By name, ``of`` is the name of the other strategy, and all other parameters are passed to
+    it.
 
     Attributes:
         of: The other strategy.
@@ -38,7 +38,7 @@ class RandomSameCount(Strategy):
 
     @classmethod
     def build(cls, rate: float, settings: Mapping[str, Any]) -> Self:
-        """Make the control from ``of``, the name of the other strategy, and the parameters of that.
+        """Make the control from ``of``, the name of the other strategy, and its parameters.
 
         Raises:
             UserError: If a parameter is unknown, or a value does not fit.

@@ -25,8 +25,8 @@ class MLMWithSimCSE(Method):
         temperature: t (Gao et al.: 0.05).
         tokens: ``"original"`` encodes the original text twice, in addition to the MLM forward pass. ``"masked"``
             contrasts representations of the masked text, one of which the MLM loss needs anyway: two forward passes
-            instead of three. With ``"masked"``, the method is DGA (by its defaults) without the soft mask and without
-            the negatives from general knowledge.
+            instead of three. With ``"masked"``, the method is DGA with its defaults, but without the soft mask and the
+            negatives from general knowledge.
     """
 
     weight: float = 1.0

@@ -1,4 +1,4 @@
-"""Hugging Face models from the inside: kinds, families, loading, attention, gates, batching and saving."""
+"""Internals of Hugging Face models: kinds, families, loading, attention, gates, batching and saving."""
 
 from acclimate.model_kinds import KINDS, MASKED, ModelKind, get_kind, kind_of, kind_of_checkpoint, register_kind
 from acclimate.models.attention import HeadLayer, Projection, attach, head_rows
@@ -7,13 +7,7 @@ from acclimate.models.encoding import encode
 from acclimate.models.extensions import adapter_size, add_adapters, keep_original
 from acclimate.models.families import Family, family_of, kernels_of, language_head, longest_text, use_kernels
 from acclimate.models.gates import PARTS, Part, UnitGroup, gate_units
-from acclimate.models.loading import (
-    LanguageModel,
-    dropout_rates,
-    head_parameters,
-    load_language_model,
-    load_tokenizer,
-)
+from acclimate.models.loading import LanguageModel, dropout_rates, head_parameters, load_language_model, load_tokenizer
 
 __all__ = [
     "KINDS",

@@ -43,11 +43,12 @@ def _gated_attention(
 ) -> tuple[Tensor, None]:
     """Multi-head attention whose context vectors are multiplied by gates (DGA, Eq. 5).
 
-    With ``unpadded``, the query, key, value and result have one row of all kept tokens; shapes below are padded ones.
+    With ``unpadded``, query, key, value and result have a single row with all kept tokens. The shapes below are those
+    of padded rows.
 
     Args:
         context_vectors: The function that computes attention from query, key, value, mask, scaling and dropout.
-        module: The attention module that calls; :func:`attach` has set its index.
+        module: The calling attention module, whose index :func:`attach` has set.
         query: (rows, heads, tokens, head width).
         key: (rows, key heads, tokens, head width); fewer heads than ``query`` in grouped-query attention.
         value: Same shape as ``key``.
@@ -133,11 +134,11 @@ AttentionMaskInterface.register(EAGER_ATTENTION_NAME, sdpa_mask)
 
 
 def use_attention(model: PreTrainedModel, kernels: Kernels) -> None:
-    """Let a model run the gated attention function, in the variant that its kernels ask for.
+    """Make a model run the gated attention function, in the variant that its kernels require.
 
     Raises:
         ValueError: If its architecture does not call the attention function of ``transformers``.
-        AttributeError: If its architecture does not know the choice of an attention function.
+        AttributeError: If its architecture does not let the attention function be chosen.
     """
     model.set_attn_implementation(EAGER_ATTENTION_NAME if kernels.eager_attention else ATTENTION_NAME)
 
@@ -182,7 +183,7 @@ class HeadLayer:
     def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Spread one value per head over the weights of that head.
 
-        A head has its rows of W_q, W_k and W_v (and of their biases) and its columns of W_o. The bias of W_o belongs
+        A head owns its rows of W_q, W_k and W_v (and of their biases) and its columns of W_o. The bias of W_o belongs
         to no head.
 
         Args:
@@ -204,7 +205,7 @@ class HeadLayer:
 
 
 def attach(model: PreTrainedModel) -> list[HeadLayer]:
-    """Let ``model`` run the gated attention function on the kernels of its device.
+    """Make ``model`` run the gated attention function, with the kernels for its device.
 
     Call it again after moving the model to another device. A forward pass over four tokens finds the modules that call
     the function.
@@ -273,7 +274,8 @@ def head_rows(values: Tensor, projection: Projection, width: int) -> Tensor:
 
     Args:
         values: (heads,).
-        projection: The projection. If it has fewer heads than values (grouped queries), each gets its group's maximum.
+        projection: The projection. If it has fewer heads than there are values (grouped queries), each of its heads
+            gets the maximum of its group.
         width: Rows per head.
 
     Returns:

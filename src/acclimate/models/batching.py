@@ -44,7 +44,7 @@ class PaddingPolicy(NamedTuple):
         return padded if self.max_width is None else max(width, min(padded, self.max_width))
 
     def cost(self, real: Any, padded: Any) -> Any:
-        """Return the cost, in tokens, of ``real`` tokens in a rectangle of ``padded``; numbers or arrays of them."""
+        """Return the cost, in tokens, of ``real`` tokens in a batch of ``padded`` with padding; numbers or arrays."""
         return real + self.padding_cost * (padded - real)
 
     def batch_cost(self, text: torch.Tensor) -> float:
@@ -58,9 +58,9 @@ MINIMAL_PADDING = PaddingPolicy()
 """Pad to the longest row, and make as few batches as possible."""
 POLICIES = {"cpu": PaddingPolicy(8, 256), "cuda": PaddingPolicy(batch_overhead=512)}
 ATTENTION_SHARE = 0.2
-"""Share of attention in the time of a token: what padding costs in an unpadded model (MiniLM shape, bf16)."""
+"""Share of attention in the time per token (MiniLM shape, bf16): the relative cost of padding in unpadded models."""
 POSITION_MULTIPLE = {"cpu": 32}
-"""The vocabulary is projected at a multiple of this many positions."""
+"""The vocabulary projection runs at a number of positions that is a multiple of this."""
 
 
 def round_up(number: int, multiple: int) -> int:
@@ -81,10 +81,10 @@ def padding_multiple(model: PreTrainedModel) -> int:
 
 
 def chosen_positions(chosen: torch.Tensor) -> torch.Tensor:
-    """Return the indices of true entries in order, then copies of the first up to a multiple that suits the device.
+    """Return the indices of true entries in order, then copies of the first until their number suits the device.
 
     Args:
-        chosen: Boolean, of any shape. Indices count through it flattened.
+        chosen: Boolean, of any shape. Indices refer to its flattened form.
 
     Returns:
         Indices, at least as many as there are true entries; none if there are none.
@@ -95,15 +95,16 @@ def chosen_positions(chosen: torch.Tensor) -> torch.Tensor:
 
 
 BYTES, SCORE_BYTES = 72, 6
-"""Bytes of the graph of one token in fp32: per layer and unit of width, and, with eager attention, per layer, head and
-token of its text. At 128 tokens that is 0.22 MB for MiniLM and 0.77 MB for a base model; in bf16 half of it."""
+"""Bytes of the autograd graph per token in fp32: per layer and unit of width, and, with eager attention, per layer,
+head and token of its text. At 128 tokens that is 0.22 MB for MiniLM and 0.77 MB for BERT-base; in bf16 it is half as
+much."""
 DEFAULT_LENGTH = 128
 FASTEST_TOKENS = {"cpu": 1_024, "cuda": 65_536}
 """Tokens (with padding) of one view per forward pass in training. On a CPU they fit into the cache."""
 MULTI_VIEW_FACTOR = 2
-"""With several views, a forward pass on a CPU reads this many times as many tokens over all of them."""
+"""With several views, a forward pass on a CPU reads this many times as many tokens in total."""
 MAX_GRAPH_TOKENS = {"cpu": 16_384, "cuda": 131_072}
-"""Tokens, over all views, whose graphs are kept at once if they fit: on a CPU 64 texts in three views."""
+"""Maximum tokens, over all views, whose graphs are kept at once: on a CPU, 64 texts of 85 tokens in three views."""
 INFERENCE_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 """Tokens (with padding) per forward pass without a graph. On a CPU they fit into the cache."""
 INFERENCE_BYTES, LOGIT_BYTES = 44, 16
@@ -113,14 +114,14 @@ SHARE, GRAPH_SHARE, LOGIT_SHARE = 0.2, 0.3, 0.5
 """Shares of the machine's memory for one forward pass, for all graphs that are kept, and for distributions."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 MEMORY_VARIABLE = "ACCLIMATE_MEMORY_GB"
-"""Environment variable: gigabytes (10^9 bytes) to use at most. More than the machine has does not count."""
+"""Environment variable: maximum memory in gigabytes (10^9 bytes). Values above the machine's memory have no effect."""
 
 
 def micro_batch_tokens(model: PreTrainedModel, extra_bytes: float = 0.0, times: int = 1) -> int:
     """Return how many tokens (with padding) one forward pass without a graph should read.
 
     Args:
-        model: The model; its width and device count.
+        model: The model; only its width and device matter.
         extra_bytes: Bytes per token needed besides those of the encoder.
         times: Factor on the usual number, as far as memory allows.
     """
@@ -133,7 +134,7 @@ def training_tokens(model: PreTrainedModel, views: int = 1, length: int = DEFAUL
     """Return how many tokens (with padding) of one view a forward pass of a training step should read.
 
     Args:
-        model: The model; its size and device count.
+        model: The model; only its size and device matter.
         views: How many times the model reads each text.
         length: Tokens of the longest rows.
         logits: Whether the vocabulary is projected at all tokens, not only at masked ones.

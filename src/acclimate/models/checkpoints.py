@@ -2,7 +2,7 @@
 
 A model without such modules is saved as an ordinary folder. With adapters or an original encoder, ``from_pretrained``
 of ``transformers`` would drop them with a warning. Their weights are therefore saved under a name that it does not
-look for: it stops, and the README in the folder says how to load the model.
+look for, so that it fails instead; the README in the folder says how to load the model.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def local_folder(path: str | Path) -> Path | None:
 
 
 def check_folder(path: str | Path) -> None:
-    """Check that a model folder exists and is one. Hub names are not checked.
+    """Check that a model folder exists and contains a model. Hub names are not checked.
 
     Raises:
         UserError: If the folder does not exist or has no ``config.json``.
@@ -159,7 +159,7 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
         The model, and the loading information of ``transformers`` (missing and mismatched weights).
 
     Raises:
-        UserError: If weights of these modules are missing.
+        UserError: If the weights of these modules are missing or do not fit.
     """
     parts = describe_extensions(config)
     if not parts:
@@ -225,7 +225,7 @@ def _keep_weight_names(model: Any) -> Any:
 
 
 def _load_ensemble(model: Any, original: dict[str, Any], path: str | Path) -> None:
-    """Turn an end-task model into an ensemble. A language model stays its adapted encoder alone."""
+    """Turn an end-task model into an ensemble. A language model keeps only its adapted encoder."""
     if model.get_output_embeddings() is not None:
         setattr(model.config, ENSEMBLE_KEY, False)
         return
@@ -268,7 +268,7 @@ def instructions(kind: str, parts: str, folder: str) -> str:
 
 @contextmanager
 def silence_transformers() -> Iterator[None]:
-    """Return a context in which transformers shows neither progress bars nor its list of new weights."""
+    """Return a context in which transformers logs only errors and shows no progress bars."""
     level, bar = their_logging.get_verbosity(), their_logging.is_progress_bar_enabled()
     their_logging.set_verbosity_error()
     their_logging.disable_progress_bar()

@@ -1,7 +1,7 @@
 """Forward passes through the encoder: padded or packed rows, with or without gates, without needless work.
 
-The functions ``encode...`` run the encoder for adaptation and inspection. :func:`skip_unread_tokens` leaves a model of
-an end task as it is called by others, and skips padding and unread positions through hooks.
+The ``encode...`` functions run the encoder for adaptation and inspection. :func:`skip_unread_tokens` is for end-task
+models that other code calls: hooks skip padding and unread positions.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ def _forward_padded(
 
 
 def _unpadding(model: PreTrainedModel, text: Tensor, gates: Mapping[str, Tensor] | None = None) -> Unpadded | None:
-    """Return the maps that remove padding, where that is possible and pays."""
+    """Return the maps that remove padding; None where that is impossible or not worthwhile."""
     gated_by_row = any(part != "H" for part in gates or ())  # these gates multiply padded rows
     return None if gated_by_row or not kernels_of(model).unpadding else Unpadded.if_worthwhile(text)
 
@@ -131,15 +131,16 @@ def _forward(
     unpadded: Unpadded | None,
     **outputs: bool,
 ) -> Any:
-    """Run the encoder; ``outputs`` are its switches for further outputs. States stay unpadded."""
+    """Run the encoder; ``outputs`` are flags such as ``output_hidden_states``. Padding is not added again."""
     real = text >= 0
     packed = bool(((text[:, 1:] != text[:, :-1]) & real[:, 1:]).any())
     options: dict[str, Any] = {"block_mask": (text[:, :, None] == text[:, None, :]).unsqueeze(1)} if packed else {}
     if unpadded is not None:
         options |= unpadded_inputs(model, text, unpadded, input_ids=ids)
     else:
-        # The block mask alone keeps padding from texts, and lets padding attend to itself. With both masks, a query at
-        # padding attends to nothing: some kernels of accelerators return NaN there, also for the gradients of its row.
+        # The block mask alone separates padding from texts, and lets padding attend to itself. With both masks, a
+        # query at padding would attend to nothing, and some accelerator kernels then return NaN, also for the
+        # gradients of its row.
         options |= {"input_ids": ids, "attention_mask": torch.ones_like(ids) if packed else real.long()}
         if packed:
             options["position_ids"] = _position_ids(text) + first_position(model)
@@ -174,7 +175,7 @@ CLASSIFIER, TAGGER = "ForSequenceClassification", "ForTokenClassification"
 """Suffixes of the classes whose head reads the first token, or each token by itself. The head for question answering
 also depends on padding, through its softmax over positions."""
 REQUIRED_INPUTS, SUPPORTED_INPUTS = {"input_ids", "attention_mask"}, {"input_ids", "attention_mask", "token_type_ids"}
-"""Inputs of calls that can run without padding. A call with other inputs or outputs runs as it is."""
+"""Inputs of calls that can run without padding. A call with other inputs or outputs runs unchanged."""
 LOSS_ARGUMENTS = {"return_dict", "num_items_in_batch"}
 """Further arguments that the encoder gets and ignores."""
 
@@ -183,8 +184,8 @@ LOSS_ARGUMENTS = {"return_dict", "num_items_in_batch"}
 def skip_unread_tokens(model: PreTrainedModel) -> Iterator[None]:
     """Return a context in which a text or token classifier skips padding and states that its head does not read.
 
-    In it, the last hidden states of the encoder of a text classifier are those of the first tokens, (rows, 1, width),
-    where the last layer can be cut. Other models skip less, or nothing. Outputs and gradients stay the same.
+    Within it, the encoder of a text classifier whose last layer can be cut returns only the hidden states of first
+    tokens, (rows, 1, width). Other models skip less, or nothing. Outputs and gradients stay the same.
     """
     skip = _SkipUnreadTokens(model)
     with ExitStack() as stack:
@@ -250,7 +251,7 @@ class _SkipUnreadTokens:
             output.last_hidden_state = self.unpadded.firsts(output.last_hidden_state)
 
     def add_padding(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
-        """Add padding to the output of the encoder again, unless it is the first tokens."""
+        """Add padding to the output of the encoder again, unless only first tokens are left."""
         unpadded, self.unpadded = self.unpadded, None
         if unpadded is not None and not self.cuts and not self.pools:
             output.last_hidden_state = unpadded.add_padding(output.last_hidden_state)

@@ -44,9 +44,10 @@ def adapter_size(model: PreTrainedModel) -> int:
 
 
 def add_adapters(model: PreTrainedModel, layers: Sequence[HeadLayer], size: int, seed: int = 0) -> list[nn.Parameter]:
-    """Add an adapter after the output projection of each attention and of each feed-forward.
+    """Add an adapter after the output projection of each attention block and each feed-forward block.
 
-    Each comes before dropout, residual and normalisation. Houlsby et al. apply dropout before the adapter.
+    Adapters come before dropout, the residual connection and normalisation. Houlsby et al. apply dropout before the
+    adapter.
 
     Args:
         model: A model that :func:`acclimate.models.attach` has prepared.
@@ -108,7 +109,7 @@ def keep_original(model: PreTrainedModel) -> nn.Module:
 
 
 def average_with_original(model: PreTrainedModel, state: dict[str, torch.Tensor]) -> None:
-    """Let the encoder of a model return the mean of its last hidden states and those of its original; both train.
+    """Make an encoder return the mean of its last hidden states and those of its original; both encoders are trained.
 
     Args:
         model: A model whose head reads the last hidden states of ``base_model``, or its pooler.

@@ -1,6 +1,6 @@
 """What acclimate knows about each architecture beyond its configuration, in one table.
 
-An architecture without a row takes the general path: its parts are looked for, and no work on padding is skipped.
+An architecture without a row uses generic code: its head is found by attribute names, and it runs with padding.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class LMHead:
     """How a model turns hidden states (..., width) into logits (..., vocabulary).
 
     Attributes:
-        attributes: Submodules of the model that it takes.
-        logits: The function of the model and the hidden states.
+        attributes: Names of the submodules that form the head.
+        logits: The function from the model and hidden states to logits.
     """
 
     attributes: tuple[str, ...]
@@ -47,7 +47,7 @@ ALBERT_HEAD = LMHead(("predictions",), lambda model, hidden: model.predictions(h
 MODERNBERT_HEAD = LMHead(("head", "decoder"), lambda model, hidden: model.decoder(model.head(hidden)))
 ROBERTA_HEAD = LMHead(("lm_head",), lambda model, hidden: model.lm_head(hidden))
 HEADS = (BERT_HEAD, ELECTRA_HEAD, DISTILBERT_HEAD, ALBERT_HEAD, MODERNBERT_HEAD, ROBERTA_HEAD)
-"""Looked for in this order in an architecture without a row."""
+"""Tried in this order for an architecture without a row."""
 
 
 @dataclass(frozen=True)
@@ -55,14 +55,15 @@ class Family:
     """One row of the table.
 
     Attributes:
-        head: The language-model head; None if it has to be looked for.
-        tokenwise: Whether all but attention processes each token by itself and the encoder takes ``position_ids``, so
-            that it can run without padding.
-        last_layer_end: Where the last layer can be cut: the end of the name of the list of layers, and the module of
-            a layer that combines context vectors and residual stream; None if nowhere.
-        positions_after_padding: Whether positions are numbered from the padding id plus one; None if the embedding
-            has to be asked.
-        tokenizer: The kind of tokenizer that ``pretrain`` trains for it by default; None if it does not know it.
+        head: The language-model head; None to try all :data:`HEADS`.
+        tokenwise: Whether everything except attention processes each token by itself and the encoder takes
+            ``position_ids``, so that it can run without padding.
+        last_layer_end: Where the last layer can be cut, if anywhere: the suffix of the name of the list of layers, and
+            the submodule of a layer that combines the context vectors with the residual stream.
+        positions_after_padding: Whether positions are numbered from the padding id plus one; None to read it from the
+            position embeddings.
+        tokenizer: The kind of tokenizer that ``pretrain`` trains for it by default; None if ``pretrain`` does not
+            offer the architecture.
     """
 
     head: LMHead | None = None
@@ -119,7 +120,7 @@ def first_position(model: PreTrainedModel) -> int:
 
 
 def longest_text(model: PreTrainedModel) -> int | None:
-    """Return the number of tokens that the positions of a model reach; None if its configuration does not say."""
+    """Return the maximum tokens per text that a model has positions for; None if its configuration does not say."""
     positions = getattr(model.config, "max_position_embeddings", None)
     return None if positions is None else positions - first_position(model)
 
@@ -135,7 +136,7 @@ def last_layer_ends(model: PreTrainedModel) -> list[nn.Module]:
 
 
 def kernels_of(model: PreTrainedModel) -> Kernels:
-    """Return the kernels of a model: chosen at the first call, and anew after it has moved to another device."""
+    """Return the kernels of a model: chosen at the first call, and again after it has moved to another device."""
     kernels: Kernels | None = getattr(model, KERNELS_ATTRIBUTE, None)
     if kernels is None or kernels.device != model.device.type:
         kernels = _choose(model, model.device)
@@ -144,7 +145,7 @@ def kernels_of(model: PreTrainedModel) -> Kernels:
 
 
 def use_kernels(model: PreTrainedModel, device: torch.device) -> Kernels:
-    """Choose the kernels of a model for the device that it is going to run on, and replace its layers by theirs.
+    """Choose the kernels of a model for the device that it will run on, and replace layers with faster ones.
 
     Raises:
         UserError: If ``ACCLIMATE_KERNELS`` is neither ``auto`` nor ``torch``.

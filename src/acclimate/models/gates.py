@@ -58,7 +58,7 @@ class UnitGroup(Protocol):
 
 @dataclass(frozen=True)
 class LinearUnits:
-    """The output units of one linear layer: each has its row and its bias, two of both in a fused gated layer."""
+    """The output units of a linear layer: each owns a row and a bias entry, or two of each in a fused gated layer."""
 
     linear: nn.Linear
     units: int
@@ -72,7 +72,7 @@ class LinearUnits:
 
 @dataclass(frozen=True)
 class EmbeddingUnits:
-    """The features of the embedding: each has a column of every table and its entries of the normalisation.
+    """The features of the embedding: each owns a column of every table and its entries in the normalisation.
 
     The word embeddings are usually tied to the decoder, which is then protected with them.
     """
@@ -125,6 +125,9 @@ def gate_units(
         model: A model that :func:`acclimate.models.attach` has prepared.
         layers: The result of ``attach``.
         parts: Letters of :data:`PARTS`.
+
+    Returns:
+        The unit groups of each part, in the order of the layers; a single group for the embedding.
 
     Raises:
         UserError: If there is no such part, or it cannot be found in this model.

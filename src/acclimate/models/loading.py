@@ -96,12 +96,12 @@ class LanguageModel:
 
     @property
     def kind(self) -> ModelKind:
-        """Its kind."""
+        """What kind of language model it is."""
         return kind_of(self.model)
 
     @property
     def family(self) -> Family:
-        """What is known about its architecture."""
+        """The row of its architecture in the table of families."""
         return family_of(self.model.config)
 
 
@@ -118,7 +118,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trusts_remote_code())
     except UNREADABLE as error:
         raise UserError(f"No tokenizer could be loaded from '{path}': {load_error(error, path)}") from error
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # transformers makes one up if its files are missing
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up by transformers if files are missing
         raise UserError(f"The tokenizer in '{path}' has no vocabulary; add the vocabulary files to the folder.")
     return tokenizer
 

@@ -39,8 +39,8 @@ class Connectors(nn.Module):
                 unit of the student. ``"student"`` is a trained projection of the student to the teacher's width, as
                 in Heo et al. (2019), but without batch normalisation, since the last layer of an encoder is
                 normalised: the signs are those of the teacher's units, but the projection may learn what the student
-                should. ``"none"`` needs equal widths. ``"auto"`` is ``"none"`` for equal widths and ``"teacher"``
-                otherwise, as for the results of the paper.
+                should learn. ``"none"`` needs equal widths. ``"auto"`` is ``"none"`` for equal widths and
+                ``"teacher"`` otherwise, as for the results of the paper.
             teacher_width: Units of the teacher.
             student_width: Units of the student.
             seed: Random seed.

@@ -78,7 +78,7 @@ def add_virtual_tokens(
 def _make_appending_tokenizer(tokenizer: PreTrainedTokenizerBase, names: list[str]) -> PreTrainedTokenizerBase:
     """Make a tokenizer with the same tokens whose template appends ``names``.
 
-    Tokenizer classes of one architecture rebuild their template when they are loaded. The general class keeps it.
+    Architecture-specific tokenizer classes rebuild their template when they are loaded. The general class keeps it.
     """
     template = _read_template(tokenizer)
     backend = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())

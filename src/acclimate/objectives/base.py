@@ -1,7 +1,7 @@
 """Views, batches, the interface of objectives, and the language-model loss.
 
 A view says how a model reads a batch. The engine takes the union of the views of all objectives, runs one forward pass
-for all views of the same reader, and hands out the parts. Objectives that ask for equal views share them.
+for all views of the same reader, and gives each objective its views. Objectives share equal views.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class Batch:
 
     @property
     def chosen(self) -> Tensor:
-        """Indices of labelled positions in the flattened rows, then copies of the first as the device prefers."""
+        """Indices of labelled positions in the flattened rows, from :func:`chosen_positions`."""
         return chosen_positions(self.labels >= 0)
 
     @property
@@ -185,7 +185,7 @@ class Outputs:
 
 
 class LossTerm(ABC):
-    """What the engine needs to know of any loss term.
+    """What the engine needs to know about any loss term.
 
     Attributes:
         name: Name of the term in logs.
@@ -203,7 +203,7 @@ class LossTerm(ABC):
     chosen_only: bool = False
 
     def for_kind(self, kind: ModelKind) -> Self:
-        """Return the term for a kind of language models; by default the same for all kinds."""
+        """Return the term for a kind of language model; by default the same for all kinds."""
         return self
 
 
@@ -236,7 +236,7 @@ class LanguageModelling(Objective):
         self.name = kind.term
 
     def for_kind(self, kind: ModelKind) -> LanguageModelling:
-        """Return the loss of a kind of models."""
+        """Return the loss for a kind of language model."""
         return type(self)(self.weight, self.view, kind)
 
     def count(self, batch: Batch) -> int:
@@ -254,9 +254,9 @@ class BatchObjective(LossTerm):
     """A loss term that needs all texts of the effective batch at once, for example for their negatives.
 
     The engine collects the representations of all micro-batches, takes the gradient of the loss with respect to them,
-    and propagates it through the graph of each micro-batch. Where memory does not hold all graphs at once, the other
-    micro-batches run without a graph first, and once more, with the same dropout, when it is their turn. Values and
-    gradients are those of one large batch.
+    and propagates it through the graph of each micro-batch. If memory does not hold all graphs at once, the
+    micro-batches that do not fit run without a graph first, and again, with the same dropout masks, when their
+    gradients are computed. Values and gradients are those of one large batch.
     """
 
     @abstractmethod

@@ -126,7 +126,7 @@ class TextContrast(BatchObjective):
             temperature: Divides the cosines.
             tokens: With ``"original"`` the unmasked text is read twice, besides the view of the MLM loss, as in SimCSE
                 and in the DGA paper. With ``"masked"`` one of the two is the view of the MLM loss, which saves one of
-                three forward passes; but both then have their masks at the same positions, which reveals the pair.
+                three forward passes; but both are then masked at the same positions, which reveals the pair.
         """
         self.weight, self.temperature = weight, temperature
         self.views = (View(tokens, draw=0), View(tokens, draw=1))

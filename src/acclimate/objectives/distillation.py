@@ -15,11 +15,11 @@ class Distillation(Objective):
     """Mean over real tokens, including special ones, of T^2 KL(softmax(r_t / T) || softmax(h_t / T)).
 
     h_t is the last hidden state of the model in training, r_t that of the frozen original for the same input (MLM+KD
-    of the DGA paper). The softmax is over the features of a token. The factor T^2 keeps the size of the gradient
+    of the DGA paper). The softmax is over the features of a token. The factor T^2 keeps the magnitude of the gradient
     (Hinton et al., 2015); the DGA paper uses T = 1.
 
     The released code of DGA takes the softmax over the tokens of a padded batch and keeps the dropout of the teacher.
-    Then the loss of a text depends on its padding and is not zero for equal models, so neither is offered.
+    The loss of a text would then depend on its padding and would not be zero for equal models, so neither is offered.
     """
 
     name = "kd"
@@ -116,7 +116,7 @@ def activation_boundary_loss(student: Tensor, active: Tensor, margin: float = 1.
         student: Representations (examples, units).
         active: Whether each unit of the teacher is above zero, boolean (examples, units).
         margin: The paper's mu.
-        scale: Factor of the loss. The squared norm is a sum over units, some hundreds at the start; the released code
+        scale: Factor of the loss. The squared norm is a sum over units and starts at some hundreds; the released code
             of both papers multiplies it by 0.001. The steps of Adam do not depend on the factor while this is the only
             loss. It matters for gradient clipping, and for Adam's moments when another loss follows.
 
@@ -179,7 +179,7 @@ def confidence_penalty(logits: Tensor, weight: float, several: bool = False) -> 
 def soft_target_loss(logits: Tensor, teacher: Tensor, temperature: float = 1.0, several: bool = False) -> Tensor:
     """Return the mean over examples of ``T^2 KL(teacher || student)`` of softened predictions (Hinton et al., 2015).
 
-    The factor T^2 keeps the size of the gradient when the temperature changes.
+    The factor T^2 keeps the magnitude of the gradient when the temperature changes.
 
     Args:
         logits: Logits of the student (examples, classes).

@@ -1,4 +1,4 @@
-"""Contrast of a text whose n-gram is masked with the n-gram (InfoWord, Kong et al., ICLR 2020)."""
+"""Contrast between a text with a masked n-gram and that n-gram (InfoWord, Kong et al., ICLR 2020)."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class SpanContrast(BatchObjective):
             span: The local view, see above.
             pooling: The representation of a sequence: the mean of its tokens, as in all contrasts of the DGA paper
                 (footnote 13), or the first token, as in the original. Masked positions are always averaged.
-            similarity: The cosine, as in the released code, or the dot product of the original, which goes with a
+            similarity: The cosine, as in the released code, or the dot product of the original, which is used with a
                 temperature of 1.
             ngrams: How n-grams are sampled.
         """

@@ -15,8 +15,8 @@ class TokenAwareContrast(Objective):
     """Mean over the masked tokens i of -log( exp(s(h_i, r_i) / t) / sum_j exp(s(h_i, r_j) / t) ).
 
     h are the hidden states of the model in training for the masked text, the view of the MLM loss; r are those of the
-    frozen original for the unmasked text; j runs over the real tokens of the same text. So the model has to identify
-    the masked token from its context, by the representation of the original.
+    frozen original for the unmasked text; j runs over the real tokens of the same text. The model thus has to identify
+    the masked token from its context, by its representation in the original.
 
     The frozen original has no dropout (the authors of TaCL state that they forgot to turn it off). In the released
     code of DGA the model reads the unmasked text; an unchanged model then minimises the loss, so this is not offered.
@@ -36,8 +36,8 @@ class TokenAwareContrast(Objective):
         Args:
             weight: Factor of the term.
             temperature: Divides the similarities.
-            similarity: The cosine, the default of TaCL, or the dot product, which goes with a temperature of 1, as in
-                the released code of DGA.
+            similarity: The cosine, the default of TaCL, or the dot product, which is used with a temperature of 1, as
+                in the released code of DGA.
             positions: The tokens that the mean is over: those that the MLM loss predicts, as in the equation of TaCL,
                 or all others, as in the released code of DGA.
         """

@@ -1,4 +1,4 @@
-"""`acclimate advise`: measurements before an adaptation, and a pilot run with a projection."""
+"""`acclimate advise`: measurements before an adaptation, and a pilot run with a projection of the held-out loss."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ from acclimate.models import load_language_model
 from acclimate.planning.advice_text import advice_text
 from acclimate.planning.vocabulary import count_words, fragmentation, overlap
 from acclimate.progress import Progress
-from acclimate.tasks.kinds import LabelledTask, load_task
-from acclimate.tasks.text import task_text
+from acclimate.tasks.kinds import LabelledTask, load_task, task_text
 from acclimate.training import adapt
 from acclimate.training.inputs import TextInput, as_corpus
 from acclimate.training.options import check_seed
@@ -36,9 +35,9 @@ from acclimate.version import __version__
 HELD_OUT = 0.1
 """Fraction of the domain documents held out from the pilot."""
 MAX_COUNTED = 5000
-"""Maximum documents per text for word counts, sampled from the whole text."""
+"""Maximum documents for word counts, sampled from each corpus."""
 MEASUREMENTS = 10
-"""Measurements of the held-out loss during the pilot."""
+"""Number of measurements of the held-out loss during the pilot."""
 RESAMPLES = 2000
 MIN_POINTS = 4
 """Minimum points for fitting a learning curve."""
@@ -78,7 +77,7 @@ def advise(
     seed: int = 0,
     progress: bool = True,
 ) -> dict[str, Any]:
-    """Measure what can be known before an adaptation, and explain it.
+    """Measure how a model handles domain text before an adaptation, run a short pilot, and explain the numbers.
 
     Args:
         model: Model folder or hub name. For a model without a masked-LM head, a head is first trained on half of the
@@ -88,7 +87,7 @@ def advise(
         task: A labelled task or its folder, for measurements on its train texts.
         out: JSON file to write; None writes nothing.
         pilot: Settings of the pilot run, whose model is discarded.
-        documents: Number of documents per text for the losses.
+        documents: Number of documents sampled from each corpus to measure losses on.
         max_length: Maximum tokens per text.
         stop_words: ``english``, ``none``, a file with one word per line, or another language, such as ``german``.
         text_column: Column that holds the text in tables and JSON lines.
@@ -101,7 +100,7 @@ def advise(
         explanation: for each measurement ``about``, ``says`` and ``does_not_say``.
 
     Raises:
-        UserError: If a text or the model cannot be read, or there is too little text.
+        UserError: If a text or the model cannot be read, there is too little text, or the method cannot run a pilot.
     """
     pilot = pilot or Pilot()
     check_positive(documents=documents, max_length=max_length, batch_size=pilot.batch_size)
@@ -151,7 +150,7 @@ def advise(
 
 
 def _check_method(name: str, task: LabelledTask | None) -> None:
-    """Raise UserError for a method that a pilot cannot run, before anything is measured."""
+    """Raise UserError for a method that a pilot cannot run."""
     method = lookup(name)
     if not method.trains or get(name).stages():
         what = "several stages, which a pilot cannot run" if method.trains else "no training to run a pilot of"
@@ -278,7 +277,7 @@ def _paired_change(before: Loss, after: Loss) -> dict[str, float]:
 
 
 def _project_change(curve: list[list[float]], target: int) -> dict[str, Any]:
-    """Project the change of the held-out loss to one pass over the corpus; empty if the pilot went that far."""
+    """Project the change of the held-out loss to step ``target``; empty if the pilot reached it or is too short."""
     found = project([step for step, _ in curve], [loss for _, loss in curve], target)
     start = curve[0][1]
     changes = {
@@ -295,7 +294,9 @@ def project(steps: Sequence[float], losses: Sequence[float], target: float, leve
     ``power law``, L = a t^-b, which is a line between ln L and ln t (Hestness et al., 2017, among others, report power
     laws over orders of magnitude of data). Each has the prediction interval of its linear regression,
 
-        y(x) +- t(level, n - 2) s sqrt(1 + 1/n + (x - mean)^2 / Sxx),    x = ln t.
+        y(x) +- t(level, n - 2) s sqrt(1 + 1/n + (x - mean)^2 / Sxx),    x = ln t,
+
+    with the residual standard deviation s and Sxx = sum_i (x_i - mean)^2.
 
     The interval covers the scatter of the points around the fitted curve, not a wrong form of the curve. Far beyond
     the observed steps, the spread between the two curves is the better indication of the uncertainty.
@@ -308,7 +309,8 @@ def project(steps: Sequence[float], losses: Sequence[float], target: float, leve
 
     Returns:
         For each curve ``value``, ``low`` and ``high`` of the loss at the target; and ``beyond``, the target divided by
-        the last step. Empty if there are fewer than four points or the target is not beyond the last step.
+        the last step. The power law is omitted if a loss is not positive. Empty if there are fewer than four points or
+        the target is not beyond the last step.
 
     Raises:
         ValueError: If the lengths differ.

@@ -15,7 +15,7 @@ MAX_EXTRAPOLATION = 10
 
 
 def advice_text(report: dict[str, Any]) -> list[dict[str, str]]:
-    """Return for each measurement its title ``about``, and what it ``says`` and ``does_not_say``."""
+    """Return for each measurement a title (``about``), what it ``says``, and what it ``does_not_say``."""
     parts = [_vocabulary(report["vocabulary"]), _fragmentation(report["fragmentation"]), _loss(report["loss"])]
     if "pilot" in report:
         parts += [_pilot(report["pilot"]), _forgetting(report["pilot"])]

@@ -25,7 +25,7 @@ class WordCounts:
         words: Number of words counted.
         frequency: Occurrences of each lower-cased word.
         documents: Number of documents that contain each lower-cased word.
-        written: Occurrences of each word of letters alone, in its original case.
+        written: Occurrences of each word that consists of letters only, in its original case.
     """
 
     words: int = 0
@@ -37,8 +37,8 @@ class WordCounts:
 def count_words(texts: Iterable[str], most: int | None = None) -> WordCounts:
     """Count the words of texts, stopping at the first text after ``most`` words.
 
-    Words are defined as in scikit-learn's ``CountVectorizer``: two or more letters, digits or underscores. Unlike
-    there, combining marks belong to the letter before them instead of splitting the word.
+    Words are defined as in scikit-learn's ``CountVectorizer``: two or more letters, digits or underscores. Unlike in
+    scikit-learn, a combining mark belongs to the letter before it and does not split the word.
     """
     found = WordCounts()
     for text in texts:
@@ -58,8 +58,8 @@ def overlap(one: WordCounts, other: WordCounts, stop_words: Collection[str]) -> 
     ``top``, as described in the paper: the fraction of the 10,000 most frequent words of one text, stop words
     excluded, that are among the 10,000 most frequent of the other. If a text has fewer words, the size of the smaller
     vocabulary is used (``top_words``). ``jaccard``, as computed by the published code: the Jaccard similarity of the
-    words that occur in at least three documents and are not stop words. Both grow with the amount of text, so compare
-    equal amounts.
+    words that occur in at least three documents and are not stop words; ``jaccard_words`` is the size of their union.
+    Both measures grow with the amount of text, so compare equal amounts.
     """
     ranked = [_ranked(counts.frequency, stop_words) for counts in (one, other)]
     size = min(TOP, *map(len, ranked))
@@ -78,7 +78,7 @@ def overlap(one: WordCounts, other: WordCounts, stop_words: Collection[str]) -> 
 
 
 def _ranked(frequency: Counter[str], stop_words: Collection[str]) -> list[str]:
-    """Return words by falling frequency, ties in alphabetical order."""
+    """Return words by decreasing frequency, ties in alphabetical order."""
     words = [word for word in frequency if word not in stop_words]
     return sorted(words, key=lambda word: (-frequency[word], word))
 
@@ -88,7 +88,7 @@ def fragmentation(tokenizer: PreTrainedTokenizerBase, counts: WordCounts) -> dic
 
     Args:
         tokenizer: Tokenizer; each word is tokenized after a space, as inside a text.
-        counts: Counts of the text. Only words of letters alone are used.
+        counts: Word counts of the text. Only words that consist of letters are used.
 
     Returns:
         ``pieces``: mean tokens per word; ``split``: fraction of words split into several tokens; ``unknown``: fraction

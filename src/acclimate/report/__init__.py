@@ -1,4 +1,4 @@
-"""The report of a study: an HTML page, Markdown, tables for the terminal, and a summary in words."""
+"""The report of a study: an HTML page, Markdown, terminal tables, and a summary in words."""
 
 from acclimate.report.html import render, write_report
 from acclimate.report.summary import summarize

@@ -21,22 +21,22 @@ _PAGE = {
     **{WARM: "var(--warm)", COOL: "var(--cool)"},
 }
 SERIES = 24
-"""Colours for methods: eight, and two more shades of each."""
+"""Number of distinct method colours: eight hues in three shades each."""
 COLUMNS = 2
 """Maximum number of panels side by side."""
 MARKERS = "osD^vPX*"
-"""Markers that distinguish lines without colour vision."""
+"""Markers, so that lines can be distinguished without colour."""
 LEGEND_LINE = 0.22  # inches
 WIDTH = 6.0  # inches, which is 432 units: text stays readable when a phone scales the figure to 360 pixels
 
 
 def colour_index(results: StudyResults) -> dict[str, int]:
-    """Return the colour number of each method; colours repeat after :data:`SERIES` methods."""
+    """Return the colour index of each method; colours repeat after :data:`SERIES` methods."""
     return {method.label: number % SERIES for number, method in enumerate(results.methods)}
 
 
 def styled(draw: Callable[[StudyResults], str]) -> Callable[[StudyResults], str]:
-    """Decorate a drawing function to use our settings and leave those of the caller unchanged."""
+    """Decorate a drawing function to use the report's matplotlib settings and restore those of the caller."""
 
     @wraps(draw)
     def drawn(results: StudyResults) -> str:
@@ -51,7 +51,7 @@ def styled(draw: Callable[[StudyResults], str]) -> Callable[[StudyResults], str]
 
 
 def series(index: int) -> str:
-    """Return the placeholder for a colour number of :func:`colour_index`."""
+    """Return the placeholder for a colour index of :func:`colour_index`."""
     return f"#0000{16 + index:02x}"
 
 
@@ -81,7 +81,7 @@ def marker(index: int) -> str:
 
 
 def method_legend(figure: Figure, methods: Sequence[str], colours: dict[str, int]) -> None:
-    """Add a legend above the axes with the marker and the colour of each method."""
+    """Add a legend above the axes with the marker and colour of each method."""
     legend(figure, [(marker(number), series(colours[method]), method) for number, method in enumerate(methods)])
 
 
@@ -142,7 +142,7 @@ def _settings() -> Any:
 
 
 def new_figure(height: float) -> Figure:
-    """Create a figure as wide as the page, with a height in inches."""
+    """Create a figure of the width of the page and a height in inches."""
     from matplotlib.figure import Figure
 
     return Figure(figsize=(WIDTH, height), layout="constrained")
@@ -174,7 +174,7 @@ def svg(figure: Figure, name: str, title: str) -> str:
 
 
 def _tag(text: str, name: str) -> str:
-    """Replace the colours and font of a tag by those of the page, and make its ids unique on the page."""
+    """Replace the colours and font of a tag with those of the page, and make its ids unique on the page."""
     for number, colour in {**_PAGE, **{series(i): f"var(--c{i})" for i in range(SERIES)}}.items():
         text = text.replace(number, colour)
     text = re.sub(r"font: (?:(bold|\d{3}) )?([\d.]+)px [^;\"]*", _font, text)

@@ -19,7 +19,7 @@ METRIC_NAMES = {
 }
 VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
 LOSS_VERDICTS = {"win": "loss", "loss": "win", "tie": "tie"}
-"""Verdict on a model from the verdict on its loss, where an increase is a regression."""
+"""Verdict on a model, by the verdict on the difference in its loss: a higher loss is worse."""
 Row = TaskScores | LossRow | DriftRow | AdaptationRow | DistillationRow
 
 
@@ -29,18 +29,18 @@ def metric_name(metric: str) -> str:
 
 
 def loss_kinds(rows: Iterable[LossRow]) -> list[ModelKind]:
-    """Return the kinds of the models behind rows of losses."""
+    """Return the distinct kinds of the models whose losses are given; masked models if there are none."""
     names = dict.fromkeys(row.kind or MASKED.name for row in rows)
     return [KINDS.get(name, MASKED) for name in names] or [MASKED]
 
 
 def loss_name(rows: Iterable[LossRow]) -> str:
-    """Name the loss of some rows, such as "masked-LM loss"."""
+    """Return the name of the loss, such as "masked-LM loss"."""
     return " or ".join(kind.loss_name for kind in loss_kinds(rows))
 
 
 def loss_title(rows: Iterable[LossRow]) -> str:
-    """Name the loss of some rows with its unit, starting with a capital letter."""
+    """Return the name of the loss with its unit, starting with a capital letter."""
     text = " or ".join(f"{kind.loss_name} in {kind.loss_unit}" for kind in loss_kinds(rows))
     return text[0].upper() + text[1:]
 
@@ -63,18 +63,18 @@ def p_text(p: float) -> str:
 
 
 def interval_text(interval: Interval, scale: float = 1.0, digits: int = 1) -> str:
-    """Format the ends of an interval."""
+    """Format the bounds of an interval, multiplied by ``scale``."""
     return f"{signed(scale * interval.low, digits)} to {signed(scale * interval.high, digits)}"
 
 
 def bracket_text(interval: Interval, scale: float = 1.0, digits: int = 1) -> str:
-    """Format a difference with its interval in brackets."""
+    """Format a difference with its interval in brackets, multiplied by ``scale``."""
     low, high = (signed(scale * end, digits) for end in (interval.low, interval.high))
     return f"{signed(scale * interval.difference, digits)} [{low}, {high}]"
 
 
 def joined(parts: Sequence[str], last: str = "and") -> str:
-    """Join with commas, and with a conjunction before the last part."""
+    """Join with commas, and with the conjunction ``last`` before the last part."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} {last} {parts[-1]}" if parts else ""
 
 
@@ -96,7 +96,7 @@ def row_place(results: StudyResults, row: Row) -> str:
 
 
 def method_name(row: Row) -> str:
-    """Name the method of an adaptation, with the task if it was adapted for that task alone."""
+    """Return the name of a method, with the task if the model was adapted for a single task."""
     return f"{row.method}, {row.task}" if row.task else row.method
 
 
@@ -135,16 +135,16 @@ class Table:
 
 
 DASH = Entry("–")
-"""The cell of a missing value."""
+"""Cell for a missing value."""
 
 
 def number_entry(value: float | None, digits: int = 1, scale: float = 1.0) -> Entry:
-    """Format a number times ``scale``; the cell sorts by the number itself."""
+    """Format a number times ``scale``; the cell sorts by the unscaled number."""
     return DASH if value is None else Entry(plain(scale * value, digits), value)
 
 
 def signed_entry(value: float | None, digits: int = 1, scale: float = 1.0) -> Entry:
-    """Format a number times ``scale`` with its sign; the cell sorts by the number itself."""
+    """Format a number times ``scale`` with its sign; the cell sorts by the unscaled number."""
     return DASH if value is None else Entry(signed(scale * value, digits), value)
 
 
@@ -154,7 +154,7 @@ def count_entry(value: int) -> Entry:
 
 
 def mean_entry(score: MetricSummary | None) -> Entry:
-    """Format the mean ± standard deviation over seeds in percent."""
+    """Format mean ± standard deviation over seeds, in percent."""
     if score is None:
         return DASH
     spread = "" if score.sd is None else f" ± {100 * score.sd:.1f}"

@@ -40,7 +40,7 @@ class Figure:
         title: Heading.
         note: Caption.
         draw: Draws the results as SVG, or returns an empty string.
-        tabulate: Returns the plotted numbers as a table, for figures whose numbers are in no other table.
+        tabulate: Returns the plotted numbers as a table; only for figures whose numbers are in no other table.
     """
 
     name: str
@@ -159,7 +159,7 @@ def render_template(package: str, name: str, **values: Any) -> str:
     Args:
         package: Package that contains the template.
         name: File name of the template.
-        **values: Variables of the template. All but ``Markup`` is escaped.
+        **values: Variables of the template. Everything except ``Markup`` is escaped.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("acclimate.report", ".")]),

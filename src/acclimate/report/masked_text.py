@@ -28,7 +28,7 @@ def _spans(pieces: Sequence[Any]) -> Iterable[tuple[Fate, bool, str, bool, str]]
 
     def appearance(item: tuple[int, PreviewToken]) -> tuple[str, bool, int]:
         position, piece = item
-        # Each token replaced at random is a span, shown with its replacement.
+        # Each randomly replaced token is a span of its own, shown with its replacement.
         return piece["fate"], piece.get("important", False), position if piece["fate"] == "random" else -1
 
     for _, group in groupby(enumerate(pieces), key=appearance):
@@ -41,7 +41,7 @@ def _spans(pieces: Sequence[Any]) -> Iterable[tuple[Fate, bool, str, bool, str]]
 
 
 def as_html(pieces: Sequence[PreviewToken] | list[dict[str, Any]]) -> Markup:
-    """Return a masked text as inline HTML for an element of the class ``masked`` (see ``style.css.j2``), escaped."""
+    """Return a masked text as escaped inline HTML, for an element of class ``masked`` (see ``style.css.j2``)."""
     result = Markup()
     for fate, important, text, space, became in _spans(pieces):
         if space:
@@ -72,7 +72,7 @@ def as_rich(pieces: Sequence[PreviewToken]) -> Text:
 
 
 def masked_samples(results: StudyResults) -> dict[str, Any] | None:
-    """Return the samples of masked text of a study for the template.
+    """Return the samples of masked text of a study, for the template of the report.
 
     Returns:
         ``texts``: for each text its ``name`` and ``maskings``, pairs of label and HTML; ``legend``: pairs of CSS class

@@ -41,7 +41,7 @@ MAX_DOT, MIN_DOT = 240.0, 6.0
 
 @styled
 def forest_plot(results: StudyResults) -> str:
-    """Draw the paired difference of each method to the baseline with its interval; empty if there is none."""
+    """Draw the paired difference of each method to the baseline with its interval; empty without comparisons."""
     rows = [row for row in results.scores if row.comparison]
     if not rows:
         return ""
@@ -95,7 +95,7 @@ def tradeoff_plot(results: StudyResults) -> str:
     }
 
     def cost_of(row: ScoreRow | LossRow) -> Interval | None:
-        """Return the change on general text, of a model adapted for this task alone or for its domain."""
+        """Return the change in loss on general text of the model adapted for this task, or else for its domain."""
         place = (row.model, row.domain, row.method)
         return costs.get((*place, row.task)) or costs.get((*place, None))
 

@@ -24,12 +24,12 @@ from acclimate.rows import Comparison, ContaminatedTexts, LossRow, ScoreRow, Tas
 NO_DIFFERENCE = "made no difference that these data can show"
 HEADLINE_VERDICTS = {**VERDICTS, "tie": NO_DIFFERENCE}
 MAX_METHODS = 5
-"""Maximum number of methods that the headline describes one by one. Of more it names the best and the worst."""
+"""Maximum number of methods that the headline describes one by one; of more, it names the best and the worst."""
 
 
 @dataclass
 class Line:
-    """A sentence on one method.
+    """A sentence about one method.
 
     Attributes:
         verdict: ``"win"``, ``"loss"`` or ``"tie"``.
@@ -59,8 +59,8 @@ class Summary:
     Attributes:
         headline: One or a few sentences.
         places: The comparisons, by task or text.
-        details: Held-out losses by text, where they would be too long for ``places``.
-        caveats: What to know before relying on the results.
+        details: Held-out losses by text, if they would make ``places`` too long.
+        caveats: Limits of the results.
     """
 
     headline: str
@@ -216,7 +216,7 @@ def _comparison(row: TaskScores) -> Comparison:
 
 
 def _mean_points(rows: Sequence[TaskScores]) -> float:
-    """Return the mean difference in percentage points."""
+    """Return the mean difference to the baseline in percentage points."""
     return sum(100 * _comparison(row).difference for row in rows) / len(rows)
 
 
@@ -244,7 +244,7 @@ def _describe_losses(rows: list[LossRow], methods: list[str], start: str) -> lis
 
 
 def _all_or_extremes(words: dict[str, float], template: str) -> str:
-    """Join a few texts; of many, insert those with the lowest and the highest value into ``template``."""
+    """Join the texts if they are few; of many, insert those with the lowest and highest value into ``template``."""
     if len(words) <= MAX_METHODS:
         return joined(list(words))
     return template.format(min(words, key=words.__getitem__), max(words, key=words.__getitem__))
@@ -264,7 +264,7 @@ def _describe_other_tasks(results: StudyResults, methods: list[str]) -> list[str
 
 
 def caveats(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
-    """Return what to know before relying on the results, one or two sentences each.
+    """Return the limits of the results, in one or two sentences each.
 
     Args:
         results: Results of the study.

@@ -41,7 +41,7 @@ def tables(results: StudyResults) -> list[Table]:
 
 
 def win_counts(results: StudyResults) -> Table:
-    """Return wins, ties and losses over tasks; no rows for a study of one task."""
+    """Return wins, ties and losses over tasks; without rows for a study of one task."""
     names = ["model", "method", "tasks", "helped", "no difference shown", "hurt", "helped (Holm)", "hurt (Holm)"]
     note = (
         f"Number of tasks on which the 95 % interval of the difference to the baseline ({results.baseline}) lies "
@@ -59,7 +59,7 @@ def win_counts(results: StudyResults) -> Table:
 
 
 def scores(results: StudyResults) -> Table:
-    """Return the scores on end tasks with the comparisons with the baseline."""
+    """Return the scores on end tasks, with comparisons to the baseline."""
     metrics = list(dict.fromkeys(metric for row in results.scores for metric in row.metrics))
     calibrated = any("ece" in row.summaries for row in results.scores)
     primary = metric_name(metrics[0]) if metrics else ""
@@ -227,7 +227,7 @@ def corpus_contamination(results: StudyResults) -> Table:
 
 
 def train_contamination(results: StudyResults) -> Table:
-    """Return how many dev and test texts occur in the train splits of the same models."""
+    """Return how many dev and test texts of each task occur in the train splits that its models learn from."""
     names = ["task", "split", "train split of", "texts", "short", "in train", "%", *MATCHES]
     note = (
         "Distinct dev and test texts, and how many of them occur in the train split of their task, or of a task "
@@ -250,7 +250,7 @@ def _match_cells(row: ContaminatedTexts) -> list[Entry]:
 
 
 def distillations(results: StudyResults) -> Table:
-    """Return the scores of teachers and students, and how far they agree."""
+    """Return the scores of teachers and students, and the number of units on which they disagree."""
     names = ["model", "domain", "task", "method", "metric", "teacher", "student before", "after"]
     names += ["disagreement: before", "distilled", "at the end", "of"]
     note = (

@@ -1,4 +1,4 @@
-"""The results of a study as Markdown, and as tables for a terminal."""
+"""The results of a study as Markdown and as terminal tables."""
 
 from __future__ import annotations
 

@@ -39,11 +39,11 @@ PREPARATION_NAMES = {
     "train": "token classifier",
     "mark": "marking the text",
 }
-"""Names of the stages of selective masking. Stages of other methods keep their own names."""
+"""Display names of the stages of selective masking. Stages of other methods are shown by their own names."""
 
 
 def score_time(results: StudyResults) -> Table:
-    """Return the minutes needed to produce one model behind each score, from the base model."""
+    """Return the minutes it takes to produce one model for each score, starting from the base model."""
     rows = [row for row in results.scores if row.stage_seconds]
     found = [name for name in STAGES if any(name in row.stage_seconds for row in rows)]
     names = ["model", "domain", "task", "method", "metric", "score", "minutes", *(STAGES[name] for name in found)]

@@ -47,16 +47,16 @@ SMOOTHING = 0.2
 MIN_CKA_RANGE = 0.05
 """Minimum range of the CKA axis, so that small changes do not look large."""
 MAX_HEAT_MAPS = 4
-"""Maximum panels of importance. More are in the files beside the models."""
+"""Maximum panels of importance in the report. The files in the model folders have all measurements."""
 MAX_NUMBERED_UNITS = 16
-"""Maximum units per layer for which values are written into the heat map."""
+"""Maximum units per layer for which the heat map shows values."""
 
 
 @styled
 def learning_curves(results: StudyResults) -> str:
     """Draw the loss of each adaptation over tokens read; empty without logs.
 
-    A panel per model and domain shows the loss term that all methods share; each further term has a panel of its own.
+    One panel per model and domain shows the loss term that all methods share; every other term has its own panel.
     """
     runs = [run for run in results.adaptations if len(run.curve) > 1 and not run.head]
     if not runs:
@@ -101,7 +101,7 @@ def learning_curve_table(results: StudyResults) -> Table:
 
 
 def curve_values(points: Sequence[CurvePoint], term: str) -> tuple[list[float], list[float]]:
-    """Return thousands of tokens, and a loss term (or the total, ``"loss"``), at the points that have it."""
+    """Return x (thousands of tokens) and y (a loss term, or the total for ``"loss"``) of the points that have it."""
     found = [
         (point.tokens / 1000, float(value))
         for point in points
@@ -136,7 +136,7 @@ def _common_term(runs: Sequence[AdaptationRow]) -> str:
 
 
 def _draw_curve(axes: Axes, run: AdaptationRow, term: str, colour: str) -> None:
-    """Draw one run: thin as logged, thick smoothed, dashed on held-out text."""
+    """Draw one run: a thin line as logged, a thick line smoothed, and a dashed line for held-out text."""
     x, y = curve_values(run.curve, term)
     smooth, average = [], y[0] if y else 0.0
     for value in y:
@@ -150,7 +150,7 @@ def _draw_curve(axes: Axes, run: AdaptationRow, term: str, colour: str) -> None:
 
 @styled
 def layer_drift(results: StudyResults) -> str:
-    """Draw linear CKA by layer, a panel per model and domain and a line per method; empty if not measured."""
+    """Draw linear CKA by layer, with a panel per model and domain and a line per method; empty if not measured."""
     rows = results.drift
     if not rows:
         return ""
@@ -181,7 +181,7 @@ def layer_drift(results: StudyResults) -> str:
 
 
 def layer_drift_table(results: StudyResults) -> Table:
-    """Return CKA, distance and cosine of each layer."""
+    """Return CKA, distance and cosine similarity of each layer."""
     names = ["model and domain", "method", "layer", "CKA", "distance", "% of norm", "cosine"]
     table = Table("Drift by layer", "", names, [False] * 2 + [True] * 5)
     for row in results.drift:
@@ -250,8 +250,8 @@ class ImportancePanel:
 
     Attributes:
         title: Title of the panel.
-        part: ``name`` of the units; their number, ``units``; ``raw`` importance and ``protection``, (layers, shown
-            units); and ``sorted``, whether the units are sorted by importance.
+        part: ``name``, the kind of unit; ``units``, their number per layer; ``raw`` importance and ``protection``,
+            each (layers, shown units); and ``sorted``, whether the units are sorted by importance.
         place: Model, domain and task.
         methods: Methods that use this measurement.
     """
@@ -282,9 +282,10 @@ def importance_panels(results: StudyResults) -> list[ImportancePanel]:
 
 @styled
 def importance_heat_map(results: StudyResults) -> str:
-    """Draw layers x units; empty if no adaptation measured importance.
+    """Draw a heat map (layers, units) per measurement; empty if no adaptation measured importance.
 
-    The hue says on which side of its layer's mean a unit is, the strength how strongly it is protected.
+    The hue shows whether the importance of a unit is above or below the mean of its layer; the opacity is its
+    protection.
     """
     panels = importance_panels(results)
     if not panels:
@@ -332,7 +333,7 @@ def _draw_importance(axes: Axes, panel: ImportancePanel) -> None:
 
 
 def importance_table(results: StudyResults) -> Table | None:
-    """Return the protection of each unit, for panels that show units at their positions; None without such panels."""
+    """Return the protection of each unit, for panels with units in their original order; None without such panels."""
     panels = [panel for panel in importance_panels(results) if not panel.part["sorted"]]
     if not panels:
         return None

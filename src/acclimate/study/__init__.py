@@ -1,4 +1,4 @@
-"""Studies: a grid of models, methods, tasks and seeds as jobs that are computed once, then results and a report."""
+"""Studies: run a grid of models, methods, tasks and seeds as cached jobs, and write results and a report."""
 
 from acclimate.study.backend import Backend
 from acclimate.study.compare import compare

@@ -48,16 +48,16 @@ def _has_head(model: str, max_length: int) -> bool:
 
 @dataclass(frozen=True)
 class Backend:
-    """The functions that load models; what they need is imported at the first call.
+    """The functions that load models; the defaults import their modules at the first call.
 
     Attributes:
-        adapt: As :func:`acclimate.adapt`.
-        finetune: As :func:`acclimate.finetune`.
-        distill: As :func:`acclimate.distill`.
-        lm_loss: As :func:`acclimate.evaluation.language_model_loss`.
-        drift: As :func:`acclimate.inspect.drift.measure_drift`.
-        has_head: From a model and the number of tokens that it has to read at once to whether it has a language-model
-            head. Raises UserError if it cannot read that many.
+        adapt: Same signature as :func:`acclimate.adapt`.
+        finetune: Same signature as :func:`acclimate.finetune`.
+        distill: Same signature as :func:`acclimate.distill`.
+        lm_loss: Same signature as :func:`acclimate.evaluation.language_model_loss`.
+        drift: Same signature as :func:`acclimate.inspect.drift.measure_drift`.
+        has_head: Takes a model and a sequence length in tokens; returns whether the model has a language-model head.
+            Raises UserError if the model cannot read sequences of that length.
     """
 
     adapt: Callable[..., Any] = _adapt

@@ -1,4 +1,4 @@
-"""Running a study: inputs, graph of jobs, results, report."""
+"""Running a study: read the inputs, run the jobs, write results and report."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from acclimate.study.search import check_search, final_graph, run_search
 from acclimate.study.summary import summarize
 
 NAMED = 5
-"""Missing jobs that are named on the terminal."""
+"""Maximum number of missing jobs listed in the terminal."""
 
 
 def compare(
@@ -38,30 +38,32 @@ def compare(
     """Compare a grid of models, methods, domains with their tasks, and seeds.
 
     The result of each job is stored in ``out/cells`` under a hash of everything that determines it. After an
-    interruption, or with one more method, the same call computes only what is missing. At the end ``out`` holds
+    interruption, or after methods are added, the same call computes only the missing jobs. At the end ``out`` contains
     ``results.json``, ``results.md`` and ``report.html``.
 
-    Several processes may share ``out``, also on several machines: each claims a job before computing it, leaves jobs
-    that others claimed to them, and takes over those of an interrupted process.
+    Several processes may share ``out``, also on several machines. Each claims a job before computing it, waits for
+    jobs that others have claimed, and takes over the jobs of an interrupted process.
 
-    If the study searches settings, that comes first, on the dev splits alone; test splits are read with the chosen
-    settings. A shard that finds the search unfinished after its own share stops there; run the same command again.
+    A search for settings runs first and reads dev splits only; test splits are read afterwards, with the chosen
+    settings. If the search is not complete when a shard has done its share, the shard stops; run the same command
+    again once the other shards are done.
 
     Args:
-        config: The study, plain values for one, or the path of a ``.yaml`` or ``.toml`` file.
+        config: The study, as an object, as a dictionary, or as the path of a ``.yaml`` or ``.toml`` file.
         out: Output directory.
-        shard: ``"i/n"`` computes the i-th of n shares (from 1), for job arrays. The shard that finds the study
-            complete writes results and report, or a call without ``shard`` does.
+        shard: ``"i/n"`` computes the i-th of n shares, counted from 1, for job arrays. The shard that completes the
+            study writes results and report, as does a later call without ``shard``.
         report_only: Compute nothing; write results and report from the stored results.
-        progress: Show a progress bar, a line per job, and the table of results.
+        progress: Show a progress bar, a line per job, and the tables of results.
         backend: The expensive functions; by default those of this package.
 
     Returns:
-        The results; they also read like ``results.json``: ``results["scores"]``. After a shard that left jobs to
-        others they say how far the study is, and nothing was written.
+        The results, which can also be indexed like ``results.json``: ``results["scores"]``. If a shard ends before
+        the study is complete, ``results.jobs.left`` is the number of unfinished jobs, and nothing is written.
 
     Raises:
-        UserError: If the study cannot be run or, after everything else was done and written, if jobs failed.
+        UserError: If the study cannot be run, or if jobs failed; in the latter case all other jobs have been computed
+            and the results have been written.
     """
     share = Shard.parse(shard) if shard is not None else None
     if share and report_only:
@@ -96,10 +98,18 @@ def compare(
 def prepare(
     inputs: StudyInputs, *, progress: bool = False, cached_only: bool = False
 ) -> tuple[StudyInputs, Contamination]:
-    """Check the search of a study and look for contamination.
+    """Validate the search of a study, and search its texts for contamination.
+
+    Args:
+        inputs: Inputs of the study.
+        progress: Show progress bars.
+        cached_only: See :func:`acclimate.study.contamination.check_contamination`.
 
     Returns:
-        The inputs, without contaminated documents if the study asks for that, and what was found.
+        The inputs, without contaminated documents if the study sets ``leakage: remove``, and the contamination found.
+
+    Raises:
+        UserError: If the search is invalid.
     """
     check_search(inputs)
     found = check_contamination(inputs, progress=progress, cached_only=cached_only)
@@ -133,7 +143,7 @@ def _print(*lines: str) -> None:
 
 
 def _describe_left(left: Sequence[Job], total: int, share: Shard | None) -> Iterator[str]:
-    """Yield lines that say which jobs have no result yet, and what writes the report."""
+    """Yield lines that list jobs without a result and say how the report gets written."""
     yield f"{len(left)} of {total} jobs of the study are left:"
     yield from (f"  {job.description}" for job in left[:NAMED])
     if len(left) > NAMED:

@@ -56,12 +56,12 @@ class SectionEntry(Strict):
         """Make the paths of models absolute.
 
         Args:
-            resolve: From a path or a name on the Hub to an absolute path or the name.
+            resolve: Returns the absolute path for a path, and a name on the Hub unchanged.
         """
 
 
 class ModelSpec(Strict):
-    """A model to start from: a path, or ``{name, path}``."""
+    """A base model: a path, or ``{name, path}``."""
 
     name: str = ""
     path: str
@@ -78,7 +78,7 @@ class ModelSpec(Strict):
 
 
 def _adapt_value(name: str, value: Any) -> Any:
-    """Return a value to try of an option of ``adapt``, converted to its type."""
+    """Convert a value to try for an option of ``adapt`` to the type of the option."""
     try:
         return AdaptSettings.check({name: value}).get(name, value)
     except ValueError as error:
@@ -92,8 +92,8 @@ class MethodSpec(BaseModel):
 
     Attributes:
         label: Row label in the tables.
-        on: ``"task"`` adapts once to the text of each task, ``"domain"`` to that of the domain. The default is the
-            method's own.
+        on: ``"task"`` adapts to the text of each task separately, ``"domain"`` to the text of the domain. None uses
+            the default of the method.
         adapt: Settings of adaptation for this method, which override those of the study.
         search: Values to try for parameters of the method and, under ``adapt``, for settings of its adaptation.
     """
@@ -147,28 +147,28 @@ class StudyConfig(Strict):
     """A study: a grid of models, methods, domains with their tasks, and seeds.
 
     Attributes:
-        name: Short name, also the default title of the report.
+        name: Short name, and the default title of the report.
         title: Title of the report.
-        notes: Paragraphs at the head of the report.
-        samples: Examples of a task shown in the report, each with ``text`` and perhaps a ``label``.
+        notes: Paragraphs at the top of the report.
+        samples: Examples of a task shown in the report, each with a ``text`` and optionally a ``label``.
         models: Base models.
         methods: Methods of adaptation; ``none`` is the base model.
         domains: Domains, each with text and tasks.
-        other_tasks: End tasks of other domains, on which forgetting is measured: every adapted model is fine-tuned
-            on them, too.
-        general: Text, or several sources of it, on which forgetting is measured. None: it is not measured.
-        leakage: Whether documents that hold dev or test texts of a task are counted (``"report"``), left out before
-            adaptation (``"remove"``), or not searched for (``"off"``).
+        other_tasks: End tasks of other domains, for measuring forgetting: every adapted model is fine-tuned on them as
+            well.
+        general: Sources of general text, for measuring forgetting; None skips the measurement.
+        leakage: What to do with documents that contain dev or test texts of a task: ``"report"`` counts them,
+            ``"remove"`` excludes them from adaptation, ``"off"`` does not search for them.
         adapt: Settings of adaptation.
-        adapt_seeds: None adapts once per method and shares the result among all seeds of fine-tuning. With a list,
-            the i-th seed of fine-tuning starts from adaptation seed i modulo its length.
+        adapt_seeds: Seeds of adaptation. The i-th seed of fine-tuning starts from the model of adaptation seed i
+            modulo the length of the list. None adapts once per method, for all seeds of fine-tuning.
         finetune: Settings of fine-tuning for all tasks.
-        seeds: Seeds of fine-tuning: a number n for 0 to n - 1, or a list.
+        seeds: Seeds of fine-tuning: a list, or a number n for the seeds 0 to n - 1.
         evaluate: Settings of the language-model loss and of drift.
         distill: Rows whose students are distilled from a teacher.
-        search: Settings to choose on the dev splits before the test splits are read.
+        search: How settings are searched on the dev splits, and values to try for the whole study.
         baseline: Label of the row that the others are compared with.
-        extensions: Sections of further kinds of jobs. In the file each has its own key.
+        extensions: Sections added by other kinds of jobs, by key. In the file each is a key at the top level.
     """
 
     name: str = "study"
@@ -249,22 +249,24 @@ class StudyConfig(Strict):
 
     @property
     def row_labels(self) -> list[str]:
-        """Labels of the rows of the tables of scores, in their order."""
+        """Row labels of the score tables, in order."""
         further = [entry.label for entries in self.extensions.values() for entry in entries if entry.label]
         return [*(method.label for method in self.methods), *further, *(row.label for row in self.distill)]
 
     def finetune_settings(self, task: TaskSpec) -> dict[str, Any]:
-        """Return the settings of fine-tuning for a task, without defaults: its own override those of the study."""
+        """Return the explicit settings of fine-tuning for a task; those of the task override those of the study."""
         given = {**self.finetune.given(), **task.given()}
         if task.negative:
             given["negative"] = tuple(task.negative)
         return given | {key: value for key in FIRST_STAGE if (value := getattr(task, key)) is not None}
 
     def search_lists(self, task: TaskSpec, methods: Sequence[MethodSpec]) -> dict[tuple[str, str], list[Any]]:
-        """Return the values to try for methods on a task: their own override those of the study.
+        """Return the values to try for methods on a task.
+
+        Values given for the task or a method override those of the study.
 
         Returns:
-            Values by section (``"finetune"``, ``"adapt"``, ``"parameters"``) and name; empty without a search.
+            Lists by section (``"finetune"``, ``"adapt"``, ``"parameters"``) and name; empty without a search.
         """
         if self.search is None:
             return {}
@@ -292,7 +294,7 @@ class StudyConfig(Strict):
 
     @classmethod
     def load(cls, path: str | Path) -> StudyConfig:
-        """Read a study file (``.yaml``, ``.yml`` or ``.toml``); its relative paths are relative to the file.
+        """Read a study file (``.yaml``, ``.yml`` or ``.toml``); relative paths are resolved against its folder.
 
         Raises:
             UserError: If the file is missing, cannot be parsed, or is not a valid study.
@@ -307,10 +309,14 @@ class StudyConfig(Strict):
 
     @classmethod
     def of(cls, value: Any, where: str = "study") -> StudyConfig:
-        """Make a study from plain values.
+        """Create a study from plain values.
+
+        Args:
+            value: Values as in a study file.
+            where: Name of the source, for error messages.
 
         Raises:
-            UserError: With one line that names the first wrong key and, for a typo, the likely one.
+            UserError: If a key or value is invalid; the message names the key and suggests a correction for a typo.
         """
         try:
             return cls.model_validate(value)
@@ -318,7 +324,7 @@ class StudyConfig(Strict):
             raise UserError(f"{where}: {' '.join(_explain(error, cls).split())}") from error
 
     def relative_to(self, folder: Path) -> StudyConfig:
-        """Return a copy whose relative paths are relative to ``folder``; names on the Hub stay."""
+        """Return a copy with relative paths resolved against ``folder``; names on the Hub are unchanged."""
         copy = self.model_copy(deep=True)
         for model in copy.models:
             model.path = _model(model.path, folder)
@@ -345,13 +351,13 @@ class StudyConfig(Strict):
         return copy
 
     def resolved(self) -> dict[str, Any]:
-        """Return the study as plain values, with its defaults."""
+        """Return the study as plain values, defaults included."""
         values = self.model_dump(mode="json", exclude_none=True, exclude={"notes", "samples"})
         return {**values, **values.pop("extensions")}
 
 
 def extension_types() -> dict[str, type[SectionEntry]]:
-    """Return the sections that kinds of jobs add to the study file: the type of an entry, by key."""
+    """Return the entry types of the sections that kinds of jobs add to the study file, by key."""
     kinds = (KINDS.lookup(name) for name in KINDS.names())
     return {kind.section[0]: kind.section[1] for kind in kinds if kind.section}
 
@@ -367,8 +373,8 @@ def _read_section(key: str, entry: type[SectionEntry], value: Any) -> list[Any]:
 
 
 def _explain(error: ValidationError, root: type[BaseModel]) -> str:
-    """Describe the first mistake that pydantic found in a ``root`` in one line, with the path of its key."""
-    # An unknown key explains a missing one, not the other way round.
+    """Describe the first validation error of a ``root`` model in one line, with the path of the key."""
+    # A misspelled key also causes a "missing" error; the unknown key is the one to report.
     errors = error.errors(include_url=False)
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     where = ""
@@ -403,7 +409,7 @@ def _section(annotation: Any) -> type[BaseModel] | None:
 
 
 def _locate(given: Any, names: Collection[str], folder: Path) -> None:
-    """Make the paths of files among some settings, or among lists of values to try, absolute; in place."""
+    """Resolve the named settings, or lists of values to try for them, as paths against ``folder``, in place."""
     if not isinstance(given, dict):
         return
     for name in set(names) & given.keys():
@@ -417,17 +423,17 @@ def _inside(path: str, folder: Path) -> str:
 
 
 def _model(name: str, folder: Path) -> str:
-    """Resolve a model against ``folder`` if it exists there or looks like a path; names on the Hub may have a dot."""
+    """Resolve a model against ``folder`` if it exists there or is written as a path; else it is a name on the Hub."""
     return _inside(name, folder) if is_written_as_path(name) or (folder / name).exists() else name
 
 
 def _read(source: str, folder: Path) -> str:
-    """Resolve a source of text against ``folder``, even if it does not exist, unless it is a data set on the Hub."""
+    """Resolve a source of text against ``folder``, unless it is a data set on the Hub (``hf:...``)."""
     return source if not source or source.startswith("hf:") else _inside(source, folder)
 
 
 def _located(source: str, folder: Path) -> str:
-    """Resolve ``source`` against ``folder`` if it is a path; what does not exist may be a name on the Hub."""
+    """Resolve ``source`` against ``folder`` if it exists there or looks like a path; else it may be a Hub name."""
     if not source:
         return source
     path = Path(source).expanduser()
@@ -439,7 +445,7 @@ def _located(source: str, folder: Path) -> str:
 
 
 def _files_of(method: str) -> set[str]:
-    """Return the parameters of a method that may be paths of files; an unknown method is reported later."""
+    """Return the parameters of a method that are file paths; none for an unknown method, which is reported later."""
     from acclimate.methods import lookup, names
 
     return set(lookup(method).files) if method in names() else set()

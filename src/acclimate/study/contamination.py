@@ -1,7 +1,7 @@
 """Test-set contamination of a study: dev and test texts in corpora and in train splits.
 
-In corpora they are reported or removed, in train splits reported. Findings are cached, so that each text is searched
-once.
+Contaminated corpus documents are reported or removed; contaminated train splits are only reported. Findings are
+cached, so each text is searched once.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from acclimate.rows import ContaminationRow
 from acclimate.study.inputs import OTHER, StudyInputs
 
 VERSION = 2
-"""Raise when the same texts would give other findings."""
+"""Version of the cached findings. Increase it when the search would give other findings for the same texts."""
 
 
 @dataclass(frozen=True)
 class Contamination:
-    """What was found.
+    """Contamination found in the texts of a study.
 
     Attributes:
         corpora: Findings in the corpus of each domain.
         train: Findings in train splits.
-        documents: Hashes of the documents to leave out, by domain.
-        unchecked: Names of text that was not searched although it should be.
+        documents: Hashes of the contaminated documents, by domain.
+        unchecked: Descriptions of the texts that were skipped because their findings were not cached.
     """
 
     corpora: list[ContaminationRow] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Contamination:
         return [*self.corpora, *self.train]
 
     def warnings(self) -> Iterator[str]:
-        """Yield a line for each corpus and train split that holds dev or test texts."""
+        """Yield a warning for each corpus and train split that contains dev or test texts."""
         for row in self.corpora:
             if row.flagged:
                 texts = sum(counts.found for counts in row.texts)
@@ -62,10 +62,10 @@ def check_contamination(inputs: StudyInputs, *, progress: bool = False, cached_o
     """Search corpora and train splits for the dev and test texts of every task of a study.
 
     Args:
-        inputs: What the study names. With ``leakage: off`` nothing is searched.
+        inputs: Inputs of the study. With ``leakage: off`` nothing is searched.
         progress: Show progress bars.
-        cached_only: Read no text but take what is in the cache; corpora are read nevertheless if documents are to be
-            removed, as that decides which jobs there are.
+        cached_only: Use cached findings only. With ``leakage: remove``, corpora are searched nevertheless, since the
+            documents to remove determine the identity of the jobs.
     """
     if inputs.config.leakage == "off":
         return Contamination()
@@ -88,7 +88,7 @@ def check_contamination(inputs: StudyInputs, *, progress: bool = False, cached_o
 
 
 def remove_contamination(inputs: StudyInputs, found: Contamination) -> StudyInputs:
-    """Return inputs whose corpora lack the documents that hold dev or test texts, if the study asks for that."""
+    """Return inputs without the contaminated corpus documents if the study sets ``leakage: remove``."""
     if inputs.config.leakage != "remove":
         return inputs
     corpora = {
@@ -101,7 +101,10 @@ def remove_contamination(inputs: StudyInputs, found: Contamination) -> StudyInpu
 def _search_corpora(
     inputs: StudyInputs, progress: bool, cached_only: bool
 ) -> Iterator[tuple[str, tuple[ContaminationRow, list[str]] | None]]:
-    """Yield each domain with the findings in its corpus; a corpus is read once for all tasks."""
+    """Yield each domain with the findings in its corpus and the hashes of the contaminated documents.
+
+    The corpus is read once for all tasks. The findings are None if they are not cached and ``cached_only`` is set.
+    """
     tasks = _evaluation_texts(inputs)
     if not tasks:
         return
@@ -128,7 +131,7 @@ def _search_corpora(
 def _search_train_splits(
     inputs: StudyInputs, progress: bool, cached_only: bool
 ) -> Iterator[tuple[str, ContaminationRow | None]]:
-    """Yield each task that is trained on, with the findings in its train split."""
+    """Yield the name of each task that is trained on, with the findings in its train split (None as above)."""
     rules, seen = asdict(MatchRules()), set[str]()
     for (home, name), train_of, train, evaluated in _train_splits(inputs):
         identity = {
@@ -152,7 +155,7 @@ def _search_train_splits(
 
 
 def _cached(key: str, cached_only: bool, search: Callable[[], ContaminationReport]) -> dict[str, Any] | None:
-    """Return the cached findings; search and cache if there are none, or return None if that is not wanted."""
+    """Return the cached findings; on a cache miss search and cache them, or return None with ``cached_only``."""
     file = cache_folder() / "leakage" / f"{key}.json"
     try:
         found: dict[str, Any] = read_json(file)
@@ -165,14 +168,14 @@ def _cached(key: str, cached_only: bool, search: Callable[[], ContaminationRepor
 
 
 def _tasks(inputs: StudyInputs) -> Iterator[tuple[str, str]]:
-    """Yield domain and name of each task, those of other domains last."""
+    """Yield (domain, name) of each task, with tasks of other domains last."""
     yield from ((domain.name, task.name) for domain in inputs.config.domains for task in domain.tasks)
     yield from ((OTHER, task.name) for task in inputs.config.other_tasks)
 
 
 def _evaluation_texts(inputs: StudyInputs) -> list[tuple[dict[str, str], list[str]]]:
-    """Return task, split and texts of every dev and test split; tasks with the same content count once."""
-    from acclimate.tasks.text import evaluation_texts
+    """Return the task and split, and the texts, of every dev and test split; tasks with equal content appear once."""
+    from acclimate.tasks.kinds import evaluation_texts
 
     found: list[tuple[dict[str, str], list[str]]] = []
     seen: set[str] = set()
@@ -185,11 +188,11 @@ def _evaluation_texts(inputs: StudyInputs) -> list[tuple[dict[str, str], list[st
 
 
 def _train_splits(inputs: StudyInputs) -> Iterator[tuple[tuple[str, str], str, list[str], dict[str, list[str]]]]:
-    """Yield domain and name of a task, the name of what is trained on, its train texts, and the evaluated texts.
+    """Yield (domain, name) of a task, the name of the task trained on, its train texts, and the evaluation texts.
 
-    Once for each task, and once for each task that is trained on before it.
+    The task trained on is the task itself or its ``first`` task; each pair of equal content is yielded once.
     """
-    from acclimate.tasks.text import item_texts
+    from acclimate.tasks.kinds import item_texts
 
     seen: set[tuple[str, str]] = set()
     for place in _tasks(inputs):

@@ -1,4 +1,4 @@
-"""Running the jobs of a graph, alone or together with other processes that share the folder, and storing results."""
+"""Running the jobs of a graph and storing their results; several processes can share the folder."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from acclimate.study.jobs.base import FORMAT, Job, JobGraph, Outcome, RunContext
 log = logging.getLogger(__name__)
 
 POLL = 2.0
-"""Seconds between two looks at jobs that other processes compute."""
+"""Seconds between two checks of jobs that other processes are computing."""
 LONGEST_ERROR = 500
-"""Characters of an error message that are stored."""
+"""Maximum characters of a stored error message."""
 
 
 class JobStore:
     """Results of jobs, one file ``out/cells/KEY.json`` per job, written atomically."""
 
     def __init__(self, out: Path) -> None:
-        """Use the folder ``out``; it is created when something is stored."""
+        """Use the folder ``out``, which is created when the first result is stored."""
         self.out = Path(out)
 
     def result(self, job: Job) -> Record | None:
@@ -51,7 +51,7 @@ class JobStore:
         return record if record and record.get("status") == "failed" else None
 
     def outcome(self, job: Job) -> Outcome:
-        """Return what is stored of a job."""
+        """Return the stored outcome of a job: ``"reused"``, ``"failed"`` or ``"missing"``."""
         result = self.result(job)
         if result is not None:
             return Outcome(job, "reused", result)
@@ -68,19 +68,19 @@ class JobStore:
                 yield record
 
     def claim(self, job: Job) -> Claim:
-        """Return a claim to work on a job; it is not taken yet.
+        """Return a claim on a job, not yet taken.
 
-        Its marker is in the folder of the results: creating it makes a network file system refresh its view of the
-        folder, so that the holder of the claim sees a result that another process just stored.
+        The claim file is in the folder of the results. Creating it makes a network file system refresh its listing of
+        the folder, so that the holder of the claim sees a result that another process has just stored.
         """
         return Claim(self.out / "cells" / f"{job.key}.claim")
 
     def finish(self, job: Job, result: Record, seconds: float) -> None:
-        """Store the result of a job."""
+        """Store the result of a job and its duration in seconds."""
         self._write(job, {"status": "done", "seconds": round(seconds, 3), "result": result.to_dict()})
 
     def fail(self, job: Job, message: str, seconds: float) -> None:
-        """Store why a job failed; the next run tries it again."""
+        """Store the error message of a failed job; the next run tries the job again."""
         self._write(job, {"status": "failed", "seconds": round(seconds, 3), "error": message})
 
     def _path(self, job: Job) -> Path:
@@ -109,14 +109,14 @@ class JobStore:
 
 @dataclass
 class Executor:
-    """Runs graphs of jobs, one after the other.
+    """Runs the graphs of a study one after the other.
 
     Attributes:
-        store: Where results are stored.
-        context: What jobs run with.
-        share: The share of the jobs to compute; None for all.
+        store: Stored results.
+        context: Context that jobs run in.
+        share: Shard to compute; None for all jobs.
         report_only: Compute nothing.
-        computed: Outcomes of the jobs of this call, over all graphs.
+        computed: Outcomes of the jobs that this executor ran, over all graphs, by key.
     """
 
     store: JobStore
@@ -126,19 +126,19 @@ class Executor:
     computed: dict[str, Outcome] = field(default_factory=dict)
 
     def execute(self, graph: JobGraph) -> dict[str, Outcome]:
-        """Compute the jobs of a graph, or this call's share of them.
+        """Compute the jobs of a graph, or the executor's share of them.
 
         Returns:
-            The outcome of every job of the graph, by key; also of those that other processes computed.
+            The outcome of every job of the graph, by key, including jobs that other processes computed.
         """
         keys = [] if self.report_only else self.share.select(graph.jobs) if self.share else list(graph.jobs)
         found = _Run(self.store, self.context).run({key: graph.jobs[key] for key in with_needs(keys, graph.jobs)})
-        # A later graph finds in the store what an earlier one of this call computed; that counts as computed now.
+        # A job that an earlier graph computed is "reused" in a later one; keep the first outcome.
         self.computed |= {key: one for key, one in found.items() if one.state != "reused" or key not in self.computed}
         return {key: self.computed.get(key) or self.store.outcome(job) for key, job in graph.jobs.items()}
 
     def check_failures(self, ignored: Collection[str]) -> None:
-        """Raise UserError if jobs of this call failed.
+        """Raise UserError if jobs failed.
 
         Args:
             ignored: Keys of jobs that may fail.
@@ -152,7 +152,7 @@ class Executor:
 
 
 class _Run:
-    """One pass over the jobs of a graph. A job is claimed first; a job that another process claimed is left to it."""
+    """One pass over the jobs of a graph. A job is claimed before it is computed, so no other process computes it."""
 
     def __init__(self, store: JobStore, context: RunContext) -> None:
         self._store = store
@@ -165,9 +165,16 @@ class _Run:
         self._failed_before: dict[str, dict[str, Any]] = {}
 
     def run(self, jobs: dict[str, Job]) -> dict[str, Outcome]:
-        """Compute jobs, in order; wait for those of other processes. No job that fails is tried again in this pass."""
+        """Compute jobs in order, and wait for those of other processes. A job that fails is not retried in this pass.
+
+        Args:
+            jobs: Jobs by key; each comes after the one it needs.
+
+        Returns:
+            The outcome of each job, by key.
+        """
         missing = [job for job in jobs.values() if self._store.result(job) is None]
-        # A model that was deleted is made again only for a job that reads it, or for another such model.
+        # A deleted model is recomputed only if a missing job reads it, or another model to recompute is made from it.
         self._models_needed = {job.needs.key for job in missing if job.needs}
         for key, job in reversed(jobs.items()):
             if job.needs and key in self._models_needed and not self._has_model(job):
@@ -188,7 +195,7 @@ class _Run:
         return {key: self._outcomes[key] for key in jobs}
 
     def _try(self, job: Job, todo: dict[str, Job]) -> Outcome | None:
-        """Return the outcome of a job, computing it if no other process does; None if it has to wait."""
+        """Return the outcome of a job, computed if necessary; None if it has to wait for another job or process."""
         if (known := self._known(job)) is not None:
             return known
         if job.needs and job.needs.key in todo:
@@ -199,14 +206,14 @@ class _Run:
         if not claim.take():
             return None
         try:
-            # Another process may have finished it between the look at the store and the claim.
+            # Another process may have finished it between the check of the store and the claim.
             return self._known(job) or self._reported(self._compute(job))
         finally:
             claim.release()
             del self._claims[job.key]
 
     def _known(self, job: Job) -> Outcome | None:
-        """Return the stored outcome: a result, or a failure of another process during this pass."""
+        """Return the stored outcome, if any: a result, or a failure in another process during this pass."""
         result = self._store.result(job)
         if result is not None:
             remake = job.key in self._models_needed and not self._has_model(job)
@@ -233,7 +240,7 @@ class _Run:
             result = job.run(self._context)
         except UserError as error:
             return self._fail(job, str(error), time.perf_counter() - started)
-        except Exception as error:  # a failed job must not stop the others
+        except Exception as error:  # one failed job must not stop the others
             log.debug("job %s failed", job.key, exc_info=True)
             return self._fail(job, f"{type(error).__name__}: {error}", time.perf_counter() - started)
         seconds = time.perf_counter() - started
@@ -242,7 +249,7 @@ class _Run:
 
     def _fail(self, job: Job, message: str, seconds: float) -> Outcome:
         stored = self._store.result(job)
-        if stored is not None:  # this process hung so long that another one took the job over, and finished it
+        if stored is not None:  # this process lost its claim while suspended, and another one finished the job
             return Outcome(job, "reused", stored)
         line = " ".join(message.split())
         line = line if len(line) <= LONGEST_ERROR else line[: LONGEST_ERROR - 3] + "..."
@@ -254,7 +261,7 @@ class _Run:
         return outcome
 
     def _wait(self, todo: dict[str, Job]) -> None:
-        """Report what is waited for, if that has changed, and wait."""
+        """Report which jobs are being waited for, if they changed, and sleep for :data:`POLL` seconds."""
         claimed = {key: claim for key, claim in self._claims.items() if key in todo}
         first = next(iter(claimed), next(iter(todo)))
         owner = claimed[first].owner() if first in claimed else None

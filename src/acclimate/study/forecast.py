@@ -1,4 +1,4 @@
-"""Dry run: remaining jobs of a study and the estimated time."""
+"""Dry run: remaining jobs of a study and their estimated time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from acclimate.study.jobs.base import Job, JobGraph, Outcome
 from acclimate.study.search import final_graph, run_search
 
 ALIKE = ("model", "method", "domain", "task", "text")
-"""What jobs have in common whose durations are compared first."""
+"""Fields of the place that a finished job shares with a job to be preferred for its estimate."""
 
 
 @dataclass
@@ -26,12 +26,11 @@ class JobEstimate:
     """The jobs of one kind in one part of a study.
 
     Attributes:
-        part: ``"search 1"``, ... or ``"study"``.
+        part: ``"search 1"``, ``"search 2"``, ... or ``"study"``.
         kind: Name of the kind.
         jobs: Number of jobs.
         done: Number of jobs with a result.
-        seconds: Estimated time for the others on one process; None if no finished job of the kind says how long it
-            takes.
+        seconds: Estimated seconds for the remaining jobs in one process; None if no job of the kind has finished yet.
     """
 
     part: str
@@ -43,12 +42,12 @@ class JobEstimate:
 
 @dataclass
 class Forecast:
-    """What is left of a study.
+    """The remaining work of a study.
 
     Attributes:
-        estimates: The jobs by part and kind. A job that several parts need counts in the first.
-        guessed: Whether later parts depend on settings that are not chosen yet; they are counted with the first
-            combination of each search.
+        estimates: The jobs by part and kind. A job that several parts need counts in the first one.
+        guessed: Whether some settings have not been chosen yet. Later parts are then planned with the first
+            combination of each incomplete search.
     """
 
     estimates: list[JobEstimate]
@@ -56,19 +55,20 @@ class Forecast:
 
     @property
     def seconds(self) -> float | None:
-        """The estimate for everything that is left; None if a part of it is unknown."""
+        """Estimated seconds for all remaining jobs; None if the estimate of any part is unknown."""
         left = [estimate.seconds for estimate in self.estimates if estimate.done < estimate.jobs]
         return None if None in left else sum(seconds or 0.0 for seconds in left)
 
 
 def forecast(config: StudyConfig | str | Path, out: str | Path, backend: Backend | None = None) -> Forecast:
-    """Plan a study and look up which jobs are done. No job is computed, and nothing is written into ``out``.
+    """Plan a study and look up which jobs are done. No job is computed, and nothing is written to ``out``.
 
-    With ``leakage: remove`` the corpora are searched for dev and test texts, since that decides which jobs there are;
-    the findings are cached for the study.
+    With ``leakage: remove`` the corpora are searched for dev and test texts, since the documents to remove determine
+    the identity of the jobs; the findings are cached for the study.
 
-    The estimate of a job is the mean duration of the finished jobs in ``out`` of the same kind: of those with the same
-    model, method, domain, task and text where there are any. Jobs of earlier versions of the study count as well.
+    A job is estimated by the mean duration of the finished jobs in ``out`` that have the same kind, model, method,
+    domain, task and text, or else of all finished jobs of the same kind. Jobs of earlier versions of the study count
+    as well.
 
     Args:
         config: The study, or the path of its file.
@@ -102,7 +102,7 @@ def forecast(config: StudyConfig | str | Path, out: str | Path, backend: Backend
 
 
 class _Durations:
-    """Seconds that finished jobs took, by what they have in common."""
+    """Durations of finished jobs in seconds, by kind, and by kind and the fields in :data:`ALIKE`."""
 
     def __init__(self, records: Iterable[Mapping[str, Any]]) -> None:
         self._seconds: dict[tuple[Any, ...], list[float]] = {}
@@ -112,7 +112,7 @@ class _Durations:
                 self._seconds.setdefault(group, []).append(float(record["seconds"]))
 
     def total(self, jobs: Iterable[Job]) -> float | None:
-        """Return the estimate for jobs of one kind; None if no such job was ever finished."""
+        """Return the estimated seconds for jobs of one kind; None if no job of the kind has finished."""
         total = 0.0
         for job in jobs:
             alike = self._seconds.get((job.name, *(getattr(job.place, name) for name in ALIKE)))

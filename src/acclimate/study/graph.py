@@ -1,4 +1,4 @@
-"""Planning: from the inputs of a study, and the settings that a search chose, to the graph of its jobs."""
+"""Planning the job graph of a study from its inputs and the settings that a search chose."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from acclimate.study.jobs.base import Job, JobGraph, Planner, kinds
 from acclimate.study.settings import UNADAPTED
 
 SearchPlace = tuple[str, str, str, str]
-"""Model (empty for the teacher of a row of distillation), domain, task and row label."""
+"""Model, domain, task and row label; the model is empty for the teacher of a row of distillation."""
 Combination = Mapping[tuple[str, str], Any]
-"""Values by section, an attribute of :class:`Choice`, and name."""
+"""Values by (section, name); the section is an attribute of :class:`Choice`."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Choice:
 
     @classmethod
     def of(cls, combination: Combination) -> Choice:
-        """Sort a combination into its sections."""
+        """Create a choice from a combination."""
         made = cls()
         for (section, name), value in combination.items():
             getattr(made, section)[name] = value
@@ -47,7 +47,7 @@ class Choice:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """All settings, under distinct names."""
+        """All settings by name; those of adaptation have the prefix ``adapt.``."""
         adapt = {f"adapt.{name}": value for name, value in self.adapt.items()}
         return {**adapt, **self.parameters, **self.finetune, **self.distill}
 
@@ -69,7 +69,7 @@ Choices = Mapping[SearchPlace, Choice]
 
 
 def read_study(config: StudyConfig, backend: Backend) -> StudyInputs:
-    """Read what a study names, and check it for every kind of job; nothing is trained.
+    """Read the inputs of a study and validate them for every kind of job; nothing is trained.
 
     Raises:
         UserError: If the study cannot be run.
@@ -84,18 +84,15 @@ def plan(inputs: StudyInputs, choices: Choices | None = None) -> JobGraph:
     """Return the jobs of a study.
 
     Args:
-        inputs: What the study names.
+        inputs: Inputs of the study.
         choices: The settings that a search chose; None without a search.
-
-    Raises:
-        UserError: If a row cannot be planned, such as a distillation of a task that is no classification.
     """
     graph = JobGraph(plan_models(inputs).entries if choices is None else plan_chosen(inputs, choices).entries)
     return extend(graph, inputs, choices or {})
 
 
 def plan_models(inputs: StudyInputs) -> JobGraph:
-    """Return the jobs that make and measure the models of each domain, without those that come last."""
+    """Return the jobs that make and measure the models of each domain, without those that :func:`extend` adds."""
     planner = Planner(inputs, JobGraph())
     for model in inputs.config.models:
         for domain in inputs.config.domains:
@@ -106,7 +103,7 @@ def plan_models(inputs: StudyInputs) -> JobGraph:
 
 
 def extend(graph: JobGraph, inputs: StudyInputs, choices: Choices) -> JobGraph:
-    """Return a graph with the jobs that depend on those of all models, such as distillations."""
+    """Return the graph with the jobs added that depend on the jobs of all models, such as distillations."""
     planner = Planner(inputs, JobGraph(graph.entries), choices)
     for kind in kinds():
         kind.finish(planner)
@@ -122,15 +119,16 @@ def narrow(
     choice: Choice,
     seeds: list[int] | None = None,
 ) -> StudyInputs:
-    """Return the inputs of a part of a study: some methods of one model on one task, with other settings.
+    """Return inputs restricted to one model, one task and some methods, with other settings.
 
     Args:
-        inputs: What the study names.
+        inputs: Inputs of the study.
         model: The base model.
         domain: The domain.
         task: A task of the domain; None if it has none.
         methods: The methods.
-        choice: The settings. A method with settings of its own is adapted once per task, as each task may have others.
+        choice: The settings. If they include settings of adaptation or parameters, methods adapt once per task, since
+            the settings may differ between tasks.
         seeds: Seeds of fine-tuning; None for those of the study.
     """
     changed = [choice.apply_to_method(method) for method in methods]
@@ -156,10 +154,10 @@ def plan_chosen(
     domains: Sequence[DomainSpec] | None = None,
     seeds: list[int] | None = None,
 ) -> JobGraph:
-    """Return the jobs that make and measure all models with the settings that were chosen for each task.
+    """Return the jobs that make and measure all models with the settings chosen for each task.
 
     Args:
-        inputs: What the study names.
+        inputs: Inputs of the study.
         choices: The chosen settings.
         domains: Domains to plan; None for all.
         seeds: Seeds of fine-tuning; None for those of the study.
@@ -175,7 +173,7 @@ def plan_chosen(
             choice = choices.get((model.name, domain.name, task.name if task else "", method.label), Choice())
             parts.append(narrow(inputs, model, domain, task, [method], choice, seeds))
         for job in (job for part in parts for job in plan_models(part).entries):
-            if (job.key, job.place) not in known:  # tasks share what belongs to the whole domain
+            if (job.key, job.place) not in known:  # tasks of a domain share jobs such as the loss measurements
                 known.add((job.key, job.place))
                 graph.add(job)
     return graph
@@ -183,17 +181,17 @@ def plan_chosen(
 
 @dataclass(frozen=True)
 class Shard:
-    """The ``index``-th of ``count`` shares of the jobs, counted from 1, for job arrays."""
+    """The ``index``-th of ``count`` shares of the jobs, counted from 1; for job arrays."""
 
     index: int
     count: int
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Read ``"2/4"``.
+        """Parse a shard such as ``"2/4"``.
 
         Raises:
-            UserError: If it is not i/n with whole numbers 1 <= i <= n.
+            UserError: If the text is not i/n with integers 1 <= i <= n.
         """
         found = re.fullmatch(r"\s*([0-9]{1,9})\s*/\s*([0-9]{1,9})\s*", text, flags=re.ASCII)
         shard = cls(int(found[1]), int(found[2])) if found else cls(0, 0)
@@ -205,14 +203,15 @@ class Shard:
         return f"{self.index}/{self.count}"
 
     def select(self, jobs: Mapping[str, Job]) -> list[str]:
-        """Return the keys of this share, in the order of work. Each job is in exactly one share.
+        """Return the keys of this share, in execution order. Each job is in exactly one share.
 
-        Greedy balancing: the most expensive group goes first, each to the share with the least cost so far.
+        Shares are balanced greedily: groups of jobs are assigned by decreasing cost, each to the share with the lowest
+        cost so far.
         """
         groups = sorted(_groups(jobs), key=lambda group: -sum(jobs[key].cost for key in group))
         loads = [0.0] * self.count
         own: set[str] = set()
-        for group in groups:  # the sort is stable: groups of equal cost keep the order of the study
+        for group in groups:  # the sort is stable, so all shards see the same order
             least = loads.index(min(loads))
             loads[least] += sum(jobs[key].cost for key in group)
             if least == self.index - 1:
@@ -221,10 +220,10 @@ class Shard:
 
 
 def _groups(jobs: Mapping[str, Job]) -> list[list[str]]:
-    """Return jobs that should run in one place: a job that makes a model and all that need it, directly or not.
+    """Return groups of jobs for one process each: a job that makes a model, and all jobs that depend on it.
 
-    A job from whose model all methods start is a group by itself; otherwise a study of one such model could not be
-    shared. The jobs that need it wait for its claim.
+    A job that makes the common starting point of all methods forms a separate group; otherwise a study with one such
+    model would be a single group. The jobs that depend on it wait until it is finished.
     """
     groups: dict[str, list[str]] = {}
     for key, job in jobs.items():
@@ -234,6 +233,6 @@ def _groups(jobs: Mapping[str, Job]) -> list[list[str]]:
 
 
 def with_needs(keys: Sequence[str], jobs: Mapping[str, Job]) -> list[str]:
-    """Return ``keys`` and everything that these jobs need, in the order of work."""
+    """Return ``keys`` and the keys of all jobs that they depend on, in execution order."""
     wanted = {link.key for key in keys for link in jobs[key].chain}
     return [key for key in jobs if key in wanted]

@@ -1,4 +1,4 @@
-"""What a study file names, read and checked before any time is spent on training."""
+"""Reading and validating the inputs of a study: models, texts, tasks, methods and options; nothing is trained."""
 
 from __future__ import annotations
 
@@ -25,19 +25,22 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OTHER = ""
-"""The key that stands for the domain of tasks of other domains."""
+"""Replaces the name of the domain in the keys of tasks of other domains."""
 HELDOUT_SHARE = 0.02
+"""Share of the documents held out in a domain without ``heldout``."""
 SPLIT_SEED = 0
+"""Seed of the splits of text."""
 WARM_UP_SPLIT = 0.5
+"""Share of the general text kept for measurements if the rest trains missing heads."""
 FAR = 30
-"""A learning rate this many times above or below the method's own is probably a mistake."""
+"""A learning rate this many times above or below the default of the method is probably a mistake."""
 SHARED = {"seed": "adapt.seed, or adapt_seeds", "text_column": "adapt.text_column", "head_tokens": "adapt.head_tokens"}
-"""Options of ``adapt`` that are the same for all methods of a study, with the key that sets them."""
+"""Options of ``adapt`` that all methods of a study share, and the keys of the study file that set them."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A model folder or a name on the Hub, with its content hash."""
+    """A model folder or a name on the Hub, with its fingerprint."""
 
     path: str
     fingerprint: str
@@ -47,24 +50,24 @@ class Checkpoint:
         """Compute the fingerprint of a model.
 
         Raises:
-            UserError: If there is no model.
+            UserError: If there is no model at the path or with the name.
         """
         return cls(path, model_fingerprint(path))
 
 
 @dataclass(frozen=True)
 class Texts:
-    """Texts on which a model is measured, with their content hash."""
+    """Documents for measuring language-model loss and drift, with their fingerprint."""
 
     texts: list[str]
     fingerprint: str
 
     @classmethod
     def sample(cls, corpus: Any, count: int) -> Texts:
-        """Draw ``count`` documents of a corpus, the same ones in any order of the corpus.
+        """Sample at most ``count`` documents of a corpus; the sample does not depend on the order of the corpus.
 
         Raises:
-            UserError: If there is no document.
+            UserError: If the corpus is empty.
         """
         texts = subsample_documents(corpus, count)
         if not texts:
@@ -78,9 +81,9 @@ class TaskInput:
 
     Attributes:
         task: The task.
-        metric: The metric that it is evaluated on.
-        first: The task that is trained on before it; None for none.
-        limited: Rows kept and rows there were, by name of the split, where the study limits them.
+        metric: The primary metric.
+        first: The task to train on before it; None for none.
+        limited: Number of rows kept and of rows before, for each split that the study shortens.
     """
 
     task: LabelledTask
@@ -94,10 +97,10 @@ class MethodInput:
     """A method of adaptation.
 
     Attributes:
-        parameters: Its parameters with defaults, and hashes of files among them.
-        reads: Whether it reads the text of the ``"domain"`` or of the ``"task"``.
-        needs_task: Whether it needs the task itself.
-        per_task: Whether it is adapted once per task, whatever it reads.
+        parameters: Its parameters, defaults included, with hashes of the files that they name.
+        reads: The text it adapts to: ``"domain"`` or ``"task"``.
+        needs_task: Whether it needs the labelled task itself.
+        per_task: Whether it adapts once per task even if it reads the text of the domain.
     """
 
     parameters: dict[str, Any]
@@ -106,7 +109,7 @@ class MethodInput:
     per_task: bool = False
 
     def scopes(self, domain: DomainSpec) -> Iterator[tuple[DomainSpec, str | None]]:
-        """Yield what one adaptation is for: the domain and None, or the domain with one task and its name."""
+        """Yield the scope of each adaptation: (domain, None), or per task (domain with that task only, its name)."""
         if self.reads == "domain" and not self.needs_task and not self.per_task:
             yield domain, None
             return
@@ -116,20 +119,20 @@ class MethodInput:
 
 @dataclass(frozen=True)
 class StudyInputs:
-    """What a study names, read and checked. Jobs are planned from it; nothing changes it.
+    """The validated inputs of a study, from which its jobs are planned.
 
     Attributes:
         config: The study.
         checkpoints: The base models, by name.
         headless: Names of base models without a language-model head.
         corpora: Text to adapt to, by domain.
-        head_corpus: Text to train missing heads on; None for that of the first domain.
+        head_corpus: Text for training missing heads; None uses the corpus of the first domain.
         heldout: Held-out text, by domain.
-        general: General text; None if forgetting is not measured on it.
-        tasks: Tasks, by domain (:data:`OTHER` for those of other domains) and name.
+        general: General text; None if the study has none.
+        tasks: Tasks, by domain (:data:`OTHER` for tasks of other domains) and name.
         methods: Methods of adaptation, by label.
-        options: Options of ``adapt``, ``finetune`` and ``distill`` with their defaults, by function.
-        extras: What kinds of jobs read for themselves, by kind.
+        options: Defaults of the options of ``adapt``, ``finetune`` and ``distill``, by function.
+        extras: Further inputs that kinds of jobs read, by kind: see :meth:`acclimate.study.jobs.base.Job.read`.
     """
 
     config: StudyConfig
@@ -146,7 +149,11 @@ class StudyInputs:
 
     @cached_property
     def trial(self) -> StudyInputs:
-        """The same for a search: the tasks on which settings are searched have dev in place of test."""
+        """The inputs for a search: in tasks with searched settings the dev split replaces the test split.
+
+        Raises:
+            UserError: If such a task has no dev split.
+        """
         from acclimate.tasks.splits import replace_test_with_dev
 
         tasks = dict(self.tasks)
@@ -157,7 +164,7 @@ class StudyInputs:
 
     @cached_property
     def task_corpora(self) -> dict[tuple[str, str], Corpus]:
-        """Text of the train splits, by domain and task, for methods that adapt to it."""
+        """Text of the train splits, by domain and task; empty if no method adapts to the text of tasks."""
         from acclimate.training.inputs import task_corpus
 
         if all(method.reads == "domain" for method in self.methods.values()):
@@ -165,19 +172,19 @@ class StudyInputs:
         return {place: task_corpus(found.task) for place, found in self.tasks.items() if place[0] != OTHER}
 
     def other_tasks(self, domain: DomainSpec) -> list[TaskSpec]:
-        """Return the tasks of other domains, less those whose content equals a task of the domain itself."""
+        """Return the tasks of other domains, except those whose content equals a task of this domain."""
         own = {found.task.fingerprint() for (home, _), found in self.tasks.items() if home == domain.name}
         others = self.config.other_tasks
         return [task for task in others if self.tasks[OTHER, task.name].task.fingerprint() not in own]
 
 
 def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any] | None = None) -> StudyInputs:
-    """Read what a study names and check all of it; nothing is trained.
+    """Read and validate the inputs of a study; nothing is trained.
 
     Args:
         config: The study.
-        backend: What looks into models.
-        extras: What kinds of jobs read for themselves, by kind.
+        backend: Functions that load models.
+        extras: Further inputs that kinds of jobs have read, by kind.
 
     Raises:
         UserError: If a model, method, option, text or task does not exist or cannot be used.
@@ -200,7 +207,7 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
     general, head_corpus = None, None
     if config.general:
         text = Corpus(config.general, text_column=column)
-        if headless:  # a head is not evaluated on the text that it is trained on
+        if headless:  # a head must not be evaluated on its training text
             head_corpus, text = text.split(WARM_UP_SPLIT, SPLIT_SEED)
         general = Texts.sample(text, config.evaluate.documents)
     return StudyInputs(
@@ -209,7 +216,7 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
 
 
 def read_options() -> dict[str, dict[str, Any]]:
-    """Return the options that a study file may set and that decide results, by verb, with their defaults."""
+    """Return the defaults of the options that a study file may set and that determine results, by verb."""
     verbs = {"adapt": AdaptOptions, "finetune": FinetuneOptions, "distill": DistillOptions}
     return {
         verb: {
@@ -248,7 +255,7 @@ def _read_methods(config: StudyConfig) -> dict[str, MethodInput]:
 
 
 def _warn_of_learning_rate(method: MethodSpec, config: StudyConfig) -> None:
-    """Warn if the learning rate of the study is far from the method's own, such as that of a soft prompt."""
+    """Warn if the learning rate of the study is far from the default of the method, for example of a soft prompt."""
     from acclimate import methods
 
     if method.name == UNADAPTED or "learning_rate" in method.adapt:
@@ -268,7 +275,7 @@ def _warn_of_learning_rate(method: MethodSpec, config: StudyConfig) -> None:
 
 
 def _check_scopes(config: StudyConfig, methods: Mapping[str, MethodInput]) -> None:
-    """Raise UserError for a method that adapts per task if a domain has no task: it would silently have no row."""
+    """Raise UserError if a method adapts per task and a domain has no task; the method would silently have no row."""
     for domain in config.domains:
         for label, method in methods.items():
             if not any(True for _ in method.scopes(domain)):
@@ -286,7 +293,7 @@ def _has_head(model: ModelSpec, config: StudyConfig, backend: Backend, options: 
 
 
 def longest_text(config: StudyConfig, options: Mapping[str, Any]) -> int:
-    """Return the largest number of tokens that a language model of the study has to read at once."""
+    """Return the maximum sequence length, in tokens, that a language model of the study must be able to read."""
     shared = {**options, **config.adapt.given()}
     lengths = [{**shared, **method.adapt}.get("max_length") for method in config.methods if method.name != UNADAPTED]
     return max(length or 0 for length in [config.evaluate.max_length, *lengths])

@@ -1,8 +1,8 @@
-"""Search on dev: combinations of settings are tried stage by stage, and the best of each search is chosen.
+"""Hyper-parameter search on the dev splits, in stages.
 
-First come settings of methods: fine-tuning, adaptation, parameters. Then those of teachers, whose models come from the
-first stage, then those of distillation, which need the teachers. The DoKTra paper searches in the same order:
-fine-tuning of the student, penalty of the teacher, distillation.
+The first stage searches the settings of methods: fine-tuning, adaptation, parameters. The second searches the settings
+of teachers, whose models come from the first stage; the third those of distillation, which needs the teachers. The
+DoKTra paper searches in the same order: fine-tuning of the student, penalty of the teacher, distillation.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ log = logging.getLogger(__name__)
 Lists = dict[tuple[str, str], list[Any]]
 """Values to try, by section and name."""
 Execute = Callable[[JobGraph], Mapping[str, Outcome]]
-"""Computes the jobs of a graph, or looks them up."""
+"""Computes the jobs of a graph, or looks up their stored results, and returns the outcomes by key."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A combination of settings, and the keys of the jobs whose dev scores evaluate it."""
+    """A combination of settings, and the keys of the jobs that measure its dev scores, one per seed and method."""
 
     choice: Choice
     keys: list[str]
@@ -43,15 +43,15 @@ class Trial:
 
 @dataclass
 class Search:
-    """The search for the best settings of one place, or of several that share them.
+    """The search for the best settings of one place, or of several that share their settings.
 
     Attributes:
         stage: ``"method"``, ``"teacher"`` or ``"distillation"``.
-        places: What the choice is for.
-        metric: The metric that is compared.
+        places: The places that get the chosen settings.
+        metric: The metric to maximise.
         tolerance: See :class:`acclimate.study.sections.SearchSettings`.
         possible: Number of possible combinations.
-        trials: The combinations that are tried.
+        trials: The combinations to try.
     """
 
     stage: str
@@ -64,13 +64,13 @@ class Search:
 
 @dataclass
 class Stage:
-    """Searches that run at the same time, and their jobs."""
+    """Searches that do not depend on each other, and the graph of their jobs."""
 
     graph: JobGraph = field(default_factory=JobGraph)
     searches: list[Search] = field(default_factory=list)
 
     def add_trial(self, search: Search, choice: Choice, scored: Sequence[Job]) -> None:
-        """Add a trial with the jobs that evaluate it, and those that they need."""
+        """Add a trial, the jobs that measure its scores, and the jobs that these need."""
         for job in scored:
             for link in (*reversed(job.chain[1:]), job.at(search=choice.text)):
                 if link.key not in self.graph.jobs:
@@ -80,15 +80,14 @@ class Stage:
 
 @dataclass
 class SearchOutcome:
-    """What a search found.
+    """The outcome of all searches of a study.
 
     Attributes:
         choices: The chosen settings.
         rows: One row per search, for the results.
-        outcomes: Outcomes of all jobs of the search.
-        complete: Whether every search came to a choice.
-        ignored: Keys of jobs without a result, by their own failure or that of a job they need, where another
-            combination could be chosen.
+        outcomes: Outcomes of all jobs of the searches, by key.
+        complete: Whether settings were chosen in every search.
+        ignored: Keys of jobs that failed or were blocked, in searches that chose another combination.
     """
 
     choices: dict[SearchPlace, Choice] = field(default_factory=dict)
@@ -99,12 +98,12 @@ class SearchOutcome:
 
 
 def run_search(inputs: StudyInputs, execute: Execute, *, guess: bool = False) -> SearchOutcome:
-    """Run all searches of a study. No job of a search can read a test split.
+    """Run all searches of a study. In their tasks dev replaces test, so no job of a search can read a test split.
 
     Args:
-        inputs: What the study names.
+        inputs: Inputs of the study.
         execute: Computes the jobs of a stage.
-        guess: Continue with the first combination where no choice can be made yet, to count the later jobs.
+        guess: Where no settings can be chosen yet, continue with the first combination, to count the later jobs.
     """
     found = SearchOutcome()
     if inputs.config.search is None:
@@ -119,14 +118,14 @@ def run_search(inputs: StudyInputs, execute: Execute, *, guess: bool = False) ->
 
 
 def final_graph(inputs: StudyInputs, found: SearchOutcome) -> JobGraph:
-    """Return the jobs of a study with the settings that a search chose; none if the search is not complete."""
+    """Return the jobs of a study with the settings that the search chose; empty if the search is not complete."""
     if not found.complete:
         return JobGraph()
     return plan(inputs, found.choices if found.rows else None)
 
 
 def stages(inputs: StudyInputs, choices: Choices) -> Iterator[Stage]:
-    """Yield the stages that have something to try. The caller adds what was chosen to ``choices`` after each."""
+    """Yield the stages that have searches. After each, the caller adds the chosen settings to ``choices``."""
     for fill in (_search_methods, _search_teachers, _search_distillations):
         stage = Stage()
         fill(stage, inputs.trial, choices)
@@ -135,7 +134,7 @@ def stages(inputs: StudyInputs, choices: Choices) -> Iterator[Stage]:
 
 
 def check_search(inputs: StudyInputs) -> None:
-    """Check names and values of a search before any time is spent.
+    """Validate the names and values of a search before any job runs.
 
     Raises:
         UserError: If a setting or value is wrong, or a task has no dev split.
@@ -182,7 +181,7 @@ def _seeds(inputs: StudyInputs) -> list[int]:
 
 
 def _tasks(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpec, str]]:
-    """Yield each task of a domain, with the domain and its metric."""
+    """Yield domain, task and primary metric of each task."""
     for domain in inputs.config.domains:
         for task in domain.tasks:
             yield domain, task, inputs.tasks[domain.name, task.name].metric
@@ -210,7 +209,13 @@ def _search_methods(stage: Stage, inputs: StudyInputs, choices: Choices) -> None
 def _distillation_rows(
     inputs: StudyInputs, choices: Choices, of_teacher: bool
 ) -> Iterator[tuple[DistillSpec, DomainSpec, TaskSpec, str, Lists, JobGraph]]:
-    """Yield each row of distillation with a task, its metric, the values to try, and the jobs of possible teachers."""
+    """Yield for each row of distillation and task: row, domain, task, metric, values to try, and graph of base jobs.
+
+    Args:
+        inputs: Inputs of the search.
+        choices: Settings chosen in earlier stages.
+        of_teacher: Select the settings of the teacher, or all others.
+    """
     graphs: dict[tuple[str, str], JobGraph] = {}
     for row in inputs.config.distill:
         given = {**_settings(inputs).distill, **(row.search or {})}
@@ -229,7 +234,7 @@ def _distillation_rows(
 def _plan_row(
     inputs: StudyInputs, graph: JobGraph, row: DistillSpec, domain: DomainSpec, task: TaskSpec, choices: Choices
 ) -> JobGraph:
-    """Return a graph with the jobs of one row of distillation on one task."""
+    """Return ``graph`` extended by the jobs of one row of distillation on one task."""
     part = domain.model_copy(update={"tasks": [task]})
     changes = {"domains": [part], "distill": [row.model_copy(update={"domains": None})], "seeds": _seeds(inputs)}
     return extend(graph, replace(inputs, config=inputs.config.model_copy(update=changes)), choices)
@@ -243,7 +248,7 @@ def _search_teachers(stage: Stage, inputs: StudyInputs, choices: Choices) -> Non
             part = _plan_row(inputs, graph, row, domain, task, {**choices, place: choice})
             teachers = [job for job in part.entries if isinstance(job, TeacherJob)]  # one entry per seed
             scored = [_as_trial(job, seed) for job, seed in zip(teachers, _seeds(inputs), strict=False)]
-            if scored:  # a teacher that is a classifier already is not fine-tuned
+            if scored:  # empty if the teacher already is a classifier of the task and is not fine-tuned
                 stage.add_trial(search, choice, scored)
         if search.trials:
             stage.searches.append(search)
@@ -267,7 +272,15 @@ def _search_distillations(stage: Stage, inputs: StudyInputs, choices: Choices) -
 
 @dataclass(frozen=True)
 class TrialScore:
-    """A trial with its scores on dev; the state is ``"done"``, ``"failed"`` or ``"missing"``."""
+    """The dev scores of a trial.
+
+    Attributes:
+        choice: The settings.
+        state: ``"done"``, ``"failed"`` or ``"missing"``.
+        by_seed: Score of each job of the trial; empty unless done.
+        ece: Mean expected calibration error; None if a job has none.
+        errors: Messages of the failed jobs.
+    """
 
     choice: Choice
     state: str
@@ -277,7 +290,7 @@ class TrialScore:
 
     @property
     def score(self) -> float:
-        """Mean over seeds."""
+        """Mean score of the jobs."""
         return float(np.mean(self.by_seed))
 
 
@@ -303,7 +316,7 @@ def _score(trial: Trial, graph: JobGraph, outcomes: Mapping[str, Outcome], metri
     results = [outcomes[key].result for key in trial.keys]
     if any(result is None for result in results):
         links = [outcomes[link.key] for key in trial.keys for link in graph.jobs[key].chain]
-        failed = [link.error for link in links if link.state == "failed"]  # not the jobs that it blocked
+        failed = [link.error for link in links if link.state == "failed"]  # the cause, not the jobs it blocked
         return TrialScore(trial.choice, "failed" if failed else "missing", [], errors=tuple(failed))
     metrics = [result.metrics for result in results]
     errors = [float(entry["ece"]) for entry in metrics if "ece" in entry]
@@ -312,10 +325,10 @@ def _score(trial: Trial, graph: JobGraph, outcomes: Mapping[str, Outcome], metri
 
 
 def choose(scored: Sequence[TrialScore], tolerance: float) -> TrialScore | None:
-    """Return the best of some trials; None if one is still missing, or all failed.
+    """Return the best trial; None if a trial is still missing, or all failed.
 
-    Among those whose mean score is at most ``tolerance`` below the best, it is the one with the lowest expected
-    calibration error. Ties, also for tasks without probabilities, are broken by the score, then by the order.
+    Of the trials whose mean score is at most ``tolerance`` below the best, the one with the lowest expected
+    calibration error is chosen. Ties, and trials without calibration error, are decided by score, then by order.
     """
     done = [one for one in scored if one.state == "done"]
     if not done or any(one.state == "missing" for one in scored):

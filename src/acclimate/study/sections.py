@@ -44,17 +44,17 @@ class SearchSettings(Strict):
     Attributes:
         seeds: Seeds of fine-tuning per combination; by default those of the study.
         combinations: ``"all"``; ``"one-factor"``: the first value of each list, then one change at a time; or the
-            number of combinations to draw with ``seed``, the same for all rows with the same lists.
-        seed: Seed of that draw.
-        per: ``"method"`` chooses the best settings for each method. ``"task"`` chooses the same settings of
-            fine-tuning for all methods of a model on a task, those with the best mean. The default is ``"method"``:
-            settings that suit one method would be unfair to another, and all methods, the baseline included, get the
-            same combinations of settings of fine-tuning. Settings of adaptation and parameters exist only for some
-            methods; the results give the number of combinations of each row.
-        tolerance: Among the combinations whose score is at most this much below the best, the one with the lowest
-            expected calibration error is chosen; with 0 calibration only decides between equal scores.
+            number of combinations to draw at random. Rows with the same lists get the same sample.
+        seed: Random seed of that sample.
+        per: ``"method"``, the default, chooses the best settings for each method, since settings that suit one method
+            could be unfair to another. ``"task"`` chooses the fine-tuning settings with the best mean score over all
+            methods of a model on a task. In both cases all methods, the baseline included, try the same combinations
+            of fine-tuning settings. Settings of adaptation and method parameters exist only for some methods; the
+            results give the number of combinations of each row.
+        tolerance: Of the combinations that score at most this much below the best, the one with the lowest expected
+            calibration error is chosen. With 0, calibration only breaks ties.
         teacher_tolerance: The same for settings of a teacher. The DoKTra paper chooses the strength of its penalty
-            "in terms of the F1 score and expected calibration error" and does not say how they are weighted.
+            "in terms of the F1 score and expected calibration error" without giving their weights.
         finetune: Values to try for settings of fine-tuning.
         adapt: Values to try for options of ``adapt``, for every method but ``none``.
         distill: Values to try for settings of ``distill``, for every row of ``distill``.
@@ -99,12 +99,12 @@ def count_combinations(given: Mapping[Name, list[Any]]) -> int:
 
 
 def combinations(given: Mapping[Name, list[Any]], how: str | int, seed: int) -> list[dict[Name, Any]]:
-    """Return the combinations to try, in the order of the lists; the last one changes fastest.
+    """Return the combinations to try, ordered like :func:`itertools.product`: the last setting changes fastest.
 
     Args:
-        given: Values by name.
-        how: ``"all"``, ``"one-factor"``, or the number of combinations to draw.
-        seed: Seed of the draw.
+        given: Lists of values by name.
+        how: ``"all"``, ``"one-factor"``, or the number of combinations to draw at random without replacement.
+        seed: Random seed of the sample.
     """
     names = list(given)
     if how == "one-factor":
@@ -115,13 +115,13 @@ def combinations(given: Mapping[Name, list[Any]], how: str | int, seed: int) -> 
     if how == "all" or int(how) >= total:
         return [dict(zip(names, values, strict=True)) for values in itertools.product(*given.values())]
     rng, drawn = random.Random(f"{seed}/search"), set[int]()
-    while len(drawn) < int(how):  # of their indices, since all of them may be too many to list
+    while len(drawn) < int(how):  # draw indices, since there may be too many combinations to list
         drawn.add(rng.randrange(total))
     return [_combination_at(given, place) for place in sorted(drawn)]
 
 
 def _combination_at(given: Mapping[Name, list[Any]], place: int) -> dict[Name, Any]:
-    """Return the combination with an index, in the order of :func:`itertools.product`."""
+    """Return the combination at index ``place`` of :func:`itertools.product`."""
     made: dict[Name, Any] = {}
     for name in reversed(list(given)):
         place, index = divmod(place, len(given[name]))
@@ -130,7 +130,7 @@ def _combination_at(given: Mapping[Name, list[Any]], place: int) -> dict[Name, A
 
 
 class TeacherSpec(Strict):
-    """A teacher: a model of the study after one of its methods, ``{model, method?}``, or any model, ``{path}``."""
+    """A teacher: a model of the study adapted with one of its methods, ``{model, method?}``, or any ``{path}``."""
 
     model: str | None = None
     method: str = "none"
@@ -158,15 +158,15 @@ class TeacherSpec(Strict):
 class DistillSpec(DistillSection):
     """A row of a study whose students are distilled from a teacher: ``{teacher, label?, students?, **settings}``.
 
-    Other keys are settings of :func:`acclimate.distill`. Teacher and student are fine-tuned with the study's settings
-    of fine-tuning unless these settings override them.
+    Other keys are settings of :func:`acclimate.distill`. They override the study's fine-tuning settings, with which
+    teacher and student are fine-tuned.
 
     Attributes:
         teacher: The teacher.
         label: Row label in the tables.
-        students: Names of models of the study; None for all but the teacher's.
-        domains: Names of the domains that the row is for; None for all.
-        search: Values to try for settings of this row, in place of those under ``search.distill``.
+        students: Names of models of the study; None for all but the model of the teacher.
+        domains: Names of the domains that the row applies to; None for all.
+        search: Values to try for settings of this row; they override those under ``search.distill``.
     """
 
     teacher: TeacherSpec
@@ -177,15 +177,15 @@ class DistillSpec(DistillSection):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Settings of distillation, without defaults."""
+        """Explicit settings of distillation, without defaults."""
         return self.given()
 
     def student_names(self, models: Sequence[str]) -> list[str]:
-        """Return the names of the students; ``models`` are those of the study."""
+        """Return the names of the students, given the names of all models of the study."""
         return self.students or [model for model in models if model != self.teacher.model]
 
     def is_for(self, domain: str) -> bool:
-        """Return whether the row is for a domain."""
+        """Return whether the row applies to a domain."""
         return self.domains is None or domain in self.domains
 
     @model_validator(mode="after")

@@ -16,14 +16,13 @@ from pydantic import (
 )
 
 from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, Section, section
-from acclimate.options.training import BUDGETS as BUDGETS
 from acclimate.registry import parse_number
 
 Paths = list[str]
 UNADAPTED = "none"
-"""The method that stands for the base model; it needs no adaptation."""
+"""Name of the method that leaves the base model unchanged."""
 MOST_SEEDS = 1000
-"""A larger number of seeds is a mistake: the list of them could fill the memory."""
+"""Maximum for a number of seeds. A larger one is probably a mistake, and its list could fill the memory."""
 
 
 def several(value: Any) -> Any:
@@ -32,13 +31,17 @@ def several(value: Any) -> Any:
 
 
 def _labels(value: Any) -> Any:
-    """Turn a single label into a list, and truth values of YAML into labels."""
+    """Turn a single label into a list, and YAML booleans (a label such as ``true``) into strings."""
     values = value if isinstance(value, list | None) else [value]
     return values and [str(entry).lower() if isinstance(entry, bool) else entry for entry in values]
 
 
 def lists(value: Any) -> Any:
-    """Check that every setting has a list of values to try; return the lists."""
+    """Return lists of values to try by name of the setting, numbers parsed.
+
+    Raises:
+        ValueError: If a setting has no non-empty list.
+    """
     if not isinstance(value, Mapping):
         raise ValueError("give settings, each with a list of values to try")
     for name, values in value.items():
@@ -59,14 +62,20 @@ def seed_list(count: int) -> list[int]:
 
 
 def distinct(what: str, names: list[str], remedy: str) -> None:
-    """Raise ValueError for a name that is duplicated."""
+    """Raise ValueError if a name is duplicated.
+
+    Args:
+        what: The section, for the message.
+        names: The names.
+        remedy: What the user should do, for the message.
+    """
     for name in names:
         if names.count(name) > 1:
             raise ValueError(f"'{name}' is duplicated under {what}: {remedy}")
 
 
 def _check_values(options: type[Section], given: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Check names and values of options to try; return the values converted to their types."""
+    """Validate names and values of options to try; return the values converted to their types."""
     return {name: [options.check({name: value})[name] for value in values] for name, values in given.items()}
 
 
@@ -79,7 +88,7 @@ Count = Annotated[int, BeforeValidator(parse_number), Field(ge=1)]
 
 
 class Strict(BaseModel):
-    """A section whose unknown keys are errors."""
+    """A section that rejects unknown keys."""
 
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), coerce_numbers_to_str=True)
 
@@ -105,13 +114,14 @@ class TaskSpec(FinetuneSettings):
     """A labelled end task: a folder, or ``{path, name?, metric?, ...}`` with its own settings of fine-tuning.
 
     Attributes:
-        metric: The metric that it is evaluated on; by default the first of its kind, in classification macro_f1.
+        metric: Primary metric; by default the first one of the task kind, which is macro_f1 for classification.
         negative: The label, or labels, for "none of these".
         repartition: Ratio of :func:`acclimate.tasks.repartition`.
-        limit_train: Maximum rows of the train split, drawn with a fixed seed; ``limit_dev`` and ``limit_test`` alike.
-        search: Values to try on this task, instead of those under ``search.finetune``.
-        first: Folder of a task that is trained on before this one, with ``first_epochs`` and ``first_learning_rate``
-            if they differ.
+        limit_train: Maximum rows of the train split, sampled with a fixed seed; ``limit_dev`` and ``limit_test`` limit
+            the other splits.
+        search: Values to try on this task; they override those under ``search.finetune``.
+        first: Folder of a task to train on before this one. ``first_epochs`` and ``first_learning_rate`` override the
+            settings of fine-tuning for it.
         limit_first: Maximum rows of the train split of ``first``.
     """
 
@@ -131,7 +141,7 @@ class TaskSpec(FinetuneSettings):
 
     @property
     def limits(self) -> dict[str, int]:
-        """The limits that were given, by split."""
+        """Maximum rows by split, for the splits that have a limit."""
         given = {"train": self.limit_train, "dev": self.limit_dev, "test": self.limit_test}
         return {split: count for split, count in given.items() if count is not None}
 
@@ -153,19 +163,19 @@ FIRST_STAGE = ("first_epochs", "first_learning_rate")
 
 
 class AdaptSettings(AdaptSection):
-    """The ``adapt`` section: options of ``acclimate.adapt``; what is None has its default."""
+    """The ``adapt`` section: options of ``acclimate.adapt``; None selects the default."""
 
     seed: Seed = 0
 
 
 class EvaluateSettings(Strict):
-    """What is measured besides scores.
+    """Settings of the measurements besides end-task scores.
 
     Attributes:
         documents: Number of documents for the language-model loss.
         max_length: Maximum tokens per document.
         moved: Whether to measure representation drift on the general text.
-        masked_texts: Number of texts of the domain that the report shows masked; 0 keeps its text out of the report.
+        masked_texts: Number of domain texts shown masked in the report; 0 shows none.
     """
 
     documents: Count = 200

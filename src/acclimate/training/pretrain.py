@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import transformers
 from huggingface_hub.errors import StrictDataclassError
-from transformers import AutoConfig, AutoModelForMaskedLM, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import AutoConfig, PreTrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.corpus import Corpus
 from acclimate.corpus.tokenizing import fingerprint_tokenizer
@@ -18,6 +19,7 @@ from acclimate.device import preserve_rng_state
 from acclimate.errors import UserError, did_you_mean, first_line, unknown_name_error
 from acclimate.files import atomic_folder, write_json
 from acclimate.locks import output_lock
+from acclimate.model_kinds import MASKED
 from acclimate.models import load_tokenizer, longest_text
 from acclimate.models.checkpoints import local_folder
 from acclimate.models.families import FAMILIES, family_of
@@ -64,7 +66,7 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
                 f"hidden_size {width} is not divisible by {heads} heads: set num_attention_heads to a divisor."
             )
         with torch.device("meta"):
-            AutoModelForMaskedLM.from_config(config)
+            getattr(transformers, MASKED.auto_class).from_config(config)
     except (ValueError, TypeError, RuntimeError, KeyError, StrictDataclassError) as error:
         reason = f"no such value {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise UserError(f"A model with these settings cannot be built: {reason}") from error
@@ -167,7 +169,7 @@ def init_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
     """Return a masked language model with random weights, the same for the same configuration and seed."""
     with preserve_rng_state():
         torch.manual_seed(seed)
-        return AutoModelForMaskedLM.from_config(config)
+        return getattr(transformers, MASKED.auto_class).from_config(config)
 
 
 @dataclass

@@ -72,7 +72,8 @@ def summed_importance(
         The number of texts, and the sum over them for each part: (layers, units), float32.
 
     Raises:
-        UserError: If the model has no dropout: the divergence would be zero and its gradient rounding noise.
+        UserError: If ``representation`` is unknown, or the model has no dropout: the divergence would be zero and its
+            gradient rounding noise.
     """
     if representation not in ("hidden", "logits"):
         raise UserError(f"Importance is measured on 'hidden' or 'logits', not on '{representation}'.")
@@ -151,6 +152,9 @@ def normalise_importance(importance: Tensor, protect: Literal["unusual", "import
 
     Returns:
         (layers, units). A layer whose units are all equally important (or that has only one) gets zeros.
+
+    Raises:
+        UserError: If ``protect`` has another value.
     """
     if protect not in ("unusual", "important"):
         raise UserError(f"protect must be 'unusual' or 'important', not '{protect}'.")

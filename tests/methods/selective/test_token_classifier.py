@@ -67,7 +67,7 @@ def test_predictions_do_not_depend_on_the_batch(trained):
 
 
 def test_the_last_layer_runs_in_fp32_under_autocast(trained):
-    """In bfloat16 the two logits of a token are often equal, and "other" would win every tie."""
+    """In bfloat16, the two logits of a token are often equal, and "other" would win all ties."""
     rows = [row["input_ids"] for row in make_rows(texts(20, 1), trained[0], 80, False)]
     logits = torch.from_numpy(np.concatenate(trained[0].logits(rows, "bf16")))
     assert (logits != logits.bfloat16().float()).float().mean() > 0.9

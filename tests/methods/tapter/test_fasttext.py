@@ -175,7 +175,7 @@ def test_training_of_cbow_vectors_continues_as_skip_gram(tmp_path, caplog):
     assert start.sg == 0
     after = train_fasttext(NEW, start=train_fasttext(TEXTS, start=start, min_count=2, epochs=1), min_count=2, epochs=1)
     assert (after.sg, after.ns_exponent) == (1, 0.5)
-    assert not caplog.records  # gensim warns about a rising learning rate unless prevented
+    assert not caplog.records  # no gensim warning about a rising learning rate
 
 
 def test_long_texts_are_read_completely():

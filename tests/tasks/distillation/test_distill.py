@@ -110,7 +110,7 @@ def test_pure_distillation_does_not_use_labels(teacher, untaught, tmp_path):
 
 @pytest.mark.parametrize("few", [None, 9])
 def test_every_step_has_the_targets_of_its_examples(teacher, student, monkeypatch, few):
-    # After shuffling, and although the two tokenizers cut a text differently: each example is known by its words.
+    # Examples are identified by their words, since rows are shuffled and the two tokenizers split texts differently.
     task, read, taught = keyword_task(), [], []
     keep = DistillationLoss.loss
 
@@ -152,7 +152,7 @@ def test_kl_distillation_teaches_the_predictions(teacher, untaught):
 
 
 def test_a_learned_connector_and_schedules(teacher, untaught):
-    # At a higher rate every text soon has the same state, and the signs hardly say what a connector does.
+    # At a higher rate all texts soon have the same state, and the activation signs hardly depend on the connector.
     options = {"epochs": 4, "distill_share": 0.5, **FAST, "learning_rate": 1e-3}
     learned = distill(teacher, untaught, keyword_task(), connector="student", **options)
     assert (learned.connector, learned.units) == ("student", 32)
@@ -184,7 +184,7 @@ def test_both_precisions(teacher, untaught):
 
 
 def test_the_epoch_that_is_best_on_dev_is_kept(teacher, untaught, monkeypatch):
-    """The scores are given, and the selected epoch must follow them."""
+    """The dev scores are prescribed, and the selected epoch must be the best of them."""
     given = chain([0.1, 0.7, 0.3, 0.2], repeat(0.7))
     measure = ClassificationLearner.measure
 
@@ -214,7 +214,7 @@ def test_models_without_a_classifier_are_fine_tuned_first(tiny_bert, student, tm
     assert is_classifier_of(kept, keyword_task())
     again = distill(kept, student, keyword_task(), **options)
     assert (again.teacher_trained, again.probabilities) == (False, result.probabilities)
-    # the teacher is what fine-tuning with the penalty makes
+    # the teacher is the result of fine-tuning with the penalty
     direct = finetune(
         tiny_bert,
         keyword_task(),
@@ -229,7 +229,7 @@ def test_models_without_a_classifier_are_fine_tuned_first(tiny_bert, student, tm
 
 
 def test_a_finished_result_checks_the_teacher_folder(tiny_bert, student, tmp_path):
-    """Further seeds use that folder."""
+    """Further seeds use the teacher in that folder."""
     kept = tmp_path / "teacher"
     options = {"teacher_epochs": 1, "epochs": 2, "distill_share": 0.5, "teacher_out": kept, **FAST}
     first = distill(tiny_bert, student, keyword_task(), out=tmp_path / "a", **options)
@@ -237,7 +237,7 @@ def test_a_finished_result_checks_the_teacher_folder(tiny_bert, student, tmp_pat
     distill(tiny_bert, student, keyword_task(), out=tmp_path / "b", teacher_penalty=0.0, **options)
     assert not torch.equal(load_file(kept / "model.safetensors")["classifier.weight"], before["classifier.weight"])
     again = distill(tiny_bert, student, keyword_task(), out=tmp_path / "a", **options)
-    assert again.seconds == first.seconds  # it was found
+    assert again.seconds == first.seconds  # loaded from the cache
     for name, value in load_file(kept / "model.safetensors").items():
         assert torch.equal(value, before[name])
 
@@ -248,7 +248,7 @@ def test_shared_stages_run_once(tiny_bert, student, monkeypatch, tmp_path):
     first = distill(tiny_bert, student, keyword_task(), **options)
     alone = distill(tiny_bert, student, keyword_task(), objective="kl", **options)
     assert alone.teacher_trained
-    for name in ("teacher", "student", "signs"):  # the time is that of the training, not of finding it
+    for name in ("teacher", "student", "signs"):  # the time of training, not of loading from the cache
         assert alone.stage_seconds[name] == first.stage_seconds[name] > 0
     assert (alone.teacher_metrics, alone.student_metrics) == (first.teacher_metrics, first.student_metrics)
 
@@ -263,8 +263,8 @@ def test_shared_stages_run_once(tiny_bert, student, monkeypatch, tmp_path):
         ClassificationLearner, "measure", lambda self, *args: measured.append(args) or measure(self, *args)
     )
     distill(tiny_bert, student, keyword_task(), confidence_penalty=0.1, **options)
-    assert (len(trained), len(measured)) == (0, 2)  # dev and test of the student when it is done
-    other = distill(tiny_bert, student, keyword_task(train=40, test=30), **options)  # another task: all anew
+    assert (len(trained), len(measured)) == (0, 2)  # dev and test of the final student
+    other = distill(tiny_bert, student, keyword_task(train=40, test=30), **options)  # another task: nothing is reused
     assert (len(trained), len(measured)) == (2, 2 + 6)
     assert other.teacher_metrics != first.teacher_metrics
     distill(tiny_bert, student, keyword_task(), seed=1, teacher_seed=0, **options)  # another student
@@ -279,7 +279,7 @@ def test_scores_are_measured_again_if_the_cache_does_not_match(teacher, monkeypa
     file.write_text("{")
     assert load_or_evaluate(learner, "fp32") == first
     file.write_text(json.dumps([{"test": {}, "dev": {}}, None]))
-    assert load_or_evaluate(learner, "fp32")["test"] == {}  # found, not measured
+    assert load_or_evaluate(learner, "fp32")["test"] == {}  # cached, not measured
     assert load_or_evaluate(ClassificationLearner(learner.head, keyword_task(), ["bad"]), "fp32")["test"] != {}
     with torch.no_grad():
         learner.head.model.classifier.bias += 10
@@ -312,7 +312,7 @@ def test_an_unusable_cache_only_costs_time(tiny_bert, student, monkeypatch, tmp_
     for file in files:
         file.write_bytes(b"broken")
     left = next((tmp_path / "cache" / "trained").iterdir())
-    left = left.with_name(f".{left.name}.new-1")  # of a process that was killed
+    left = left.with_name(f".{left.name}.new-1")  # left by a killed process
     left.mkdir()
     assert distill(tiny_bert, student, keyword_task(), **options).probabilities == first.probabilities
     assert not left.exists()
@@ -351,7 +351,8 @@ def test_options_of_all_stages_are_checked_first(tiny_bert, student, slip, messa
 
 
 def test_the_penalty_makes_a_teacher_less_confident(tiny_bert):
-    options = {"epochs": 12, "learning_rate": 3e-3, **QUICK}  # with 6 it depends on the draws whether it has learnt
+    # With 6 epochs, it depends on the seed whether the model learns the task.
+    options = {"epochs": 12, "learning_rate": 3e-3, **QUICK}
     plain, calibrated = (
         finetune(tiny_bert, keyword_task(), confidence_penalty=weight, **options) for weight in (0.0, 0.7)
     )

@@ -1,4 +1,4 @@
-"""When the phases change, and the loss of the first one."""
+"""The change between the two phases, and the loss of the first one."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from acclimate.modules.connectors import Connectors
 from acclimate.objectives.distillation import activation_boundary_loss
 from acclimate.options import DistillOptions
 from acclimate.tasks.classification.classifier import load_classifier
-from acclimate.tasks.distillation.student_training import (
-    DisagreementCallback,
-    DistillationLoss,
-)
+from acclimate.tasks.distillation.student_training import DisagreementCallback, DistillationLoss
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets
 from acclimate.tasks.trainer import phase_schedule
 from tests.cases import each
@@ -92,4 +89,4 @@ def test_disagreement_counts_units_of_each_example(distillation_loss, student):
         counts.append(
             sum((s > 0) != t for s, t in zip(state, distillation_loss.targets.active([place])[0], strict=True))
         )
-    assert watch.measure() == pytest.approx(float(sum(counts)) / 12, abs=0.2)  # a unit near zero may change sides
+    assert watch.measure() == pytest.approx(float(sum(counts)) / 12, abs=0.2)  # a unit near zero may change its sign

@@ -42,11 +42,11 @@ def test_targets_equal_those_of_each_example_alone(loaded, kind):
         inputs = {name: torch.tensor([value]) for name, value in row.items() if name != "labels"}
         with torch.no_grad():
             output = model(**inputs, output_hidden_states=True)
-            state = output.hidden_states[-1][0, 0]  # in front of the pooler
+            state = output.hidden_states[-1][0, 0]  # the input of the pooler
             if kind == "teacher":
                 state = connectors.teacher.weight @ state + connectors.teacher.bias
             assert torch.equal(first_token_states(model, inputs)[0], output.hidden_states[-1][0, 0])
-        sure = state.abs() > 1e-4  # padding moves the last bits
+        sure = state.abs() > 1e-4  # padding changes the last bits
         assert torch.equal((state > 0)[sure], active[place][sure])
         torch.testing.assert_close(output.logits[0], signs.logits[place], atol=1e-5, rtol=0)
     assert active.float().mean() not in (0.0, 1.0)
@@ -121,7 +121,7 @@ def test_a_model_without_a_representative_first_token(teacher, tmp_path, change)
     tokenizer = AutoTokenizer.from_pretrained(copy)
     if change == "no token":
         tokenizer.cls_token = None
-    elif change == "last":  # as XLNet
+    elif change == "last":  # the text's representation comes last, as in XLNet
         special = [("[CLS]", 2), ("[SEP]", 3)]
         last = processors.TemplateProcessing(single="$A [SEP] [CLS]", special_tokens=special)
         tokenizer.backend_tokenizer.post_processor = last

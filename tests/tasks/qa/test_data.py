@@ -17,7 +17,7 @@ PASSAGE = "Ada Lovelace wrote the first program. Ada was born in London, and Byr
 
 
 def squad(*questions, passage=PASSAGE):
-    """An object like a SQuAD file with one passage; a question is (id, text, answer, answer_start)."""
+    """Return the content of a SQuAD file with one passage; a question is (id, text, answer, answer_start)."""
     qas = [
         {"id": name, "question": text, "answers": [{"text": answer, "answer_start": start}]}
         for name, text, answer, start in questions

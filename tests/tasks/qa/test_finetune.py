@@ -13,10 +13,10 @@ from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 from acclimate.device import default_device
 from acclimate.errors import UserError
 from acclimate.tasks import Task, finetune, load_task, training_cache
+from acclimate.tasks.kinds import task_text
 from acclimate.tasks.qa import QATask
 from acclimate.tasks.qa.model import load_qa_model
 from acclimate.tasks.qa.windows import WindowConfig
-from acclimate.tasks.text import task_text
 from tests.cases import each
 from tests.tasks.qa.toy import food_task, squad
 from tests.tiny import ENCODERS
@@ -26,7 +26,7 @@ QUICK = {"progress": False, "precision": "fp32", "max_length": 64}
 
 @pytest.fixture(scope="module")
 def learnt(tiny_bert, tmp_path_factory):
-    """A finished run that was saved, and its folder."""
+    """A finished, saved run and its folder."""
     out = tmp_path_factory.mktemp("runs") / "food"
     return finetune(tiny_bert, food_task(), epochs=6, learning_rate=3e-3, out=out, **QUICK), out
 
@@ -81,7 +81,7 @@ def test_the_same_seed_gives_the_same_answers(tiny_bert):
 
 @pytest.mark.parametrize("side", ["right", "left"])
 def test_the_order_of_the_questions_changes_nothing(tiny_bert, side):
-    """Nor does the composition of batches, on whichever side the tokenizer pads."""
+    """The composition of batches does not matter either, whichever side the tokenizer pads."""
     reader = load_qa_model(tiny_bert, WindowConfig(40, overlap=10), default_device())
     reader.tokenizer.padding_side = side
     questions = food_task(test=10).test
@@ -226,7 +226,7 @@ def test_an_identical_training_of_another_process_is_awaited(tiny_bert, training
     other = training_cache.Claim(made.parent / f".{made.name}.claim")
     assert other.take()
 
-    def sleep(seconds):  # meanwhile the other process is done
+    def sleep(seconds):  # the other process finishes in the meantime
         hidden.rename(made)
         other.release()
 

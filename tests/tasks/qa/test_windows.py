@@ -68,7 +68,7 @@ def test_every_answer_that_fits_is_complete_in_some_window(question, kind, lengt
     span = tokens.span(answer.start, answer.start + len(answer.text))
     assert span is not None
     begin, end = int(tokens.starts[span[0]]), int(tokens.ends[span[1]])
-    # No more than what the cut between tokens adds, and nothing is lost.
+    # A split between tokens may add characters at the edges, but none are lost.
     assert begin <= answer.start
     assert end >= answer.start + len(answer.text)
     assert tokens.ends[span[0]] > answer.start
@@ -95,7 +95,7 @@ def test_rows_are_those_of_the_tokenizer_itself(question, kind, length, overlap)
     asked_tokens = len(tokenizer(question.text, add_special_tokens=False)["input_ids"])
     room = length - windows.layout.special
     if asked_tokens > room // 2:
-        return  # the question is cut, which the tokenizer cannot do
+        return  # the tokenizer itself cannot truncate the question as we do
     stride = min(overlap, (room - asked_tokens) // 2)
     theirs = tokenizer(
         question.text,
@@ -114,7 +114,7 @@ def test_rows_are_those_of_the_tokenizer_itself(question, kind, length, overlap)
         tokens = windows.tokens(0)
         ours = zip(tokens.starts[window.first : window.stop], tokens.ends[window.first : window.stop], strict=True)
         for mine, other in zip(ours, offsets[window.offset :], strict=False):
-            # A token of white space alone stands for no letter; which place it says is a whim of the tokenizer.
+            # A token of white space alone covers no letter, and its offsets depend on the tokenizer.
             assert mine == other or (mine[0] == mine[1] and other[0] == other[1])
 
 

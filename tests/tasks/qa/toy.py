@@ -11,7 +11,10 @@ FOOD = "pizza pasta wine soup".split()
 
 
 def squad(count, seed, words=(5, 25)):
-    """An object like a SQuAD file with ``count`` passages of so many words, each with one question."""
+    """Return the content of a SQuAD file with ``count`` passages, each with one question.
+
+    ``words`` is the range of the number of filler words on each side of the answer.
+    """
     chance = random.Random(seed)
     paragraphs = []
     for number in range(count):
@@ -24,7 +27,7 @@ def squad(count, seed, words=(5, 25)):
 
 
 def food_task(train=48, test=12, seed=0, words=(5, 25)):
-    """Such a task."""
+    """Return a question answering task of such passages."""
     return QATask.of(
         "food", squad(train, f"{seed}train", words), squad(test, f"{seed}test", words), squad(6, f"{seed}dev", words)
     )

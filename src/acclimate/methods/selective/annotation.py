@@ -122,8 +122,9 @@ def _truncated_lengths(first: Sequence[int], second: Sequence[int], room: int) -
 def make_stop_word_mask(tokenizer: PreTrainedTokenizerBase, source: str) -> np.ndarray | None:
     """Return whether each vocabulary id is a stop word, as the first token of a unit and as a later one.
 
-    As in the released code, a token is a stop word if it begins a word and spells a stop word in any case, whatever
-    token follows it. The first token of a unit always begins a word; byte-level BPE marks only words after a space.
+    As in the released code, a token is a stop word if it begins a word and spells a stop word, regardless of case and
+    of the token after it. The first token of a unit always begins a word; byte-level BPE marks only words after a
+    space.
 
     Returns:
         (2, vocabulary), or None if ``source`` names no stop words.

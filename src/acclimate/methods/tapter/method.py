@@ -1,4 +1,4 @@
-"""TAPTER: MLM that pulls word embeddings towards fastText vectors of the same text (Nishida et al., EMNLP 2021)."""
+"""TAPTER: MLM that pulls word embeddings towards fastText vectors of the same text (Nishida et al., 2021)."""
 
 from contextlib import suppress
 from dataclasses import dataclass

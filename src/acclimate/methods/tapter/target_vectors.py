@@ -43,7 +43,7 @@ class Targets:
 
     @property
     def mean_norm(self) -> float:
-        """Mean norm of the target vectors over the vocabulary. It acts like a weight of the loss."""
+        """Mean norm of the target vectors of regularised tokens. It acts like a weight of the loss."""
         return float(self.vectors[self.regularised].norm(dim=1).mean())
 
 
@@ -117,7 +117,7 @@ def _make_targets(
 
 
 CACHE_VERSION = 3
-"""To be increased when the same text starts to give other vectors."""
+"""Increment when the same text gives different vectors."""
 GENERAL_SEED = 0
 """Random seed of the vectors of a general text, which all runs share since they take hours and gigabytes."""
 
@@ -131,6 +131,9 @@ def make_fasttext_targets(run: AdaptContext, settings: Mapping[str, Any]) -> Tar
     Args:
         run: The adaptation.
         settings: The parameters of :class:`acclimate.methods.tapter.method.TAPTER`.
+
+    Raises:
+        UserError: If a file is missing or invalid, or no token has a target.
     """
     stop_words = read_stop_words(settings["stop_words"], run.tokenizer)
     if settings["vectors"].endswith(".npy"):

@@ -1,7 +1,8 @@
 """The kinds of jobs of a study, one module each.
 
-To add a kind, add a module with a subclass of :class:`acclimate.study.jobs.base.Job` under ``@register(name)``: its
-fields are its identity, ``run`` does the work, and class methods say which jobs a study has of it, which rows they add
-to the results, and which section of the study file configures it. Nothing else lists the kinds: all modules of this
-package are imported when the kinds are first needed, and so are entry points of the group ``acclimate.study.jobs``.
+To add a kind, add a module with a subclass of :class:`acclimate.study.jobs.base.Job`, decorated with
+``@register(name)``. Its fields are the identity of a job, and ``run`` does the work. Class methods plan the jobs of a
+study and return the rows that they add to the results; ``section`` names the section of the study file that configures
+the kind. No other registration is needed: all modules of this package, and the entry points of the group
+``acclimate.study.jobs``, are imported when the kinds are first needed.
 """

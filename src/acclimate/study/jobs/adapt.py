@@ -1,5 +1,5 @@
 # ruff: noqa: RUF009 (the calls only describe fields)
-"""Adaptation: a base model and a corpus become an adapted model."""
+"""Adaptation jobs, which also train missing language-model heads."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from acclimate.cards.writers import MANIFEST_FILE
 from acclimate.corpus import Corpus
 from acclimate.files import read_json
 from acclimate.masking import MASK_RATE, identify
+from acclimate.options.training import BUDGETS
 from acclimate.records import Record, optional
 from acclimate.report.timing import preparation_minutes
 from acclimate.results import MethodRow
@@ -33,13 +34,13 @@ from acclimate.study.jobs.base import (
     StudyView,
     register,
 )
-from acclimate.study.settings import BUDGETS, UNADAPTED
+from acclimate.study.settings import UNADAPTED
 
 HEAD_OPTIONS = ("max_length", "precision", "head_tokens", "seed")
-"""Options of ``adapt`` that matter for the warm-up of a head."""
+"""Options of ``adapt`` that affect the training of a missing head."""
 IMPORTANCE = "importance.json"
 CURVE_POINTS = 200
-"""Points of a learning curve in the results; longer ones are thinned."""
+"""Maximum points of a learning curve in the results; longer curves are thinned."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -50,11 +51,11 @@ class Adaptation(Record):
         method: Name of the method.
         steps: Optimizer steps.
         tokens: Tokens read.
-        seconds: Duration of training.
-        losses: Mean of each loss term at the end.
-        masked: Some texts as the masking hides them: its name, and ``texts``.
-        accounts: What the method noted of stages before training, by file name.
-        broken: Records that could not be read; None if all could.
+        seconds: Duration of training in seconds.
+        losses: Mean of each loss term at the end of training.
+        masked: Samples of masked text: ``masking``, its name, and ``texts``; None if there are none.
+        accounts: JSON records of the stages before training, by file name.
+        broken: Unreadable records of the text; None if all were readable.
     """
 
     method: str
@@ -68,7 +69,7 @@ class Adaptation(Record):
 
     @property
     def total_seconds(self) -> float:
-        """Duration of training and of all stages before it."""
+        """Duration of training and of all stages before it, in seconds."""
         return self.seconds + 60 * sum(minutes for _, minutes in preparation_minutes(self.accounts or {}))
 
 
@@ -81,11 +82,11 @@ class AdaptJob(Job):
         model: The base model, or the job that trains its missing head.
         method: Name of the method.
         parameters: Its parameters, defaults included.
-        corpus: The text.
-        task: The task, for methods that need it.
-        heldout: Text on which loss is measured during training, if the study asks for it.
+        corpus: Text to adapt to.
+        task: The labelled task, for methods that need it.
+        heldout: Held-out text for the loss during training; None unless ``heldout_every`` is set.
         settings: Options of ``adapt``, defaults included.
-        options: The options that were given, as ``adapt`` takes them.
+        options: The explicit options, passed to ``adapt``.
     """
 
     model: Model
@@ -104,11 +105,11 @@ class AdaptJob(Job):
 
     @property
     def is_shared_base(self) -> bool:
-        """Whether it trains the missing head of a base model."""
+        """Whether the job trains the missing head of a base model."""
         return self.place.method == HEAD
 
     def run(self, context: RunContext) -> Adaptation:
-        """Adapt the model and write it into the folder of the job."""
+        """Adapt the model and write it to the folder of the job."""
         folder, data = context.folder(self), {}
         if self.task is not None:
             data["task"] = self.task
@@ -132,7 +133,7 @@ class AdaptJob(Job):
 
     @classmethod
     def sources(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterator[Source]:
-        """Yield the base model, and the models that each method makes of it."""
+        """Yield the base model, and the models that each method adapts from it."""
         config = planner.config
         base: Model = planner.inputs.checkpoints[model.name]
         if model.name in planner.inputs.headless:
@@ -151,7 +152,7 @@ class AdaptJob(Job):
                         model=model.name, domain=domain.name, method=method.label, adapted_for=task, adapt_seed=seed
                     )
                     job = planner.add(_adapt_job(planner.inputs, method, base, there, seed))
-                    tuned = config.seeds[number :: len(seeds)]  # the i-th seed starts from the i-th adaptation
+                    tuned = config.seeds[number :: len(seeds)]  # see adapt_seeds of StudyConfig
                     yield Source(job, there, scope, tuned, base)
 
     @classmethod
@@ -169,7 +170,7 @@ class AdaptJob(Job):
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
-        """Return the adaptations, and texts as their maskings hide them."""
+        """Return the rows of the adaptations, and the samples of masked text."""
         found = list(view.find(Adaptation))
         return {
             "adaptations": [_adaptation_row(entry, view.out / "models" / entry.job.key) for entry in found],
@@ -216,7 +217,7 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
 
 
 def _read_problems(folder: Path) -> UnreadRecords | None:
-    """Return how many records of its text an adaptation could not read; None if it read all."""
+    """Return the unreadable records that the manifest of an adaptation reports; None if there are none."""
     account = folder / MANIFEST_FILE
     card = read_json(account) if account.is_file() else {}
     texts = [part.get("text") or {} for part in card.get("stages") or [card]]
@@ -228,10 +229,10 @@ def _read_problems(folder: Path) -> UnreadRecords | None:
 
 
 def adaptation_seconds(model: Model, view: StudyView) -> float | None:
-    """Return the duration of all adaptations on the way to a model; None if one of them has no result any more.
+    """Return the seconds of all adaptations that made a model; None if the result of one of them is missing.
 
-    The warm-up of a missing head counts as a part of the adaptation that follows it. It does not count for a
-    classifier that starts from the base model, as it leaves the encoder unchanged.
+    Training a missing head counts as part of the adaptation that follows it. It does not count for the base model
+    itself, since it leaves the encoder unchanged.
     """
     if not isinstance(model, Job) or model.is_shared_base:
         return 0.0
@@ -267,7 +268,7 @@ def _adaptation_row(entry: Measured[Adaptation], folder: Path) -> AdaptationRow:
 
 
 def read_importance(folder: Path) -> dict[str, Any] | None:
-    """Return the importance of heads and units that an adaptation measured; None if it measured none."""
+    """Return the importance of heads and units stored with an adapted model; None if there is none."""
     try:
         found = read_json(folder / IMPORTANCE)
     except (OSError, ValueError):
@@ -276,10 +277,13 @@ def read_importance(folder: Path) -> dict[str, Any] | None:
 
 
 def read_curves(log: Path) -> dict[str, list[CurvePoint]]:
-    """Return ``curve``, the training loss, and ``heldout_curve`` from a log; broken lines are skipped.
+    """Read the training loss and the held-out loss from a log. Invalid lines are skipped.
 
     Args:
         log: A ``log.jsonl``; if it is missing, both curves are empty.
+
+    Returns:
+        ``curve``, the training loss, and ``heldout_curve``, each with at most :data:`CURVE_POINTS` points.
     """
     try:
         lines = log.read_text(encoding="utf-8").splitlines()
@@ -304,14 +308,14 @@ def _thinned(points: list[CurvePoint]) -> list[CurvePoint]:
 
 
 def masked_samples(found: Sequence[Measured[Adaptation]], count: int) -> list[MaskedSample]:
-    """Return texts as the maskings of a study hide them, from the first seed of each method.
+    """Return samples of masked text, taken from the first adaptation with each method.
 
     Args:
         found: The adaptations.
         count: Maximum number of texts per corpus; 0 for none.
 
     Returns:
-        One sample per text, with the maskings of all methods that read it. Methods that hide the same tokens share a
+        One sample per text, with the maskings of all methods that read it. Methods that mask the same tokens share a
         label.
     """
     texts: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
@@ -319,7 +323,7 @@ def masked_samples(found: Sequence[Measured[Adaptation]], count: int) -> list[Ma
     tasks = {(entry.job.place.domain, entry.job.place.adapted_for) for entry in found}
     for job, result in found:
         place, domain = job.place, job.place.domain
-        which = (domain, place.adapted_for, place.method)  # the text depends neither on the model nor on the seed
+        which = (domain, place.adapted_for, place.method)  # one sample for all base models and seeds
         if not result.masked or not domain or which in seen:
             continue
         seen.add(which)
@@ -333,7 +337,7 @@ def masked_samples(found: Sequence[Measured[Adaptation]], count: int) -> list[Ma
 
 
 def _merge_equal(found: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
-    """Put methods that hide the same tokens under one label, which names the masking."""
+    """Merge methods with the same masking and masked tokens under one label that names them all."""
     groups: dict[str, list[str]] = {}
     for method, hidden in found.items():
         groups.setdefault(json.dumps([hidden["masking"], hidden["pieces"]]), []).append(method)

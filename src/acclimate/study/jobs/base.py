@@ -1,5 +1,5 @@
 # ruff: noqa: B027 (hooks that most kinds do not need)
-"""What every kind of job is made of: identity, place in the study, work, and rows of the results."""
+"""The base class of jobs, and the job graph, planner, outcomes and views that jobs are used with."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from acclimate.study.config import KINDS, DomainSpec, ModelSpec, SectionEntry, S
 from acclimate.study.inputs import Checkpoint, StudyInputs
 
 FORMAT = 2
-"""Version of the identity and of the results of jobs. Raising it computes all jobs again."""
+"""Version of job identities and results. Increasing it invalidates all stored results."""
 HEAD = "warm-up of the missing head"
-"""Stands for the method of the job that trains a language-model head for a checkpoint without one."""
+"""Replaces the method in the place of a job that trains a missing language-model head."""
 FORGETTING = "forgetting"
 """Role of a job that measures forgetting on a task of another domain."""
 
@@ -29,19 +29,19 @@ register = KINDS.register
 
 @dataclass(frozen=True)
 class Place:
-    """Where a job stands in a study; None for what does not apply. It is not part of the job's identity.
+    """The place of a job in a study. Fields that do not apply are None. It is not part of the job's identity.
 
     Attributes:
         model: Name of the base model, or of the student of a distillation.
         domain: Name of the domain.
         method: Row label; None for measurements of the base model itself.
-        adapted_for: The task that the model was adapted for alone.
-        task: The task that the job is about.
-        text: ``"domain"`` or ``"general"``: the text that is read.
+        adapted_for: Name of the task that the model was adapted for, if it was adapted for a single task.
+        task: Name of the end task.
+        text: Text of a loss or drift measurement: ``"domain"`` or ``"general"``.
         adapt_seed: Seed of adaptation.
         seed: Seed of fine-tuning.
         role: :data:`FORGETTING`, or None.
-        search: The settings that a search tries.
+        search: Settings of the trial, in one line, if the job belongs to a search.
     """
 
     model: str | None = None
@@ -57,7 +57,7 @@ class Place:
 
     @property
     def row(self) -> tuple[str | None, ...]:
-        """What jobs that differ only in seeds have in common."""
+        """The fields that jobs that differ only in seeds have in common."""
         return (self.model, self.domain, self.method, self.adapted_for, self.task, self.text, self.role)
 
     def __str__(self) -> str:
@@ -69,10 +69,10 @@ class Place:
 
 @dataclass(frozen=True)
 class RunContext:
-    """What a job needs to run.
+    """The context that jobs run in.
 
     Attributes:
-        backend: The functions that it calls.
+        backend: Functions that load models.
         out: Folder of the study.
         progress: Whether to show progress bars.
     """
@@ -86,7 +86,7 @@ class RunContext:
         return self.out / "models" / job.key
 
     def path(self, model: Model) -> str:
-        """Return the path of a model, or its name on the Hub."""
+        """Return the folder of a model, or its name on the Hub."""
         return model.path if isinstance(model, Checkpoint) else str(self.folder(model))
 
 
@@ -94,17 +94,19 @@ class RunContext:
 class Job(ABC):
     """A unit of work and of recovery, identified by its fields.
 
-    A subclass declares its inputs and settings as fields, defaults included; ``compare=False`` marks a field that
-    cannot change the result. A field that holds a model is a :class:`Checkpoint` or the job that makes it.
+    A subclass declares as fields all inputs and settings, defaults included, that determine the result. A field with
+    ``compare=False`` is not part of the identity. A field that holds a model is a :class:`Checkpoint` or the job that
+    makes it.
 
     Attributes:
-        place: Where it stands in the study.
+        place: Place in the study.
         name: Name of the kind, set by ``@register``.
-        cost: Typical cost relative to a fine-tuning. It balances shards, so all processes of a study must agree on it.
+        cost: Typical cost relative to a fine-tuning. It balances shards, so all processes of a study must use the same
+            value.
         result_type: Dataclass of the result.
-        makes_model: Whether it writes a model into its folder.
-        shows_progress: Whether it shows a progress bar itself.
-        section: Key of a list in the study file that configures the kind, and the type of its entries.
+        makes_model: Whether the job writes a model to its folder.
+        shows_progress: Whether the job shows a progress bar itself.
+        section: Key of the list in the study file that configures the kind, and the type of its entries.
     """
 
     place: Place = field(compare=False)
@@ -117,24 +119,24 @@ class Job(ABC):
 
     @cached_property
     def identity(self) -> dict[str, Any]:
-        """Everything that determines the result, as plain values."""
+        """Everything that determines the result: plain values, and fingerprints of models and data."""
         values = {entry.name: getattr(self, entry.name) for entry in fields(self) if entry.compare}
         return {name: value.key if isinstance(value, Job) else identity(value) for name, value in values.items()}
 
     @cached_property
     def key(self) -> str:
-        """16 hex digits of the hash of the kind and the identity."""
+        """Fingerprint of the kind and the identity, 16 hex digits."""
         return fingerprint({"format": FORMAT, "kind": self.name, **self.identity})
 
     @cached_property
     def needs(self) -> Job | None:
-        """The job whose model is read; None if none is."""
+        """The job that makes the model that this job reads; None if it reads no such model."""
         values = (getattr(self, entry.name) for entry in fields(self))
         return next((value for value in values if isinstance(value, Job)), None)
 
     @property
     def chain(self) -> list[Job]:
-        """The job, what it needs, and so on."""
+        """This job, the job it needs, the job that one needs, and so on."""
         links: list[Job] = [self]
         while (needed := links[-1].needs) is not None:
             links.append(needed)
@@ -147,11 +149,11 @@ class Job(ABC):
 
     @property
     def is_shared_base(self) -> bool:
-        """Whether all methods start from its model, so that it is a shard group of its own."""
+        """Whether all methods start from the model of this job; sharding then separates it from its dependents."""
         return False
 
     def at(self, **changes: Any) -> Self:
-        """Return the same job at another place."""
+        """Return the same job with changes to its place."""
         return replace(self, place=replace(self.place, **changes))
 
     @abstractmethod
@@ -159,21 +161,25 @@ class Job(ABC):
         """Do the work; return an instance of :attr:`result_type`."""
 
     def stage_seconds(self, result: Any, view: StudyView) -> dict[str, float] | None:
-        """Return the seconds of each stage on the way to the result; None if a stage has no result any more."""
+        """Return the seconds of each stage that led to the result; None if the result of a stage is missing."""
         return {}
 
     @classmethod
     def read(cls, config: StudyConfig, backend: Backend) -> Any:
-        """Read and check what only this kind needs; it becomes ``inputs.extras[name]``."""
+        """Read and validate inputs that only this kind needs; the result becomes ``inputs.extras[name]``.
+
+        Raises:
+            UserError: If an input is invalid.
+        """
         return None
 
     @classmethod
     def check(cls, inputs: StudyInputs) -> None:
-        """Raise UserError if the study cannot be run as far as this kind is concerned."""
+        """Raise UserError if the inputs are invalid for this kind."""
 
     @classmethod
     def sources(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterable[Source]:
-        """Add the jobs that make models to measure, and yield these models."""
+        """Add the jobs that make models from a base model, and yield the models to measure."""
         return ()
 
     @classmethod
@@ -182,16 +188,16 @@ class Job(ABC):
 
     @classmethod
     def finish(cls, planner: Planner) -> None:
-        """Add the jobs that depend on those of all models."""
+        """Add the jobs that depend on the jobs of all models."""
 
     @classmethod
     def method_rows(cls, inputs: StudyInputs) -> list[MethodRow]:
-        """Return the row labels that the kind brings, with their parameters."""
+        """Return the rows that the kind adds to the list of methods: labels with parameters."""
         return []
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
-        """Return rows for fields of :class:`acclimate.results.StudyResults`, by name of the field."""
+        """Return rows for :class:`acclimate.results.StudyResults`, by name of its field."""
         return {}
 
 
@@ -210,8 +216,8 @@ class Source:
     Attributes:
         model: The model.
         place: Its place: base model, domain, row label, seed of adaptation.
-        domain: The domain, with the tasks that the model is for.
-        seeds: Seeds of fine-tuning that start from it.
+        domain: The domain, with the tasks to fine-tune the model on.
+        seeds: Seeds of fine-tuning that start from the model.
         base: The model that it was adapted from; None if the study did not adapt it.
         measures_loss: Whether its language-model loss is measured.
         measures_forgetting: Whether it is fine-tuned on tasks of other domains.
@@ -227,16 +233,16 @@ class Source:
 
     @property
     def is_reference(self) -> bool:
-        """Whether it is the base model itself, measured as the reference of the others."""
+        """Whether it is the base model itself, the reference for loss and forgetting."""
         return self.place.method is None
 
 
 class JobGraph:
-    """Jobs in the order of work, each once, and all places that they fill.
+    """The jobs of a study in execution order.
 
     Attributes:
-        jobs: By key; a job comes after the one that it needs.
-        entries: One entry per place; several may be the same job.
+        jobs: The distinct jobs, by key; a job comes after the job that it needs.
+        entries: One entry per place in the study; several places may share a job, and so its result.
     """
 
     def __init__(self, entries: Iterable[Job] = ()) -> None:
@@ -246,7 +252,7 @@ class JobGraph:
             self.add(job)
 
     def add(self, job: Job) -> Job:
-        """Add a job at its place unless it is there already; return it."""
+        """Add an entry, and its job and the jobs it needs unless the graph has them; return the job."""
         self.entries.append(job)
         for link in reversed(job.chain):
             self.jobs.setdefault(link.key, link)
@@ -255,13 +261,13 @@ class JobGraph:
 
 @dataclass(frozen=True)
 class Planner:
-    """What kinds of jobs plan with.
+    """The inputs of a study and the graph that kinds of jobs add their jobs to.
 
     Attributes:
-        inputs: What the study names.
-        graph: The jobs so far, to be extended.
-        settings: From model, domain, task and row label to the settings that a search chose, see
-            :class:`acclimate.study.graph.Choice`; empty without a search.
+        inputs: Inputs of the study.
+        graph: The graph to extend.
+        settings: The settings that a search chose (:class:`acclimate.study.graph.Choice`), by model, domain, task and
+            row label; empty without a search.
     """
 
     inputs: StudyInputs
@@ -284,11 +290,11 @@ class Outcome:
 
     Attributes:
         job: The job.
-        state: ``"done"`` by this call, ``"reused"``, ``"failed"``, ``"blocked"`` by a job that failed, or
-            ``"missing"``: left to other processes.
-        result: Its result; None if there is none.
-        error: Why there is none.
-        seconds: Duration.
+        state: ``"done"`` (computed now), ``"reused"`` (stored earlier), ``"failed"``, ``"blocked"`` (by the failure of
+            a job it needs), or ``"missing"`` (not computed yet).
+        result: The result; None if there is none.
+        error: Why there is no result.
+        seconds: Duration in seconds.
     """
 
     job: Job
@@ -298,7 +304,7 @@ class Outcome:
     seconds: float = 0.0
 
     def line(self) -> str:
-        """One line for the terminal."""
+        """Return one line for the terminal."""
         if self.state == "done":
             return f"✓ {self.job.description} ({self.seconds:.1f} s)"
         return f"✗ {self.job.description}: {self.error}"
@@ -313,12 +319,12 @@ class Measured(NamedTuple, Generic[R]):
 
 @dataclass(frozen=True)
 class StudyView:
-    """Finished jobs, for the rows of the results.
+    """The finished jobs of a study, from which the rows of the results are made.
 
     Attributes:
-        inputs: What the study names.
-        graph: Its jobs.
-        outcomes: By key, those of a search included.
+        inputs: Inputs of the study.
+        graph: Jobs of the study.
+        outcomes: Outcomes by key, including those of the jobs of a search.
         out: Folder of the study.
     """
 
@@ -328,7 +334,7 @@ class StudyView:
     out: Path
 
     def find(self, kind: type[R], accept: Callable[[Job], bool] = lambda job: True) -> Iterator[Measured[R]]:
-        """Yield each entry of the graph whose result is of a kind, with the result."""
+        """Yield each entry of the graph whose result has type ``kind`` and whose job is accepted, with the result."""
         for job in self.graph.entries:
             result = self.outcomes[job.key].result
             if isinstance(result, kind) and accept(job):
@@ -337,7 +343,7 @@ class StudyView:
     def group(
         self, kind: type[R], accept: Callable[[Job], bool] = lambda job: True
     ) -> dict[tuple[str | None, ...], list[Measured[R]]]:
-        """Return the same by :attr:`Place.row`, seeds in the order of the study."""
+        """Return the entries of :meth:`find` grouped by :attr:`Place.row`, with seeds in the order of the study."""
         found: dict[tuple[str | None, ...], list[Measured[R]]] = {}
         for entry in self.find(kind, accept):
             found.setdefault(entry.job.place.row, []).append(entry)
@@ -348,5 +354,5 @@ class StudyView:
 
 
 def place_values(place: Place) -> dict[str, Any]:
-    """Return what of a place applies, as plain values."""
+    """Return the fields of a place that are not None, as plain values."""
     return {name: value for name, value in asdict(place).items() if value is not None}

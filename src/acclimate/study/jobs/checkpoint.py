@@ -1,7 +1,7 @@
-"""Foreign checkpoints: unchanged models from elsewhere, measured beside the methods of the study.
+"""Foreign checkpoints: existing models that the study compares with its methods without adapting them.
 
-A checkpoint is fine-tuned on all tasks and its losses are measured like those of an adapted model, so that it has a
-row in all tables. Since it may have another size and tokenizer, a job describes it.
+A checkpoint is fine-tuned on all tasks and its losses are measured like those of an adapted model, so it has a row in
+all tables. Since its size and tokenizer may differ, a job describes them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CheckpointSpec(SectionEntry):
 
 @dataclass(frozen=True)
 class ForeignModel:
-    """A checkpoint, and whether it has a language-model head whose loss can be measured."""
+    """A foreign checkpoint, and whether it has a language-model head, so that its loss can be measured."""
 
     checkpoint: Checkpoint
     has_head: bool
@@ -55,11 +55,11 @@ class Description(Record):
     """Facts about a checkpoint.
 
     Attributes:
-        architecture: Type of the model, such as ``"bert"``.
-        parameters: Number of parameters without heads.
+        architecture: ``model_type`` of the model, such as ``"bert"``.
+        parameters: Number of parameters, heads excluded.
         vocabulary: Size of the vocabulary.
-        tokens: Tokens of the texts, special ones excluded.
-        words: Words of the texts, separated by white space.
+        tokens: Number of tokens in the texts, special tokens excluded.
+        words: Number of whitespace-separated words in the texts.
     """
 
     architecture: str
@@ -72,7 +72,7 @@ class Description(Record):
 @register("checkpoint", summary="describe an unchanged foreign checkpoint")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CheckpointJob(Job):
-    """Count the parameters of a checkpoint, and the tokens that it splits held-out text into.
+    """Count the parameters of a checkpoint, and the tokens of held-out text under its tokenizer.
 
     Attributes:
         model: The checkpoint.
@@ -87,7 +87,7 @@ class CheckpointJob(Job):
     section: ClassVar[tuple[str, type[SectionEntry]] | None] = ("checkpoints", CheckpointSpec)
 
     def run(self, context: RunContext) -> Description:
-        """Load the model and the tokenizer and count."""
+        """Load model and tokenizer, and count."""
         from acclimate.models import load_language_model
 
         loaded = load_language_model(self.model.path)
@@ -114,7 +114,7 @@ class CheckpointJob(Job):
 
     @classmethod
     def sources(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterator[Source]:
-        """Yield each checkpoint, to be measured beside the methods of a base model."""
+        """Yield each checkpoint, to be compared with the methods of a base model."""
         for spec in planner.config.extensions.get("checkpoints", []):
             found: ForeignModel = planner.inputs.extras[cls.name][spec.label]
             place = Place(model=model.name, domain=domain.name, method=spec.label)

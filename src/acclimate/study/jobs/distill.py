@@ -1,4 +1,4 @@
-"""Distillation: a student learns a task from a teacher."""
+"""Distillation jobs: a student learns a task from a teacher."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.base import Job, Model, Place, Planner, RunContext, StudyView, register
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.teacher import TeacherJob
-from acclimate.study.scores import TaskResult
 from acclimate.study.sections import DistillSpec
 from acclimate.study.settings import UNADAPTED
+from acclimate.study.summary import TaskResult
 
 TEACHER_OPTIONS = {
     "epochs": "teacher_epochs",
     "learning_rate": "teacher_learning_rate",
     "confidence_penalty": "teacher_penalty",
 }
-"""Options of ``finetune`` for the teacher, and their names in ``distill``."""
+"""Options of ``finetune`` for fine-tuning the teacher, and their names in ``distill``."""
 STUDENT_OPTIONS = {"epochs": "student_epochs", "learning_rate": "student_learning_rate"}
-"""The same for the student before distillation."""
+"""Options of ``finetune`` for fine-tuning the student before distillation, and their names in ``distill``."""
 COMMON_OPTIONS = ("batch_size", "max_length", "warmup", "weight_decay", "few_shot", "precision", "negative")
-"""Options of ``finetune`` that hold for teacher and student alike."""
+"""Options that ``finetune`` and ``distill`` share; they apply to teacher and student."""
 CLASSIFICATION = ("single_label", "multi_label")
 
 
 @dataclass(kw_only=True, eq=False)
 class DistillationResult(TaskResult):
-    """What a distillation measured, as :class:`acclimate.tasks.distillation.distill.DistillResult`."""
+    """The result of a distillation: see :class:`acclimate.tasks.distillation.distill.DistillResult`."""
 
     objective: str = ""
     connector: str = ""
@@ -59,12 +59,12 @@ class DistillJob(Job):
     """Fine-tune a student on a task with one seed, then distill the teacher into it.
 
     Attributes:
-        teacher: The teacher: a classifier of the task, or the job that trains it.
-        student: The student.
+        teacher: A classifier of the task, or the job that trains it.
+        student: The base model of the student.
         task: The task.
         settings: Options of ``distill``, defaults included.
         seed: Seed of the student.
-        options: The options that were given, as ``distill`` takes them.
+        options: The explicit options, passed to ``distill``.
     """
 
     teacher: Model
@@ -86,7 +86,7 @@ class DistillJob(Job):
         return made
 
     def stage_seconds(self, result: DistillationResult, view: StudyView) -> dict[str, float] | None:
-        """Return the seconds of the teacher with its adaptation, of the student, and of distillation."""
+        """Return the seconds of the teacher (adaptation included), of the student, and of the distillation."""
         spent = result.stage_seconds
         row = {"student": spent["student"], "distillation": spent["signs"] + spent["distillation"]}
         if not isinstance(self.teacher, TeacherJob):
@@ -99,7 +99,7 @@ class DistillJob(Job):
 
     @classmethod
     def read(cls, config: StudyConfig, backend: Backend) -> dict[str, Checkpoint]:
-        """Check the rows of distillation; return the teachers that are no models of the study, by path."""
+        """Validate the rows of distillation; return the teachers that are not models of the study, by path."""
         for row in config.distill:
             _check_names(row, config)
         paths = [row.teacher.path for row in config.distill if row.teacher.path]
@@ -124,13 +124,13 @@ class DistillJob(Job):
     def finish(cls, planner: Planner) -> None:
         """Add the teachers and students of all rows.
 
-        A teacher is fine-tuned once per adaptation that it comes from, and all seeds of the students share it, as they
-        share adaptations. With ``few_shot`` there is one teacher per seed, so that it sees the examples of that seed.
+        One teacher is fine-tuned per adapted model, and the seeds of the students share it as they share the
+        adaptation. With ``few_shot`` there is one teacher per seed, trained on the examples of that seed.
         """
         config = planner.config
         places = ((domain, task, seed) for domain in config.domains for task in domain.tasks for seed in config.seeds)
         for domain, task, seed in places:
-            # Rows are the inner loop: those with the same teacher and student reuse the cached fine-tuned student.
+            # Rows are the inner loop, so that rows with the same student reuse the fine-tuned student in the cache.
             for row in config.distill:
                 if row.is_for(domain.name):
                     _add_row(planner, row, domain, task, seed)
@@ -142,7 +142,7 @@ class DistillJob(Job):
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
-        """Return one row per student, task and row of distillation: means over seeds."""
+        """Return one row per student, task and row of distillation, with means over seeds."""
         order = [row.label for row in view.inputs.config.distill]
         made = []
         for runs in view.group(DistillationResult).values():
@@ -198,7 +198,7 @@ class _Settings(NamedTuple):
     Attributes:
         teaching: Options of the teacher's fine-tuning, defaults included.
         settings: Options of ``distill`` that determine the result, defaults included.
-        options: The options of ``distill`` that were given.
+        options: The explicit options of ``distill``.
     """
 
     teaching: dict[str, Any]
@@ -209,10 +209,10 @@ class _Settings(NamedTuple):
 def _row_settings(
     planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskSpec, students: list[str]
 ) -> dict[str, _Settings]:
-    """Return the settings for each student and, under ``""``, for the teacher.
+    """Return the settings of each student, by name, and of the teacher, under ``""``.
 
-    With a search, the teacher is fine-tuned with the settings chosen for its method, and a student before distillation
-    with those chosen for the base model.
+    With a search, the teacher is fine-tuned with the settings chosen for its method. A student is fine-tuned before
+    distillation with the settings chosen for the base model.
     """
     config, chosen = planner.config, planner.settings
     unadapted = next((method.label for method in config.methods if method.name == UNADAPTED), "")
@@ -248,7 +248,7 @@ def _split_settings(
 def _teachers(
     planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskSpec, seed: int
 ) -> Iterator[FinetuneJob]:
-    """Yield the fine-tunings of the study on the task, with the seed, of the model that the teacher starts from."""
+    """Yield the fine-tuning jobs with this task, this seed, and the model that the teacher starts from."""
     wanted = (row.teacher.model, domain.name, row.teacher.method, task.name, seed, None)
     for job in planner.graph.entries:
         place = job.place
@@ -258,7 +258,7 @@ def _teachers(
 
 
 def _add_row(planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskSpec, seed: int) -> None:
-    """Add the teacher of one row on one task, and one student per model."""
+    """Add the jobs of one row for one task and seed: the students, and the teacher unless it is already trained."""
     loaded = planner.inputs.tasks[domain.name, task.name].task
     students = row.student_names([model.name for model in planner.config.models])
     settings = _row_settings(planner, row, domain, task, students)

@@ -1,4 +1,4 @@
-"""Drift: how far adaptation moved embeddings and hidden states on general text."""
+"""Drift jobs: how far adaptation moved embeddings and hidden states on general text."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ class Drift(Record):
 
     Attributes:
         texts: Number of texts.
-        tokens: Number of tokens that were compared.
-        embeddings: Movement of the input embeddings over ``"all"`` tokens, and weighted by the text as ``"read"``.
-        layers: CKA and distances of the input of the first layer, and of each layer's output.
+        tokens: Number of tokens compared.
+        embeddings: Drift of the input embeddings, over the whole vocabulary (``"all"``) and weighted by the frequency
+            of the tokens in the texts (``"read"``): see :class:`acclimate.inspect.drift.EmbeddingDrift`.
+        layers: CKA and distances for the input of the first layer and the output of each layer.
     """
 
     texts: int
@@ -37,9 +38,9 @@ class DriftJob(Job):
     """Measure how far an adapted model is from its base model.
 
     Attributes:
-        base: The checkpoint that was adapted. The warm-up of a missing head leaves its encoder unchanged.
+        base: The base model. Training a missing head leaves its encoder unchanged.
         model: The adapted model.
-        texts: The texts.
+        texts: General text.
         max_length: Maximum tokens per text.
     """
 
@@ -58,7 +59,7 @@ class DriftJob(Job):
 
     @classmethod
     def measure(cls, planner: Planner, source: Source) -> None:
-        """Measure every adapted model if the study asks for it."""
+        """Add a job for an adapted model if the study sets ``evaluate.moved``."""
         evaluate, general = planner.config.evaluate, planner.inputs.general
         if evaluate.moved and general is not None and source.base is not None:
             base = planner.inputs.checkpoints[str(source.place.model)]
@@ -67,7 +68,7 @@ class DriftJob(Job):
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
-        """Return one row per model, domain and method: means over seeds of adaptation."""
+        """Return one row per model, domain and method, with means over seeds of adaptation."""
         made = []
         for entries in view.group(Drift).values():
             place, results = entries[0].job.place, [entry.result for entry in entries]

@@ -1,4 +1,4 @@
-"""Fine-tuning on an end task: the scores of a study, and forgetting of tasks of other domains."""
+"""Fine-tuning jobs: scores on end tasks of each domain, and forgetting of tasks of other domains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import OTHER, StudyInputs, TaskInput
 from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.base import FORGETTING, Job, Model, Place, Planner, RunContext, Source, StudyView, register
-from acclimate.study.scores import (
+from acclimate.study.summary import (
     TaskResult,
     TaskRuns,
     compare_runs,
@@ -26,7 +26,7 @@ from acclimate.study.scores import (
 )
 
 STAGES = ("adaptation", "teacher", "student", "distillation", "finetuning")
-"""Stages on the way to a score, in the order of the tables."""
+"""Stages that lead to a score, in the order of the tables."""
 
 
 @register("finetune", summary="fine-tune a model on an end task and score it")
@@ -37,11 +37,11 @@ class FinetuneJob(Job):
     Attributes:
         model: The model.
         task: The task.
-        first: The task that is trained on before it; None for none.
+        first: The task to train on before it; None for none.
         settings: Options of ``finetune``, defaults included.
         seed: Seed of fine-tuning.
-        options: The options that were given, as ``finetune`` takes them.
-        counts_as_score: Whether its result is a score of the study; a search and a teacher have none.
+        options: The explicit options, passed to ``finetune``.
+        counts_as_score: Whether jobs of this kind have a row in the score tables; teachers do not.
     """
 
     model: Model
@@ -66,14 +66,14 @@ class FinetuneJob(Job):
         return made
 
     def stage_seconds(self, result: TaskResult, view: StudyView) -> dict[str, float] | None:
-        """Return the seconds of adaptation and of fine-tuning."""
+        """Return the seconds of adaptation, if there is one, and of fine-tuning."""
         adapted = adaptation_seconds(self.model, view)
         tuned = {"finetuning": float(result.seconds or 0.0)}
         return None if adapted is None else {"adaptation": adapted, **tuned} if adapted else tuned
 
     @classmethod
     def measure(cls, planner: Planner, source: Source) -> None:
-        """Fine-tune a model on the tasks of its domain, and on those of other domains to measure forgetting."""
+        """Add fine-tunings on the tasks of the domain and, to measure forgetting, on tasks of other domains."""
         tasks = [] if source.is_reference else [(source.domain.name, task) for task in source.domain.tasks]
         others = [(OTHER, task) for task in planner.inputs.other_tasks(source.domain)]
         for seed in source.seeds:
@@ -93,18 +93,18 @@ class FinetuneJob(Job):
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
-        """Return the scores on tasks of each domain, and on those of other domains."""
+        """Return the rows of scores, win counts, and forgetting of tasks of other domains."""
         scores = _score_rows(view)
         return {"scores": scores, "win_counts": count_wins(scores), "forgetting": _forgetting_rows(view)}
 
 
 def finetune_settings(inputs: StudyInputs, home: str, task: TaskSpec) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the settings of fine-tuning on a task, defaults included, and the options that were given.
+    """Return the settings of fine-tuning on a task, defaults included, and the explicit options.
 
     Args:
-        inputs: What the study names.
+        inputs: Inputs of the study.
         home: Domain of the task, or :data:`OTHER`.
-        task: The task, with settings of its own.
+        task: The task and its settings.
     """
     found: TaskInput = inputs.tasks[home, task.name]
     given = inputs.config.finetune_settings(task)
@@ -146,10 +146,10 @@ def _score_rows(view: StudyView) -> list[ScoreRow]:
 
 
 def mean_stage_seconds(runs: TaskRuns, view: StudyView) -> dict[str, float]:
-    """Return the seconds of each stage behind a score, means over runs, and their ``sum``.
+    """Return the seconds of each stage that led to a score, averaged over runs, and their ``sum``.
 
-    An adaptation or a teacher that several runs share counts whole for each of them, since one such model costs no
-    less. Runs whose adaptation or teacher has no result any more are left out; empty if none is left.
+    An adaptation or a teacher shared by several runs counts in full for each, since producing one model takes that
+    long. Runs with a missing adaptation or teacher result are skipped; empty if all are.
     """
     found = [row for job, result in runs if (row := job.stage_seconds(result, view)) is not None]
     names = [name for name in STAGES if any(name in row for row in found)]
@@ -160,8 +160,8 @@ def mean_stage_seconds(runs: TaskRuns, view: StudyView) -> dict[str, float]:
 def _forgetting_rows(view: StudyView) -> list[ForgettingRow]:
     """Return one row per model, domain, method and task of another domain, compared with the base model.
 
-    The reference is the base model whatever the baseline of the study is. Holm's correction covers these comparisons
-    alone.
+    The reference is the base model even if the study has another baseline. Holm's correction is applied to these
+    comparisons as a separate family.
     """
     groups = view.group(TaskResult, lambda job: job.place.role == FORGETTING)
     found: dict[Place, TaskRuns] = {}

@@ -1,5 +1,5 @@
 # ruff: noqa: RUF009 (the calls only describe fields)
-"""Language-model loss on held-out text of the domain and on general text."""
+"""Loss jobs: language-model loss on held-out text of the domain and on general text."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class TextLoss(Record):
 
     Attributes:
         nats: Mean loss in nats per predicted token.
-        per_text: Sum of the losses of each text, in nats.
-        per_text_masked: Predicted tokens of each text.
-        masked: Predicted tokens of all texts.
-        bits_per_byte: Loss per byte of UTF-8.
-        tokens: Tokens of the texts.
-        bytes: Bytes of the texts.
+        per_text: Summed loss of each text in nats.
+        per_text_masked: Number of predicted tokens in each text.
+        masked: Number of predicted tokens in all texts.
+        bits_per_byte: Loss in bits per byte of UTF-8.
+        tokens: Number of tokens in the texts.
+        bytes: Number of UTF-8 bytes in the texts.
         texts: Number of texts.
-        kind: Name of the kind of the model.
+        kind: Name of the model kind: see :class:`acclimate.model_kinds.ModelKind`.
     """
 
     nats: float
@@ -69,7 +69,7 @@ class LmLossJob(Job):
 
     @classmethod
     def measure(cls, planner: Planner, source: Source) -> None:
-        """Measure a model on held-out text of the domain and on general text."""
+        """Add jobs for held-out text of the domain and for general text."""
         if not source.measures_loss:
             return
         for role, texts in (
@@ -97,7 +97,7 @@ class LmLossJob(Job):
 
 
 def _loss_row(after: Sequence[Measured[TextLoss]], base: Sequence[Measured[TextLoss]]) -> LossRow:
-    """Return the loss of a method and, if the texts allow it, its difference to the base model."""
+    """Return the loss of a method and, if it can be compared, its difference to the base model."""
     place, results = after[0].job.place, [entry.result for entry in after]
     row = LossRow(
         model=str(place.model),
@@ -122,7 +122,7 @@ def _loss_row(after: Sequence[Measured[TextLoss]], base: Sequence[Measured[TextL
     counts = np.asarray(before.per_text_masked or np.ones(len(before.per_text)), dtype=float)
     used = counts > 0
     if used.sum() < 2 or any(result.per_text_masked != before.per_text_masked for result in results):
-        return row  # one text tells nothing about others, and nats per token compare within one tokenizer only
+        return row  # an interval needs at least two texts, and nats per token are comparable within one tokenizer only
     old = np.asarray(before.per_text, dtype=float)[used] / counts[used]
     new = np.asarray([result.per_text for result in results], dtype=float)[:, used] / counts[used]
     row.before = float(before.nats)

@@ -1,4 +1,4 @@
-"""Teachers of distillations: fine-tuned models that are kept."""
+"""Teacher jobs: fine-tuned models that are saved for distillation."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from acclimate.study.jobs.finetune import FinetuneJob
 @register("teacher", summary="fine-tune the teacher of a distillation and keep it")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class TeacherJob(FinetuneJob):
-    """Fine-tune a model on a task and keep it; all students with the same teacher share it."""
+    """Fine-tune a model on a task and save it; all students with the same teacher share it."""
 
     makes_model: ClassVar[bool] = True
     counts_as_score: ClassVar[bool] = False
 
     @classmethod
     def measure(cls, planner: object, source: object) -> None:
-        """Add nothing: distillations add their teachers."""
+        """Add nothing: distillations add their teacher jobs."""
 
     @classmethod
     def rows(cls, view: object) -> dict[str, list[object]]:
-        """Return nothing: the rows of distillations tell about teachers."""
+        """Return nothing: the rows of distillations include the scores of teachers."""
         return {}
 
     def as_trial(self, place: Place) -> FinetuneJob:
-        """Return the same fine-tuning without keeping the model, with the seed of a place."""
+        """Return the same fine-tuning without saving the model, with the seed of ``place``."""
         return FinetuneJob(
             place=place,
             model=self.model,

@@ -12,7 +12,7 @@ from transformers import AutoModelForSequenceClassification
 
 from acclimate.device import Precision
 from acclimate.evaluation.calibration import calibration_metrics
-from acclimate.evaluation.metrics import classification_metrics, multi_label_metrics
+from acclimate.evaluation.scoring import classification_metrics, multi_label_metrics
 from acclimate.tasks.classification.data import Example, Task, read_task
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, TaskKind

@@ -19,10 +19,7 @@ from acclimate.modules.connectors import Connectors
 from acclimate.options import DistillOptions, recorded, verb
 from acclimate.tasks.classification.data import Task
 from acclimate.tasks.distillation.initial_models import finetune_into, load_or_evaluate, load_or_finetune
-from acclimate.tasks.distillation.student_training import (
-    DistillationLoss,
-    build_phase_hooks,
-)
+from acclimate.tasks.distillation.student_training import DistillationLoss, build_phase_hooks
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets, representation_width
 from acclimate.tasks.kinds import open_task
 from acclimate.tasks.options import resolve_options
