@@ -53,11 +53,7 @@ class SectionEntry(Strict):
     label: str = ""
 
     def resolve_paths(self, resolve: Callable[[str], str]) -> None:
-        """Make the paths of models absolute.
-
-        Args:
-            resolve: Returns the absolute path for a path, and a name on the Hub unchanged.
-        """
+        """Make the paths of models absolute; ``resolve`` returns a name on the Hub unchanged."""
 
 
 class ModelSpec(Strict):
