@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
-import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
@@ -19,21 +18,6 @@ MAX_NAMED_TEXTS = 3
 """Maximum number of texts that the error message names."""
 
 log = logging.getLogger(__name__)
-
-
-class MicroBatch(Protocol):
-    """The input of one forward pass."""
-
-    @property
-    def tokens(self) -> int:
-        """Number of real tokens."""
-
-    @property
-    def texts(self) -> int:
-        """Number of texts."""
-
-    def to(self, device: torch.device) -> Any:
-        """Return the micro-batch on ``device``."""
 
 
 class StepEngine(Protocol):
@@ -53,7 +37,10 @@ class StepEngine(Protocol):
 
 
 class StepData(Protocol):
-    """The micro-batches of every step: item ``i`` is the list of those that this process reads in step ``i``."""
+    """The micro-batches of every step: item ``i`` is the list of those that this process reads in step ``i``.
+
+    A micro-batch has ``tokens`` and ``texts``, the numbers of its real tokens and texts, and ``to(device)``.
+    """
 
     epoch_steps: int | None
     """Steps per epoch, where the end of an epoch matters to a callback or the log; None where it does not."""

@@ -106,6 +106,7 @@ class Job(ABC):
         result_type: Dataclass of the result.
         makes_model: Whether the job writes a model to its folder.
         shows_progress: Whether the job shows a progress bar itself.
+        counts_as_score: Whether jobs of this kind have a row in the score tables.
         section: Key of the list in the study file that configures the kind, and the type of its entries.
     """
 
@@ -115,6 +116,7 @@ class Job(ABC):
     result_type: ClassVar[type[Record]]
     makes_model: ClassVar[bool] = False
     shows_progress: ClassVar[bool] = False
+    counts_as_score: ClassVar[bool] = False
     section: ClassVar[tuple[str, type[SectionEntry]] | None] = None
 
     @cached_property

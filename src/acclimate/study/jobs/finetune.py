@@ -41,7 +41,6 @@ class FinetuneJob(Job):
         settings: Options of ``finetune``, defaults included.
         seed: Seed of fine-tuning.
         options: The explicit options, passed to ``finetune``.
-        counts_as_score: Whether jobs of this kind have a row in the score tables; teachers do not.
     """
 
     model: Model
@@ -117,7 +116,7 @@ def finetune_settings(inputs: StudyInputs, home: str, task: TaskSpec) -> tuple[d
 
 
 def _counts(job: Job) -> bool:
-    return getattr(job, "counts_as_score", False) and job.place.role is None and job.place.search is None
+    return job.counts_as_score and job.place.role is None and job.place.search is None
 
 
 def _score_rows(view: StudyView) -> list[ScoreRow]:
