@@ -131,9 +131,10 @@ class Bench:
     def _group(self, shape: str, precision: str, rows: Sequence[Row], deadline: float) -> None:
         say(f"{shape}, {precision}")
         jobs: dict[str, Job] = {}
+        half = (time.monotonic() + deadline) / 2
         for name in dict.fromkeys(name for row in rows for name in (row.ours, row.theirs)):
             try:
-                jobs[name] = self._search(name, shape, precision)
+                jobs[name] = self._search(name, shape, precision, half)
             except ContenderFailed as error:
                 self._fail(f"{shape}/{precision}/{name}", error)
         self._measure_rounds(jobs, shape, precision, deadline)
@@ -142,8 +143,11 @@ class Bench:
             if all(entry is not None and entry.get("tokens_per_second") for entry in entries):
                 self.rows.append(compare(row, precision, *entries))  # type: ignore[arg-type]
 
-    def _search(self, name: str, shape: str, precision: str) -> Job:
-        """Return the fastest setting of a contender, and store all rates that were measured to find it."""
+    def _search(self, name: str, shape: str, precision: str, deadline: float) -> Job:
+        """Return the fastest setting of a contender, and store all rates that were measured to find it.
+
+        After ``deadline`` no further setting is tried, so that half of the time left remains for the rounds.
+        """
         job = self._first_job(name, shape, precision)
         found: dict[tuple[int, str | None], dict[str, Any]] = {}
 
@@ -159,9 +163,13 @@ class Bench:
             sizes = [size for size in MICRO_SIZES if job.batch % size == 0]
             place = min(len(sizes) - 1, 1)
             for step in () if self.settings.quick else (-1, 1):  # towards smaller sizes first, then larger ones
-                while 0 <= place + step < len(sizes) and try_out(sizes[place + step]) > try_out(sizes[place]):
+                while (
+                    0 <= place + step < len(sizes)
+                    and time.monotonic() < deadline
+                    and try_out(sizes[place + step]) > try_out(sizes[place])
+                ):
                     place += step
-            if not self.settings.quick:
+            if not self.settings.quick and time.monotonic() < deadline:
                 try_out(sizes[place], "eager")
             try_out(sizes[place])
             best = max(found, key=lambda setting: found[setting]["tokens_per_second"])
@@ -306,13 +314,20 @@ def markdown(results: Sequence[dict[str, Any]]) -> str:
     lines: list[str] = []
     for result in results:
         where, how = result["machine"], result["settings"]
-        allocators = sorted({entry["allocator"] for entry in result["contenders"].values()})
+        allocators = {
+            side: ", ".join(sorted({
+                entry["allocator"] for key, entry in result["contenders"].items()
+                if ("/acclimate:" in key) == (side == "ours")
+            }))
+            for side in ("ours", "others")
+        }  # fmt: skip
         lines += [
             f"{result['date']}, {where['processor']}, {where['threads']} threads"
             + (f", {where['accelerator']}" if where.get("accelerator") else "")
-            + f"; torch {where['torch']}, transformers {where['transformers']}; allocator of all contenders: "
-            + f"{', '.join(allocators)}; {'quick look, ' if how['quick'] else ''}{result['minutes']:.0f} minutes, "
-            + f"load at the start {where['load']}.",
+            + f"; torch {where['torch']}, transformers {where['transformers']}"
+            + f"; allocator: ours {allocators['ours']}, others {allocators['others']}"
+            + f"; {'quick look, ' if how['quick'] else ''}{result['minutes']:.0f} minutes"
+            + f", load at the start {where['load']}.",
             "",
             f"| {' | '.join(HEAD)} |",
             "|---|---|---|--:|---|--:|--:|--:|--:|---|",
@@ -351,7 +366,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
         type=float,
         help="minimum seconds per measurement, three steps at least (default 10, quick 1 and one step)",
     )
-    add("--minutes", type=float, help="time limit; at least two rounds are measured (default 90, quick 10)")
+    add("--minutes", type=float, help="time limit; search takes half; at least two rounds (default 90, quick 10)")
     add("--batch", type=int, help="texts per optimizer step (default: 64, RoBERTa-base 32, quick 16)")
     add("--threads", type=int, help="threads per contender (default: as torch chooses)")
     add("--preload", metavar="FILE", help="shared library of an allocator, preloaded into every contender")
