@@ -23,6 +23,7 @@ from acclimate.rows import (
     ForgettingRow,
     LossRow,
     MaskedSample,
+    MeanRow,
     ScoreRow,
     SearchRow,
     WinCount,
@@ -108,6 +109,7 @@ class StudyResults(Record):
         baseline: Label of the method that the others are compared with.
         shared_adaptation: Whether all seeds of fine-tuning start from one adaptation.
         searches: Settings that were chosen on dev; ``searched`` in the JSON.
+        means: Means over tasks; empty with a single task.
         win_counts: Wins, ties and losses over tasks; ``tally`` in the JSON.
         forgetting: Scores on tasks of other domains; ``kept`` in the JSON.
         drift: How far adaptation moved embeddings and hidden states; ``moved`` in the JSON.
@@ -131,6 +133,7 @@ class StudyResults(Record):
     shared_adaptation: bool = False
     searches: list[SearchRow] = named("searched", default_factory=list)
     scores: list[ScoreRow] = field(default_factory=list)
+    means: list[MeanRow] = field(default_factory=list)
     win_counts: list[WinCount] = named("tally", default_factory=list)
     losses: list[LossRow] = field(default_factory=list)
     forgetting: list[ForgettingRow] = named("kept", default_factory=list)

@@ -37,10 +37,10 @@ def test_every_combination_on_dev_and_the_best_on_test_once(folder, tmp_path):
     rows = {row["methods"][0]: row for row in results["searched"]}
     assert set(rows) == {"none", "mlm"}
     assert rows["mlm"]["chosen"] == {"learning_rate": BEST}
-    assert (rows["mlm"]["tried"], rows["mlm"]["possible"], rows["mlm"]["seeds"]) == (3, 3, [0, 1])
+    assert (rows["mlm"]["tried"], rows["mlm"]["possible"], rows["mlm"]["seeds"]) == (3, 3, [3, 4])
     assert [trial["chosen"] for trial in rows["mlm"]["trials"]] == [False, True, False]
     assert rows["mlm"]["trials"][1]["score"] == pytest.approx(0.9)
-    assert trials.world.calls["adapt"] == 1  # fine-tuning alone is searched, so the adaptation is shared
+    assert trials.world.calls["adapt"] == 2  # fine-tuning alone is searched, so its combinations share one
     again = Trials()
     assert run(folder, tmp_path / "out", again)["searched"] == results["searched"]
     assert not again.calls
@@ -68,6 +68,26 @@ def test_a_search_does_not_depend_on_the_test_split(folder):
     before, after = keys("TEST"), keys("OTHER")
     assert before[0] == after[0]
     assert not before[1] & after[1]
+
+
+def test_the_jobs_of_a_search_have_other_seeds(folder):
+    teacher = {"label": "kl", "teacher": {"model": "model", "method": "none"}, "students": ["other"]}
+    (folder / "other").mkdir()
+    (folder / "other" / "config.json").write_text('{"model_type": "bert", "hidden_size": 4}')
+    lists = {"finetune": {"learning_rate": [3e-5, BEST]}, "distill": {"teacher_penalty": [0, 0.3], "epochs": [3, 4]}}
+    models = [str(folder / name) for name in ("model", "other")]
+    inputs = read(searching(folder, models=models, distill=[teacher], search=lists, adapt_seeds=None), Trials())
+    searched = [job for stage in stages(inputs, {}) for job in stage.graph.jobs.values()]
+    final = list(plan(inputs).jobs.values())
+    kinds = ("adapt", "finetune", "teacher", "distill")
+
+    def seeds(jobs):
+        """The random seeds that jobs train with."""
+        found = [job.options["seed"] if job.name == "adapt" else job.seed for job in jobs if job.name in kinds]
+        assert {job.name for job in jobs} >= set(kinds)
+        return set(found)
+
+    assert seeds(final) == {0, 1, 2} and not seeds(searched) & seeds(final)
 
 
 def test_an_interrupted_search_resumes(folder, tmp_path):
@@ -133,7 +153,7 @@ def test_a_task_may_have_values_of_its_own_to_try(folder, tmp_path):
     trials = Trials()
     results = run(folder, tmp_path / "out", trials, domains=domains, methods=["none"], search=None)
     assert [trial["settings"] for trial in results["searched"][0]["trials"]] == [{"epochs": 1}, {"epochs": 2}]
-    assert results["searched"][0]["seeds"] == [0, 1, 2]
+    assert results["searched"][0]["seeds"] == [3, 4, 5]
 
 
 def test_ties_are_broken_by_calibration_and_then_by_order():

@@ -113,7 +113,8 @@ def _results_of(results: StudyResults, run: AdaptationRow) -> StudyResults:
         )
     elif results.shared_adaptation:
         notes.append(
-            "The intervals include the variance of fine-tuning and of test items, not that of the adaptation."
+            "The intervals include the variance of fine-tuning and of test items, not that of the adaptation, so they "
+            "allow no verdict."
         )
     return replace(
         results,

@@ -126,6 +126,7 @@ def _write(results: StudyResults, out: Path, progress: bool) -> None:
     write_json(out / "results.json", results.to_dict())
 
     from acclimate.report import results_table, write_markdown, write_report
+    from acclimate.report import summarize as summarize_in_words
 
     write_markdown(results, out / "results.md")
     write_report(results, out / "report.html")
@@ -134,6 +135,7 @@ def _write(results: StudyResults, out: Path, progress: bool) -> None:
         console = Console()
         for table in results_table(results):
             console.print(table)
+        console.print(summarize_in_words(results).headline, markup=False, highlight=False)
 
 
 def _print(*lines: str) -> None:

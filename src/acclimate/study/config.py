@@ -31,11 +31,10 @@ from acclimate.study.settings import (
     EvaluateSettings,
     FinetuneSettings,
     Paths,
-    Seed,
+    Seeds,
     Strict,
     TaskSpec,
     distinct,
-    seed_list,
     several,
 )
 
@@ -156,8 +155,9 @@ class StudyConfig(Strict):
         leakage: What to do with documents that contain dev or test texts of a task: ``"report"`` counts them,
             ``"remove"`` excludes them from adaptation, ``"off"`` does not search for them.
         adapt: Settings of adaptation.
-        adapt_seeds: Seeds of adaptation. The i-th seed of fine-tuning starts from the model of adaptation seed i
-            modulo the length of the list. None adapts once per method, for all seeds of fine-tuning.
+        adapt_seeds: Seeds of adaptation, as ``seeds``. The i-th seed of fine-tuning starts from the model of
+            adaptation seed i modulo their number. By default as many as ``seeds``, at most three, counted from
+            ``adapt.seed``. With a single one no comparison gets a verdict.
         finetune: Settings of fine-tuning for all tasks.
         seeds: Seeds of fine-tuning: a list, or a number n for the seeds 0 to n - 1.
         evaluate: Settings of the language-model loss and of drift.
@@ -180,9 +180,9 @@ class StudyConfig(Strict):
         "report"  # YAML reads a bare off as false
     )
     adapt: AdaptSettings = AdaptSettings()
-    adapt_seeds: list[Seed] | None = Field(default=None, min_length=1)
+    adapt_seeds: Seeds = []
     finetune: FinetuneSettings = FinetuneSettings()
-    seeds: Annotated[list[Seed], Field(min_length=1)] = [0, 1, 2, 3, 4]
+    seeds: Seeds = [0, 1, 2, 3, 4]
     evaluate: EvaluateSettings = EvaluateSettings()
     distill: list[DistillSpec] = Field(default_factory=list)
     search: SearchSettings | None = None
@@ -194,15 +194,10 @@ class StudyConfig(Strict):
     def _lists(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError("a study is a table of keys such as models, methods and domains")
-        value = dict(value)
+        value = {key: entry for key, entry in value.items() if key != "adapt_seeds" or entry is not None}
         for key in ("models", "methods"):
             if isinstance(value.get(key), str | Path):
                 value[key] = [value[key]]
-        seeds = value.get("seeds")
-        if isinstance(seeds, str | float):
-            raise ValueError(f"seeds: give a number of them, or a list of seeds, not {seeds!r}")
-        if isinstance(seeds, int) and not isinstance(seeds, bool):
-            value["seeds"] = seed_list(seeds)
         given = value.get("extensions") or {}
         if not isinstance(given, Mapping):
             raise ValueError(f"extensions: give sections by name, not {given!r}")
@@ -221,7 +216,8 @@ class StudyConfig(Strict):
         distinct(" and ".join(("methods", *sources)), rows, "give one a different 'label'")
         distinct("domains", [domain.name for domain in self.domains], "give one a different 'name'")
         distinct("seeds", [str(seed) for seed in self.seeds], "list each seed once")
-        distinct("adapt_seeds", [str(seed) for seed in self.adapt_seeds or []], "list each seed once")
+        distinct("adapt_seeds", [str(seed) for seed in self.adapt_seeds], "list each seed once")
+        self.adapt_seeds = self.adapt_seeds or [self.adapt.seed + number for number in range(len(self.seeds))][:3]
         for domain in self.domains:
             distinct(f"tasks of {domain.name}", [task.name for task in domain.tasks], "give one a different 'name'")
         distinct("other_tasks", [task.name for task in self.other_tasks], "give one a different 'name'")
@@ -233,6 +229,9 @@ class StudyConfig(Strict):
         searchable: list[Any] = [*self.methods, *self.distill, *tasks]
         if self.search is None and any(entry.search for entry in searchable):
             self.search = SearchSettings()
+        if self.search:
+            scored = {*self.seeds, *(self.adapt_seeds if self.distill else ())}  # teachers have seeds of adaptation
+            self.search.reserve_seeds(scored, len(self.seeds))
         searches: list[Any] = [self.search, *(method.search for method in self.methods)]
         for grid in (search.adapt for search in searches if search):
             grid.update({name: [_adapt_value(name, value) for value in values] for name, values in grid.items()})
@@ -374,7 +373,7 @@ def _explain(error: ValidationError, root: type[BaseModel]) -> str:
     errors = error.errors(include_url=False)
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
     where = ""
-    for part in first["loc"]:
+    for part in (part for part in first["loc"] if "[" not in str(part)):  # a type among several, as list[int]
         where += f"[{part}]" if isinstance(part, int) else f"{'.' if where else ''}{part}"
     if first["type"] == "extra_forbidden":
         name = str(first["loc"][-1])

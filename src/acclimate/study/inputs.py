@@ -151,6 +151,8 @@ class StudyInputs:
     def trial(self) -> StudyInputs:
         """The inputs for a search: in tasks with searched settings the dev split replaces the test split.
 
+        Seeds of fine-tuning and the seed of the single adaptation are not among those that are scored.
+
         Raises:
             UserError: If such a task has no dev split.
         """
@@ -160,7 +162,10 @@ class StudyInputs:
         for domain, task in self.config.searched_tasks:
             place = (domain.name, task.name)
             tasks[place] = replace(tasks[place], task=replace_test_with_dev(tasks[place].task))
-        return replace(self, tasks=tasks)
+        config, seeds = self.config, getattr(self.config.search, "seeds", self.config.seeds)
+        unused = max(*config.seeds, *config.adapt_seeds, *seeds) + 1
+        config = config.model_copy(update={"seeds": seeds, "adapt_seeds": [unused]})
+        return replace(self, config=config, tasks=tasks)
 
     @cached_property
     def task_corpora(self) -> dict[tuple[str, str], Corpus]:

@@ -98,7 +98,9 @@ class SearchOutcome:
 
 
 def run_search(inputs: StudyInputs, execute: Execute, *, guess: bool = False) -> SearchOutcome:
-    """Run all searches of a study. In their tasks dev replaces test, so no job of a search can read a test split.
+    """Run all searches of a study.
+
+    In their tasks dev replaces test, so no job of a search can read a test split. No seed of a search is scored.
 
     Args:
         inputs: Inputs of the study.
@@ -176,10 +178,6 @@ def _choices(inputs: StudyInputs, lists: Lists) -> list[Choice]:
     return [Choice.of(one) for one in combinations(lists, settings.combinations, settings.seed)]
 
 
-def _seeds(inputs: StudyInputs) -> list[int]:
-    return _settings(inputs).seeds or inputs.config.seeds
-
-
 def _tasks(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpec, str]]:
     """Yield domain, task and primary metric of each task."""
     for domain in inputs.config.domains:
@@ -200,7 +198,7 @@ def _search_methods(stage: Stage, inputs: StudyInputs, choices: Choices) -> None
                 places = [(model.name, domain.name, task.name, method.label) for method in group]
                 search = Search("method", places, metric, settings.tolerance, count_combinations(lists))
                 for choice in _choices(inputs, lists):
-                    part = plan_models(narrow(inputs, model, domain, task, group, choice, _seeds(inputs)))
+                    part = plan_models(narrow(inputs, model, domain, task, group, choice))
                     scored = [job for job in part.entries if type(job) is FinetuneJob and job.place.role is None]
                     stage.add_trial(search, choice, scored)
                 stage.searches.append(search)
@@ -227,7 +225,7 @@ def _distillation_rows(
             place = (domain.name, task.name)
             if place not in graphs:
                 part = domain.model_copy(update={"tasks": [task]})
-                graphs[place] = plan_chosen(inputs, choices, [part], _seeds(inputs))
+                graphs[place] = plan_chosen(inputs, choices, [part])
             yield row, domain, task, metric, lists, graphs[place]
 
 
@@ -236,7 +234,7 @@ def _plan_row(
 ) -> JobGraph:
     """Return ``graph`` extended by the jobs of one row of distillation on one task."""
     part = domain.model_copy(update={"tasks": [task]})
-    changes = {"domains": [part], "distill": [row.model_copy(update={"domains": None})], "seeds": _seeds(inputs)}
+    changes = {"domains": [part], "distill": [row.model_copy(update={"domains": None})]}
     return extend(graph, replace(inputs, config=inputs.config.model_copy(update=changes)), choices)
 
 
@@ -247,7 +245,7 @@ def _search_teachers(stage: Stage, inputs: StudyInputs, choices: Choices) -> Non
         for choice in _choices(inputs, lists):
             part = _plan_row(inputs, graph, row, domain, task, {**choices, place: choice})
             teachers = [job for job in part.entries if isinstance(job, TeacherJob)]  # one entry per seed
-            scored = [_as_trial(job, seed) for job, seed in zip(teachers, _seeds(inputs), strict=False)]
+            scored = [_as_trial(job, seed) for job, seed in zip(teachers, inputs.config.seeds, strict=False)]
             if scored:  # empty if the teacher already is a classifier of the task and is not fine-tuned
                 stage.add_trial(search, choice, scored)
         if search.trials:

@@ -50,15 +50,19 @@ def lists(value: Any) -> Any:
     return {str(name): [parse_number(entry) for entry in values] for name, values in value.items()}
 
 
-def seed_list(count: int) -> list[int]:
-    """Return the seeds 0 to ``count`` - 1.
+def seed_list(value: Any) -> Any:
+    """Expand a number n to the seeds 0 to n - 1.
 
     Raises:
-        ValueError: If ``count`` is above :data:`MOST_SEEDS`.
+        ValueError: If the number is above :data:`MOST_SEEDS`, or the value is neither a number nor a list.
     """
-    if count > MOST_SEEDS:
-        raise ValueError(f"seeds: {count} is more than {MOST_SEEDS}; give a list of the seeds that you want")
-    return list(range(count))
+    if isinstance(value, str | float):
+        raise ValueError(f"give a number of them, or a list of seeds, not {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if value > MOST_SEEDS:
+        raise ValueError(f"{value} is more than {MOST_SEEDS}; give a list of the seeds that you want")
+    return list(range(value))
 
 
 def distinct(what: str, names: list[str], remedy: str) -> None:
@@ -84,6 +88,7 @@ Lists = Annotated[dict[str, list[Any]], BeforeValidator(lists)]
 FinetuneLists = Annotated[Lists, AfterValidator(lambda given: _check_values(FinetuneSettings, given))]
 DistillLists = Annotated[Lists, AfterValidator(lambda given: _check_values(DistillSection, given))]
 Seed = Annotated[int, BeforeValidator(parse_number), Field(ge=0)]
+Seeds = Annotated[list[Seed], BeforeValidator(seed_list), Field(min_length=1)]
 Count = Annotated[int, BeforeValidator(parse_number), Field(ge=1)]
 
 

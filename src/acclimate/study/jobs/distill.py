@@ -125,7 +125,8 @@ class DistillJob(Job):
         """Add the teachers and students of all rows.
 
         One teacher is fine-tuned per adapted model, and the seeds of the students share it as they share the
-        adaptation. With ``few_shot`` there is one teacher per seed, trained on the examples of that seed.
+        adaptation. A teacher without adaptation is fine-tuned with each seed of adaptation. With ``few_shot`` there is
+        one teacher per seed, trained on the examples of that seed.
         """
         config = planner.config
         places = ((domain, task, seed) for domain in config.domains for task in domain.tasks for seed in config.seeds)
@@ -262,13 +263,14 @@ def _add_row(planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskS
     loaded = planner.inputs.tasks[domain.name, task.name].task
     students = row.student_names([model.name for model in planner.config.models])
     settings = _row_settings(planner, row, domain, task, students)
+    turn = planner.config.adapt_seeds[planner.config.seeds.index(seed) % len(planner.config.adapt_seeds)]
     if row.teacher.path:
         teacher: Model = planner.inputs.extras["distill"][row.teacher.path]
-        place, taught = Place(model=row.teacher.name), planner.config.adapt.seed
+        place, taught = Place(model=row.teacher.name), turn
     else:
         tuned = next(_teachers(planner, row, domain, task, seed))  # every method is fine-tuned on every task
         teacher, place = tuned.model, tuned.place
-        taught = planner.config.adapt.seed if place.adapt_seed is None else place.adapt_seed
+        taught = turn if place.adapt_seed is None else place.adapt_seed
     if isinstance(teacher, Job) or not _is_classifier(teacher, loaded):
         teaching = settings[""].teaching
         taught = seed if teaching.get("few_shot") else taught
