@@ -36,7 +36,8 @@ def test_results_and_files(folder, tmp_path, capsys):
     assert general["percent"] == pytest.approx(100 * (general["nats"] / general["before"] - 1), abs=1e-6)
     assert results["adaptations"][0]["tokens"] == 200_000 and len(results["adaptations"][0]["curve"]) == 40
     output = capsys.readouterr()
-    assert "mlm got no verdict" in output.out and "Set adapt_seeds" in output.out
+    printed = " ".join(output.out.split())
+    assert "mlm got no verdict" in printed and "Set adapt_seeds" in printed
     assert output.err.count("✓") == JOBS
 
 

@@ -114,8 +114,8 @@ def test_settings_of_adaptation_and_of_a_method(folder, tmp_path):
     results = run(folder, tmp_path / "out", trials, methods=["none", dga], search={"seeds": 1})
     assert StudyConfig.of(searching(folder, methods=["none", dga])).methods[1].label == "dga"
     runs = [call for call in trials.world.arguments if call["kind"] == "adapt"]
-    made = [(call["settings"]["contrast_weight"], call["learning_rate"]) for call in runs]
-    assert made == [(0.5, 1e-4), (1, 1e-4), (0.5, 2e-4), (1, 2e-4)]
+    made = [(call["settings"]["contrast_weight"], call["learning_rate"], call["seed"]) for call in runs]
+    assert made == [(0.5, 1e-4, 4), (1, 1e-4, 4), (0.5, 2e-4, 4), (1, 2e-4, 4), (0.5, 1e-4, 0)]
     (row,) = results["searched"]
     # All are equal, so the first is chosen.
     assert row["chosen"] == {"adapt.learning_rate": 1e-4, "contrast_weight": 0.5}

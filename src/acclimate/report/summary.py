@@ -169,7 +169,7 @@ def _headline(results: StudyResults, compared: list[ScoreRow]) -> str:
         if len({row.method for row in results.scores}) > 1:
             why = f"the baseline, {results.baseline}, has no scores"
         sentences.append(f"There is nothing to compare: {why}.")
-    sentences += _missing_verdicts(results, compared)
+    sentences += _missing_verdicts(results, compared) if compared else []
     general = [row for row in results.losses if row.text == "general" and row.difference]
     loss = loss_name(results.losses)
     if not compared:
@@ -177,6 +177,7 @@ def _headline(results: StudyResults, compared: list[ScoreRow]) -> str:
         sentences += _describe_losses(domain, methods, f"On held-out domain text the {loss} changed by")
     sentences += _describe_losses(general, methods, f"On general text the {loss} changed by")
     sentences += _describe_other_tasks(results, methods)
+    sentences += [] if compared else _missing_verdicts(results, compared)
     if results.losses and not general:
         measured = any(row.text == "general" for row in results.losses)
         why = "was not measured"
