@@ -133,7 +133,9 @@ def paired_bootstrap(
     weight ``w = its seeds / all seeds``, and both components are variances of that weighted mean. The seed component
     is the variance between group means times ``sum(w ** 2)``: 1 / 3 for three groups of equal size, 0.36 for groups of
     2, 2 and 1. This assumes that all group means have the same variance, which holds if the adaptation causes it. If
-    the fine-tuning causes it, large groups vary less and the interval is conservative.
+    the fine-tuning causes it, large groups vary less and the interval is conservative. Measured coverage of zero with
+    five seeds in three groups, where the standard deviation of adaptations on the logit (0.2) is twice that of
+    fine-tunings: 95.0 % with 200 items, 95.2 % with 1,000; with one adaptation for all seeds 76 and 62 %.
 
     Args:
         gold: The true answer to each item: class numbers, shape (items,), or what ``scoring`` expects.
