@@ -56,6 +56,15 @@ def first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def shorten(value: object) -> str:
+    """Return a value in at most 60 characters, for a message."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not print longer integers
+        return "a number of more than 4,300 digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """Return a sentence, after a space, that suggests the closest option; empty if none is close."""
     close = get_close_matches(name, sorted(options), n=1, cutoff=0.5)

@@ -179,6 +179,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 seed=seed,
                 learning_rate=learning_rate,
                 weight_decay=options.weight_decay,
+                max_gradient_norm=options.max_gradient_norm,
                 warmup=options.warmup,
                 minutes=options.max_minutes,
                 save_every=options.save_every,
