@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import Field, model_validator
+from pydantic import model_validator
 
 from acclimate.cli.app import app
 from acclimate.cli.options import command
 from acclimate.locks import output_lock, with_output_lock
 from acclimate.options import AnnotateOptions, DistillOptions, FinetuneOptions, Option, options, values
 from acclimate.options.declaration import DATA
-from acclimate.options.training import Count, Positive
-
-SEEDS = Annotated[Count, Field(le=1000)]
+from acclimate.options.training import Fraction, SeedCount
 
 
 @options
@@ -27,10 +25,9 @@ class FinetuneCommand(FinetuneOptions):
     """Options of ``acclimate finetune``: the function takes one seed, and a task that may be repartitioned before."""
 
     _: KW_ONLY
-    seeds: Annotated[SEEDS, Option("Number of seeds: 0, 1, ...")] = 5
+    seeds: Annotated[SeedCount, Option("Number of seeds: 0, 1, ...")] = 5
     repartition: Annotated[
-        Positive | None,
-        Field(le=1),
+        Fraction | None,
         Option(
             "Share of the train split to keep; the rest and the dev split are added to the test split, as in the DGA "
             "paper.",
@@ -84,7 +81,7 @@ class DistillCommand(DistillOptions):
     """Options of ``acclimate distill``; the function takes one seed."""
 
     _: KW_ONLY
-    seeds: Annotated[SEEDS, Option("Number of seeds of the student: 0, 1, ...")] = 1
+    seeds: Annotated[SeedCount, Option("Number of seeds of the student: 0, 1, ...")] = 1
 
     @model_validator(mode="after")
     def check_seeds(self) -> Any:

@@ -70,7 +70,7 @@ def _inspect_embeddings(options: InspectEmbeddingsOptions) -> EmbeddingsResult:
         UserError: If a model cannot be read, the vocabularies differ, or a word is not a single token.
     """
     before, out, text = options.before, options.out, options.text
-    named = {str(name): folder for name, folder in dict(options.after).items()}
+    named = {str(name): folder for name, folder in dict(options.after).items()}  # type: ignore[arg-type]
     if not named or "before" in named:
         raise UserError("Give at least one adapted model with --after, with a name other than 'before'.")
     check_replaceable(out, REPORT, "an inspection of embeddings")

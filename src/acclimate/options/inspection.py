@@ -17,6 +17,7 @@ from acclimate.options.training import (
     MASK_RATE,
     Count,
     Duration,
+    Fraction,
     Integer,
     MaxLength,
     NonNegative,
@@ -25,6 +26,7 @@ from acclimate.options.training import (
     Precision,
     Progress,
     Seed,
+    SeedCount,
     SeedNumber,
     Share,
     Size,
@@ -107,7 +109,6 @@ JsonFile = Annotated[str | Path | None, Option("JSON file to write.", OUTPUT, de
 StopWords = Annotated[
     str, Option("Stop words: english, none, another language such as german, or a file with one word per line.", DATA)
 ]
-Similarity = Annotated[Number, Field(gt=0, le=1)]
 
 
 @options
@@ -201,7 +202,7 @@ class DemoOptions:
     task: Annotated[str | Path | None, Option("Folder of a labelled task.", DATA, default="derived from the text")] = (
         None
     )
-    seeds: Annotated[Count, Field(le=1000), Option("Number of seeds of fine-tuning.")] = 3
+    seeds: Annotated[SeedCount, Option("Number of seeds of fine-tuning.")] = 3
     minutes: Annotated[
         Duration, Option("Approximate duration on two cores.", more="It sets the tokens of the adaptations.")
     ] = DEMO_MINUTES
@@ -367,10 +368,10 @@ class InspectLeakageOptions:
     out: JsonFile = None
     _: KW_ONLY
     near: Annotated[
-        Similarity, Option("Minimum Jaccard similarity of the character n-grams of near duplicates.", METHOD)
+        Fraction, Option("Minimum Jaccard similarity of the character n-grams of near duplicates.", METHOD)
     ] = 0.8
     contained: Annotated[
-        Similarity, Option("Minimum share of a text's word n-grams that a document contains.", METHOD)
+        Fraction, Option("Minimum share of a text's word n-grams that a document contains.", METHOD)
     ] = 0.8
     fewest_words: Annotated[
         Count, Option("Minimum words of a text; shorter ones are only compared with whole documents.", METHOD)

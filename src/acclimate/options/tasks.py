@@ -104,7 +104,7 @@ class SupervisedOptions:
         str | Sequence[str] | None,
         BeforeValidator(read_labels),
         Option(
-            "Label that means 'none of these', such as DDI-false; the others get a micro-F1 of their own.",
+            "Label that means 'none of these', such as DDI-false; a micro-F1 of the other labels is added.",
             DATA,
             many=True,
             study=False,

@@ -72,9 +72,11 @@ Count = Annotated[Integer, Field(ge=1, le=MAX_COUNT)]
 TokenCount = Annotated[Integer, Field(ge=1, le=MAX_TOKENS)]
 Size = Annotated[Integer, Field(ge=1, le=MAX_SIZE)]
 SeedNumber = Annotated[Integer, Field(ge=0, le=MAX_SEED)]
+SeedCount = Annotated[Integer, Field(ge=1, le=1000)]
 Number = Annotated[float, BeforeValidator(read_number), Field(allow_inf_nan=False)]
 """A finite number."""
 Positive = Annotated[Number, Field(gt=0)]
+Fraction = Annotated[Positive, Field(le=1)]
 Duration = Annotated[Positive, Field(le=MAX_SIZE)]
 """Epochs or minutes."""
 NonNegative = Annotated[Number, Field(ge=0)]
@@ -207,7 +209,7 @@ class TrainingOptions:
     heldout: Annotated[
         TextInput | None,
         Option(
-            "Text to measure the loss on during training: file, folder, glob or hf:NAME.",
+            "Held-out text for measuring the loss during training: file, folder, glob or hf:NAME.",
             DATA,
             more="Every loss term is measured without dropout, always under the same masks, which come from "
             "``masking`` for all methods. The values are written to ``log.jsonl``. Each measurement costs about a "

@@ -23,7 +23,7 @@ def _inspect_cost(options: InspectCostOptions) -> dict[str, Cost]:
     Raises:
         UserError: If a folder was not written by the expected command, or ``finetuned`` names an unknown column.
     """
-    adapted = dict(options.adapted)
+    adapted: dict[str, str | Path] = dict(options.adapted)  # type: ignore[arg-type]
     if not adapted:
         raise UserError("There are no runs to read; give the folder of an adaptation with --adapted.")
     tuned = _by_column(options.finetuned or (), list(adapted))

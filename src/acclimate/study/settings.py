@@ -18,7 +18,7 @@ from pydantic import (
 
 from acclimate.errors import shorten
 from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, Section, section
-from acclimate.options.training import Count, Integer, Positive, SeedNumber
+from acclimate.options.training import Count, Fraction, Integer, SeedNumber
 from acclimate.registry import MAX_INTEGER, parse_number
 
 Paths = list[str]
@@ -163,7 +163,7 @@ class TaskSpec(TaskSection):
 
     path: str
     name: Label = ""
-    repartition: Annotated[Positive, Field(le=1)] | None = None
+    repartition: Fraction | None = None
     limit_train: Count | None = None
     limit_dev: Count | None = None
     limit_test: Count | None = None
