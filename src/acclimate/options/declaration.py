@@ -203,6 +203,8 @@ def explain_value(error: Mapping[str, Any]) -> str:
         return f"must be {words} {limits[bound]:,.12g}, not {given}"
     if kind == "literal_error":
         return f"must be {limits['expected']}, not {given}"
+    if kind.endswith("too_short"):
+        return "must not be empty"
     if kind == "value_error":
         return str(error["msg"]).removeprefix("Value error, ")
     if (expected := TYPE_WORDS.get(kind.split("_")[0])) is not None:

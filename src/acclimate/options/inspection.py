@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from acclimate.errors import shorten
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.tasks import TaskLike
 from acclimate.options.training import (
@@ -61,7 +60,7 @@ DEMO_MINUTES = 8.0
 def split_name(item: Any) -> tuple[str, str]:
     """Split ``NAME=FOLDER``; the name of a folder alone, or of a folder with ``=`` in its path, is empty."""
     name, sign, folder = str(item).partition("=")
-    named = sign and name and folder and "/" not in name and not Path(item).is_dir()
+    named = sign and name and folder and "/" not in name and not os.path.isdir(item)
     return (name, os.path.expanduser(folder)) if named else ("", os.path.expanduser(str(item)))
 
 
@@ -69,10 +68,8 @@ def read_models(value: Any) -> Any:
     """Return the folders of models by name; they are given as such, or as a list of ``FOLDER`` and ``NAME=FOLDER``."""
     if isinstance(value, Mapping):
         return dict(value)
-    if not isinstance(value, str | Path | list | tuple):
-        raise ValueError(f"must be folders of models, not {shorten(value)}")
     named: dict[str, str] = {}
-    for item in [value] if isinstance(value, str | Path) else value:
+    for item in _listed(value):
         name, folder = split_name(item)
         name = name or Path(folder).name
         if name in named:
