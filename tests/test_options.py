@@ -245,6 +245,8 @@ def test_named_values_of_a_file_and_of_flags_are_joined(tmp_path):
         (["--set", "b"], "--set expects name=value, not 'b'."),
         (["--set", "b=1", "--set", "b=2"], "--set sets 'b' twice; give it once."),
         (["--place", "p", "--count", "0"], "--count must be at least 1, not 0."),
+        (["--place", "p", "--count", "two"], "--count must be a whole number, not 'two'."),
+        (["--place", "p", "--count", "1e15"], "--count must be at most 1,000,000,000, not 1000000000000000."),
         ([], "--place is required: Place."),
     ):
         error = CliRunner().invoke(app, arguments).exception

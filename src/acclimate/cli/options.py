@@ -16,6 +16,7 @@ from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import read_settings
 from acclimate.options import OptionField, explain, option_fields
 from acclimate.options.declaration import MISSING, PANELS, accepts
+from acclimate.registry import parse_number
 
 Config = Annotated[
     Path | None,
@@ -74,10 +75,11 @@ def _annotation(field: OptionField) -> Any:
         text += " May be repeated."
     if notes:
         text = f"{text[:-1] if text.endswith('.') else text} ({'; '.join(notes)})."
-    return Annotated[
-        _flag_type(field) | None,
-        typer.Option(*names, help=text, rich_help_panel=field.option.panel, show_default=False),
-    ]
+    kind = _flag_type(field)
+    # The class of options reports what is not a number, and also reads 1e6 as a whole number.
+    number = {"parser": parse_number, "metavar": "INTEGER" if kind is int else "FLOAT"} if kind in (int, float) else {}
+    shown: Any = {"help": text, "rich_help_panel": field.option.panel, "show_default": False, **number}
+    return Annotated[kind | None, typer.Option(*names, **shown)]
 
 
 def _flag_type(field: OptionField) -> Any:
@@ -112,8 +114,8 @@ def read_options(
     given = {} if config is None else read_config(config, fields)
     for name, field in fields.items():
         if (flag := flags[name]) is not None:
-            if accepts(field.type, dict) and isinstance(given.get(name, {}), dict):
-                flag = {**given.get(name, {}), **named_values(flag, field.flag)}
+            if accepts(field.type, dict) and isinstance(base := given.get(name) or {}, dict):
+                flag = {**base, **named_values(flag, field.flag)}
             given[name] = flag
 
     def label(name: str) -> str:
