@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Steps = Collection[int]
 else:  # the command line imports neither torch nor transformers to show its help
     TextInput = Strategy = Any
-    Steps = tuple[int, ...]
+    Steps = tuple[Annotated[int, Field(le=10**9)], ...]
 
 MASK_RATE = 0.15
 """Share of tokens to predict (Devlin et al., 2019)."""
@@ -346,7 +346,8 @@ class PretrainOptions(TrainingOptions):
         ),
     ] = None
     vocab_size: Annotated[
-        Integer | None, Option("Vocabulary size of a trained tokenizer.", MODEL, default="at most 30,000")
+        Annotated[Integer, Field(le=MAX_SIZE)] | None,
+        Option("Vocabulary size of a trained tokenizer.", MODEL, default="at most 30,000"),
     ] = None
     lowercase: Annotated[
         bool | None,
