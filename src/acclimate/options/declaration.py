@@ -115,7 +115,7 @@ def options(cls: C) -> C:
 
     In every field that takes a path, ``~`` is the home folder.
     """
-    cls.check_path = field_validator("*", mode="before", check_fields=False)(classmethod(_check_path))  # type: ignore
+    cls.check_path = field_validator("*", mode="before", check_fields=False)(classmethod(_check_path))
     return pydantic.dataclasses.dataclass(frozen=True, config=CONFIG)(cls)  # type: ignore[return-value]
 
 
