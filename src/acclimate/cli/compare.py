@@ -16,10 +16,10 @@ from acclimate.options.declaration import OUTPUT
 def compare(
     study: Annotated[
         Path,
-        typer.Argument(help="YAML or TOML file that describes the study.", parser=read_path, metavar="PATH"),
+        typer.Argument(help="YAML or TOML file that describes the study.", parser=read_path, metavar="STUDY"),
     ],
     out: Annotated[
-        Path, typer.Option(help="Output directory.", rich_help_panel=OUTPUT, parser=read_path, metavar="PATH")
+        Path, typer.Option(help="Output directory.", rich_help_panel=OUTPUT, parser=read_path, metavar="<path>")
     ],
     shard: Annotated[str | None, typer.Option(help="Share of the jobs to run, as i/n, for job arrays.")] = None,
     report_only: Annotated[

@@ -77,7 +77,7 @@ def _annotation(field: OptionField) -> Any:
         text = f"{text[:-1] if text.endswith('.') else text} ({'; '.join(notes)})."
     kind = _flag_type(field)
     # The class of options reports what is not a number, and also reads 1e6 as a whole number.
-    number = {"parser": parse_number, "metavar": "INTEGER" if kind is int else "FLOAT"} if kind in (int, float) else {}
+    number = {"parser": parse_number, "metavar": f"<{kind.__name__}>"} if kind in (int, float) else {}
     shown: Any = {"help": text, "rich_help_panel": field.option.panel, "show_default": False, **number}
     return Annotated[kind | None, typer.Option(*names, **shown)]
 

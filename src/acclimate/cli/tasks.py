@@ -25,7 +25,7 @@ class FinetuneCommand(FinetuneOptions):
     """Options of ``acclimate finetune``: the function takes one seed, and a task that may be repartitioned before."""
 
     _: KW_ONLY
-    seeds: Annotated[SeedCount, Option("Number of seeds: 0, 1, ...")] = 5
+    seeds: Annotated[SeedCount, Option("Number of seeds, counted from 0.")] = 5
     repartition: Annotated[
         Fraction | None,
         Option(
@@ -81,7 +81,7 @@ class DistillCommand(DistillOptions):
     """Options of ``acclimate distill``; the function takes one seed."""
 
     _: KW_ONLY
-    seeds: Annotated[SeedCount, Option("Number of seeds of the student: 0, 1, ...")] = 1
+    seeds: Annotated[SeedCount, Option("Number of seeds of the student, counted from 0.")] = 1
 
     @model_validator(mode="after")
     def check_seeds(self) -> Any:

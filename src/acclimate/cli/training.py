@@ -86,7 +86,7 @@ def push(
     folder: Annotated[
         Path,
         typer.Argument(
-            help="Model folder, such as adapted/ or runs/study/models/KEY.", parser=read_path, metavar="PATH"
+            help="Model folder, such as adapted/ or runs/study/models/KEY.", parser=read_path, metavar="FOLDER"
         ),
     ],
     repo: Annotated[str, typer.Argument(help="Repository on the Hugging Face Hub, as USER/NAME.")],
