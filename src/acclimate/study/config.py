@@ -296,7 +296,7 @@ class StudyConfig(Strict):
         Raises:
             UserError: If the file is missing, cannot be parsed, or is not a valid study.
         """
-        path = Path(path)
+        path = Path(os.path.expanduser(path))
         if not path.is_file():
             raise UserError(f"No study file at '{path}'. Give the path of a .yaml or .toml file.")
         value = read_settings(path, "study file")
