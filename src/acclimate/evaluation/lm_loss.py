@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from acclimate.corpus.tokenizing import read_as_text
 from acclimate.device import to_device
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, MASK_RATE
@@ -94,11 +95,10 @@ def _measure(
     attach(model)
     kind = kind_of(model)
     virtual = virtual_ids(tokenizer)
-    encoded = tokenizer(
+    encoded = read_as_text(tokenizer)(
         list(texts),
         truncation=True,
         max_length=max_length + len(virtual),
-        split_special_tokens=True,  # special tokens written in a text are text, as in a corpus
         return_special_tokens_mask=True,
         return_offsets_mapping=tokenizer.is_fast,
     )

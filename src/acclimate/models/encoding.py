@@ -104,9 +104,9 @@ def unpadded_inputs(model: PreTrainedModel, text: Tensor, unpadded: Unpadded, **
         model: A model with ``kernels_of(model).unpadding``.
         text: Index of the text of each token (rows, tokens); -1 at padding.
         unpadded: The maps that remove padding.
-        padded: Other inputs (rows, tokens), by name.
+        padded: Other inputs (rows, tokens), by name, ``input_ids`` among them.
     """
-    padded = {**padded, "position_ids": _position_ids(text) + first_position(model)}
+    padded = {**padded, "position_ids": _position_ids(model, padded["input_ids"], text)}
     inputs: dict[str, Any] = {name: unpadded.values(values) for name, values in padded.items()}
     return {**inputs, "attention_mask": _attention_masks(model, text >= 0), "unpadded": unpadded}
 
@@ -143,7 +143,7 @@ def _forward(
         # gradients of its row.
         options |= {"input_ids": ids, "attention_mask": torch.ones_like(ids) if packed else real.long()}
         if packed:
-            options["position_ids"] = _position_ids(text) + first_position(model)
+            options["position_ids"] = _position_ids(model, ids, text)
     others = dict(gates or {})
     if "H" in others:
         options["head_gates"] = others.pop("H")
@@ -163,12 +163,19 @@ def check_packable(model: PreTrainedModel) -> None:
         )
 
 
-def _position_ids(text: Tensor) -> Tensor:
-    """Number the tokens of each text in a row from zero: (rows, tokens)."""
-    place = torch.arange(text.shape[1], device=text.device).expand_as(text)
-    starts = torch.ones_like(text, dtype=torch.bool)
+def _position_ids(model: PreTrainedModel, ids: Tensor, text: Tensor) -> Tensor:
+    """Number the tokens of each text in a row as the model numbers those of a text by itself: (rows, tokens).
+
+    RoBERTa and similar models give all tokens with the padding id that id as position, and do not count them. Such
+    tokens can occur in a text if the tokenizer pads with another id.
+    """
+    first = first_position(model)
+    counted = ids != first - 1 if first else torch.ones_like(text, dtype=torch.bool)
+    number = counted.cumsum(1)
+    starts = torch.ones_like(counted)
     starts[:, 1:] = text[:, 1:] != text[:, :-1]
-    return place - torch.where(starts, place, 0).cummax(1).values
+    before = torch.where(starts, number - counted.long(), 0).cummax(1).values  # counted before the start of the text
+    return torch.where(counted, number - before, 0) + first - 1 if first else number - before - 1
 
 
 CLASSIFIER, TAGGER = "ForSequenceClassification", "ForTokenClassification"

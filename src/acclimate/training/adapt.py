@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, TokenDataset, tokenize
+from acclimate.corpus.tokenizing import check_known
 from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_writable, safe_join, write_json
@@ -141,6 +142,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
         )
     print_message(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
+    check_known(rows, loaded.tokenizer)
     open_work_folder(work, config, group)
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", options.head_tokens, seed, precision, progress, group, appended)
@@ -170,6 +172,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         alike = replace(collator, masking=hidden)
         watch = [] if heldout is None else [heldout.make_callback(loaded.tokenizer, alike, length, batch_size, seed)]
         data = StepDataset(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
+        data.check_learnable()
         with tensorboard_folder(trackers, out):
             trainer = train(
                 engine,

@@ -31,8 +31,7 @@ class Classifier(HeadModel):
     def features(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         """Return the model inputs of each example, unpadded, with its label.
 
-        A special token in a text, such as ``[SEP]``, is read as ordinary text, as in a corpus. In a multi-label task
-        the label is a list of floats, one per class: 1 where it applies, else 0.
+        In a multi-label task the label is a list of floats, one per class: 1 where it applies, else 0.
         """
         texts = [example.text for example in examples]
         seconds = [example.text_pair for example in examples if example.text_pair is not None]
@@ -41,7 +40,6 @@ class Classifier(HeadModel):
             seconds or None,
             truncation="longest_first",
             max_length=self.max_length,
-            split_special_tokens=True,
             return_token_type_ids=self.reads_segments,
         )
         names = ["input_ids", "attention_mask"] + ["token_type_ids"] * self.reads_segments
