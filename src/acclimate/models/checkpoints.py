@@ -10,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
+import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -20,6 +22,7 @@ from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from transformers import AutoConfig, PreTrainedModel
+from transformers.utils import cached_file
 from transformers.utils import logging as their_logging
 
 from acclimate.errors import UserError, first_line
@@ -135,6 +138,8 @@ def model_fingerprint(path: str) -> str:
 
 log = logging.getLogger(__name__)
 WEIGHTS = "adapted.safetensors"
+MODULE_FOLDER = re.compile(r"\w+")
+"""Pattern of the folders of modules, such as ``1_Pooling``, that cannot lead out of a folder."""
 ADAPTER_KEY, ORIGINAL_PREFIX = ".adapter.", f"{ORIGINAL}."
 IGNORED_WEIGHTS = (".pooler.", "position_ids")
 """Parts of the names of weights that an encoder does not need: poolers, and constant buffers."""
@@ -357,12 +362,49 @@ def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | No
     """
     folder = Path(folder)
     parts = describe_extensions(model.config)
+    _copy_sentence_encoder_files(model.name_or_path, folder)
     if not parts:
         model.save_pretrained(folder)
         return
     model.save_pretrained(folder, max_shard_size="1000GB")
     os.replace(folder / "model.safetensors", folder / WEIGHTS)
     write_text(folder / "README.md", instructions(type(model).__name__, parts, str(name or folder)))
+
+
+SENTENCE_ENCODER_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
+
+
+def _copy_sentence_encoder_files(source: str, folder: Path) -> None:
+    """Copy what makes a model a sentence encoder for ``sentence-transformers``: its modules, such as the pooling.
+
+    Without these files, that library would load the adapted model with another pooling.
+    """
+    found = _find_file(source, "modules.json") if source else None
+    if found is None:
+        return
+    names = [*SENTENCE_ENCODER_FILES]
+    with suppress(OSError, ValueError, TypeError, KeyError):  # a damaged list has no modules
+        paths = [str(module["path"]) for module in read_json(found)]
+        names += [f"{path}/{name}" for path in paths if MODULE_FOLDER.fullmatch(path) for name in MODULE_FILES]
+    for name in names:
+        if (file := _find_file(source, name)) is not None:
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copy(file, folder / name)
+
+
+def _find_file(source: str, name: str) -> Path | None:
+    """Return a file of a model folder or of a model on the hub; None if there is none."""
+    if (folder := local_folder(source)) is not None:
+        return folder / name if (folder / name).is_file() else None
+    found = cached_file(
+        source,
+        name,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return Path(found) if found else None
 
 
 def instructions(kind: str, parts: str, folder: str) -> str:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from acclimate.errors import UserError, unknown_name_error
-from acclimate.models.attention import HeadLayer
+from acclimate.models.attention import ALTERNATIVES, HeadLayer
 
 Part = Literal["H", "I", "O", "E"]
 PARTS: dict[Part, str] = {
@@ -132,6 +132,11 @@ def gate_units(
     Raises:
         UserError: If there is no such part, or it cannot be found in this model.
     """
+    if not layers:
+        raise UserError(
+            f"The attention of {type(model).__name__} cannot be gated or extended, which this method needs. Use a "
+            f"method that needs no access to attention heads, such as mlm. {ALTERNATIVES}"
+        )
     if not hasattr(model, GATES_ATTRIBUTE):
         setattr(model, GATES_ATTRIBUTE, {})
         setattr(model, UNITS_ATTRIBUTE, {})

@@ -46,7 +46,7 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
 
 
 def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, path: str | Path) -> None:
-    """Make a tokenizer pad as its model expects, and warn, once per model, of what else does not fit.
+    """Make a tokenizer return and pad what its model reads, and warn, once per model, of what else does not fit.
 
     Raises:
         UserError: If the tokenizer has tokens that the model has no embedding for.
@@ -59,6 +59,18 @@ def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, pa
         warn_once(f"The tokenizer of '{path}' {warning}")
     if is_encoder(model):
         tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "right"
+    inputs = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+    inputs += ["token_type_ids"] * reads_segments(model)
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = inputs
+
+
+def reads_segments(model: PreTrainedModel) -> bool:
+    """Return whether a model distinguishes two segments.
+
+    This is read from its configuration, since a tokenizer may return segment ids for a model without segments, or, if
+    it was saved without its class, none for a model that was trained with them.
+    """
+    return getattr(model.config, "type_vocab_size", 0) > 1
 
 
 def is_encoder(model: PreTrainedModel) -> bool:

@@ -338,8 +338,8 @@ class StepDataset(Dataset):
             if any((batch.labels != IGNORE_INDEX).any() for batch in batches):
                 return
         raise UserError(
-            f"No token of the text is chosen for prediction in {steps:,} steps, so the model would learn nothing. Give "
-            "more text, more steps or another masking."
+            f"No token of the text is chosen for prediction in {steps:,} steps, so the model would learn nothing. "
+            "Give more text, more steps or another masking."
         )
 
     def indices(self, step: int) -> list[int]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
 from acclimate.device import Precision
+from acclimate.errors import UserError
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.scoring import classification_metrics, multi_label_metrics
 from acclimate.tasks.classification.data import Example, Task, read_task
@@ -32,6 +33,9 @@ class Classifier(HeadModel):
         """Return the model inputs of each example, unpadded, with its label.
 
         In a multi-label task the label is a list of floats, one per class: 1 where it applies, else 0.
+
+        Raises:
+            UserError: If an example has no token at all.
         """
         texts = [example.text for example in examples]
         seconds = [example.text_pair for example in examples if example.text_pair is not None]
@@ -42,6 +46,11 @@ class Classifier(HeadModel):
             max_length=self.max_length,
             return_token_type_ids=self.reads_segments,
         )
+        for example, ids in zip(examples, read["input_ids"], strict=True):
+            if not ids:
+                raise UserError(
+                    f"The tokenizer finds no token in the text {example.text!r:.60}; fix or remove the row."
+                )
         names = ["input_ids", "attention_mask"] + ["token_type_ids"] * self.reads_segments
         return [
             {**{name: read[name][place] for name in names}, "labels": self._target(example)}
