@@ -182,7 +182,7 @@ class HeadLayer:
         """Number of units: the heads."""
         return self.heads
 
-    def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def spread_over_parameters(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Spread one value per head over the weights of that head.
 
         A head owns its rows of W_q, W_k and W_v (and of their biases) and its columns of W_o. The bias of W_o belongs

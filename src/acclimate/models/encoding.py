@@ -51,7 +51,7 @@ def encode_positions(model: PreTrainedModel, ids: Tensor, text: Tensor, places: 
         places: Indices into the flattened rows; repetitions are allowed.
     """
     unpadded = _unpadding(model, text)
-    here = places if unpadded is None else unpadded.places(places)
+    here = places if unpadded is None else unpadded.map_indices(places)
     with cut_last_layer(last_layer_ends(model), lambda states: states.flatten(0, 1)[here][None]):
         return _forward(model, ids, text, None, unpadded).last_hidden_state[0]
 
@@ -253,12 +253,12 @@ class _SkipUnreadTokens:
         """Return the first token of each row (rows, 1, width)."""
         if self.unpadded is None or states.shape[1] == 1:
             return states[:, :1]
-        return self.unpadded.firsts(states)
+        return self.unpadded.first_states(states)
 
     def keep_first_tokens(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """Pass only the first token of each row to the pooler."""
         if self.unpadded is not None:
-            output.last_hidden_state = self.unpadded.firsts(output.last_hidden_state)
+            output.last_hidden_state = self.unpadded.first_states(output.last_hidden_state)
 
     def add_padding(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """Add padding to the output of the encoder again, unless only first tokens are left."""

@@ -45,7 +45,7 @@ class UnitGroup(Protocol):
     def units(self) -> int:
         """Number of units."""
 
-    def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def spread_over_parameters(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Spread one value per unit over the weights of that unit.
 
         Args:
@@ -63,8 +63,8 @@ class LinearUnits:
     linear: nn.Linear
     units: int
 
-    def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """See :meth:`UnitGroup.owned`."""
+    def spread_over_parameters(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """See :meth:`UnitGroup.spread_over_parameters`."""
         rows = values.repeat(self.linear.out_features // self.units)
         weight = [(self.linear.weight, rows[:, None])]
         return weight if self.linear.bias is None else [*weight, (self.linear.bias, rows)]
@@ -81,8 +81,8 @@ class EmbeddingUnits:
     norm: nn.LayerNorm
     units: int
 
-    def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """See :meth:`UnitGroup.owned`."""
+    def spread_over_parameters(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """See :meth:`UnitGroup.spread_over_parameters`."""
         columns = [(table.weight, values[None, :]) for table in self.tables]
         scales = [(value, values) for value in (self.norm.weight, self.norm.bias) if value is not None]
         return [*columns, *scales]

@@ -92,7 +92,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     heldout = _open_heldout(options)
     seed, max_length, batch_size = options.seed, options.max_length, options.batch_size
     learning_rate = method.learning_rate if options.learning_rate is None else options.learning_rate
-    hidden = resolve(options.masking, options.mask_rate, options.masking_settings)
+    strategy = resolve(options.masking, options.mask_rate, options.masking_settings)
     if (options.masking or options.masking_settings) and type(method).masking is not Method.masking:
         raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")
     if method.sets_mask_rate and options.mask_rate != MASK_RATE:
@@ -112,7 +112,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         files=method.file_contents(),
         budget=asdict(budget),
         learning_rate=learning_rate,
-        masking=identify(hidden, options.mask_rate),
+        masking=identify(strategy, options.mask_rate),
         precision=precision,
         heldout=None if heldout is None else heldout.identity(),
     )
@@ -151,7 +151,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
         run = AdaptContext(
-            loaded.model, layers, loaded.tokenizer, rows, hidden, seed, precision, progress, group, task
+            loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task
         )
         method.prepare(run)
         result.accounts = run.accounts
@@ -162,14 +162,14 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         kept = max_graph_tokens(loaded.model, length)
         engine = Engine(loaded.model, objectives, precision, reference=reference, graph_tokens=kept, group=group)
         at_once = training_tokens(loaded.model, engine.student_views, length)
-        chosen_by = method.masking(options.mask_rate) or hidden
+        chosen_by = method.masking(options.mask_rate) or strategy
         policy = padding_policy(loaded.model)
         collator = Collator.of(loaded.tokenizer, chosen_by, at_once, options.layout, engine.rewritings, policy, kind)
         result.masked = _describe_masking(rows, collator)
         total = budget.resolve(rows, batch_size, appended)
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
-        alike = replace(collator, masking=hidden)
+        alike = replace(collator, masking=strategy)
         watch = [] if heldout is None else [heldout.make_callback(loaded.tokenizer, alike, length, batch_size, seed)]
         data = StepDataset(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
         data.check_learnable()
