@@ -106,12 +106,14 @@ def _measure(
     available = longest_text(model)
     if available is not None and max(map(len, rows), default=0) > available:
         raise UserError(
-            f"The {kind.loss_name} reads up to {max_length} tokens per text"
-            + (f" and {len(virtual)} virtual ones" if virtual else "")
-            + f", more than the {available} positions of this model. Lower max_length, for all models alike."
+            f"max_length={max_length}"
+            + (f" and {len(virtual)} virtual tokens" if virtual else "")
+            + f" exceed the {available} positions of this model. Lower it, for all models whose {kind.loss_name} you "
+            "compare."
         )
-    examples = [_make_example(kind, tokenizer, np.array(row), virtual, rate, seed) for row in rows]
-    order = sorted((index for index, item in enumerate(examples) if item is not None), key=lambda i: -len(rows[i]))
+    made = (_make_example(kind, tokenizer, np.array(row), virtual, rate, seed) for row in rows)
+    examples = {index: example for index, example in enumerate(made) if example is not None}
+    order = sorted(examples, key=lambda index: -len(rows[index]))
     if not order:
         raise UserError(f"The text to measure the {kind.loss_name} on has no token to predict.")
     losses, counts = [0.0] * len(rows), [0] * len(rows)
@@ -126,10 +128,8 @@ def _measure(
             width = policy.padded_width(len(rows[order[start]]))
             group = order[start : start + max(1, budget // width)]
             start += len(group)
-            group_examples = [example for index in group if (example := examples[index]) is not None]
-            for index, (loss, count) in zip(
-                group, _group_losses(model, tokenizer, group_examples, width), strict=True
-            ):
+            found = _group_losses(model, tokenizer, [examples[index] for index in group], width)
+            for index, (loss, count) in zip(group, found, strict=True):
                 losses[index], counts[index] = loss, count
     model.train(training)
     extents = [_count_tokens_and_bytes(tokenizer, texts[i], encoded, i, max_length + len(virtual)) for i in order]

@@ -51,8 +51,8 @@ class Unpadded:
 
     Attributes:
         shape: (rows, tokens) with padding.
-        kept_indices: Index of each kept token in the flattened padded rows (kept,). One or more copies of a padding token
-            follow, up to the next multiple of :data:`TOKEN_MULTIPLE`.
+        kept_indices: Index of each kept token in the flattened padded rows (kept,). One or more copies of a padding
+            token follow, up to the next multiple of :data:`TOKEN_MULTIPLE`.
         inverse: Index, among the kept tokens, of each position of the flattened padded rows (rows x tokens,).
     """
 
