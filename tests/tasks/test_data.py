@@ -159,7 +159,7 @@ def test_missing_and_duplicate_files(tmp_path):
         (
             "test",
             [{"text": "x", "text_pair": "y", "label": "pos"}],
-            "there is a 'text_pair', but the first train row has none",
+            "there is a 'text_pair', but the first",
         ),
         ("test", [{"text": "x", "label": None}], "label must be a string"),
         ("test", [{"text": "x", "label": 0.5}], "label must be a string"),

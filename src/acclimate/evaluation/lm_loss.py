@@ -107,9 +107,9 @@ def _measure(
     if available is not None and max(map(len, rows), default=0) > available:
         raise UserError(
             f"max_length={max_length}"
-            + (f" and {len(virtual)} virtual tokens" if virtual else "")
-            + f" exceed the {available} positions of this model. Lower it, for all models whose {kind.loss_name} you "
-            "compare."
+            + (f" with {len(virtual)} virtual tokens" if virtual else "")
+            + f" is more than the {available} positions of this model. Lower it for all models whose {kind.loss_name} "
+            "you compare."
         )
     made = (_make_example(kind, tokenizer, np.array(row), virtual, rate, seed) for row in rows)
     examples = {index: example for index, example in enumerate(made) if example is not None}

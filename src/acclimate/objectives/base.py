@@ -171,9 +171,8 @@ class Outputs:
     def pooled(self, view: View) -> Tensor:
         """Return the mean over the real tokens of each text: (texts, width), float32."""
         if view not in self._pooled:
-            self._pooled[view] = mean_pool(
-                self._hidden[view], self.batch.view_input(view.tokens).text, self.batch.texts
-            )
+            text = self.batch.view_input(view.tokens).text
+            self._pooled[view] = mean_pool(self._hidden[view], text, self.batch.texts)
         return self._pooled[view]
 
     def masked_logits(self, view: View) -> Tensor:

@@ -166,9 +166,7 @@ class Engine:
     @property
     def weights(self) -> dict[str, float]:
         """The weight of each term in the loss, by name."""
-        return {term.name: term.weight for term in self.additive} | {
-            term.name: term.weight for term in self.over_batch
-        }
+        return {term.name: term.weight for term in (*self.additive, *self.over_batch)}
 
     def _run(self, batches: Sequence[Batch], counts: dict[str, int], terms: Terms, backward: bool) -> None:
         """Read the micro-batches, fill ``terms`` and, with ``backward``, add gradients."""
