@@ -82,8 +82,8 @@ def load_classifier(
 ) -> Classifier:
     """Load any checkpoint as a classifier in fp32, on the CPU.
 
-    See :func:`acclimate.tasks.loading.load_with_head`. A checkpoint that already is a classifier with the same number
-    of classes keeps its head.
+    See :func:`acclimate.tasks.loading.load_with_head`. A checkpoint that already is a classifier of these
+    classes keeps its head, whatever their order.
 
     Args:
         path: A model folder or a name on the Hugging Face Hub.
