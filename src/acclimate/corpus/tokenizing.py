@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import copy
 import json
-import logging
 import re
 import shutil
 import sys
@@ -24,14 +23,13 @@ import numpy as np
 
 from acclimate.corpus.documents import Corpus, CorpusReport
 from acclimate.corpus.token_dataset import TokenDataset, TokenDatasetWriter
-from acclimate.errors import UserError
+from acclimate.errors import UserError, warn_once
 from acclimate.files import atomic_folder
 from acclimate.progress import Progress
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-log = logging.getLogger(__name__)
 MIN_TAIL_TOKENS = 8
 SINGLE_SPACE = re.compile(r"\S(?= \S)")
 BATCH_DOCUMENTS = 512
@@ -99,17 +97,16 @@ def tokenize(
     return rows
 
 
-def check_known(rows: TokenDataset, tokenizer: PreTrainedTokenizerBase) -> None:
-    """Check, in the first ten million tokens, that a vocabulary fits a text; warn if it lacks much of it.
+def check_known(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that a vocabulary fits a text; warn if it lacks much of it.
 
     Args:
-        rows: The rows of the text.
+        ids: The token ids of the text (tokens,).
         tokenizer: The tokenizer that they were made with.
 
     Raises:
         UserError: If all tokens are unknown or special.
     """
-    ids = rows.first_tokens(10_000_000)
     ordinary = int((~np.isin(ids, tokenizer.all_special_ids)).sum())
     if not ordinary:
         raise UserError(
@@ -120,11 +117,9 @@ def check_known(rows: TokenDataset, tokenizer: PreTrainedTokenizerBase) -> None:
     share = len(places) / (len(places) + ordinary)
     if share > MAX_UNKNOWN_SHARE:
         near = ids[max(0, places[0] - 4) : places[0] + 5].tolist()
-        log.warning(
-            "%.0f %% of the tokens of the text are not in the vocabulary of the model, which learns nothing from "
-            "them: '%s', for example. A model for this language and script would learn more.",
-            100 * share,
-            tokenizer.decode(near),
+        warn_once(
+            f"{share:.0%} of the tokens of the text are not in the vocabulary of the model, which cannot distinguish "
+            f"them: '{tokenizer.decode(near)}', for example. A model for this language and script would learn more."
         )
 
 

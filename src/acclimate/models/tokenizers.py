@@ -6,19 +6,16 @@ disagreements are removed here, or reported where only the user can decide.
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, warn_once
 from acclimate.models.checkpoints import UNREADABLE, load_error, local_folder, trusts_remote_code
 from acclimate.models.families import first_position
 
-log = logging.getLogger(__name__)
 CAPITALS = re.compile("[A-ZΑ-ΩА-Я]\\w|\\w[A-ZΑ-ΩА-Я]")
 """Pattern of a token with a capital letter and another letter. Other scripts are left out, because byte-level
 vocabularies write bytes as accented Latin letters."""
@@ -113,9 +110,3 @@ def _lowercases(tokenizer: PreTrainedTokenizerBase) -> bool:
     if backend is None:
         return bool(getattr(tokenizer, "do_lower_case", False))
     return backend.normalizer is not None and "A" not in backend.normalizer.normalize_str("A")
-
-
-@cache
-def warn_once(message: str) -> None:
-    """Log a warning, once per process and not for each seed."""
-    log.warning("%s", message)

@@ -13,7 +13,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.corpus.tokenizing import read_as_text
 from acclimate.device import enable_fast_fp32_matmul
-from acclimate.errors import UserError
+from acclimate.errors import UserError, warn_once
 from acclimate.models import longest_text, use_kernels
 from acclimate.models.attention import use_attention, uses_gated_attention
 from acclimate.models.checkpoints import (
@@ -25,7 +25,7 @@ from acclimate.models.checkpoints import (
     load_error,
     silence_transformers,
 )
-from acclimate.models.tokenizers import fit_tokenizer, is_encoder, load_tokenizer, warn_once
+from acclimate.models.tokenizers import fit_tokenizer, is_encoder, load_tokenizer
 from acclimate.modules import virtual_ids
 from acclimate.tasks.kinds import LabelledTask
 

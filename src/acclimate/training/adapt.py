@@ -142,7 +142,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
         )
     print_message(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
-    check_known(rows, loaded.tokenizer)
+    check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
     open_work_folder(work, config, group)
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", options.head_tokens, seed, precision, progress, group, appended)

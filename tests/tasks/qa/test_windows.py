@@ -51,13 +51,14 @@ TOKENIZERS = {
     "bytes": read_as_text(byte_tokenizer()),
     "pieces": read_as_text(sentence_piece_tokenizer()),
 }
-LETTERS = st.text(alphabet="ab cde.é–ß猫ﬁÅİ\u0301\u0323\u200d\ufe0f😀\n ", min_size=1, max_size=150)
+LETTERS = st.text(alphabet="ab cde.é–ß猫\n ", min_size=1, max_size=150)
+ANY = st.text(alphabet="ab cde.é–ß猫ﬁÅİ\u0301\u0323\u200d\ufe0f😀\n ", min_size=1, max_size=60)
 
 
 @st.composite
-def asked(draw):
+def asked(draw, letters=LETTERS):
     """A question whose answer is a random span of a random passage."""
-    passage = draw(LETTERS.filter(lambda text: text.strip()))
+    passage = draw(letters.filter(lambda text: text.strip()))
     start = draw(st.integers(0, len(passage) - 1))
     text = passage[start : draw(st.integers(start + 1, len(passage)))]
     start += len(text) - len(text.lstrip())
@@ -67,7 +68,7 @@ def asked(draw):
 
 
 @settings(deadline=None, max_examples=150)
-@given(asked(), st.sampled_from(sorted(TOKENIZERS)))
+@given(asked(ANY), st.sampled_from(sorted(TOKENIZERS)))
 def test_an_answer_comes_back_letter_for_letter(question, kind):
     """Unless its ends are inside of a token, or are characters that the tokenizer drops."""
     windows = Windows([question], TOKENIZERS[kind], WindowConfig(1000, 8, 8), segments=True)
