@@ -21,14 +21,18 @@ from tests.cases import each
 from tests.tiny import tiny_model, tiny_tokenizer
 
 
-def byte_tokenizer():
-    """A byte-level BPE without merges: a character outside of ASCII is several tokens."""
+def byte_tokenizer(space=False):
+    """A byte-level BPE without merges: a character outside of ASCII is several tokens.
+
+    With ``space``, the post-processor does not know of the space before the first word, and cuts off a letter.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: place for place, token in enumerate(["<s>", "</s>", "<pad>", *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), trim_offsets=True)
+    ends = ("</s>", 1), ("<s>", 0)
+    tokenizer.post_processor = processors.RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=not space)
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
     )
@@ -50,6 +54,7 @@ TOKENIZERS = {
     "words": read_as_text(tiny_tokenizer()),
     "bytes": read_as_text(byte_tokenizer()),
     "pieces": read_as_text(sentence_piece_tokenizer()),
+    "spaced": read_as_text(byte_tokenizer(space=True)),
 }
 LETTERS = st.text(alphabet="ab cde.é–ß猫\n ", min_size=1, max_size=150)
 ANY = st.text(alphabet="ab cde.é–ß猫ﬁÅİ\u0301\u0323\u200d\ufe0f😀\n ", min_size=1, max_size=60)

@@ -14,8 +14,8 @@ from transformers import PreTrainedTokenizerBase
 from acclimate.errors import UserError
 from acclimate.tasks.qa.data import Question
 
-MARKS = regex.compile(r"\p{M}*")
-"""Pattern of combining marks."""
+MARKS, LETTERS = regex.compile(r"\p{M}*"), regex.compile(r"[\p{L}\p{N}]*$")
+"""Patterns of combining marks, and of letters and digits at the end of a text."""
 TOKENIZER_BATCH_SIZE = 256
 """Texts per call of the tokenizer; their tokens are stored as arrays, a fifth of the size of its output."""
 
@@ -61,17 +61,18 @@ class TokenizedText:
     def characters(self, first: int, last: int, text: str) -> tuple[int, int]:
         """Return the start and end of the tokens ``first`` to ``last`` in ``text``; equal if they cover nothing.
 
-        Combining marks that follow and belong to no token, because the tokenizer drops accents, are included. Offsets
-        need not increase: a normalizer may reorder characters.
+        Characters beside them that belong to no token are included: combining marks that follow, because a tokenizer
+        may drop accents, and letters that precede, because one that adds a space may cut off the first letter of a
+        text. Offsets need not increase: a normalizer may reorder characters.
         """
         covers = self.starts < self.ends
         inside = np.flatnonzero(covers[first : last + 1]) + first
         if not len(inside):
             return 0, 0
-        later = np.flatnonzero(covers[last + 1 :]) + last + 1
-        end = int(self.ends[inside].max())
-        stop = int(self.starts[later].min()) if len(later) else len(text)
-        return int(self.starts[inside].min()), max(end, MARKS.match(text, end, max(end, stop)).end())
+        start, end = int(self.starts[inside].min()), int(self.ends[inside].max())
+        before, after = self.ends[:first][covers[:first]], self.starts[last + 1 :][covers[last + 1 :]]
+        start = LETTERS.search(text, min(start, int(before.max(initial=0))), start).start()
+        return start, MARKS.match(text, end, max(end, int(after.min(initial=len(text))))).end()
 
 
 @dataclass(frozen=True, slots=True)
