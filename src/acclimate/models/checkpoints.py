@@ -362,7 +362,8 @@ def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | No
     """
     folder = Path(folder)
     parts = describe_extensions(model.config)
-    _copy_sentence_encoder_files(model.name_or_path, folder)
+    if model.get_output_embeddings() is not None:  # a language model, not one of an end task
+        _copy_sentence_encoder_files(model.name_or_path, folder)
     if not parts:
         model.save_pretrained(folder)
         return
