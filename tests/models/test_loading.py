@@ -128,9 +128,9 @@ def test_padding_and_missing_special_tokens_are_reported_once(tmp_path, caplog):
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
         ({"vocab_size": 10**12}, "vocab_size is 1000000000000"),
-        ({"vocab_size": 50}, "has the shape (97, 32) instead of (50, 32)"),
+        ({"vocab_size": 50}, "has the shape (130, 32) instead of (50, 32)"),
         ({"hidden_size": 64}, "do not fit its config.json"),
-        ({"pad_token_id": 10**6}, "pad_token_id is 1000000, but vocab_size is only 97"),
+        ({"pad_token_id": 10**6}, "pad_token_id is 1000000, but vocab_size is only 130"),
         (None, "config.json is not a JSON object"),
     ],
 )

@@ -158,12 +158,12 @@ def check_packable(model: PreTrainedModel) -> None:
         UserError: If the embeddings of a token depend on its neighbours, as in MobileBERT, or the model keeps its own
             attention.
     """
-    if not uses_gated_attention(model):
-        raise UserError(f"The texts of a row cannot be separated in {type(model).__name__}: use layout=padded.")
     if getattr(model.config, "trigram_input", False):
         raise UserError(
             f"{type(model).__name__} reads neighbours across texts, so texts cannot share a row: use layout=padded."
         )
+    if not uses_gated_attention(model):
+        raise UserError(f"The texts of a row cannot be separated in {type(model).__name__}: use layout=padded.")
 
 
 def _position_ids(model: PreTrainedModel, ids: Tensor, text: Tensor) -> Tensor:

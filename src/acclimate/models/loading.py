@@ -133,12 +133,12 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
                 setattr(model.config, name, value)
     except UNREADABLE as error:
         raise UserError(f"No language model could be loaded from '{path}': {load_error(error, path)}") from error
+    missing = check_encoder_weights(model, info, path)
     tokenizer = load_tokenizer(path)
     fit_tokenizer(tokenizer, model, path)
     if kind.uses_masking and tokenizer.mask_token_id is None:
         raise UserError(f"The tokenizer of '{path}' has no mask token, so the model cannot be trained by masking.")
     language_head(model)
-    missing = check_encoder_weights(model, info, path)
     absent = bool(missing & set(head_parameters(model)))
     if absent and not kind.trains_missing_head:
         raise UserError(f"The model in '{path}' has no language-model head; use a checkpoint with one.")

@@ -80,8 +80,8 @@ def _disagreements(
 ) -> Iterator[str]:
     if is_encoder(model) and tokenizer.padding_side == "left":
         yield (
-            f"pads on the left, where {type(model).__name__} expects the first token of a text. Padding is on the "
-            "right here and in what is saved."
+            f"pads on the left, where a {model.config.model_type} model expects the first token of a text. Padding is "
+            "on the right here and in what is saved."
         )
     padding, expected = tokenizer.pad_token_id, first_position(model) - 1
     if expected >= 0 and padding not in (None, expected):

@@ -61,8 +61,8 @@ def load_with_head(
     """
     enable_fast_fp32_matmul()  # before any computation, so that results do not depend on earlier ones
     check_folder(path)
-    tokenizer = load_tokenizer(path)
     config, known = load_config(path, **settings), load_config(path).id2label or {}
+    tokenizer = load_tokenizer(path)
     try:
         with silence_transformers():
             model, info = from_pretrained(
