@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import cache
 
 
 class UserError(Exception):
@@ -84,3 +86,9 @@ def unknown_name_error(kind: str, name: str, options: Iterable[str]) -> UserErro
     """
     choices = sorted(options)
     return UserError(f"Unknown {kind} '{name}'.{did_you_mean(name, choices)} Available: {', '.join(choices)}.")
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Log a warning, once per process and not for each seed."""
+    logging.getLogger("acclimate").warning("%s", message)

@@ -21,8 +21,7 @@ from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, Masking, Strategy, get
 from acclimate.masking.preview import find_importance_store, preview_tokens
 from acclimate.masking.token_importance_store import TokenImportanceStore
-from acclimate.models import attach, load_language_model
-from acclimate.models.loading import load_tokenizer
+from acclimate.models import attach, load_language_model, load_tokenizer
 from acclimate.options import verb
 from acclimate.options.inspection import InspectMasksOptions
 from acclimate.training.batches import Collator
