@@ -23,7 +23,7 @@ from transformers import PreTrainedModel
 from transformers.utils import logging as their_logging
 
 from acclimate.errors import UserError, first_line
-from acclimate.files import hash_file, write_text
+from acclimate.files import check_regular_file, hash_file, write_text
 from acclimate.models.attention import attach
 from acclimate.models.extensions import ADAPTER_SIZE_KEY, ENSEMBLE_KEY, ORIGINAL, add_adapters, average_with_original
 
@@ -61,6 +61,8 @@ def check_folder(path: str | Path) -> None:
         )
     if not (folder / "config.json").is_file():
         raise UserError(f"The folder '{path}' has no config.json, so it is not a Hugging Face model.")
+    for file in folder.iterdir():
+        check_regular_file(file)
 
 
 def model_fingerprint(path: str) -> str:

@@ -186,7 +186,14 @@ class TrainingOptions:
             "One text per row, or several that do not attend to each other.",
         ),
     ] = "padded"
-    text_column: Annotated[str, Option("Column or key that holds the text in tables and JSON lines.", DATA)] = "text"
+    text_column: Annotated[
+        str,
+        Option(
+            "Column or key that holds the text in tables and JSON.",
+            DATA,
+            more="A source can name its own: ``reviews.csv:body``.",
+        ),
+    ] = "text"
     heldout: Annotated[
         TextInput | None,
         Option(
