@@ -127,7 +127,7 @@ def test_an_open_quote_loses_no_row_of_a_truncated_file(tmp_path, delimiter):
 
 @each("delimiter", [";", "\t", "|", ","])
 @each("usual", [",", "\t"])
-@each("header", ["id{}text", '"id"{} "text" ', "id{}text{}a,b;c"])
+@each("header", ["id{}text", '"id"{}"text"', "id{}text{}a,b;c"])
 def test_the_delimiter_is_the_one_that_gives_the_columns(tmp_path, delimiter, usual, header):
     if delimiter in (",", ";") and "a,b" in header:
         return

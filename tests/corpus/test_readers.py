@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow
 import pyarrow.parquet
 import pytest
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from acclimate.corpus import readers
@@ -71,6 +71,7 @@ def test_blocks_come_back_from_txt(blocks, gap):
 
 
 @each("suffix", SUFFIXES)
+@settings(max_examples=20)
 @given(data=st.data())
 def test_damage_anywhere_gives_records_or_a_user_error(suffix, data):
     with tempfile.TemporaryDirectory() as folder:
@@ -144,7 +145,7 @@ def test_undecodable_txt(tmp_path):
 @each("suffix", [".txt.gz", ".jsonl.gz", ".csv.gz", ".txt.zst", ".jsonl.zst", ".jsonl.bz2", ".txt.xz"])
 def test_a_truncated_file_gives_what_it_has(tmp_path, suffix):
     draw = random.Random(0)
-    texts = ["".join(draw.choices("abcdefghijklmnop", k=60)) for _ in range(20_000)]
+    texts = ["".join(draw.choices("abcdefghijklmnop", k=60)) for _ in range(10_000)]
     path = write(tmp_path, suffix, texts)
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     records = list(read_records(path))
@@ -252,7 +253,7 @@ def test_wide_encodings_without_a_mark_are_recognized(tmp_path, encoding, text):
     assert f"{encoding.upper().replace('-', '').replace('UTF', 'UTF-')}, not UTF-8" in problem
 
 
-@given(st.lists(st.text(st.characters(codec="utf-8"), max_size=20), max_size=20).map("\t".join))
+@given(st.text(st.characters(codec="utf-8"), min_size=16, max_size=60))
 @example("a\tb\tc\td\te\tf\tg\th\ti\n")
 @example("\0" * 40)
 def test_utf8_is_not_taken_for_a_wide_encoding(text):
@@ -318,6 +319,7 @@ def test_blanks_around_a_column_name_do_not_count(tmp_path, data):
 
 
 @each("suffix", SUFFIXES)
+@settings(max_examples=20)
 @given(data=st.binary(max_size=80) | st.text(max_size=40).map(str.encode))
 def test_any_bytes_give_records_or_a_user_error(suffix, data):
     with tempfile.TemporaryDirectory() as folder:

@@ -179,6 +179,7 @@ def test_each_source_may_name_its_column(tmp_path):
     assert list(Corpus(f"{tmp_path}/*.csv:body")) == list(Corpus(tmp_path / "a.csv", text_column="body")) == ["one"]
     assert list(Corpus([f"{tmp_path}/a.csv:body", f"{tmp_path}/a.csv:text"])) == ["one", "x"]
     assert Corpus(f"{tmp_path}/a.csv:body").fingerprint != Corpus(f"{tmp_path}/a.csv:text").fingerprint
+    assert list(Corpus(f"{tmp_path}/odd:*.txt")) == list(Corpus(f"{tmp_path}/*:name.txt")) == ["three"]
     with pytest.raises(UserError, match="no column 'gone'"):
         list(Corpus(f"{tmp_path}/a.csv:gone"))
     with pytest.raises(UserError, match=r"no file '.*c.csv:body'"):

@@ -66,7 +66,7 @@ columns = st.one_of(
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\n"), min_size=1).filter(str.strip)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(columns, st.data())
 def test_the_same_rows_give_the_same_task_and_the_same_corpus_in_every_format(tmp_path_factory, labels, data):
     rows = [{"text": data.draw(texts), "label": label} for label in labels]
@@ -147,14 +147,14 @@ def check_classes(labels: list, members: list[set[int]]) -> bool:
 
 
 @each("form", sorted(MULTI))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(members=st.lists(st.sets(st.integers(0, 3), max_size=3), min_size=2, max_size=6), kinds=st.integers(4, 5))
 def test_several_labels_in_any_form_are_the_same_classes(form, members, kinds):
     check_classes([MULTI[form](row, kinds) for row in members], members)
 
 
 @each("form", sorted({*SINGLE, *MULTI}))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(kinds=st.lists(st.integers(0, 3), min_size=2, max_size=6))
 def test_one_label_in_any_form_is_the_same_class(form, kinds):
     make = SINGLE.get(form) or (lambda kind, count: MULTI[form]({kind}, count))

@@ -105,13 +105,13 @@ def detect_wide_encoding(head: bytes) -> str:
         return marked
     if len(head) < MIN_DETECTION_BYTES or 0 not in head:
         return ""
-    zero = [not any(head[place::4]) for place in range(4)]
-    if zero in ([False, False, True, True], [False, True, True, True]):
+    highest = [max(head[place::4]) for place in range(4)]
+    if highest[3] == 0 and highest[2] <= 0x10 < highest[0]:
         return "UTF-32LE"
-    if zero in ([True, True, False, False], [True, True, True, False]):
+    if highest[0] == 0 and highest[1] <= 0x10 < highest[3]:
         return "UTF-32BE"
     low = [sum(byte < 0x20 for byte in head[place::2]) / len(head[place::2]) for place in (0, 1)]
-    if min(low) > 0.75 or max(low) < 0.8 or 0 not in head[low.index(max(low)) :: 2]:
+    if max(low) < 0.7 or max(low) - min(low) < 0.2 or 0 not in head[low.index(max(low)) :: 2]:
         return ""
     return "UTF-16LE" if low[1] > low[0] else "UTF-16BE"
 

@@ -224,7 +224,7 @@ def _find_files(source: str | Path, text_column: str) -> list[FileSource]:
     try:
         path = Path(source).expanduser()
         name, _, column = str(path).rpartition(":")
-        if name and column and not path.exists() and (_has_magic(name) or Path(name).exists()):
+        if name and column and not _matches(str(path)) and _matches(name):
             return [FileSource(file, column) for file in _match_files(Path(name), column)]
         return [FileSource(file) for file in _match_files(path, text_column)]
     except (OSError, RuntimeError, ValueError) as error:
@@ -232,9 +232,9 @@ def _find_files(source: str | Path, text_column: str) -> list[FileSource]:
         raise UserError(f"Cannot read '{getattr(error, 'filename', None) or source}': {reason}.") from error
 
 
-def _has_magic(name: str) -> bool:
-    """Return whether a name is a glob that is not also the name of a file."""
-    return glob.has_magic(name) and not Path(name).exists()
+def _matches(name: str) -> bool:
+    """Return whether a name or a glob matches a file or folder."""
+    return Path(name).exists() or bool(glob.has_magic(name) and glob.glob(name, recursive=True))
 
 
 def _match_files(path: Path, text_column: str) -> list[Path]:
@@ -243,7 +243,7 @@ def _match_files(path: Path, text_column: str) -> list[Path]:
         if not files:
             raise UserError(f"The folder '{path}' contains no file of a known format: {FORMATS_DESCRIPTION}.")
         return files
-    if _has_magic(str(path)):
+    if glob.has_magic(str(path)) and not path.exists():
         matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
         # "**" matches a folder and its files; resolve_sources() drops the duplicates.
         files = [

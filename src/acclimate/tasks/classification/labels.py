@@ -140,12 +140,16 @@ def _read_vectors(
 ) -> tuple[dict[str, list[Labels]], bool]:
     """Replace vectors of 0 and 1 by the numbers of their classes; leave other lists as they are."""
     every = [names for given in labels.values() for names in given]
-    if {name for names in every for name in names} not in ({"0", "1"}, {"false", "true"}):
+    values_used = {name for names in every for name in names}
+    has_duplicates = any(len(set(names)) < len(names) for names in every)
+    if values_used not in ({"0", "1"}, {"false", "true"}) and not (
+        has_duplicates and values_used in ({"0"}, {"1"}, {"false"})
+    ):
         return labels, True
     size = len(labels["train"][0])
     other = next((i for i, names in enumerate(every) if len(names) != size), None)
     if other is not None or size < 2:
-        if any(len(set(names)) < len(names) for names in every):
+        if has_duplicates:
             where = [where for given in values.values() for where, _ in given][other or 0]
             raise UserError(f"{where}: lists of 0 and 1 must all have the same length, a place per class.")
         return labels, True  # lists of the classes 0 and 1
