@@ -280,6 +280,7 @@ ROWS = [{"id": 1, "text": "one"}, {"id": 2, "text": 'two "quoted"\nlines'}, {"id
         "".join(json.dumps(row) + "\n" for row in ROWS),
         json.dumps({name: {str(i): row[name] for i, row in enumerate(ROWS)} for name in ("id", "text")}),
         json.dumps({name: [row[name] for row in ROWS] for name in ("id", "text")}, indent=1),
+        json.dumps({str(i): row for i, row in enumerate(ROWS)}),
         json.dumps({"columns": ["id", "text"], "index": [0, 1, 2], "data": [list(row.values()) for row in ROWS]}),
     ],
 )
@@ -290,22 +291,16 @@ def test_json_as_pandas_and_datasets_write_it(tmp_path, content):
 
 def test_json_that_holds_no_rows(tmp_path):
     path = tmp_path / "a.json"
-    for content in (
-        '{"a": {"b": 1}}',
-        "3",
-        '[{"text": "a"}',
-        '{"a": 1',
-        '{"text": ["a"], "id": [1, 2]}',
-        "[" * 90_000,
-    ):
+    for content in ("3", '[{"text": "a"}', '{"a": 1', '{"text": ["a"], "id": [1, 2]}', "[" * 90_000, "[1]"):
         path.write_text(content)
         ((_, text, problem),) = read_records(path)
         assert (text, bool(problem)) == ("", True), content
     path.write_text('{broken\n{"text": "a"}\n')
     assert [bool(problem) for _, _, problem in read_records(path)] == [True, False]
-    path.write_text('[{"body": "a"}]')
-    with pytest.raises(UserError, match=r"no column 'text'.*'body'"):
-        list(read_records(path))
+    for content in ('[{"body": "a"}]', '{"body": 1}', '{"body": {"text": 1}}'):
+        path.write_text(content)
+        with pytest.raises(UserError, match=r"no column 'text'.*'body'"):
+            list(read_records(path))
 
 
 @each("data", [{"text ": ["a"]}, {" text": ["a"], "id": [1]}])

@@ -189,7 +189,7 @@ def test_each_source_may_name_its_column(tmp_path):
 def test_other_files_in_a_folder_are_counted_and_named(tmp_path, caplog):
     for name in ("a.txt", "b.md", "c.pdf"):
         (tmp_path / name).write_text("x")
-    (tmp_path / "config.json").write_text('{\n"size": 3\n}')
+    (tmp_path / "config.json").write_text('{\n"size": 3, "features": {"text": "string"}\n}')
     (tmp_path / "rows.json").write_text('[{"text": "y"}]')
     assert list(Corpus(tmp_path)) == ["x", "y"]
     assert "3 files are left out" in caplog.text and "b.md, c.pdf, config.json" in caplog.text

@@ -56,9 +56,6 @@ MAX_ROWS_WITHOUT_COLUMN = 10_000
 # If blocks are longer than this on average, the file is taken to have one document per line and a stray blank line.
 MAX_MEAN_BLOCK_LINES = 50
 
-JSON_HEAD_BYTES = 1 << 16
-"""Bytes, in whole lines, that are searched for a key to find out what a JSON file holds."""
-
 BLANK = object()
 """Takes the place of the row of a blank line."""
 
@@ -186,7 +183,7 @@ def read_records(path: Path, text_column: str = "text", txt: TxtLayout = "auto")
             layout = detect_txt_layout(path) if txt == "auto" else txt
             yield from _read_lines(path) if layout == "line" else _read_blocks(path)
         elif form in (".jsonl", ".json"):
-            rows = read_json_rows(path, text_column, partial(_parse_json, text_column=text_column))
+            rows = read_json_rows(path, partial(_parse_json, text_column=text_column))
             yield from records_from_rows(path, rows, text_column)
         elif form in COLUMNAR:
             yield from _read_column(path, text_column)
@@ -275,14 +272,11 @@ def _block_record(start: int, block: list[str], problem: tuple[int, str]) -> Rec
     return (problem[0], "", problem[1]) if problem[1] else (start, "\n".join(block), "")
 
 
-def read_json_rows(
-    path: Path, column: str, parse: Callable[[str], object] = json.loads
-) -> Iterator[tuple[int, object]]:
+def read_json_rows(path: Path, parse: Callable[[str], object] = json.loads) -> Iterator[tuple[int, object]]:
     """Yield the numbered rows of JSON lines, or of a ``.json`` file that holds one array or table.
 
     Args:
         path: A ``.jsonl`` or ``.json`` file, also compressed.
-        column: A column that every row has; it shows in which orientation pandas has written a table.
         parse: Parses JSON, and raises a ``ValueError`` if it is invalid.
 
     Yields:
@@ -294,7 +288,7 @@ def read_json_rows(
         DamagedFileError: If the rest of the file cannot be read.
     """
     if detect_format(path) == ".json" and not _is_json_lines(path):
-        yield from enumerate(_read_json_array(path, column, parse), start=1)
+        yield from enumerate(_read_json_array(path, parse), start=1)
         return
     for number, line in read_numbered_lines(path):
         text, problem = decode_line(line)
@@ -323,19 +317,13 @@ def _is_json_lines(path: Path) -> bool:
     return False
 
 
-def mentions_key(path: Path, key: str) -> bool:
-    """Return whether a JSON file has a key in its first lines; True for a damaged file, which its reader reports."""
-    size = 0
+def holds_rows(path: Path, column: str) -> bool:
+    """Return whether a JSON file has rows with a column; True for a damaged file, which its reader reports."""
     try:
-        for _, line in read_numbered_lines(path):
-            if f'"{key}"'.encode("utf-8", "replace") in line:
-                return True
-            size += len(line)
-            if size > JSON_HEAD_BYTES:
-                break
+        row = next((row for _, row in read_json_rows(path) if row is not BLANK), None)
     except DamagedFileError:
         return True
-    return False
+    return isinstance(row, Exception) or (isinstance(row, dict) and column in {str(name).strip() for name in row})
 
 
 def read_json(path: Path, parse: Callable[[str], object] = json.loads) -> Any:
@@ -361,21 +349,22 @@ def read_json(path: Path, parse: Callable[[str], object] = json.loads) -> Any:
         raise DamagedFileError(getattr(error, "lineno", 1), f"not JSON ({error})") from error
 
 
-def _read_json_array(path: Path, column: str, parse: Callable[[str], object]) -> list[object]:
+def _read_json_array(path: Path, parse: Callable[[str], object]) -> list[Any]:
+    """Return the rows of an array, or of a table in one of the orientations of pandas; any other object is one row."""
     value = read_json(path, parse)
-    if isinstance(value, list):
-        return value
-    if isinstance(value, dict):
-        data, names, cells = value.get("data"), value.get("columns"), value.get(column)
-        if isinstance(data, list):  # {"data": [...]}; with "columns" as pandas writes it with orient="split"
-            return [dict(zip(names, row, strict=False)) for row in data] if isinstance(names, list) else data
-        if isinstance(cells, str):
-            return [value]
-        if isinstance(cells, list | dict):  # a table by columns: pandas writes {"text": {"0": ..., "1": ...}}
-            columns = [list(given.values()) if isinstance(given, dict) else given for given in value.values()]
-            if all(isinstance(given, list) and len(given) == len(cells) for given in columns):
-                return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
-    raise DamagedFileError(1, "neither JSON lines nor an array of rows; save a row per line (.jsonl)")
+    if not isinstance(value, dict):
+        return value if isinstance(value, list) else [value]
+    data, names = value.get("data"), value.get("columns")
+    if isinstance(data, list) and isinstance(names, list):
+        return [dict(zip(names, row, strict=False)) if isinstance(row, list) else row for row in data]
+    if isinstance(data, list) and all(isinstance(row, dict) for row in data):
+        return data
+    columns = [list(cells.values()) if isinstance(cells, dict) else cells for cells in value.values()]
+    if all(name.isdigit() for name in value):  # {"0": {"text": ...}, "1": {"text": ...}}
+        return list(value.values())
+    if all(isinstance(cells, list) and len(cells) == len(columns[0]) for cells in columns):
+        return [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+    return [value]
 
 
 def _parse_json(text: str, text_column: str) -> object:

@@ -19,7 +19,7 @@ from acclimate.corpus.readers import (
     Record,
     TxtLayout,
     detect_format,
-    mentions_key,
+    holds_rows,
     read_records,
     records_from_rows,
 )
@@ -302,7 +302,7 @@ def _list_files(folder: Path, text_column: str) -> list[Path]:
                     folders.append(entry.path)
                 elif form := detect_format(path):
                     check_file(path)
-                    is_text = form != ".json" or mentions_key(path, text_column)
+                    is_text = form != ".json" or holds_rows(path, text_column)
                     (found if is_text else others).append(path)
                 else:
                     others.append(path)

@@ -96,7 +96,7 @@ def read_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Row]:
         if form in COLUMNAR:
             yield from _read_columnar(path)
         elif form in (".jsonl", ".json"):
-            yield from _read_json(path, columns)
+            yield from _read_json(path)
         else:
             yield from _read_table(path, "," if form == ".csv" else "\t", columns)
     except DamagedFileError as damage:
@@ -105,9 +105,9 @@ def read_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Row]:
         raise UserError(f"'{path}' cannot be read: {first_line(error)}.") from error
 
 
-def _read_json(path: Path, columns: Collection[str]) -> Iterator[Row]:
+def _read_json(path: Path) -> Iterator[Row]:
     form = detect_format(path)
-    for number, row in read_json_rows(path, next(iter(columns), "text"), _parse_json):
+    for number, row in read_json_rows(path, _parse_json):
         where = f"{path}:{number}" if form == ".jsonl" else f"{path}: row {number}"
         if row is BLANK:
             continue

@@ -14,7 +14,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from acclimate.corpus.readers import detect_format, mentions_key, read_json
+from acclimate.corpus.readers import detect_format, holds_rows, read_json
 from acclimate.errors import DamagedFileError, UserError
 from acclimate.evaluation.qa import QAScoring
 from acclimate.tasks.readers import SPLITS, find_split_files, read_rows
@@ -170,7 +170,7 @@ def holds_questions(folder: Path) -> bool:
         UserError: If the file cannot be read.
     """
     files = find_split_files(folder, "train", required=False)
-    if files and detect_format(files[0]) == ".json" and mentions_key(files[0], "paragraphs"):
+    if files and detect_format(files[0]) == ".json" and holds_rows(files[0], "paragraphs"):
         return True
     row = next(read_rows(files[0], COLUMNS), ("", {}))[1] if files else {}
     return row.keys() >= COLUMNS and "label" not in row
