@@ -13,6 +13,8 @@ import pytest
 from acclimate.corpus import Corpus
 from acclimate.corpus.sources import FileSource, HubSource, ListSource, resolve_sources
 from acclimate.errors import UserError
+from acclimate.files import read_settings
+from acclimate.models.checkpoints import check_folder
 from tests.cases import each
 
 
@@ -241,6 +243,15 @@ def test_pipes_devices_and_broken_links_are_refused_at_once(tmp_path):
         if name != "loop.csv":
             with pytest.raises(UserError, match=message if "pipe" in message else "Cannot read"):
                 FileSource(place / name).fingerprint()
+
+
+def test_pipes_among_settings_and_model_files_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    for name, use in (("study.yaml", read_settings), ("model.safetensors", lambda path, _: check_folder(path.parent))):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(UserError, match=f"{name}' is a pipe, a socket or a device"):
+            use(tmp_path / name, "study")
+        (tmp_path / name).unlink()
 
 
 def test_file_names_that_are_not_utf8(tmp_path):

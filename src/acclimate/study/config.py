@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -415,7 +416,9 @@ def _locate(given: Any, names: Collection[str], folder: Path) -> None:
 
 
 def _inside(path: str, folder: Path) -> str:
-    return str((folder / Path(path).expanduser()).resolve())
+    return os.path.realpath(
+        folder / Path(path).expanduser()
+    )  # resolve() fails for a link to itself
 
 
 def _model(name: str, folder: Path) -> str:
@@ -437,7 +440,7 @@ def _located(source: str, folder: Path) -> str:
         return str(path)
     here = folder / path
     looks_like_path = source.startswith(".") or path.suffix != "" or any(mark in source for mark in "*?[")
-    return str(here.resolve()) if here.exists() or looks_like_path else source
+    return os.path.realpath(here) if here.exists() or looks_like_path else source
 
 
 def _files_of(method: str) -> set[str]:
