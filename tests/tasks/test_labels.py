@@ -283,10 +283,14 @@ def test_a_folder_that_datasets_has_saved(tmp_path):
 
 def test_parts_of_a_split_are_joined(tmp_path):
     rows = [{"text": f"t{i}", "label": i % 2} for i in range(4)]
-    write(tmp_path / "test.csv", rows)
-    for part in range(2):
-        write(tmp_path / f"train-0000{part}-of-00002.parquet", rows[2 * part : 2 * part + 2])
-    assert [example.text for example in load_task(tmp_path).train] == [row["text"] for row in rows]
+    (tmp_path / "data").mkdir()
+    for place in (tmp_path, tmp_path / "data"):  # the second as on the Hub
+        write(place / "test.csv", rows)
+        for part in range(2):
+            write(place / f"train-0000{part}-of-00002.parquet", rows[2 * part : 2 * part + 2])
+        assert [example.text for example in load_task(tmp_path).train] == [row["text"] for row in rows]
+        for file in tmp_path.glob("t*"):
+            file.unlink()
 
 
 def test_a_pipe_in_place_of_a_file_is_refused(tmp_path):

@@ -416,9 +416,8 @@ def _locate(given: Any, names: Collection[str], folder: Path) -> None:
 
 
 def _inside(path: str, folder: Path) -> str:
-    return os.path.realpath(
-        folder / Path(path).expanduser()
-    )  # resolve() fails for a link to itself
+    # Path.resolve() fails for a link to itself.
+    return os.path.realpath(folder / Path(path).expanduser())
 
 
 def _model(name: str, folder: Path) -> str:

@@ -36,7 +36,8 @@ Row = tuple[str, dict[str, Any]]
 def find_split_files(folder: Path, split: str, *, required: bool = True) -> list[Path]:
     """Return the file of a split, or its parts (``train-00000-of-00002.parquet``) in order; empty if there are none.
 
-    The files of a data set that ``datasets`` has saved are found as well: ``train/data-00000-of-00001.arrow``.
+    The files of a data set that ``datasets`` has saved (``train/data-00000-of-00001.arrow``) or that is from the Hub
+    (``data/train-00000-of-00001.parquet``) are found as well.
 
     Args:
         folder: Folder of the task.
@@ -50,8 +51,7 @@ def find_split_files(folder: Path, split: str, *, required: bool = True) -> list
     expected = 1
     for stem in SPLITS[split]:
         saved = folder / stem
-        places = [*folder.iterdir(), *(saved.glob("data-*.arrow") if saved.is_dir() else ())]
-        for file in sorted(places):
+        for file in sorted((*folder.iterdir(), *saved.glob("data-*.arrow"), *(folder / "data").glob("*.*"))):
             ending = next((ending for ending in FORMATS if file.name.endswith(ending)), None)
             match = _SHARD.fullmatch(file.name.removesuffix(ending)) if ending else None
             if match is None or file.is_dir() or match["stem"] != ("data" if file.parent == saved else stem):
