@@ -30,6 +30,8 @@ class Published:
 @functools.cache
 def published(cls: type[Any]) -> dict[str, Published]:
     """Return the published values that the fields of a dataclass declare, by field."""
+    if cls.__module__.split(".")[0] != "acclimate" and not hasattr(cls, "preset"):
+        return {}  # the annotations of user-supplied code may have names that only type checkers import
     hints = get_type_hints(cls, include_extras=True)
     marks = {field.name: getattr(hints[field.name], "__metadata__", ()) for field in dataclasses.fields(cls)}
     return {name: mark for name, found in marks.items() for mark in found if isinstance(mark, Published)}
