@@ -66,7 +66,7 @@ def render(folder: Path) -> str:
 def add(run: Path) -> None:
     """Copy the results of a run into the folder of the same name."""
     results = StudyResults.load(run / "results.json")
-    text = json.dumps(relative(results.to_dict()), indent=1, ensure_ascii=False)
+    text = json.dumps(relative(results.to_dict()), ensure_ascii=False)
     (PAGES / run.name / "results.json").write_text(text + "\n", encoding="utf-8")
 
 
@@ -74,8 +74,8 @@ def main(arguments: list[str]) -> None:
     """Render all pages, after adding the results of a run."""
     if arguments[:1] == ["--add"]:
         add(Path(arguments[1]))
-    for template in sorted(PAGES.glob(f"*/{TEMPLATE}")):
-        template.with_name("README.md").write_text(render(template.parent), encoding="utf-8")
+    for results in sorted(PAGES.glob("*/results.json")):
+        results.with_name("README.md").write_text(render(results.parent), encoding="utf-8")
 
 
 if __name__ == "__main__":

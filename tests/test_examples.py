@@ -71,7 +71,7 @@ def test_every_study_loads_and_plans(load, name):
     config, counts = inputs.config, Counter(job.name for job in graph.entries)
     methods, tasks = len(config.methods), sum(len(domain.tasks) for domain in config.domains)
     checkpoints = len(config.extensions.get("checkpoints", []))
-    assert counts["finetune"] == (len(config.models) * methods + checkpoints) * tasks * len(config.seeds)
+    assert counts["finetune"] == len(config.models) * (methods + checkpoints) * tasks * len(config.seeds)
     assert counts["lm_loss"] and inputs.general.texts
     students = sum(
         len(row.students or [model for model in config.models if model.name != row.teacher.model]) * len(domain.tasks)
