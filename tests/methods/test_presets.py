@@ -100,7 +100,18 @@ def test_an_unknown_preset_of_a_distillation_is_refused():
 
 def test_the_command_line_and_python_adapt_with_a_preset(tiny_bert, tmp_path, monkeypatch, capsys):
     (tmp_path / "text.txt").write_text("\n".join(TEXTS))
-    shared = ["--model", tiny_bert, "--corpus", tmp_path / "text.txt", "--steps", 1, "--batch-size", 2, "--max-length", 24]
+    shared = [
+        "--model",
+        tiny_bert,
+        "--corpus",
+        tmp_path / "text.txt",
+        "--steps",
+        1,
+        "--batch-size",
+        2,
+        "--max-length",
+        24,
+    ]
     flags = ["--method", "dga", "--set", "preset=paper", "--set", "mask_on=update", "--set", "importance_tokens=40"]
     common = ["--precision", "fp32", "--quiet", "--out", tmp_path / "a"]
     code, _, error = call(monkeypatch, capsys, "adapt", *shared, *flags, *common)
