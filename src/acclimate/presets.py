@@ -28,7 +28,7 @@ class Published:
 
 
 @functools.cache
-def published(cls: type[Any]) -> dict[str, Published]:
+def published(cls: Any) -> dict[str, Published]:
     """Return the published values that the fields of a dataclass declare, by field."""
     if cls.__module__.split(".")[0] != "acclimate" and not hasattr(cls, "preset"):
         return {}  # the annotations of user-supplied code may have names that only type checkers import
@@ -48,7 +48,9 @@ def preset_values(cls: type[Any], preset: str | None) -> dict[str, Any]:
     Raises:
         UserError: If there is no such preset.
     """
-    if preset is not None and preset not in preset_names(cls):
+    if preset is None:
+        return {}
+    if preset not in preset_names(cls):
         raise unknown_name_error("preset", str(preset), preset_names(cls))
     return {name: mark.values[preset] for name, mark in published(cls).items() if preset in mark.values}
 
