@@ -25,7 +25,6 @@ from acclimate.options.training import (
     Size,
 )
 from acclimate.presets import Published, fill_from_preset, preset_names
-from acclimate.registry import parse_number
 
 if TYPE_CHECKING:
 
