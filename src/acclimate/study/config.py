@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -22,18 +23,20 @@ from acclimate.files import read_settings
 from acclimate.masking import file_parameters
 from acclimate.models.checkpoints import is_written_as_path
 from acclimate.options.declaration import explain_value
+from acclimate.options.training import MAX_SEED
 from acclimate.registry import Registry
 from acclimate.study.sections import DistillSpec, MethodSearch, SearchSettings
 from acclimate.study.settings import (
-    FIRST_STAGE,
     UNADAPTED,
     AdaptSettings,
     EvaluateSettings,
     FinetuneSettings,
+    Label,
     Paths,
     Seeds,
     Strict,
     TaskSpec,
+    check_plain_values,
     distinct,
     several,
 )
@@ -58,7 +61,7 @@ class SectionEntry(Strict):
 class ModelSpec(Strict):
     """A base model: a path, or ``{name, path}``."""
 
-    name: str = ""
+    name: Label = ""
     path: str
 
     @model_validator(mode="before")
@@ -95,7 +98,7 @@ class MethodSpec(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     name: str
-    label: str = ""
+    label: Label = ""
     on: Literal["domain", "task"] | None = None
     adapt: Annotated[dict[str, Any], AfterValidator(AdaptSettings.check)] = Field(default_factory=dict)
     search: MethodSearch | None = None
@@ -132,7 +135,7 @@ class SampleSpec(Strict):
 class DomainSpec(Strict):
     """A domain: text to adapt to, held-out text, and end tasks."""
 
-    name: str
+    name: Annotated[Label, Field(min_length=1)]
     corpus: Annotated[Paths, BeforeValidator(several), Field(min_length=1)]
     heldout: Annotated[Paths | None, BeforeValidator(several)] = None
     tasks: list[TaskSpec] = Field(default_factory=list)
@@ -167,7 +170,7 @@ class StudyConfig(Strict):
         extensions: Sections added by other kinds of jobs, by key. In the file each is a key at the top level.
     """
 
-    name: str = "study"
+    name: Label = "study"
     title: str = ""
     notes: list[str] = Field(default_factory=list)
     samples: list[SampleSpec] = Field(default_factory=list)
@@ -194,6 +197,7 @@ class StudyConfig(Strict):
     def _lists(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError("a study is a table of keys such as models, methods and domains")
+        check_plain_values(value)
         value = {key: entry for key, entry in value.items() if key != "adapt_seeds" or entry is not None}
         for key in ("models", "methods"):
             if isinstance(value.get(key), str | Path):
@@ -217,7 +221,8 @@ class StudyConfig(Strict):
         distinct("domains", [domain.name for domain in self.domains], "give one a different 'name'")
         distinct("seeds", [str(seed) for seed in self.seeds], "list each seed once")
         distinct("adapt_seeds", [str(seed) for seed in self.adapt_seeds], "list each seed once")
-        self.adapt_seeds = self.adapt_seeds or [self.adapt.seed + number for number in range(len(self.seeds))][:3]
+        first, count = self.adapt.seed, min(len(self.seeds), 3)
+        self.adapt_seeds = self.adapt_seeds or [(first + number) % (MAX_SEED + 1) for number in range(count)]
         for domain in self.domains:
             distinct(f"tasks of {domain.name}", [task.name for task in domain.tasks], "give one a different 'name'")
         distinct("other_tasks", [task.name for task in self.other_tasks], "give one a different 'name'")
@@ -251,9 +256,7 @@ class StudyConfig(Strict):
     def finetune_settings(self, task: TaskSpec) -> dict[str, Any]:
         """Return the explicit settings of fine-tuning for a task; those of the task override those of the study."""
         given = {**self.finetune.given(), **task.given()}
-        if task.negative:
-            given["negative"] = tuple(task.negative)
-        return given | {key: value for key in FIRST_STAGE if (value := getattr(task, key)) is not None}
+        return {name: value for name, value in given.items() if name not in ("metric", "first")}
 
     def search_lists(self, task: TaskSpec, methods: Sequence[MethodSpec]) -> dict[tuple[str, str], list[Any]]:
         """Return the values to try for methods on a task.
@@ -294,7 +297,7 @@ class StudyConfig(Strict):
         Raises:
             UserError: If the file is missing, cannot be parsed, or is not a valid study.
         """
-        path = Path(path)
+        path = Path(os.path.expanduser(path))
         if not path.is_file():
             raise UserError(f"No study file at '{path}'. Give the path of a .yaml or .toml file.")
         value = read_settings(path, "study file")
@@ -308,7 +311,7 @@ class StudyConfig(Strict):
 
         Args:
             value: Values as in a study file.
-            where: Name of the source, for error messages.
+            where: Label of the source, for error messages.
 
         Raises:
             UserError: If a key or value is invalid; the message names the key and suggests a correction for a typo.
@@ -414,7 +417,8 @@ def _locate(given: Any, names: Collection[str], folder: Path) -> None:
 
 
 def _inside(path: str, folder: Path) -> str:
-    return str((folder / Path(path).expanduser()).resolve())
+    # Path.resolve() fails for a link to itself.
+    return os.path.realpath(folder / Path(path).expanduser())
 
 
 def _model(name: str, folder: Path) -> str:
@@ -431,12 +435,12 @@ def _located(source: str, folder: Path) -> str:
     """Resolve ``source`` against ``folder`` if it exists there or looks like a path; else it may be a Hub name."""
     if not source:
         return source
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     if path.is_absolute():
         return str(path)
     here = folder / path
     looks_like_path = source.startswith(".") or path.suffix != "" or any(mark in source for mark in "*?[")
-    return str(here.resolve()) if here.exists() or looks_like_path else source
+    return os.path.realpath(here) if here.exists() or looks_like_path else source
 
 
 def _files_of(method: str) -> set[str]:

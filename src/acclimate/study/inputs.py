@@ -17,7 +17,7 @@ from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, opt
 from acclimate.records import texts_fingerprint
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
-from acclimate.study.settings import UNADAPTED
+from acclimate.study.settings import UNADAPTED, unused_seeds
 
 if TYPE_CHECKING:
     from acclimate.tasks.kinds import LabelledTask
@@ -163,8 +163,8 @@ class StudyInputs:
             place = (domain.name, task.name)
             tasks[place] = replace(tasks[place], task=replace_test_with_dev(tasks[place].task))
         config, seeds = self.config, getattr(self.config.search, "seeds", self.config.seeds)
-        unused = max(*config.seeds, *config.adapt_seeds, *seeds) + 1
-        config = config.model_copy(update={"seeds": seeds, "adapt_seeds": [unused]})
+        unused = unused_seeds({*config.seeds, *config.adapt_seeds, *seeds}, 1)
+        config = config.model_copy(update={"seeds": seeds, "adapt_seeds": unused})
         return replace(self, config=config, tasks=tasks)
 
     @cached_property

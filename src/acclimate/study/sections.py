@@ -11,21 +11,27 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from acclimate.options.training import Count, NonNegative, SeedNumber
 from acclimate.study.settings import (
-    Count,
     DistillLists,
     DistillSection,
     FinetuneLists,
+    Label,
     Lists,
-    Seed,
     Strict,
     distinct,
     lists,
     seed_list,
     several,
+    unused_seeds,
 )
 
 Name = TypeVar("Name", bound=Hashable)
+
+
+def _check_count(value: Any) -> Any:
+    seed_list(value)
+    return value
 
 
 def _check_distinct(seeds: list[int]) -> list[int]:
@@ -56,12 +62,15 @@ class SearchSettings(Strict):
         distill: Values to try for settings of ``distill``, for every row of ``distill``.
     """
 
-    seeds: Annotated[list[Seed], AfterValidator(_check_distinct), Field(min_length=1)] | Count | None = None
+    seeds: Annotated[
+        Annotated[list[SeedNumber], AfterValidator(_check_distinct), Field(min_length=1)] | Count | None,
+        BeforeValidator(_check_count),
+    ] = None
     combinations: Literal["all", "one-factor"] | Count = "all"
-    seed: Seed = 0
+    seed: SeedNumber = 0
     per: Literal["method", "task"] = "method"
-    tolerance: float = Field(default=0.0, ge=0)
-    teacher_tolerance: float = Field(default=0.01, ge=0)
+    tolerance: NonNegative = 0.0
+    teacher_tolerance: NonNegative = 0.01
     finetune: FinetuneLists = Field(default_factory=dict)
     adapt: Lists = Field(default_factory=dict)
     distill: DistillLists = Field(default_factory=dict)
@@ -77,7 +86,7 @@ class SearchSettings(Strict):
             ValueError: If a listed seed is scored.
         """
         if not isinstance(self.seeds, list):
-            self.seeds = [max(scored) + 1 + number for number in seed_list(self.seeds or count)]
+            self.seeds = unused_seeds(scored, len(seed_list(self.seeds or count)))
         elif shared := scored & {*self.seeds}:
             raise ValueError(
                 f"search.seeds: seed {min(shared)} is also scored, so the choice would favour its score; list other "
@@ -182,7 +191,7 @@ class DistillSpec(DistillSection):
     """
 
     teacher: TeacherSpec
-    label: str = ""
+    label: Label = ""
     students: Annotated[list[str] | None, BeforeValidator(several), Field(min_length=1)] = None
     domains: Annotated[list[str] | None, BeforeValidator(several), Field(min_length=1)] = None
     search: DistillLists | None = None

@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from acclimate.errors import UserError, unknown_name_error
+from acclimate.options import DistillOptions
+from acclimate.presets import fill_from_preset
 from acclimate.records import Record
 from acclimate.results import MethodRow
 from acclimate.rows import DistillationRow
@@ -31,7 +33,9 @@ TEACHER_OPTIONS = {
 """Options of ``finetune`` for fine-tuning the teacher, and their names in ``distill``."""
 STUDENT_OPTIONS = {"epochs": "student_epochs", "learning_rate": "student_learning_rate"}
 """Options of ``finetune`` for fine-tuning the student before distillation, and their names in ``distill``."""
-COMMON_OPTIONS = ("batch_size", "max_length", "warmup", "weight_decay", "few_shot", "precision", "negative")
+COMMON_OPTIONS = (
+    *("batch_size", "max_length", "warmup", "weight_decay", "max_gradient_norm", "few_shot", "precision", "negative"),
+)
 """Options that ``finetune`` and ``distill`` share; they apply to teacher and student."""
 CLASSIFICATION = ("single_label", "multi_label")
 
@@ -237,6 +241,7 @@ def _split_settings(
     renamed = (*TEACHER_OPTIONS.items(), *STUDENT_OPTIONS.items())
     given = {option: tuning[name] for name, option in renamed if name in tuning}
     given |= {name: tuning[name] for name in (*COMMON_OPTIONS, "select") if name in tuning} | dict(own)
+    given = fill_from_preset(DistillOptions, given)
     if given.get("select") == "dev":
         given["metric"] = metric
     settings = {**defaults, **given}
