@@ -43,7 +43,8 @@ class Interval(Record):
 
     def without_verdict(self, reason: str) -> Self:
         """Return a copy with a reason instead of a verdict and without p-values."""
-        return replace(self, verdict=reason, **{one.name: None for one in fields(self) if one.name.startswith("p")})
+        nothing: dict[str, Any] = {one.name: None for one in fields(self) if one.name.startswith("p")}
+        return replace(self, verdict=reason, **nothing)
 
     @property
     def is_answered(self) -> bool:
