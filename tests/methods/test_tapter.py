@@ -182,8 +182,8 @@ def test_a_missing_general_text_has_no_content_hash(tmp_path):
             for value in (0, -3)
         ),
         ({"weight": -1}, "weight must be zero or more, not -1"),
-        ({"weight": "nan"}, "weight must be zero or more, not nan"),
-        ({"weight": "inf"}, "weight must be zero or more, not inf"),
+        ({"weight": "nan"}, "'weight': Input should be a finite number"),
+        ({"weight": "inf"}, "'weight': Input should be a finite number"),
     ],
 )
 def test_numbers_out_of_range_are_errors(setting, message):
