@@ -377,13 +377,12 @@ SENTENCE_ENCODER_FILES = ("modules.json", "sentence_bert_config.json", "config_s
 MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
 
 
-def _copy_sentence_encoder_files(source: str, folder: Path) -> None:
+def _copy_sentence_encoder_files(source: str | None, folder: Path) -> None:
     """Copy what makes a model a sentence encoder for ``sentence-transformers``: its modules, such as the pooling.
 
     Without these files, that library would load the adapted model with another pooling.
     """
-    found = _find_file(source, "modules.json") if source else None
-    if found is None:
+    if not source or (found := _find_file(source, "modules.json")) is None:
         return
     names = [*SENTENCE_ENCODER_FILES]
     with suppress(OSError, ValueError, TypeError, KeyError):  # a damaged list has no modules
