@@ -139,6 +139,6 @@ def test_the_command_lists_departures_and_the_options_of_the_paper(monkeypatch, 
             f"{key} = {getattr(lookup('dga'), key)!r} (paper: {value!r}; released-code: {value!r}): {mark.reason}"
             in shown
         )
-    assert "--steps 2500 --batch-size 256 --max-length 164 --learning-rate 0.0001" in shown
+    assert "--steps 2500 --batch-size 256 --max-length 164 --learning-rate 0.0001 --max-gradient-norm 0" in shown
     _, plain, _ = call(monkeypatch, capsys, "methods", "none")
     assert "Departures" not in plain and "The paper adapts" not in plain

@@ -60,6 +60,7 @@ class DGA(Method):
         "batch_size": 256,
         "max_length": 164,
         "learning_rate": 1e-4,
+        "max_gradient_norm": 0,  # the released code does not clip, and the paper does not mention it
     }
 
     preset: Literal["paper", "released-code"] | None = None
