@@ -23,7 +23,7 @@ def test_headline_and_lines(results):
     summary = summarize(results)
     assert summary.headline.startswith("mlm helped on 2 of 2 tasks")
     assert "On general text the masked-LM loss changed by +0." in summary.headline
-    lines = {(place.name, line.method): line for place in summary.places for line in place.lines}
+    lines = {(group.name, line.method): line for group in summary.groups for line in group.lines}
     assert lines["cs · intent", "mlm"].verdict == "win"
     assert "95 % interval" in lines["cs · intent", "mlm"].text
     assert caveats_with(results, "comparisons were made")
@@ -129,7 +129,7 @@ def test_without_a_verdict_the_headline_says_why(small, results):
     verdicts = ("helped", "hurt", "no difference", "p =", "p <", "higher |", "lower |", "forgetting:", "better on")
     assert not [word for word in verdicts if word in page]
     assert not caveats_with(found, "comparisons were made")
-    lines = [line for place in summarize(found).places for line in place.lines]
+    lines = [line for group in summarize(found).groups for line in group.lines]
     assert lines and {line.text.split(":")[0] for line in lines} == {"got no verdict"}
 
 
@@ -162,9 +162,9 @@ def test_without_results_of_the_baseline(tmp_path):
     world = World()
     found = StudyResults.from_dict(compare(values, tmp_path / "out", progress=False, backend=world.backend()))
     base = next(row for row in found.scores if row.method == "none")
-    text = summarize(found).places[0].lines[0].text
+    text = summarize(found).groups[0].lines[0].text
     assert f"macro-F1 {plain(100 * base.summaries['macro_f1'].mean)} → " in text
-    stored = tmp_path / "out" / "cells"
+    stored = tmp_path / "out" / "jobs"
 
     def without(lost):
         for path in stored.glob("*.json"):
@@ -176,7 +176,7 @@ def test_without_results_of_the_baseline(tmp_path):
     some = without(lambda job: "none" in job and not job.endswith("0"))
     (base,) = [row for row in some.scores if row.method == "none"]
     assert base.seeds == [0]
-    (text,) = [line.text for line in summarize(some).places[0].lines if line.method == "mlm"]
+    (text,) = [line.text for line in summarize(some).groups[0].lines if line.method == "mlm"]
     assert f"macro-F1 {plain(100 * base.summaries['macro_f1'].mean)} → " in text
     headline = summarize(without(lambda job: "none" in job or job == "lm_loss · model · cs · general")).headline
     assert "the baseline, none, has no scores" in headline

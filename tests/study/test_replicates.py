@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from acclimate.evaluation.scoring import SingleLabel
 from acclimate.rows import NOT_LEARNED, WITHHELD, Comparison
-from acclimate.study.jobs.base import HEAD, Job, Measured, Place
+from acclimate.study.jobs.base import HEAD, Job, JobResult, Place
 from acclimate.study.summary import TaskResult, average_over_tasks, compare_runs, is_replicated, replicate_groups
 from tests.cases import each
 
@@ -82,7 +82,7 @@ def test_swapping_the_sides_mirrors_the_interval():
             predicted = [(label + int(miss)) % 3 for label, miss in zip(gold, wrong, strict=True)]
             accuracy = float(np.mean(np.equal(gold, predicted)))
             metrics = dict.fromkeys(("macro_f1", "micro_f1", "accuracy"), accuracy)
-            yield Measured(job, TaskResult(gold=gold, predicted=predicted, metrics=metrics))
+            yield JobResult(job, TaskResult(gold=gold, predicted=predicted, metrics=metrics))
 
     one, other = list(results(adapted, (0.0, 0.3))), list(results(plain, (0.0, 0.0)))
     there, back = compare_runs(one, other).metrics, compare_runs(other, one).metrics
@@ -101,7 +101,7 @@ def simulated(rng, origins, effects, gold, ease):
         predicted = np.where(right, gold, (gold + rng.integers(1, 3, len(gold))) % 3)
         accuracy = float(np.mean(predicted == gold))
         metrics = dict.fromkeys(("macro_f1", "accuracy", "micro_f1"), accuracy)
-        yield Measured(job, TaskResult(gold=gold.tolist(), predicted=predicted.tolist(), metrics=metrics))
+        yield JobResult(job, TaskResult(gold=gold.tolist(), predicted=predicted.tolist(), metrics=metrics))
 
 
 def coverage(studies, origins, tasks=1, items=200, adapted_baseline=False):
@@ -144,7 +144,7 @@ def learned(jobs, score=0.8):
     for job in jobs:
         predicted = [label if rng.random() < score else (label + 1) % 3 for label in gold]
         metrics = {name: SingleLabel().score(gold, predicted, name) for name in SingleLabel().metrics}
-        yield Measured(job, TaskResult(gold=gold, predicted=predicted, metrics=metrics))
+        yield JobResult(job, TaskResult(gold=gold, predicted=predicted, metrics=metrics))
 
 
 ORIGINS = st.lists(st.sampled_from(["a", "b", "c", None]), min_size=5, max_size=5)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.device import KERNELS_VARIABLE
 from acclimate.evaluation import calibration
 from acclimate.evaluation.scoring import Scoring, make_scoring
 from acclimate.evaluation.statistics import (
@@ -28,7 +29,7 @@ from acclimate.evaluation.statistics import (
     permutation_test,
 )
 from acclimate.records import Record, optional
-from acclimate.results import Failure, JobCounts, MethodRow, StudyResults
+from acclimate.results import Failure, JobCounts, MethodRow, Sample, StudyResults
 from acclimate.rows import (
     NOT_LEARNED,
     WITHHELD,
@@ -45,7 +46,7 @@ from acclimate.rows import (
 )
 from acclimate.study.contamination import Contamination
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.jobs.base import HEAD, Job, JobGraph, Measured, Outcome, StudyView, kinds
+from acclimate.study.jobs.base import HEAD, Job, JobGraph, JobResult, Outcome, StudyView, kinds
 
 PACKAGES = ("acclimate", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn", "numpy")
 STATES = ("done", "reused", "failed", "blocked", "missing")
@@ -84,7 +85,7 @@ def summarize(
         name=config.name,
         title=config.title or config.name,
         notes=[*config.notes, *_limit_notes(inputs)],
-        samples=[sample.model_dump(exclude_none=True) for sample in config.samples],
+        samples=[Sample(text=sample.text, label=sample.label) for sample in config.samples],
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         baseline=config.baseline,
         models=[model.name for model in config.models],
@@ -126,9 +127,9 @@ def used_parameters(parameters: Mapping[str, Any], label: str, searches: Sequenc
 def _limit_notes(inputs: StudyInputs) -> list[str]:
     """Return a paragraph for each task with a row limit; equal paragraphs of several domains appear once."""
     notes = [
-        f"Of {name} only a random part was read, the same for all models and seeds: "
+        f"Only a random sample of {name} was used, the same for all models and seeds: "
         + " and ".join(f"{kept:,} of {whole:,} rows of {split}" for split, (kept, whole) in task.limited.items())
-        + ". Scores on it cannot be compared with those on the whole."
+        + ". Scores cannot be compared with those on the full data."
         for (_, name), task in inputs.tasks.items()
         if task.limited
     ]
@@ -145,7 +146,7 @@ def environment() -> dict[str, str]:
             continue
     found["system"] = f"{platform.system()} {platform.machine()}"
     found["processor"] = f"{_processor()}, {os.cpu_count()} logical cores"
-    if kernels := os.environ.get("ACCLIMATE_KERNELS"):
+    if kernels := os.environ.get(KERNELS_VARIABLE):
         found["kernels"] = kernels
     accelerator = _accelerator()
     return {**found, "accelerator": accelerator} if accelerator else found
@@ -196,7 +197,7 @@ class TaskResult(Record):
         return cls.from_dict({name: value for name, value in vars(result).items() if name != "probabilities"})
 
 
-TaskRuns = Sequence[Measured[TaskResult]]
+TaskRuns = Sequence[JobResult[TaskResult]]
 """Runs that differ only in their seeds."""
 
 
@@ -290,7 +291,7 @@ def compare_runs(runs: TaskRuns, base: TaskRuns, n: int = 2000) -> Comparisons |
     return compared
 
 
-def _pair_by_seed(runs: TaskRuns, base: TaskRuns) -> list[tuple[Measured[TaskResult], Measured[TaskResult]]]:
+def _pair_by_seed(runs: TaskRuns, base: TaskRuns) -> list[tuple[JobResult[TaskResult], JobResult[TaskResult]]]:
     """Return the runs with a seed that the reference has, each with its reference; none if they are not comparable."""
     by_seed = {run.job.place.seed: run for run in base}
     pairs = [(run, by_seed[run.job.place.seed]) for run in runs if run.job.place.seed in by_seed]
@@ -330,7 +331,7 @@ def average_over_tasks(
 
 
 def _mean_difference(
-    pairs: Sequence[Sequence[tuple[Measured[TaskResult], Measured[TaskResult]]]], metrics: Sequence[str], n: int
+    pairs: Sequence[Sequence[tuple[JobResult[TaskResult], JobResult[TaskResult]]]], metrics: Sequence[str], n: int
 ) -> Interval:
     """Return the mean difference over tasks; ``pairs`` has runs and reference runs of the same seeds for each task."""
     tasks = []
