@@ -1,10 +1,15 @@
-"""User-facing errors, and checks of values that users give."""
+"""User-facing errors, checks of values that users give, and the orderly end of a process on a signal."""
 
 from __future__ import annotations
 
+import errno
 import math
-from collections.abc import Iterable
+import os
+import signal
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
 
 
 class UserError(Exception):
@@ -51,8 +56,25 @@ def check_not_negative(**values: float) -> None:
             raise UserError(f"{name.replace('_', '-')} must be zero or more, not {value:g}.")
 
 
+def environment_integer(name: str, default: int = 0) -> int:
+    """Return the value of an environment variable that launchers such as ``torchrun`` set.
+
+    Raises:
+        UserError: If it is not a whole number of at least zero.
+    """
+    text = os.environ.get(name, "").strip()
+    if text and not (text.isascii() and text.isdigit()):
+        raise UserError(f"The environment variable {name} is '{text}'; set it to a whole number, or unset it.")
+    return int(text or default)
+
+
 def first_line(error: Exception) -> str:
-    """Return the first non-empty line of an error message, or the name of the exception class if there is none."""
+    """Return the first non-empty line of an error message, or the name of the exception class if there is none.
+
+    Where torch refuses a pickled file, its advice to load the file nevertheless is left out.
+    """
+    if "weights_only" in str(error):
+        return "the file contains pickled objects other than weights, which could run code and are not loaded"
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
@@ -75,3 +97,96 @@ def unknown_name_error(kind: str, name: str, options: Iterable[str]) -> UserErro
     """
     choices = sorted(options)
     return UserError(f"Unknown {kind} '{name}'.{did_you_mean(name, choices)} Available: {', '.join(choices)}.")
+
+
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""Errors of a disk that is full, read-only or broken."""
+PATHS = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+"""Errors of a path that cannot be written to, for example because a file is in the place of a folder."""
+
+
+def explain_os_error(error: OSError, cache: Path | None = None) -> str | None:
+    """Return a line that says what a system error means and what to do; None if it may be a bug.
+
+    Args:
+        error: The error.
+        cache: The cache folder.
+    """
+    where = f" ('{error.filename}')" if error.filename else ""
+    path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
+    if error.errno in (errno.EACCES, errno.EPERM) and path and not _may_read(path):
+        return f"'{error.filename}' cannot be read: {error.strerror}. Change its permissions, or copy it."
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{error.strerror}{where}. Raise the limit with 'ulimit -n 4096' and run the same command again."
+    if error.errno not in (*DISK, *PATHS, errno.EACCES, errno.EPERM):
+        return None
+    advice = "free some space or choose another folder"
+    if cache and path and path.is_relative_to(cache):
+        advice = "free some space or set ACCLIMATE_CACHE to another folder"
+    return f"{error.strerror}{where}. No partial result was kept: {advice}, and run the same command again."
+
+
+def _may_read(path: Path) -> bool:
+    """Return whether a path may be read; if it does not exist, whether it could be found."""
+    if os.path.exists(path):
+        return os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
+    found = next((parent for parent in path.absolute().parents if os.path.exists(parent)), None)
+    return found is None or os.access(found, os.X_OK)
+
+
+class Stopped(BaseException):
+    """The process was told to end by a signal, as by Ctrl-C; no job or library may treat that as a failure.
+
+    Attributes:
+        number: The signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+_requested = 0
+_postponing = 0
+
+
+def install_signal_handlers() -> None:
+    """Turn Ctrl-C and the signals that end a job into :class:`Stopped`, except for signals that are ignored."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _request_stop)
+
+
+def _request_stop(number: int, frame: object) -> None:
+    global _requested
+    again, _requested = bool(_requested), number
+    if number == signal.SIGINT or again or not _postponing:
+        raise Stopped(number)
+
+
+def stop_requested() -> bool:
+    """Return whether a signal has asked the process to end."""
+    return bool(_requested)
+
+
+def check_stop() -> None:
+    """Raise :class:`Stopped` if a signal has asked the process to end.
+
+    Some libraries swallow an exception that a signal handler raises, so long work calls this between its steps.
+    """
+    if _requested and (_requested == signal.SIGINT or not _postponing):
+        raise Stopped(_requested)
+
+
+@contextmanager
+def postpone_stop() -> Iterator[None]:
+    """Let the block finish its step and save, if a signal other than Ctrl-C asks the process to end.
+
+    The block has to look at :func:`stop_requested`. A second signal ends it at once.
+    """
+    global _postponing
+    _postponing += 1
+    try:
+        yield
+    finally:
+        _postponing -= 1

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, environment_integer
 from acclimate.options.declaration import DATA, OUTPUT, TRAINING
 
 app = typer.Typer(
@@ -25,8 +24,8 @@ DISTRIBUTED = ("adapt", "pretrain", "finetune")
 @app.callback()
 def check_single_process(context: typer.Context) -> None:
     """Refuse to start a command several times where the processes would not share its work."""
-    verb, size = context.invoked_subcommand, os.environ.get("WORLD_SIZE") or "1"
-    if size == "1" or verb in DISTRIBUTED:
+    verb, size = context.invoked_subcommand, environment_integer("WORLD_SIZE", 1)
+    if size <= 1 or verb in DISTRIBUTED:
         return
     each = ", once per device: CUDA_VISIBLE_DEVICES=0, 1, ... with the same --out" if verb == "compare" else ""
     raise UserError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,7 +11,7 @@ import typer
 
 from acclimate.cli.app import Out, Precision, Quiet, app
 from acclimate.cli.options import command, named_values
-from acclimate.errors import UserError
+from acclimate.errors import UserError, environment_integer
 from acclimate.locks import output_lock, with_output_lock
 from acclimate.options import DistillOptions, FinetuneOptions
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING
@@ -59,12 +58,12 @@ def finetune(
     for seed in range(count):
         result = run(**values, task=task, first=first, seed=seed, out=out and Path(out) / f"seed-{seed}")
         scores.append(result.metrics)
-        if int(os.environ.get("RANK") or 0):
+        if environment_integer("RANK"):
             continue
         names = (*make_scoring(result.kind, result.scoring).metrics, *(["ece"] if "ece" in result.metrics else []))
         typer.echo(f"seed {seed}: " + "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names))
     leave_process_group()
-    if int(os.environ.get("RANK") or 0):
+    if environment_integer("RANK"):
         return
     for name in names:
         typer.echo(f"{name}: {_mean_and_spread([score[name] for score in scores])}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,6 +9,7 @@ import typer
 
 from acclimate.cli.app import app
 from acclimate.cli.options import command
+from acclimate.errors import environment_integer
 from acclimate.options import AdaptOptions, PretrainOptions
 from acclimate.options.declaration import OUTPUT
 
@@ -40,7 +40,7 @@ def adapt(
     result = run(**values)
     leave_process_group()
     _print_result(result, values.get("keep_steps", ()), result.method)
-    if push_to_hub and int(os.environ.get("RANK") or 0) == 0:
+    if push_to_hub and environment_integer("RANK") == 0:
         typer.echo(upload(result.out, push_to_hub))
 
 

@@ -18,11 +18,11 @@ from pydantic import (
 )
 
 from acclimate.errors import UserError, did_you_mean, unknown_name_error
-from acclimate.files import read_settings
 from acclimate.masking import file_parameters
 from acclimate.models.checkpoints import is_written_as_path
 from acclimate.options.declaration import explain_value
 from acclimate.registry import Registry
+from acclimate.settings_file import read_settings
 from acclimate.study.sections import DistillSpec, MethodSearch, SearchSettings
 from acclimate.study.settings import (
     FIRST_STAGE,

@@ -21,7 +21,7 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.device import Precision, default_device
-from acclimate.errors import first_line
+from acclimate.errors import check_stop, first_line
 from acclimate.files import atomic_folder, remove_leftovers
 from acclimate.locks import POLL_SECONDS, Claim
 from acclimate.tasks.kinds import Learner
@@ -97,9 +97,10 @@ def cache_lock(folder: Path) -> Iterator[None]:
     claim = Claim(folder.parent / f".{folder.name}.claim")
     try:
         if not claim.take():
-            log.warning("Waiting for another process that computes the same (%s).", claim.owner() or "unknown")
+            log.warning("Waiting for another process that computes the same (%s).", claim.holder())
             while not claim.take():
                 time.sleep(POLL_SECONDS)
+                check_stop()
     except OSError:  # a read-only cache cannot be shared
         yield
         return

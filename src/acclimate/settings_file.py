@@ -1,0 +1,98 @@
+"""Reading of settings files, such as studies: YAML or TOML, within limits that keep a bad file from costing time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from acclimate.errors import UserError
+
+MAX_BYTES, MAX_VALUES, MAX_DEPTH = 10**6, 10**5, 50
+"""Limits of a settings file: its size, its values with all aliases expanded, and how deeply they are nested."""
+MAX_INTEGER = 2**63 - 1
+"""Largest whole number in a settings file."""
+
+
+def read_settings(path: str | Path, what: str) -> Any:
+    """Read a settings file: TOML if its name ends in ``.toml``, else YAML.
+
+    Args:
+        path: An existing file.
+        what: What the file is, for messages.
+
+    Raises:
+        UserError: If the file cannot be parsed, or exceeds a limit.
+    """
+    import tomllib  # not needed by most commands
+
+    if (path := Path(path)).stat().st_size > MAX_BYTES:
+        raise UserError(f"The {what} '{path}' is larger than {MAX_BYTES:,} bytes; is it the right file?")
+    data = path.read_bytes()
+    try:
+        text = data.decode("utf-8-sig")
+        value = tomllib.loads(text) if path.suffix == ".toml" else _load_yaml(text)
+        _check_integers(value)
+    except RecursionError as error:
+        raise UserError(f"Cannot parse {what} '{path}': it is too deeply nested") from error
+    except Exception as error:  # PyYAML raises many other types for values that do not fit their tags
+        raise UserError(f"Cannot parse {what} '{path}': {' '.join(str(error).split())}") from error
+    return value
+
+
+def _check_integers(value: Any) -> None:
+    """Refuse whole numbers that no setting can have, before something computes with them."""
+    if isinstance(value, dict | list):
+        for entry in (*value, *value.values()) if isinstance(value, dict) else value:
+            _check_integers(entry)
+    elif isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise ValueError(f"a whole number is greater than {MAX_INTEGER:,}")
+
+
+def _load_yaml(text: str) -> Any:
+    """Parse YAML like ``yaml.safe_load``, but with limits, and without duplicate keys.
+
+    ``safe_load`` silently keeps the last of several keys, and its aliases can describe values of any size.
+
+    Raises:
+        yaml.YAMLError: If the text cannot be parsed, has a duplicate key or exceeds a limit.
+    """
+    import yaml
+
+    measured: dict[int, tuple[int, int]] = {}
+
+    def measure(node: Any, depth: int = 0) -> tuple[int, int]:
+        """Return the number of values of a node, and the depth of their nesting, with all aliases expanded."""
+        if id(node) not in measured:
+            entries = () if isinstance(node, yaml.ScalarNode) else node.value
+            parts = [part for entry in entries for part in (entry if isinstance(entry, tuple) else (entry,))]
+            # The depth on the way down detects an alias of the node itself.
+            found = [measure(part, depth + 1) for part in parts] if depth <= MAX_DEPTH else [(0, MAX_DEPTH)]
+            values, deepest = 1 + sum(size for size, _ in found), 1 + max((below for _, below in found), default=0)
+            if values > MAX_VALUES or deepest > MAX_DEPTH:
+                problem = "its aliases expand too far" if values > MAX_VALUES else "it is too deeply nested"
+                raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark)
+            measured[id(node)] = values, deepest
+        return measured[id(node)]
+
+    class Loader(yaml.SafeLoader):
+        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
+            seen = set()
+            for key, _ in node.value:
+                # "<<" merges another mapping, whose keys may be overridden.
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    if key.value in seen:
+                        raise yaml.constructor.ConstructorError(
+                            None, None, f"the key '{key.value}' is duplicated", key.start_mark
+                        )
+                    seen.add(key.value)
+            return super().construct_mapping(node, deep)
+
+    loader = Loader(text)
+    try:
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        measure(node)
+        return loader.construct_document(node)
+    finally:
+        loader.dispose()
