@@ -6,6 +6,7 @@ import errno
 import math
 import os
 import signal
+import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -135,7 +136,7 @@ def _may_read(path: Path) -> bool:
 
 
 class Stopped(BaseException):
-    """The process was told to end by a signal, as by Ctrl-C; no job or library may treat that as a failure.
+    """A signal, such as that of Ctrl-C, ends the process. No job or library may handle it as a failure.
 
     Attributes:
         number: The signal.
@@ -150,23 +151,34 @@ _requested = 0
 _postponing = 0
 
 
-def install_signal_handlers() -> None:
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
     """Turn Ctrl-C and the signals that end a job into :class:`Stopped`, except for signals that are ignored."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
-        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, _request_stop)
+    global _requested
+    _requested = 0
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in signals}
+    handled = [number for number in signals if before[number] in (signal.SIG_DFL, signal.default_int_handler)]
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        handled = []
+    for number in handled:
+        signal.signal(number, _request_stop)
+    try:
+        yield
+    finally:
+        for number in handled:
+            signal.signal(number, before[number])
 
 
 def _request_stop(number: int, frame: object) -> None:
     global _requested
-    again, _requested = bool(_requested), number
-    if number == signal.SIGINT or again or not _postponing:
-        raise Stopped(number)
+    _requested = number
+    check_stop()
 
 
-def stop_requested() -> bool:
-    """Return whether a signal has asked the process to end."""
-    return bool(_requested)
+def requested_stop() -> int:
+    """Return the number of the signal that has asked the process to end; 0 if none has."""
+    return _requested
 
 
 def check_stop() -> None:
@@ -182,7 +194,7 @@ def check_stop() -> None:
 def postpone_stop() -> Iterator[None]:
     """Let the block finish its step and save, if a signal other than Ctrl-C asks the process to end.
 
-    The block has to look at :func:`stop_requested`. A second signal ends it at once.
+    The block has to look at :func:`requested_stop`. Launchers may send a signal more than once.
     """
     global _postponing
     _postponing += 1

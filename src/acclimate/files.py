@@ -18,8 +18,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, first_line
 
+MANIFEST_FILE, RECORD_FILE = "acclimate.json", "run.json"
+"""Manifests of the folders of adapted models and of end-task models, see :func:`record_files`."""
 MAX_HASHED_BYTES = 2 * 10**9
 """Total size of the files of a finished folder up to which their content is checked, not only their sizes."""
 
@@ -28,7 +30,9 @@ log = logging.getLogger(__name__)
 
 def cache_path() -> Path:
     """Return the path of the cache, ``$ACCLIMATE_CACHE`` or ``~/.cache/acclimate``, whether it is usable or not."""
-    return Path(os.environ.get("ACCLIMATE_CACHE") or "~/.cache/acclimate").expanduser()
+    with suppress(RuntimeError):  # there is no home folder
+        return Path(os.environ.get("ACCLIMATE_CACHE") or "~/.cache/acclimate").expanduser()
+    return Path("/nonexistent/acclimate")
 
 
 def cache_folder() -> Path:
@@ -36,11 +40,7 @@ def cache_folder() -> Path:
 
     If the cache cannot be written, that is a temporary folder with links to its content, and a warning is logged.
     """
-    try:
-        path = cache_path()
-    except RuntimeError:  # there is no home folder
-        path = Path("/nonexistent")
-    return _writable_cache(path)
+    return _writable_cache(cache_path())
 
 
 @functools.cache
@@ -184,18 +184,18 @@ def is_intact(folder: str | Path, manifest: str, remedy: str) -> bool:
         remedy: What to do about a damaged folder, for the error.
 
     Returns:
-        False if files are missing; a warning names the first. Nothing is lost if the folder is made again.
+        False if files are missing: nothing is lost if the folder is made again.
 
     Raises:
         UserError: If a file has other content: it may have been damaged, or edited.
     """
     files = _recorded_files(Path(folder), manifest, remedy)
     compare_content = sum(entry["bytes"] for entry in files.values()) <= MAX_HASHED_BYTES
-    missing = ""
+    missing = False
     for name, entry in files.items():
         path = Path(folder) / name
         if not path.is_file():
-            missing = missing or name
+            missing = True
         elif name != "README.md":
             status = path.stat()
             same = status.st_size == entry["bytes"]
@@ -205,7 +205,6 @@ def is_intact(folder: str | Path, manifest: str, remedy: str) -> bool:
                 raise UserError(f"'{path}' is not what was written there; {remedy}.")
     if missing:
         _refuse_other_files(Path(folder), manifest, files)
-        log.warning("'%s' is missing, so the result is computed again.", Path(folder) / missing)
     return not missing
 
 
@@ -216,7 +215,10 @@ def _hash_once(path: Path, size: int, modified: int) -> str:
 
 def _recorded_files(folder: Path, manifest: str, remedy: str) -> dict[str, Any]:
     files = (read_json_object(folder / manifest) or {}).get("files")
-    if not isinstance(files, dict):
+    if not isinstance(files, dict) or not all(
+        isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str)
+        for entry in files.values()
+    ):
         raise UserError(f"'{folder / manifest}' is damaged; {remedy}.")
     return files
 
@@ -380,3 +382,12 @@ def _move_into_place(temporary: Path, path: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
         if tries == 1:
             return
+
+
+@contextmanager
+def warn_on_write_error(what: str, folder: Path) -> Iterator[None]:
+    """Log a warning if the block cannot write: a full or read-only disk must not end the run."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("%s cannot be stored in '%s': %s.", what, folder.parent, first_line(error))

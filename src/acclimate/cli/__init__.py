@@ -16,7 +16,7 @@ from acclimate.errors import (
     UserError,
     explain_os_error,
     first_line,
-    install_signal_handlers,
+    stop_on_signals,
 )
 from acclimate.files import cache_path
 
@@ -50,12 +50,12 @@ def _silence_libraries() -> None:
 def main() -> None:
     """Run the command line; a user error becomes one line and exit code 2, a signal its usual exit code."""
     _silence_libraries()
-    install_signal_handlers()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name of a file may have characters that cannot be encoded
             stream.reconfigure(errors="backslashreplace")
     try:
-        app()
+        with stop_on_signals():
+            app()
     except (Stopped, KeyboardInterrupt) as error:
         number = error.number if isinstance(error, Stopped) else signal.SIGINT
         name = signal.Signals(number).name
@@ -77,8 +77,8 @@ def _explain(error: Exception) -> str | None:
     torch = sys.modules.get("torch")  # not imported here, since that takes seconds
     if torch is not None and isinstance(error, torch.OutOfMemoryError):
         return (
-            f"{first_line(error).split('. ')[0]}. Set ACCLIMATE_MEMORY_GB to fewer gigabytes than the device has, such "
-            "as half, and run the same command again with smaller micro-batches. Where that does not help, as in "
+            f"{first_line(error).split('. ')[0]}. Set ACCLIMATE_MEMORY_GB to fewer gigabytes than the device has, "
+            "such as half, and run the same command again with smaller micro-batches. Where that does not help, as in "
             "fine-tuning, lower the batch size."
         )
     problem = next((text for kind, text in ABSURD_INPUT.items() if isinstance(error, kind)), None)

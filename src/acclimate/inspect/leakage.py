@@ -9,7 +9,7 @@ from typing import Any
 
 from acclimate.corpus.contamination import MatchRules, find_contamination, summarize_contamination
 from acclimate.errors import UserError
-from acclimate.files import write_json
+from acclimate.files import check_report_file, write_json
 from acclimate.tasks.kinds import evaluation_texts, item_texts, load_task
 from acclimate.training.inputs import TextInput, as_corpus
 from acclimate.version import __version__
@@ -48,6 +48,7 @@ def inspect_leakage(
             texts.
     """
     rules = rules or MatchRules()
+    check_report_file(out)
     loaded = [load_task(task) if isinstance(task, str | Path) else task for task in tasks]
     if len({task.name for task in loaded}) < len(loaded):
         raise UserError("Two tasks have the same name; rename a folder, or inspect them one at a time.")

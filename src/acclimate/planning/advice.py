@@ -19,7 +19,7 @@ from acclimate.corpus.stop_words import read_stop_words
 from acclimate.errors import UserError, check_positive
 from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.statistics import paired_difference
-from acclimate.files import write_json
+from acclimate.files import check_report_file, write_json
 from acclimate.methods import get, lookup
 from acclimate.model_kinds import loss_terms
 from acclimate.models import load_language_model
@@ -107,6 +107,7 @@ def advise(
     if pilot.steps < 0:
         raise UserError(f"pilot-steps must be 0 or more, not {pilot.steps}.")
     check_seed(seed)
+    check_report_file(out)
     labelled = load_task(task) if isinstance(task, str | Path) else task
     if pilot.steps:
         _check_method(pilot.method, labelled)

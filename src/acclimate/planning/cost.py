@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.errors import UserError, unknown_name_error
-from acclimate.files import write_json
+from acclimate.files import check_report_file, write_json
 from acclimate.methods.selective.cost import Cost, read_cost
 from acclimate.version import __version__
 
@@ -35,6 +35,7 @@ def inspect_cost(
     Raises:
         UserError: If a folder was not written by the expected command, or ``finetuned`` names an unknown column.
     """
+    check_report_file(out)
     tuned = dict(finetuned or {})
     if not adapted:
         raise UserError("There are no runs to read; give the folder of an adaptation with --adapted.")

@@ -11,9 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from acclimate.cards.writers import MANIFEST_FILE
 from acclimate.corpus import Corpus
-from acclimate.files import read_json
+from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.masking import MASK_RATE, identify
 from acclimate.options.training import BUDGETS
 from acclimate.records import Record, optional
