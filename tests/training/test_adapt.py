@@ -195,7 +195,7 @@ def test_an_output_that_is_a_link_is_followed(tiny_bert, tmp_path):
     assert (tmp_path / "link").is_symlink() and result.out == tmp_path / "disk" / "real"
     assert (tmp_path / "disk" / "real" / "model.safetensors").is_file()
     (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
-    with counted() as steps, pytest.raises(UserError, match="is a link to '.*gone', which does not exist"):
+    with counted() as steps, pytest.raises(UserError, match=r"is a link to '.*gone', which does not exist"):
         run(tiny_bert, tmp_path / "nowhere", steps=1)
     assert steps == []
 
