@@ -100,8 +100,8 @@ class Claim:
                 continue
             except LeaseSettingsMismatch as error:
                 raise UserError(
-                    f"'{self.path}' was made by another version of acclimate. Wait for its run, or delete the file if "
-                    "there is none."
+                    f"'{self.path}' was written by another version of acclimate; wait until that run has ended, or "
+                    "delete the file if there is no such run."
                 ) from error
         return False
 

@@ -48,7 +48,7 @@ def test_the_text_that_causes_it_is_named(tmp_path):
     message = run(broken(tmp_path / "model", change), tmp_path / "out")
     assert message.startswith("The loss is nan at step 1: the term 'mlm' is not finite. ")
     named = f"document {TEXTS.index(LONG) + 1} ('w ##e train the method on …')"
-    assert f"Of the 8 texts of the step, {named} is not finite when read alone." in message
+    assert f"Of the 8 texts of the step, only these are not finite by themselves: {named}." in message
     assert "now 0.001" in message and "the base model is unchanged" in message
 
 
@@ -57,7 +57,7 @@ def test_broken_weights_are_named_as_the_cause(tmp_path):
         model.bert.encoder.layer[0].output.dense.weight.fill_(float("nan"))
 
     message = run(broken(tmp_path / "model", change), tmp_path / "out")
-    assert "All 8 texts of the step are not finite when read alone, so the weights are: document " in message
+    assert "None of the 8 texts of the step is finite by itself, so weights must be broken: document " in message
     assert message.count("document ") == 3 and " and 5 more" in message
 
 

@@ -42,12 +42,12 @@ def check_keep_steps(keep: Collection[int], method: Method, total: int | None = 
         UserError: If a step is negative or after the end of training, or the method has no usable intermediate models.
     """
     if keep and (type(method).finish is not Method.finish or method.stages() or not method.trains):
-        raise UserError(f"Method '{method.name}' has no intermediate models to keep; remove keep-steps.")
+        raise UserError(f"Method '{method.name}' has no intermediate models; remove 'keep_steps'.")
     if keep and min(keep) < 0:
-        raise UserError(f"keep-steps must be 0 or more, not {min(keep)}.")
+        raise UserError(f"'keep_steps' must be 0 or more, not {min(keep)}.")
     if keep and total is not None and max(keep) > total:
         raise UserError(
-            f"keep-steps has step {max(keep):,}, but the training has only {total:,} steps; train for more."
+            f"'keep_steps' contains step {max(keep):,}, but the training has only {total:,} steps; train for more."
         )
     return {"keep_steps": sorted(set(keep))} if keep else {}
 

@@ -136,7 +136,7 @@ def _describe_terms(names: Sequence[str]) -> str:
 
 
 def _describe_texts(engine: StepEngine, data: StepData, step: int) -> str:
-    """Name the texts of a step that are not finite when read alone; if there are none, all texts of the step."""
+    """Name the texts of a step that are not finite by themselves; if there are none, all texts of the step."""
     indices = data.indices(step)
     alone: list[int] = []
     if engine.group.size == 1:
@@ -145,13 +145,11 @@ def _describe_texts(engine: StepEngine, data: StepData, step: int) -> str:
         except Exception:  # a failure of this search must not hide the error that it explains
             log.debug("the search for the text failed", exc_info=True)
     if alone and len(alone) < len(indices):
-        verb = "is" if len(alone) == 1 else "are"
-        return (
-            f"Of the {len(indices)} texts of the step, {_name_texts(data, alone)} {verb} not finite when read alone."
-        )
+        named = _name_texts(data, alone)
+        return f"Of the {len(indices)} texts of the step, only these are not finite by themselves: {named}."
     if alone:
         named = _name_texts(data, indices)
-        return f"All {len(indices)} texts of the step are not finite when read alone, so the weights are: {named}."
+        return f"None of the {len(indices)} texts of the step is finite by itself, so weights must be broken: {named}."
     return f"The step read {_name_texts(data, indices)}."
 
 

@@ -232,7 +232,7 @@ def _pretrain(options: PretrainOptions) -> AdaptResult:
     if tokenizer is None:
         tokenizer = family_of(config).tokenizer or "byte-bpe"
     if str(tokenizer) not in TOKENIZER_KINDS and (options.vocab_size, options.lowercase) != (None, None):
-        raise UserError(f"The tokenizer '{tokenizer}' is not trained here: remove 'vocab_size' and 'lowercase'.")
+        raise UserError(f"The tokenizer '{tokenizer}' already exists: remove 'vocab_size' and 'lowercase'.")
     text = as_corpus(options.corpus, options.text_column)
     shared = values(options, TrainingOptions) | {"learning_rate": options.learning_rate}
     in_configuration = ("corpus", "architecture", "size", "changes")
