@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 
 import pytest
 import torch
 import transformers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.training import adapt, ensure_head
+from acclimate.training.result import load_finished
 from tests.cases import each
 from tests.kills import counted
 from tests.tiny import TEXTS, save_tiny
@@ -207,3 +211,28 @@ def test_a_file_name_that_is_not_utf8_does_not_end_a_finished_run(tiny_bert, tmp
     adapt(tiny_bert, str(corpus), "mlm", out, steps=1, **SHORT)
     assert "caf\\udce9.txt" in (out / "README.md").read_text()
     assert adapt(tiny_bert, str(corpus), "mlm", out, steps=1, **SHORT).steps == 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["result", "files", "accounts", "losses", "steps", "method", "seed", "bytes", "a"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(card=JSON, alike=st.booleans(), length=st.none() | st.integers(0, 60))
+def test_any_json_as_the_manifest_of_a_result_is_a_result_or_one_line(tmp_path, card, alike, length):
+    config = {"method": "mlm", "seed": 0}
+    text = json.dumps({**card, **config} if alike and isinstance(card, dict) else card)[:length]
+    (tmp_path / "acclimate.json").write_text(text)
+    (tmp_path / "a").write_text("")
+    with contextlib.suppress(UserError):
+        load_finished(tmp_path, config, overwrite=False)

@@ -20,6 +20,7 @@ import transformers
 
 from acclimate.cards import write_task_model_card
 from acclimate.device import Precision, default_device
+from acclimate.errors import postpone_stop
 from acclimate.evaluation.scoring import Collapse, Scoring
 from acclimate.files import (
     RECORD_FILE,
@@ -187,7 +188,7 @@ class RunFolder:
             options: The options that the card reports.
         """
         if self.out is not None and self.group.first:
-            with atomic_folder(self.out) as folder:
+            with postpone_stop(), atomic_folder(self.out) as folder:
                 save_model(learner.head.model, folder, self.out)
                 learner.head.tokenizer.save_pretrained(folder)
                 _write_result(folder, result, learner.readable, trained.log)

@@ -13,7 +13,7 @@ from typing import Any, cast
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, TokenDataset, tokenize
 from acclimate.device import choose_precision, default_device, to_device
-from acclimate.errors import UserError
+from acclimate.errors import UserError, postpone_stop
 from acclimate.files import (
     MANIFEST_FILE,
     atomic_folder,
@@ -203,7 +203,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     group.wait()
     if group.first:
         cache_masked_texts(config, result.masked)
-        _write_result_folder(out, work, loaded, config, text, result)
+        with postpone_stop():  # writing takes seconds, and the last checkpoint may be minutes old
+            _write_result_folder(out, work, loaded, config, text, result)
     group.wait()
     return result
 

@@ -126,7 +126,8 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
         measured = card["result"]
         files = [name for name in measured.get("accounts", []) if Path(name).name == name and (out / name).is_file()]
         accounts = {name: read_json(out / name) for name in files}
-        steps, tokens, seconds, losses = (measured[name] for name in ("steps", "tokens", "seconds", "losses"))
+        steps, tokens, seconds = int(measured["steps"]), int(measured["tokens"]), float(measured["seconds"])
+        losses = {name: float(value) for name, value in measured["losses"].items()}
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise UserError(f"'{out / MANIFEST_FILE}' is damaged; {remedy}.") from error
     warning = str(measured.get("warning", ""))
