@@ -156,11 +156,11 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, about=about)
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
-        run = AdaptContext(
+        context = AdaptContext(
             loaded.model, layers, loaded.tokenizer, rows, hidden, seed, precision, progress, group, task
         )
-        method.prepare(run)
-        result.accounts = run.accounts
+        method.prepare(context)
+        result.accounts = context.accounts
         objectives = [term.for_kind(kind) for term in method.objectives()]
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model)
@@ -197,7 +197,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 run_name=out.name,
                 callbacks=[partial(KeepStepsCallback, options.keep_steps, work / KEPT_FOLDER, keep), *watch],
             )
-        method.finish(run)
+        method.finish(context)
         result.take(trainer)
         result.warning = warn_of_explosion(trainer.lines, learning_rate, kind.term, loaded.model.config.vocab_size)
     group.wait()
