@@ -220,6 +220,7 @@ def test_errors_of_the_system_say_what_to_do(tmp_path, monkeypatch):
     assert "free some space or choose another folder" in line(errno.EACCES, tmp_path / "new")
     assert "set ACCLIMATE_CACHE to another folder" in line(errno.ENOSPC, tmp_path / "rows" / "a", tmp_path)
     assert "Raise the limit with 'ulimit" in line(errno.EMFILE, tmp_path / "a")
+    assert "current folder no longer exists" in str(explain_os_error(FileNotFoundError(errno.ENOENT, "gone")))
     assert line(errno.ENOENT, tmp_path / "a") is None and explain_os_error(OSError("can't load")) is None
 
 

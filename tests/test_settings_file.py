@@ -34,7 +34,7 @@ BOMBS = {
     "nested": "[" * 5000,
     "nested and closed": "[" * 3000 + "]" * 3000,
     "nested TOML": "a = " + "[" * 5000 + "]" * 5000,
-    "number": f"steps: {10**400}",
+    "number": f"adapt: {{steps: {10**400}}}",
     "number in TOML": f"steps = {10**400}",
     "digits": f"steps: {'9' * 9000}",
     "size": "a: " + "x" * 2_000_000,

@@ -117,6 +117,8 @@ def explain_os_error(error: OSError, cache: Path | None = None) -> str | None:
     path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
     if error.errno in (errno.EACCES, errno.EPERM) and path and not _may_read(path):
         return f"'{error.filename}' cannot be read: {error.strerror}. Change its permissions, or copy it."
+    if error.errno == errno.ENOENT and not error.filename:
+        return "The current folder no longer exists; change to another folder."
     if error.errno in (errno.EMFILE, errno.ENFILE):
         return f"{error.strerror}{where}. Raise the limit with 'ulimit -n 4096' and run the same command again."
     if error.errno not in (*DISK, *PATHS, errno.EACCES, errno.EPERM):

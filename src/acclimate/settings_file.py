@@ -39,13 +39,15 @@ def read_settings(path: str | Path, what: str) -> Any:
     return value
 
 
-def _check_integers(value: Any) -> None:
+def _check_integers(value: Any, name: str = "") -> None:
     """Refuse whole numbers that no setting can have, before something computes with them."""
     if isinstance(value, dict | list):
-        for entry in (*value, *value.values()) if isinstance(value, dict) else value:
-            _check_integers(entry)
+        entries = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, entry in entries:
+            _check_integers(key)
+            _check_integers(entry, f"{name}.{key}" if name else str(key))
     elif isinstance(value, int) and abs(value) > MAX_INTEGER:
-        raise ValueError(f"a whole number is greater than {MAX_INTEGER:,}")
+        raise ValueError(f"{name or 'a key'} is a number greater than {MAX_INTEGER:,}")
 
 
 def _load_yaml(text: str) -> Any:

@@ -67,7 +67,7 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
         if min(width, heads, config.num_hidden_layers) < 1:
             raise UserError("The numbers of layers, hidden units and heads of a model must be at least 1.")
         if config.num_hidden_layers > MAX_LAYERS or width > MAX_WIDTH:
-            raise UserError(f"A model has at most {MAX_LAYERS:,} layers and {MAX_WIDTH:,} hidden units here.")
+            raise UserError(f"num_hidden_layers can be at most {MAX_LAYERS:,}, and hidden_size {MAX_WIDTH:,}.")
         if width % heads:
             raise UserError(
                 f"hidden_size {width} is not divisible by {heads} heads: set num_attention_heads to a divisor."
