@@ -9,7 +9,7 @@ import time
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from acclimate import locks
@@ -111,6 +111,7 @@ def test_any_bytes_in_a_lock_file_heal(impatient, tmp_path, content, share):
     if share is not None:
         record = own_record(tmp_path)
         content = record[: int(share * len(record))]
+        assume(not content.endswith(b"duration=120.0\n"))  # a whole record without the start time of the process
     out = tmp_path / "out"
     (tmp_path / ".out.lock").write_bytes(content)
     with output_lock(out):

@@ -23,7 +23,9 @@ def read_settings(path: str | Path, what: str) -> Any:
     Raises:
         UserError: If the file cannot be parsed, or exceeds a limit.
     """
-    import tomllib  # not needed by most commands
+    import tomllib
+
+    import yaml  # not needed by most commands
 
     if (path := Path(path)).stat().st_size > MAX_BYTES:
         raise UserError(f"The {what} '{path}' is larger than {MAX_BYTES:,} bytes; is it the right file?")
@@ -34,8 +36,10 @@ def read_settings(path: str | Path, what: str) -> Any:
         _check_integers(value)
     except RecursionError as error:
         raise UserError(f"Cannot parse {what} '{path}': it is too deeply nested") from error
-    except Exception as error:  # PyYAML raises many other types for values that do not fit their tags
+    except (yaml.YAMLError, ValueError) as error:  # invalid TOML, encodings and dates are ValueErrors
         raise UserError(f"Cannot parse {what} '{path}': {' '.join(str(error).split())}") from error
+    except (LookupError, AttributeError, TypeError, ArithmeticError) as error:  # of PyYAML
+        raise UserError(f"Cannot parse {what} '{path}': a value does not fit its tag") from error
     return value
 
 
