@@ -127,7 +127,7 @@ def finished(folder: Path) -> Path:
     return folder
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.sampled_from([*FILES, "run.json"]), share=st.floats(0, 0.98), junk=st.binary(max_size=9))
 def test_a_damaged_file_of_a_finished_folder_is_noticed(tmp_path, name, share, junk):
     folder = finished(tmp_path / "out")
@@ -158,7 +158,16 @@ def test_a_folder_with_missing_files_is_made_again_unless_it_has_files_of_the_us
 
 @each(
     "content",
-    ["", "{", "[]", "null", '{"files": []}', '{"files": {"a": 1}}', '{"files": {"a": {"bytes": "1"}}}', "[" * 9999],
+    [
+        "",
+        "{",
+        "[]",
+        "null",
+        '{"checksums": []}',
+        '{"checksums": {"a": 1}}',
+        '{"checksums": {"a": {"bytes": "1"}}}',
+        "[" * 9999,
+    ],
 )
 def test_a_manifest_that_is_not_one_is_damaged(tmp_path, content):
     folder = finished(tmp_path / "out")

@@ -31,8 +31,7 @@ BOMBS = {
     "merges": "a0: &a0 {x: 1}\n" + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in LEVELS),
     "chain": "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} {'[' * 40}*a{n - 1}{']' * 40}\n" for n in LEVELS),
     "itself": "a: &a [*a]\n",
-    "nested": "[" * 5000,
-    "nested and closed": "[" * 3000 + "]" * 3000,
+    "nested": "[" * 1500,
     "nested TOML": "a = " + "[" * 5000 + "]" * 5000,
     "number": f"adapt: {{steps: {10**400}}}",
     "number in TOML": f"steps = {10**400}",
@@ -59,7 +58,7 @@ def test_values_that_do_not_fit_their_tags(tmp_path, value):
         assert "\n" not in str(error)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(text=st.binary(max_size=60) | st.text("ab:-[]{}&*!<>|?%#'\"\n ,019.~", max_size=60), toml=st.booleans())
 def test_any_text_is_parsed_or_refused(tmp_path, text, toml):
     try:
@@ -68,12 +67,12 @@ def test_any_text_is_parsed_or_refused(tmp_path, text, toml):
         assert "\n" not in str(error)
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     value=st.recursive(
         st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(),
         lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-        max_leaves=20,
+        max_leaves=8,
     )
 )
 def test_ordinary_values_come_back(tmp_path, value):

@@ -168,6 +168,7 @@ def stop_on_signals() -> Iterator[None]:
     try:
         yield
     finally:
+        _requested = 0
         for number in handled:
             signal.signal(number, before[number])
 

@@ -172,7 +172,7 @@ def record_files(folder: Path, manifest: str) -> None:
             os.fsync(file.fileno())
             digest = hashlib.file_digest(file, "sha256").hexdigest()
         files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
-    write_json(folder / manifest, {**read_json(folder / manifest), "files": files})
+    write_json(folder / manifest, {**read_json(folder / manifest), "checksums": files})
 
 
 def is_intact(folder: str | Path, manifest: str, remedy: str) -> bool:
@@ -214,7 +214,7 @@ def _hash_once(path: Path, size: int, modified: int) -> str:
 
 
 def _recorded_files(folder: Path, manifest: str, remedy: str) -> dict[str, Any]:
-    files = (read_json_object(folder / manifest) or {}).get("files")
+    files = (read_json_object(folder / manifest) or {}).get("checksums")
     if not isinstance(files, dict) or not all(
         isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str)
         for entry in files.values()

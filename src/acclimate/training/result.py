@@ -137,9 +137,9 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest in a folder, without the list of files; None if there is none, or if it is damaged."""
+    """Return the manifest in a folder, without the checksums; None if there is none, or if it is damaged."""
     found = read_json_object(folder / MANIFEST_FILE)
-    return found and {name: value for name, value in found.items() if name != "files"}
+    return found and {name: value for name, value in found.items() if name != "checksums"}
 
 
 def roundtrip_json(config: dict[str, Any]) -> dict[str, Any]:
