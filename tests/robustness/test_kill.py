@@ -51,9 +51,8 @@ def test_finished_seeds_are_not_repeated(commands, undisturbed, tmp_path):
     assert {name: stamp for name, stamp in stamps(folder).items() if name in before} == before
 
 
-@pytest.mark.parametrize("verb", ["adapt", "compare"])
-def test_a_signal_leaves_no_lock_and_the_command_resumes(commands, undisturbed, tmp_path, verb):
-    command, (whole, first) = commands[verb], undisturbed(verb)
+def test_a_signal_leaves_no_lock_and_a_study_resumes(commands, undisturbed, tmp_path):
+    command, (whole, first) = commands["compare"], undisturbed("compare")
     folder = tmp_path / "stopped"
     ended = run(command, folder, Trouble(kill=int(first.changes * 0.5), signal=signal.SIGTERM))
     assert ended.code == 128 + signal.SIGTERM and "Stopped by SIGTERM" in ended.said.splitlines()[-1]

@@ -68,16 +68,16 @@ def plans(draw) -> dict[str, Job]:
     return graph.jobs
 
 
-def test_the_claim_of_a_job_that_was_finished_before_a_kill_is_removed(tmp_path):
-    run(tmp_path, tmp_path / "out")
-    claim = next(tmp_path.glob("out/*/????????????????.json")).with_suffix(".claim")
-    killed = multiprocessing.get_context("fork").Process(target=lambda: (Claim(claim).take(), os._exit(0)))
+def test_the_claim_of_a_job_that_was_finished_before_a_kill_is_removed(folder, tmp_path):
+    run(folder, tmp_path / "out")
+    claim = Claim(next(tmp_path.glob("out/*/????????????????.json")).with_suffix(".claim"))
+    killed = multiprocessing.get_context("fork").Process(target=lambda: (claim.take(), os._exit(0)))
     killed.start()
     killed.join()
-    assert claim.exists()
+    assert claim.path.exists()
     world = World()
-    run(tmp_path, tmp_path / "out", world)
-    assert not claim.exists() and calls(world) == 0
+    run(folder, tmp_path / "out", world)
+    assert not claim.path.exists() and calls(world) == 0
 
 
 def test_reports_of_the_user_are_not_replaced(tmp_path):
