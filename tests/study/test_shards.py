@@ -70,14 +70,20 @@ def plans(draw) -> dict[str, Job]:
 
 def test_the_claim_of_a_job_that_was_finished_before_a_kill_is_removed(folder, tmp_path):
     run(folder, tmp_path / "out")
-    claim = Claim(next(tmp_path.glob("out/*/????????????????.json")).with_suffix(".claim"))
-    killed = multiprocessing.get_context("fork").Process(target=lambda: (claim.take(), os._exit(0)))
+    path = next(tmp_path.glob("out/*/????????????????.json")).with_suffix(".claim")
+
+    def take_and_die() -> None:
+        claim = Claim(path)
+        assert claim.take()
+        os._exit(0)
+
+    killed = multiprocessing.get_context("fork").Process(target=take_and_die)
     killed.start()
     killed.join()
-    assert claim.path.exists()
+    assert path.exists()
     world = World()
     run(folder, tmp_path / "out", world)
-    assert not claim.path.exists() and calls(world) == 0
+    assert not path.exists() and calls(world) == 0
 
 
 def test_reports_of_the_user_are_not_replaced(tmp_path):
