@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import signal
 import sys
@@ -53,6 +54,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):  # a name of a file may have characters that cannot be encoded
             stream.reconfigure(errors="backslashreplace")
+    warnings = logging.StreamHandler()  # also where another library has configured logging
+    logging.getLogger("acclimate").addHandler(warnings)
     try:
         with stop_on_signals():
             app()
@@ -66,6 +69,8 @@ def main() -> None:
             raise
         typer.echo(f"Error: {line}", err=True)
         sys.exit(2)
+    finally:
+        logging.getLogger("acclimate").removeHandler(warnings)
 
 
 def _explain(error: Exception) -> str | None:
