@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
 from acclimate.errors import UserError
+from acclimate.files import check_regular_file
 
 MAX_BYTES, MAX_VALUES, MAX_DEPTH = 10**6, 10**5, 50
 """Limits of a settings file: its size, its values with all aliases expanded, and how deeply they are nested."""
@@ -27,7 +29,9 @@ def read_settings(path: str | Path, what: str) -> Any:
 
     import yaml  # not needed by most commands
 
-    if (path := Path(path)).stat().st_size > MAX_BYTES:
+    path = Path(path)
+    check_regular_file(path)
+    if path.stat().st_size > MAX_BYTES:
         raise UserError(f"The {what} '{path}' is larger than {MAX_BYTES:,} bytes; is it the right file?")
     data = path.read_bytes()
     try:
@@ -55,9 +59,10 @@ def _check_integers(value: Any, name: str = "") -> None:
 
 
 def _load_yaml(text: str) -> Any:
-    """Parse YAML like ``yaml.safe_load``, but with limits, and without duplicate keys.
+    """Parse YAML like ``yaml.safe_load``, but with limits, and without two of its surprises.
 
-    ``safe_load`` silently keeps the last of several keys, and its aliases can describe values of any size.
+    Duplicate keys are refused; ``safe_load`` silently keeps the last. ``010`` and ``1:30`` are text, as in YAML 1.2;
+    ``safe_load`` reads an octal and a sexagesimal number, 8 and 90. Aliases can describe values of any size.
 
     Raises:
         yaml.YAMLError: If the text cannot be parsed, has a duplicate key or exceeds a limit.
@@ -81,6 +86,11 @@ def _load_yaml(text: str) -> Any:
         return measured[id(node)]
 
     class Loader(yaml.SafeLoader):
+        def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+            tag = super().resolve(kind, value, implicit)
+            number = tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+            return self.DEFAULT_SCALAR_TAG if number and re.match(r"[-+]?0[0-9_]+$|.*:", value) else tag
+
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
             for key, _ in node.value:

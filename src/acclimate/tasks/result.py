@@ -148,7 +148,7 @@ class RunFolder:
             UserError: If a file of the result is damaged.
         """
         record = read_json_object(self.out / RECORD_FILE) if self.out else None
-        if self.out is None or record is None or record.get("decided_by") != self.identity:
+        if self.out is None or record is None or record.get("identity") != self.identity:
             return None
         try:
             found = kind(**record["result"])
@@ -172,7 +172,7 @@ class RunFolder:
         result: FinetuneResult,
         *,
         verb: str,
-        models: Mapping[str, str],
+        models: Mapping[str, str | Path],
         task: LabelledTask,
         options: Mapping[str, Any],
     ) -> None:
@@ -185,15 +185,17 @@ class RunFolder:
             verb: ``"finetune"`` or ``"distill"``.
             models: The models that were read, by role.
             task: The task.
-            options: The options that the card reports.
+            options: The options, which the card reports.
         """
+        shown = {name: value for name, value in options.items() if name != "metric"}
+        sources = {role: str(model) for role, model in models.items()}
         if self.out is not None and self.group.first:
             with postpone_stop(), atomic_folder(self.out) as folder:
                 save_model(learner.head.model, folder, self.out)
                 learner.head.tokenizer.save_pretrained(folder)
                 _write_result(folder, result, learner.readable, trained.log)
-                write_task_model_card(folder, self.out.name, verb, dict(models), task, dict(options), result)
-                write_json(folder / RECORD_FILE, {"decided_by": self.identity, "result": asdict(result)})
+                write_task_model_card(folder, self.out.name, verb, sources, task, shown, result)
+                write_json(folder / RECORD_FILE, {"identity": self.identity, "result": asdict(result)})
                 record_files(folder, RECORD_FILE)
             shutil.rmtree(self._work(self.out), ignore_errors=True)
         self.group.wait()
@@ -216,14 +218,15 @@ def evaluate_splits(
         learner: The trained model.
         task: The task.
         trained: The result of the training.
-        precision: The resolved precision.
+        precision: The precision of the training.
         scoring: The scoring of the test split.
         seed: Random seed of the run.
         train_size: Number of training examples.
         started: Start of the run, as returned by ``time.perf_counter``.
     """
-    dev_metrics = learner.measure("dev", precision).metrics if task.dev else None
-    test = learner.measure("test", precision)
+    # In fp32, so that the predictions are those of any program that loads the saved folder.
+    dev_metrics = learner.measure("dev", "fp32").metrics if task.dev else None
+    test = learner.measure("test", "fp32")
     if (collapse := scoring.find_collapse(test.gold, test.predicted)) is not None:
         warn_of_collapse(collapse, len(test.predicted), task.name, learner.readable)
     return {
