@@ -360,8 +360,16 @@ def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | No
         model: The model.
         folder: The folder.
         name: Final name of the folder, for its README.
+
+    Raises:
+        UserError: If a weight is not finite.
     """
     folder = Path(folder)
+    if bad := find_non_finite(model):
+        raise UserError(
+            f"{len(bad)} of {len([*model.parameters()])} tensors of the model are not finite, such as '{bad[0]}', so "
+            "it is not saved. Start from another checkpoint, or lower the learning rate."
+        )
     parts = describe_extensions(model.config)
     if model.get_output_embeddings() is not None:  # a language model, not one of an end task
         _copy_sentence_encoder_files(model.name_or_path, folder)
@@ -371,6 +379,11 @@ def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | No
     model.save_pretrained(folder, max_shard_size="1000GB")
     os.replace(folder / "model.safetensors", folder / WEIGHTS)
     write_text(folder / "README.md", instructions(type(model).__name__, parts, str(name or folder)))
+
+
+def find_non_finite(model: PreTrainedModel) -> list[str]:
+    """Return the names of the weights with a value that is NaN or infinite."""
+    return [name for name, value in model.named_parameters() if not bool(value.isfinite().all())]
 
 
 SENTENCE_ENCODER_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
