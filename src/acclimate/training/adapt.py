@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from acclimate.adaptation_rows import MaskedTexts
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, TokenDataset, tokenize
 from acclimate.corpus.tokenizing import check_known
@@ -226,7 +227,7 @@ def _check_masking(options: AdaptOptions, kind: ModelKind) -> None:
         raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'masking'.")
 
 
-def _describe_masking(rows: TokenDataset, collator: Collator) -> dict[str, Any] | None:
+def _describe_masking(rows: TokenDataset, collator: Collator) -> MaskedTexts | None:
     """Return previews of masked texts for the report; None if the model is trained without masking."""
     if not collator.kind.uses_masking:
         return None

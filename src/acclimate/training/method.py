@@ -358,7 +358,7 @@ REGISTRY: Registry[Method] = Registry("acclimate.methods", "method", "methods")
 register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
 
 
-def get(name: str, **settings: Any) -> Method:
+def get(name: str, /, **settings: Any) -> Method:
     """Create a method with its parameters; strings are converted to the types of the parameters.
 
     Raises:
