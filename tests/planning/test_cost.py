@@ -35,8 +35,8 @@ def made(tmp_path):
         model = tmp_path / "general" / f"step-{step:06d}"
         card(tmp_path / name, 864, 200_000, method="selective", model=str(model))
         stages = {**MINUTES, "mark": 120 if name == "amazon" else 40}
-        account = {stage: {"minutes": value, "share": 0.1} for stage, value in stages.items()}
-        write_json(tmp_path / name / "selective.json", {**account, "masking": {"texts": 3}})
+        summary = {stage: {"minutes": value, "share": 0.1} for stage, value in stages.items()}
+        write_json(tmp_path / name / "selective.json", {**summary, "masking": {"texts": 3}})
     for seed, minutes in enumerate((4, 8)):
         write_json(tmp_path / "tuned" / f"seed-{seed}" / "metrics.json", {"seconds": 60 * minutes})
     return tmp_path
@@ -123,7 +123,7 @@ def test_on_the_command_line(runs, monkeypatch, capsys):
     assert "| yelp |" in out and "2080 |" in out and str(runs / "cost.json") in out
     assert json.loads((runs / "cost.json").read_text())["columns"]["yelp"]["minutes"]["fine_tuning"] == 6
     for more, message in [
-        (["--adapted", runs / "yelp"], "Two adaptations are called 'yelp'"),
+        (["--adapted", runs / "yelp"], "two models with the name 'yelp'"),
         (["--adapted", runs / "amazon", "--finetuned", runs / "tuned"], "several columns"),
         (["--finetuned", f"yelpp={runs / 'tuned'}"], "Did you mean 'yelp'"),
     ]:

@@ -26,7 +26,8 @@ from transformers.utils import cached_file
 from transformers.utils import logging as their_logging
 
 from acclimate.errors import UserError, first_line
-from acclimate.files import hash_file, read_json, write_text
+from acclimate.files import check_regular_file, hash_file, read_json, write_text
+from acclimate.model_kinds import KINDS
 from acclimate.models.attention import attach
 from acclimate.models.extensions import ADAPTER_SIZE_KEY, ENSEMBLE_KEY, ORIGINAL, add_adapters, average_with_original
 
@@ -66,6 +67,8 @@ def check_folder(path: str | Path) -> None:
         raise UserError(
             f"The folder '{path}' has no config.json, so it is not a Hugging Face model.{_suggest(folder)}"
         )
+    for file in folder.iterdir():
+        check_regular_file(file)
 
 
 def _suggest(folder: Path) -> str:
@@ -153,16 +156,14 @@ The weights in `{weights}` are those of a {kind} with {parts}, which that archit
 
 or pass it to `acclimate finetune --model`.
 """
-LOADERS = {
-    "ForMaskedLM": """    from acclimate.models import load_language_model
-    model = load_language_model("{folder}").model""",
-    "": """    import torch
+LOAD_LANGUAGE_MODEL = """    from acclimate.models import load_language_model
+    model = load_language_model("{folder}").model"""
+LOAD_TASK_MODEL = """    import torch
     import transformers
     from acclimate.tasks.loading import load_with_head
     auto = transformers.AutoModel{head}
-    model, tokenizer, length = load_with_head(auto, "{folder}", {{}}, 128, torch.device("cpu"), "model")""",
-}
-"""How to load such a model, by the suffix of its class; the last entry fits any end task."""
+    model, tokenizer, length = load_with_head(auto, "{folder}", {{}}, 128, torch.device("cpu"), "model")"""
+"""How to load such a model, with the head of a language model or of an end task."""
 
 
 UNREADABLE = (
@@ -415,7 +416,8 @@ def instructions(kind: str, parts: str, folder: str) -> str:
         parts: The result of :func:`describe_extensions`.
         folder: Folder of the model.
     """
-    how = next(text for end, text in LOADERS.items() if kind.endswith(end))
+    is_language_model = any(kind.endswith(known.class_suffix) for known in KINDS.values())
+    how = LOAD_LANGUAGE_MODEL if is_language_model else LOAD_TASK_MODEL
     head = kind[kind.index("For") :] if "For" in kind else ""
     return README.format(weights=WEIGHTS, kind=kind, parts=parts, how=how.format(folder=folder, head=head))
 

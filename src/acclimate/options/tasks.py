@@ -8,10 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import ArgsKwargs
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.options.training import Count, NonNegative, Number, Positive, Precision, Progress, ReportTo, Seed
-from acclimate.registry import parse_number
+from acclimate.options.training import (
+    Count,
+    MaxGradientNorm,
+    NonNegative,
+    Number,
+    Positive,
+    Precision,
+    Progress,
+    ReportTo,
+    Seed,
+    SeedNumber,
+    Size,
+)
+from acclimate.presets import Published, fill_from_preset, preset_names
 
 if TYPE_CHECKING:
 
@@ -52,14 +65,14 @@ class SupervisedOptions:
             study=False,
         ),
     ] = 0
-    epochs: Annotated[Count, Option("Passes over the train split.")] = 5
+    epochs: Annotated[Size, Option("Passes over the train split.")] = 5
     learning_rate: Annotated[
         Positive,
         Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero."),
     ] = 3e-5
-    batch_size: Annotated[Count, Option("Examples per optimizer step.")] = 16
+    batch_size: Annotated[Size, Option("Examples per optimizer step.")] = 16
     max_length: Annotated[
-        Count | None,
+        Size | None,
         Option(
             "Maximum tokens per example, or per window of a passage.",
             DATA,
@@ -70,7 +83,7 @@ class SupervisedOptions:
     ] = None
     few_shot: Annotated[
         Count | None,
-        Option("Train on this many examples per class (or questions), drawn at random.", DATA, default="all"),
+        Option("Train examples per class (of questions, in total), drawn at random.", DATA, default="all"),
     ] = None
     select: Annotated[
         Literal["last", "dev"],
@@ -86,13 +99,14 @@ class SupervisedOptions:
         ),
     ] = None
     warmup: Annotated[Share, Option("Share of the steps over which the learning rate rises.")] = 0.06
-    weight_decay: Annotated[NonNegative, Option("AdamW weight decay of all weights except biases and norms.")] = 0.01
+    weight_decay: Annotated[NonNegative, Option("AdamW weight decay, except of biases and norms.")] = 0.01
+    max_gradient_norm: MaxGradientNorm = 1.0
     precision: Precision = "auto"
     negative: Annotated[
         str | Sequence[str] | None,
         BeforeValidator(read_labels),
         Option(
-            "Label that means 'none of these', such as DDI-false; the others get a micro-F1 of their own.",
+            "Label that means 'none of these', such as DDI-false; a micro-F1 of the other labels is added.",
             DATA,
             many=True,
             study=False,
@@ -150,7 +164,7 @@ class FinetuneOptions(SupervisedOptions):
         ),
     ] = None
     first_epochs: Annotated[
-        Count | None,
+        Size | None,
         Option(
             "Passes over the train split of the first task.",
             default="as many as on the task",
@@ -214,6 +228,14 @@ class DistillOptions(SupervisedOptions):
         str | Path | None,
         Option("Output directory of a teacher that is fine-tuned.", OUTPUT, cli=False, study=False, recorded=False),
     ] = None
+    preset: Annotated[
+        Literal["paper", "released-code"] | None,
+        Option(
+            "Source of values that are not given: the paper, or its released code, whose values are the defaults.",
+            METHOD,
+            recorded=False,
+        ),
+    ] = None
     objective: Annotated[
         Literal["boundary", "kl"],
         Option(
@@ -222,7 +244,8 @@ class DistillOptions(SupervisedOptions):
             more="``kl`` is the paper's ablation (Table 6).",
         ),
     ] = "boundary"
-    epochs: Annotated[Count, Option("Passes over the train split, distillation and refinement together.")] = 10
+    epochs: Annotated[Size, Option("Passes over the train split, distillation and refinement together.")] = 10
+    few_shot: Annotated[Count | None, Option("Train examples per class, drawn at random.", DATA, default="all")] = None
     distill_share: Annotated[
         Share,
         Option(
@@ -243,6 +266,10 @@ class DistillOptions(SupervisedOptions):
             "Factor of the boundary loss.",
             METHOD,
             more="See :func:`acclimate.objectives.distillation.activation_boundary_loss`.",
+        ),
+        Published(
+            {"paper": 1.0, "released-code": 1e-3},
+            "As in the released code. With Adam it matters only to clipping and at the start of refinement.",
         ),
     ] = 1e-3
     temperature: Annotated[
@@ -273,7 +300,7 @@ class DistillOptions(SupervisedOptions):
             more="``shared`` is that of the released code: the rate falls linearly over both phases.",
         ),
     ] = "shared"
-    teacher_epochs: Annotated[Count, Option("Passes over the train split in the teacher's fine-tuning.")] = 5
+    teacher_epochs: Annotated[Size, Option("Passes over the train split in the teacher's fine-tuning.")] = 5
     teacher_learning_rate: Annotated[Positive, Option("Peak learning rate of the teacher's fine-tuning.")] = 2e-5
     teacher_penalty: Annotated[
         NonNegative,
@@ -284,19 +311,25 @@ class DistillOptions(SupervisedOptions):
         ),
     ] = 0.3
     teacher_seed: Annotated[
-        int | None,
-        BeforeValidator(parse_number),
-        Field(ge=0, le=2**32 - 1),
+        SeedNumber | None,
         Option("Random seed of the teacher's fine-tuning.", default="that of the student", cli=False, study=False),
     ] = None
-    student_epochs: Annotated[Count, Option("Passes over the train split in the student's fine-tuning.")] = 5
+    student_epochs: Annotated[Size, Option("Passes over the train split in the student's fine-tuning.")] = 5
     student_learning_rate: Annotated[Positive, Option("Peak learning rate of the student's fine-tuning.")] = 1e-5
     max_length: Annotated[
-        Count, Option("Maximum tokens per example, in all stages; each model counts its own tokens.", DATA)
+        Size, Option("Maximum tokens per example, in all stages; each model counts its own tokens.", DATA)
     ] = 128
     warmup: Annotated[Share, Option("Share of the steps of each stage over which the learning rate rises.")] = 0.0
     weight_decay: Annotated[NonNegative, Option("AdamW weight decay, in all stages.")] = 0.0
     report_to: ReportTo = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def take_preset(cls, given: Any) -> Any:
+        """Add the values of the preset; an unknown one is left to the check of the field."""
+        if isinstance(given, ArgsKwargs) and (given.kwargs or {}).get("preset") in preset_names(cls):
+            return ArgsKwargs(given.args, fill_from_preset(cls, given.kwargs or {}))
+        return given
 
     @property
     def distilled_epochs(self) -> int:

@@ -5,24 +5,25 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from acclimate.options.training import Count, NonNegative, SeedNumber
 from acclimate.study.settings import (
-    Count,
     DistillLists,
     DistillSection,
     FinetuneLists,
+    Label,
     Lists,
-    Seed,
+    ShortForm,
     Strict,
+    as_list,
     distinct,
     lists,
     seed_list,
-    several,
 )
 
 Name = TypeVar("Name", bound=Hashable)
@@ -61,13 +62,13 @@ class SearchSettings(Strict):
     """
 
     seeds: Annotated[
-        list[Seed] | None, BeforeValidator(_seeds), AfterValidator(_check_distinct), Field(min_length=1)
+        list[SeedNumber] | None, BeforeValidator(_seeds), AfterValidator(_check_distinct), Field(min_length=1)
     ] = None
     combinations: Literal["all", "one-factor"] | Count = "all"
-    seed: Seed = 0
+    seed: SeedNumber = 0
     per: Literal["method", "task"] = "method"
-    tolerance: float = Field(default=0.0, ge=0)
-    teacher_tolerance: float = Field(default=0.01, ge=0)
+    tolerance: NonNegative = 0.0
+    teacher_tolerance: NonNegative = 0.01
     finetune: FinetuneLists = Field(default_factory=dict)
     adapt: Lists = Field(default_factory=dict)
     distill: DistillLists = Field(default_factory=dict)
@@ -91,6 +92,23 @@ class MethodSearch(BaseModel):
             return value
         own = lists({name: values for name, values in value.items() if name != "adapt"})
         return own | ({"adapt": value["adapt"]} if "adapt" in value else {})
+
+
+class SectionEntry(Strict):
+    """An entry of a list in the study file that configures a kind of job.
+
+    Attributes:
+        label: Row label in the tables; empty if the entry has no row.
+    """
+
+    label: Label = ""
+
+    def resolve_paths(self, resolve: Callable[[str], str]) -> None:
+        """Make the paths of models absolute; ``resolve`` returns a name on the Hub unchanged."""
+
+    def is_searched(self, search: SearchSettings, domain: str) -> bool:
+        """Return whether settings of the entry are searched on the tasks of a domain."""
+        return False
 
 
 def count_combinations(given: Mapping[Name, list[Any]]) -> int:
@@ -117,29 +135,24 @@ def combinations(given: Mapping[Name, list[Any]], how: str | int, seed: int) -> 
     rng, drawn = random.Random(f"{seed}/search"), set[int]()
     while len(drawn) < int(how):  # draw indices, since there may be too many combinations to list
         drawn.add(rng.randrange(total))
-    return [_combination_at(given, place) for place in sorted(drawn)]
+    return [_combination_at(given, index) for index in sorted(drawn)]
 
 
-def _combination_at(given: Mapping[Name, list[Any]], place: int) -> dict[Name, Any]:
-    """Return the combination at index ``place`` of :func:`itertools.product`."""
+def _combination_at(given: Mapping[Name, list[Any]], index: int) -> dict[Name, Any]:
+    """Return the combination at ``index`` of :func:`itertools.product`."""
     made: dict[Name, Any] = {}
     for name in reversed(list(given)):
-        place, index = divmod(place, len(given[name]))
-        made[name] = given[name][index]
+        index, choice = divmod(index, len(given[name]))
+        made[name] = given[name][choice]
     return {name: made[name] for name in given}
 
 
-class TeacherSpec(Strict):
+class TeacherSpec(Strict, ShortForm):
     """A teacher: a model of the study adapted with one of its methods, ``{model, method?}``, or any ``{path}``."""
 
     model: str | None = None
     method: str = "none"
     path: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        return {"path": str(value)} if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
     def _one(self) -> TeacherSpec:
@@ -155,7 +168,7 @@ class TeacherSpec(Strict):
         return Path(self.path).name if self.path else f"{self.model}, {self.method}"
 
 
-class DistillSpec(DistillSection):
+class DistillSpec(DistillSection, SectionEntry):
     """A row of a study whose students are distilled from a teacher: ``{teacher, label?, students?, **settings}``.
 
     Other keys are settings of :func:`acclimate.distill`. They override the study's fine-tuning settings, with which
@@ -163,17 +176,23 @@ class DistillSpec(DistillSection):
 
     Attributes:
         teacher: The teacher.
-        label: Row label in the tables.
         students: Names of models of the study; None for all but the model of the teacher.
         domains: Names of the domains that the row applies to; None for all.
         search: Values to try for settings of this row; they override those under ``search.distill``.
     """
 
     teacher: TeacherSpec
-    label: str = ""
-    students: Annotated[list[str] | None, BeforeValidator(several), Field(min_length=1)] = None
-    domains: Annotated[list[str] | None, BeforeValidator(several), Field(min_length=1)] = None
+    students: Annotated[list[str] | None, BeforeValidator(as_list), Field(min_length=1)] = None
+    domains: Annotated[list[str] | None, BeforeValidator(as_list), Field(min_length=1)] = None
     search: DistillLists | None = None
+
+    def resolve_paths(self, resolve: Callable[[str], str]) -> None:
+        """Make the path of the teacher absolute."""
+        self.teacher.path = self.teacher.path and resolve(self.teacher.path)
+
+    def is_searched(self, search: SearchSettings, domain: str) -> bool:
+        """Return whether settings of the row are searched on the tasks of a domain."""
+        return self.is_for(domain) and bool(search.distill or self.search)
 
     @property
     def settings(self) -> dict[str, Any]:

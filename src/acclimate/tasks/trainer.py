@@ -92,7 +92,7 @@ def train(
     run_name: str | None = None,
     group: ProcessGroup | None = None,
 ) -> TrainingResult:
-    """Train a model in place: AdamW, linear warm-up and decay, gradients clipped to a norm of one.
+    """Train a model in place: AdamW, linear warm-up and decay, clipped gradients.
 
     Args:
         head: The model.
@@ -129,6 +129,7 @@ def train(
             title=title,
             progress=options.progress,
             weight_decay=options.weight_decay,
+            max_gradient_norm=options.max_gradient_norm,
             schedule=hooks.schedule or phase_schedule(0, len(data), options.warmup),
             adam_epsilon=ADAM_EPSILON,
             callbacks=callbacks,
