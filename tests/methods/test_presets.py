@@ -85,7 +85,7 @@ def test_distillation_takes_presets_in_python_and_in_a_study(preset, scale):
     assert build(DistillOptions, **TEACHER, preset=preset, **explicit).scale == expected
     row = {"teacher": "t", "preset": preset, **explicit}
     config = StudyConfig.of({"models": ["a"], "methods": ["none"], "domains": [DOMAIN], "distill": [row]})
-    split = _split_settings({}, config.distill[0].settings, "macro_f1", {"scale": 1e-3})
+    split = _split_settings({}, config.sections["distill"][0].settings, "macro_f1", {"scale": 1e-3})
     assert split.settings["scale"] == expected
     assert build(DistillOptions, **TEACHER, **split.options).scale == expected
 

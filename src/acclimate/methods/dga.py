@@ -123,7 +123,7 @@ class DGA(Method):
         self._importance = {
             part: normalise_importance(values.to(run.device), self.protect) for part, values in raw.items()
         }
-        run.accounts["importance.json"] = summarise_importance(raw, self._importance, **about)
+        run.preparation["importance.json"] = summarise_importance(raw, self._importance, **about)
         self._mask = SoftMask(units, self._importance, on=self.mask_on)
 
     def objectives(self) -> list[Objective | BatchObjective]:
