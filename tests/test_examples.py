@@ -16,7 +16,7 @@ from acclimate.study import Backend, StudyConfig
 from acclimate.study.graph import plan, read_study
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import JobGraph
-from acclimate.study.search import stages
+from acclimate.study.search import search_stages
 from tests.tiny import save_tiny
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -137,7 +137,7 @@ def test_the_grids_of_doktra(load):
     """Choi et al., 3.2 and A.1: each of the three grids with three seeds."""
     inputs, _ = load("doktra/paper.yaml")
     sizes, choices = {}, {}
-    for stage in stages(inputs, choices):
+    for stage in search_stages(inputs, choices):
         for search in stage.searches:
             sizes[search.stage] = (len(search.trials), search.possible, len(search.trials[0].keys))
             choices |= dict.fromkeys(search.places, search.trials[0].choice)
