@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
@@ -116,6 +117,8 @@ def _child(case: Case, folder: Path, log: Path) -> None:
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
     for name in VARIABLES:
         os.environ.pop(name, None)
+    os.mkdir(folder / "scratch")
+    tempfile.tempdir = str(folder / "scratch")
     os.environ |= {"ACCLIMATE_CACHE": str(folder / "cache"), "HOME": str(folder / "home"), "COLUMNS": "400"}
     os.environ |= {name: value.format(folder=folder) for name, value in case.env.items()}
     if os.environ["ACCLIMATE_CACHE"] == "":
