@@ -28,7 +28,7 @@ IMPORTANCE = "inspect importance --model bert --corpus a=text.txt --out out --qu
 MASKS = "inspect masks --model bert --corpus text.txt --out out --quiet"
 LEAKAGE = "inspect leakage --quiet"
 DONE = r"^out: mlm, 1 steps"
-TUNED = r"^  F1 .* \(\d+ in test\)"
+TUNED = r"^F1 .* \(\d+ in test\)"
 
 
 def made(folder: Path) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+import pyarrow.ipc
 import pyarrow.parquet
 from safetensors.numpy import load_file, save_file
 
@@ -194,7 +195,7 @@ class Run:
 def malicious_pickle(folder: Path) -> None:
     """Replace the weights of ``bert`` by a pickle that runs a command."""
     remove("bert/model.safetensors")(folder)
-    put("bert/pytorch_model.bin", pickle.dumps(Run()))(folder)
+    put("bert/pytorch_model.bin", pickle.dumps(Run(), protocol=2))(folder)
 
 
 def own_code(folder: Path) -> None:
@@ -205,12 +206,11 @@ def own_code(folder: Path) -> None:
 
 def parquet_labels(folder: Path) -> None:
     """Write a task whose train split is a CSV file with ``True`` and whose test split is Parquet with booleans."""
-    rows = "".join(f"{text},{number % 2 == 0}\n" for number, text in enumerate(TEXTS[:3] * 2))
-    put("task/train.csv", "text,label\n" + rows)(folder)
-    (folder / "task" / "train.jsonl").unlink()
-    (folder / "task" / "test.jsonl").unlink()
-    table = pyarrow.table({"text": TEXTS[:4], "label": [True, False, True, False]})
-    pyarrow.parquet.write_table(table, folder / "task" / "test.parquet")
+    shutil.rmtree(folder / "task")
+    put("task/train.csv", "text,label\ngood,True\nbad,False\n")(folder)
+    pyarrow.parquet.write_table(
+        pyarrow.table({"text": ["a", "b"], "label": [True, False]}), folder / "task/test.parquet"
+    )
 
 
 def mixed_numbers(folder: Path) -> None:
@@ -230,9 +230,11 @@ def saved_data_set(folder: Path) -> None:
     """Write a task as ``DatasetDict.save_to_disk`` of ``datasets`` does, as far as it matters."""
     shutil.rmtree(folder / "task")
     put("task/dataset_dict.json", {"splits": ["train", "test"]})(folder)
+    table, name = pyarrow.table({"text": ["a", "b"], "label": [0, 1]}), "data-00000-of-00001.arrow"
     for split in ("train", "test"):
-        put(f"task/{split}/state.json", {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]})(folder)
-        put(f"task/{split}/data-00000-of-00001.arrow", b"ARROW1")(folder)
+        put(f"task/{split}/state.json", {"_data_files": [{"filename": name}]})(folder)
+        with pyarrow.ipc.new_stream(folder / "task" / split / name, table.schema) as file:
+            file.write_table(table)
 
 
 def sentence_transformer(folder: Path) -> None:

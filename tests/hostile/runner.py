@@ -62,7 +62,7 @@ class Case:
     check: Maker = lambda folder: None
     inside: Callable[[], object] = lambda: None
     env: dict[str, str] = field(default_factory=dict)
-    seconds: float = 60.0
+    seconds: float = 20.0
 
 
 def run(case: Case, folder: Path) -> None:
@@ -94,10 +94,16 @@ def run(case: Case, folder: Path) -> None:
         *(["there is a traceback"] if "Traceback (most recent call last)" in said else []),
         *(f"{path} is left" for path in _half_written(folder)),
     ]
-    if case.code == 2 and not had_output and any(path.is_file() for path in (folder / "out").rglob("*")):
+    if case.code == 2 and not had_output and _files(folder / "out"):
         problems.append("it is refused, and yet something is written")
     assert not problems, f"{case.name}: {'; '.join(problems)}\n{said}"
     case.check(folder)
+
+
+def _files(folder: Path) -> list[Path]:
+    """Return the files in a folder, without those of unfinished work."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return [path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts)]
 
 
 def _half_written(folder: Path) -> list[str]:

@@ -35,10 +35,10 @@ from tests.hostile.runner import Case, give_up_rights
 from tests.tiny import TEXTS
 
 CORPORA = [
-    Case("a pipe", f"{ADAPT} --corpus pipe.jsonl", 2, r"pipe\.jsonl.*regular file", fifo("pipe.jsonl")),
-    Case("a pattern over a pipe", f"{ADAPT} --corpus 'pipes/*.txt'", 2, r"p\.txt.*regular file", fifo("pipes/p.txt")),
+    Case("a pipe", f"{ADAPT} --corpus pipe.jsonl", 2, r"'pipe\.jsonl' is a pipe", fifo("pipe.jsonl")),
+    Case("a pattern over a pipe", f"{ADAPT} --corpus 'p/*.txt'", 2, r"'p/p\.txt' is a pipe", fifo("p/p.txt")),
     Case(
-        "a device without end", f"{ADAPT} --corpus zero.txt", 2, r"zero\.txt.*regular file",
+        "a device without end", f"{ADAPT} --corpus zero.txt", 2, r"'zero\.txt' is a .*device",
         link("zero.txt", "/dev/zero"),
     ),
     Case(
@@ -55,14 +55,14 @@ CORPORA = [
     Case(
         "blank lines only", f"{ADAPT} --corpus none.txt", 2, r"no usable document", put("none.txt", " \n\t\n\u3000\n"),
     ),
-    Case("one word", f"{ADAPT} --corpus one.txt", 2, r"^Error: .*mask", put("one.txt", ".\n")),
+    Case("one word", f"{ADAPT} --corpus one.txt", 2, r"^Error: No token .* chosen", put("one.txt", "pizza\n")),
     Case(
-        "unknown tokens only", f"{ADAPT} --corpus thai.txt", 2, r"^Error: .*unknown",
+        "unknown tokens only", f"{ADAPT} --corpus thai.txt", 2, r"^Error: .*no token of this text",
         put("thai.txt", "สวัสดี ชาวโลก\nลด ราคา\n"),
     ),
     Case(
         "half of the tokens unknown", f"{ADAPT} --corpus half.txt", 0, DONE,
-        put("half.txt", "".join(f"{text} {'ลด ราคา ' * 9}\n" for text in TEXTS)), also=r"\d %.*unknown|unknown.*\d %",
+        put("half.txt", "".join(f"{text} {'ลด ราคา ' * 9}\n" for text in TEXTS)), also=r"\d ?% of the tokens",
     ),
     Case(
         "UTF-16 with a mark", f"{ADAPT} --corpus wide.txt", 2, r"^Error: .*wide\.txt",
@@ -86,7 +86,7 @@ CORPORA = [
         "half a character", f"{ADAPT} --corpus a.jsonl", 2, r"no usable document",
         put("a.jsonl", '{"text": "\\ud83d"}\n'),
     ),
-    Case("the model folder", f"{ADAPT} --corpus bert", 2, r"no file of a known format"),
+    Case("the model folder", f"{ADAPT} --corpus bert", 2, r"^Error: .*no usable document", also=r"config\.json"),
     Case("a picture", f"{ADAPT} --corpus a.png", 2, r"format of 'a\.png' is unknown", put("a.png", b"\x89PNG")),
     Case("other endings in a folder", f"{ADAPT} --corpus mixed", 0, DONE, other_endings, also=r"notes\.docx|\.docx"),
     Case("a file name that is not UTF-8", f"{ADAPT} --corpus odd", 0, DONE, bytes_name(), check=made),
@@ -115,15 +115,15 @@ TASKS = [
     Case("1.0 in CSV and 1 in JSON", TUNE, 0, TUNED, mixed_numbers),
     Case("True in CSV and true in Parquet", TUNE, 0, TUNED, parquet_labels),
     Case(
-        "lists of zeros and ones", TUNE, 2, r"^Error: .*(one-hot|0.*1)",
-        task([{"text": "a", "label": [0, 1]}, {"text": "b", "label": [1, 0]}]),
+        "lists of zeros and ones", TUNE, 0, r"^F1 1: ",
+        task([{"text": "a", "label": [0, 1]}, {"text": "b", "label": [1, 0]}]), also="F1 0: ",
     ),
     Case("nested labels", TUNE, 2, r"label must be", task([{"text": "a", "label": {"b": 1}}])),
     Case(
         "a label of the test split only", TUNE, 2, r"'new' occurs in test but not in train",
         task(ROWS, [{"text": "a", "label": "new"}]),
     ),
-    Case("semicolons", TUNE, 2, r"';'", task("text;label\ngood;a\nbad;b\n", ending=".csv")),
+    Case("semicolons", TUNE, 0, TUNED, task("text;label\ngood;a\nbad;b\n", ending=".csv")),
     Case("blanks in the header", TUNE, 0, TUNED, task("text, label\ngood,a\nbad,b\n", ending=".csv")),
     Case("quotes in TSV", TUNE, 0, TUNED, task('text\tlabel\n"Hello" he said\ta\ngood\tb\n', ending=".tsv")),
     Case("rows as one JSON array", TUNE, 0, TUNED, task(json.dumps(ROWS), ending=".json")),
@@ -133,10 +133,10 @@ TASKS = [
         task("text,label,text\na,b,c\n", ending=".csv"),
     ),
     Case("Latin-1", TUNE, 2, r"train\.jsonl:1: not UTF-8", task("naïve\n".encode("latin-1"))),
-    Case("a cut line", TUNE, 2, r"train\.jsonl:2: broken JSON", task(lines(ROWS[:1]) + '{"text": "ha')),
-    Case("a folder of save_to_disk", TUNE, 2, r"^Error: .*(to_parquet|load_from_disk|save_to_disk)", saved_data_set),
+    Case("a cut line", TUNE, 2, r"train\.jsonl:2: not JSON", task(lines(ROWS[:1]) + '{"text": "ha')),
+    Case("a folder of save_to_disk", TUNE, 0, TUNED, saved_data_set),
     Case(
-        "an unreadable split", TUNE, 2, r"test\.jsonl' cannot be read: .*Permission denied",
+        "an unreadable split", TUNE, 2, r"test\.jsonl': Permission denied",
         mode("task/test.jsonl", 0), inside=give_up_rights,
     ),
     Case("an unknown negative label", f"{TUNE} --negative nay", 2, r"Unknown negative label .*bad, good"),
@@ -166,7 +166,7 @@ MODELS = [
         put("bert/tokenizer.json", "{}"), never=r": 'added_tokens'$",
     ),
     Case(
-        "no tokenizer", TEXT, 2, r"No tokenizer could be loaded from 'bert'",
+        "no tokenizer", TEXT, 2, r"tokenizer in 'bert' has no vocabulary",
         several(remove("bert/tokenizer.json"), remove("bert/tokenizer_config.json")),
     ),
     Case("cut weights", TEXT, 2, r"^Error: .*'bert'", cut("bert/model.safetensors")),
@@ -177,7 +177,7 @@ MODELS = [
     ),
     Case("weights of torch.compile", TEXT, 2, r"_orig_mod", weights(same_label)),
     Case(
-        "integer weights", TEXT, 2, r"^Error: .*int8",
+        "integer weights", TEXT, 2, r"^Error: .*quantized",
         weights(lambda name, value: (name, np.sign(value).astype(np.int8))),
     ),
     Case(
