@@ -132,9 +132,12 @@ class Bench:
         say(f"{shape}, {precision}")
         jobs: dict[str, Job] = {}
         half = (time.monotonic() + deadline) / 2
-        for name in dict.fromkeys(name for row in rows for name in (row.ours, row.theirs)):
+        contenders = list(dict.fromkeys(name for row in rows for name in (row.ours, row.theirs)))
+        for number, name in enumerate(contenders):
+            now = time.monotonic()
+            share = max(0.0, half - now) / (len(contenders) - number)
             try:
-                jobs[name] = self._search(name, shape, precision, half)
+                jobs[name] = self._search(name, shape, precision, now + share)
             except ContenderFailed as error:
                 self._fail(f"{shape}/{precision}/{name}", error)
         self._measure_rounds(jobs, shape, precision, deadline)
@@ -146,7 +149,7 @@ class Bench:
     def _search(self, name: str, shape: str, precision: str, deadline: float) -> Job:
         """Return the fastest setting of a contender, and store all rates that were measured to find it.
 
-        After ``deadline`` no further setting is tried, so that half of the time left remains for the rounds.
+        After ``deadline`` no further setting is tried, so that half of the time remains for the rounds.
         """
         job = self._first_job(name, shape, precision)
         found: dict[tuple[int, str | None], dict[str, Any]] = {}

@@ -203,7 +203,7 @@ def test_values_of_a_configuration_file_are_converted_to_the_types_of_the_option
         ("steps: many", "'steps' must be a whole number"),
         ("warmup: lots", "'warmup' must be a number"),
         ("keep_steps: [1.5]", "'keep_steps' expects step numbers"),
-        ("settings: [a]", "'settings' must be names with values"),
+        ("settings: [a]", "'settings' must be a mapping of names"),
     ):
         file.write_text(settings.replace("steps: 2e0\n", "") + slip)
         code, _, err = call(monkeypatch, capsys, "adapt", "--config", file, "--out", tmp_path / "other")

@@ -10,27 +10,37 @@ from typing import Annotated, Literal
 
 import pytest
 import typer
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import Field, ValidationError
 from typer.testing import CliRunner
 
-from acclimate import masking
+from acclimate import cli, masking
 from acclimate.cli import options as generator
 from acclimate.corpus import Corpus
+from acclimate.demo import demo
 from acclimate.errors import UserError
+from acclimate.inspect import inspect_masks
 from acclimate.options import (
     AdaptOptions,
+    AdviseOptions,
+    AnnotateOptions,
+    DemoOptions,
     DistillOptions,
     FinetuneOptions,
     Option,
     PretrainOptions,
     build,
+    inspection,
     option_fields,
     options,
     recorded,
     section,
     verb,
 )
+from acclimate.options.declaration import MISSING, accepts
 from acclimate.options.training import Count
+from acclimate.planning.cost import inspect_cost
 from tests.cases import each
 from tests.tiny import TEXTS
 
@@ -58,9 +68,9 @@ def test_a_new_option_is_an_argument_a_flag_a_key_of_the_study_and_a_field_of_th
     app, given = typer.Typer(), []
 
     @generator.command(app, ExtendedOptions, example="adapt --model m")
-    def train(values):
+    def train(options):
         """Train."""
-        given.append(values)
+        given.append(options)
 
     shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "200"}).output
     assert "--patience" in shown and "Steps without progress (default: 1,000 steps)." in shown
@@ -68,7 +78,7 @@ def test_a_new_option_is_an_argument_a_flag_a_key_of_the_study_and_a_field_of_th
     (tmp_path / "run.yaml").write_text("patience: 9\nbatch-size: 2\n")
     result = CliRunner().invoke(app, ["--model", "m", "--config", str(tmp_path / "run.yaml"), "--batch-size", "3"])
     assert result.exit_code == 0, result.exception
-    assert given == [{"model": "m", "patience": 9, "batch_size": 3, "progress": True}]
+    assert given == [ExtendedOptions("m", patience=9, batch_size=3, progress=True)]
 
     study = section(ExtendedOptions)
     assert study.model_validate({"patience": "1e1"}).given() == {"patience": 10}
@@ -76,7 +86,19 @@ def test_a_new_option_is_an_argument_a_flag_a_key_of_the_study_and_a_field_of_th
         study.model_validate({"patience": 0})
 
 
-@each("cls", [AdaptOptions, PretrainOptions, FinetuneOptions, DistillOptions])
+VERBS = {
+    **{"adapt": AdaptOptions, "pretrain": PretrainOptions, "finetune": FinetuneOptions, "distill": DistillOptions},
+    **{"advise": AdviseOptions, "annotate": AnnotateOptions, "demo": DemoOptions},
+    **{
+        f"inspect {name.removeprefix('Inspect').removesuffix('Options').lower()}": cls
+        for name, cls in vars(inspection).items()
+        if name.startswith("Inspect")
+    },
+}
+FIELDS = [(cls, field) for cls in VERBS.values() for field in option_fields(cls).values()]
+
+
+@each("cls", VERBS.values())
 def test_every_option_is_described_in_one_panel(cls):
     for field in option_fields(cls).values():
         assert field.option.panel in ("Data", "Model", "Training", "Method", "Output"), field.name
@@ -91,6 +113,75 @@ def test_the_functions_have_the_signatures_of_the_classes():
     assert positional == ["model", "corpus", "method", "out"]
     assert acclimate.adapt.__name__ == "adapt" and "Raises:" in acclimate.adapt.__doc__
     assert list(inspect.signature(acclimate.pretrain).parameters)[:2] == ["corpus", "out"]
+    for name, function in {
+        **{"advise": acclimate.advise, "demo": demo, "inspect importance": acclimate.inspect_importance},
+        **{"inspect embeddings": acclimate.inspect_embeddings, "inspect leakage": acclimate.inspect_leakage},
+        **{"inspect masks": inspect_masks, "inspect cost": inspect_cost},
+    }.items():
+        assert list(inspect.signature(function).parameters) == list(option_fields(VERBS[name])), name
+        assert "Args:" in function.__doc__
+
+
+def test_the_flags_of_every_command_are_the_options_of_its_class():
+    root = typer.main.get_command(cli.app)
+    assert len(VERBS) == 12
+    for verb_name, cls in VERBS.items():
+        first, _, second = verb_name.partition(" ")
+        made = root.commands[first].commands[second] if second else root.commands[first]
+        flags = {name for parameter in made.params for name in parameter.opts}
+        expected = {field.flag for field in option_fields(cls).values() if field.option.cli}
+        extra = {"finetune": {"--seeds", "--repartition"}, "distill": {"--seeds"}, "adapt": {"--push-to-hub"}}
+        quiet = {"--quiet"} if "progress" in option_fields(cls) else set()
+        one_seed = {"--seed"} if verb_name in ("finetune", "distill") else set()
+        assert flags - {"--help"} == (expected | extra.get(verb_name, set()) | quiet | {"--config"}) - one_seed
+        assert made.epilog.startswith(f"Example: acclimate {verb_name} "), verb_name
+        required = {f"{field.flag}" for field in option_fields(cls).values() if field.default is MISSING}
+        assert required == {name for one in made.params if "required" in (one.help or "") for name in one.opts}
+
+
+def required_options(cls) -> dict:
+    names = [name for name, field in option_fields(cls).items() if field.default is MISSING]
+    return {name: {"x": "x"} if name == "corpora" else "x" for name in names}
+
+
+ODD = st.one_of(
+    st.integers(-3, 3), st.floats(), st.text(max_size=5), st.booleans(), st.none(), st.lists(st.integers()),
+    st.sampled_from([10**400, -(10**400), 1e308, "9" * 400, "1e400", "~", "", "\0", "x" * 5000, b"x", {}, {1: 2}]),
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(FIELDS), ODD)
+def test_any_value_of_any_option_is_accepted_or_refused_in_one_line(place, value):
+    cls, field = place
+    try:
+        build(cls, **{**required_options(cls), field.name: value})
+    except UserError as error:
+        assert "\n" not in str(error) and len(str(error)) < 1000
+
+
+def test_every_number_has_a_limit():
+    for cls, field in FIELDS:
+        if accepts(field.type, int) or accepts(field.type, float):
+            required = required_options(cls)
+            unlimited = [float("inf"), float("nan"), 10**400, True]
+            for value in unlimited + ([10**16] if accepts(field.type, int) else []):
+                if not (value is True and accepts(field.type, bool)):
+                    with pytest.raises(UserError, match=f"'{field.name}' (must be|expects)"):
+                        build(cls, **{**required, field.name: value})
+
+
+def test_every_path_may_begin_with_the_home_folder(monkeypatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    for cls, field in FIELDS:
+        if accepts(field.type, Path) and field.name not in ("after", "adapted", "finetuned"):
+            required = required_options(cls)
+            for value, home in (("~/x", "/home/me/x"), (Path("~/x"), Path("/home/me/x")), ("a~", "a~")):
+                assert getattr(build(cls, **{**required, field.name: value}), field.name) == home
+            with pytest.raises(UserError, match="NUL"):
+                build(cls, **{**required, field.name: "a\0"})
+    models = build(inspection.InspectEmbeddingsOptions, "x", ["~/m", "n=~/l", "runs/lr=1"]).after
+    assert models == {"m": "/home/me/m", "n": "/home/me/l", "lr=1": "runs/lr=1"}
 
 
 def test_the_default_mask_rate_is_that_of_masking():
@@ -120,7 +211,7 @@ class SmallOptions:
         ({"place": "p", "share": "much"}, "^'share' must be a number, not 'much'.$"),
         ({"place": "p", "share": 1}, "^'share' must be less than 1, not 1.$"),
         ({"place": "p", "choice": "three"}, "^'choice' must be 'one' or 'two', not 'three'.$"),
-        ({"place": "p", "pairs": [1]}, "^'pairs' must be names with values"),
+        ({"place": "p", "pairs": [1]}, "^'pairs' must be a mapping of names"),
         ({"place": "p", "switch": "maybe"}, "^'switch' must be true or false, not 'maybe'.$"),
     ],
 )
@@ -143,16 +234,19 @@ def test_named_values_of_a_file_and_of_flags_are_joined(tmp_path):
     app, given = typer.Typer(), []
 
     @generator.command(app, SmallOptions, example="small p")
-    def small(values, extra: Annotated[str | None, typer.Option()] = None):
-        given.append((values, extra))
+    def small(options):
+        given.append(options)
 
-    (tmp_path / "run.toml").write_text('place = "p"\nextra = "e"\nset = {a = 1, b = 2}\n')
-    result = CliRunner().invoke(app, ["--config", str(tmp_path / "run.toml"), "--set", "b=3", "--quiet"])
+    (tmp_path / "run.toml").write_text('place = "p"\nset = {a = 1, b = 2}\n')
+    result = CliRunner().invoke(app, ["--config", str(tmp_path / "run.toml"), "--set", "b=3"])
     assert result.exit_code == 0, result.exception
-    assert given == [({"place": "p", "pairs": {"a": 1, "b": 3}, "progress": False}, "e")]
+    assert given == [SmallOptions("p", pairs={"a": 1, "b": 3})]
     for arguments, message in (
         (["--set", "b"], "--set expects name=value, not 'b'."),
+        (["--set", "b=1", "--set", "b=2"], "--set sets 'b' twice; give it once."),
         (["--place", "p", "--count", "0"], "--count must be at least 1, not 0."),
+        (["--place", "p", "--count", "two"], "--count must be a whole number, not 'two'."),
+        (["--place", "p", "--count", "1e15"], "--count must be at most 1,000,000,000, not 1000000000000000."),
         ([], "--place is required: Place."),
     ):
         error = CliRunner().invoke(app, arguments).exception
@@ -160,6 +254,13 @@ def test_named_values_of_a_file_and_of_flags_are_joined(tmp_path):
     (tmp_path / "run.toml").write_text('place = "p"\ncount = 0\n')
     error = CliRunner().invoke(app, ["--config", str(tmp_path / "run.toml")]).exception
     assert str(error) == f"'{tmp_path / 'run.toml'}': 'count' must be at least 1, not 0."
+    for text, message in (
+        ("set = 1\npairs = 2", "sets 'pairs' twice"),
+        ("set = 1\nplace = 2", "--set must be a mapping"),
+    ):
+        (tmp_path / "run.toml").write_text(text)
+        error = CliRunner().invoke(app, ["--config", str(tmp_path / "run.toml"), "--set", "b=3"]).exception
+        assert isinstance(error, UserError) and message in str(error)
 
 
 def test_options_of_pretraining_are_recorded_once():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable
 from difflib import get_close_matches
+from functools import cache
 
 
 class UserError(Exception):
@@ -56,6 +58,15 @@ def first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
+def shorten(value: object) -> str:
+    """Return a value in at most 60 characters, for a message."""
+    try:
+        text = repr(value)
+    except ValueError:  # Python does not print longer integers
+        return "a number of more than 4,300 digits"
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
 def did_you_mean(name: str, options: Iterable[str]) -> str:
     """Return a sentence, after a space, that suggests the closest option; empty if none is close."""
     close = get_close_matches(name, sorted(options), n=1, cutoff=0.5)
@@ -75,3 +86,9 @@ def unknown_name_error(kind: str, name: str, options: Iterable[str]) -> UserErro
     """
     choices = sorted(options)
     return UserError(f"Unknown {kind} '{name}'.{did_you_mean(name, choices)} Available: {', '.join(choices)}.")
+
+
+@cache
+def warn_once(message: str) -> None:
+    """Log a warning, once per process and not for each seed."""
+    logging.getLogger("acclimate").warning("%s", message)

@@ -91,7 +91,10 @@ def read_settings(path: str | Path, what: str) -> Any:
 
 
 def _load_yaml(text: str) -> Any:
-    """Parse YAML like ``yaml.safe_load``, but refuse duplicate keys, of which ``safe_load`` silently keeps the last.
+    """Parse YAML like ``yaml.safe_load``, but without two of its surprises.
+
+    Duplicate keys are refused; ``safe_load`` silently keeps the last. ``010`` and ``1:30`` are text, as in YAML 1.2;
+    ``safe_load`` reads an octal and a sexagesimal number, 8 and 90.
 
     Raises:
         yaml.YAMLError: If the text cannot be parsed or has a duplicate key.
@@ -99,6 +102,11 @@ def _load_yaml(text: str) -> Any:
     import yaml
 
     class Loader(yaml.SafeLoader):
+        def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+            tag = super().resolve(kind, value, implicit)
+            number = tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
+            return self.DEFAULT_SCALAR_TAG if number and re.match(r"[-+]?0[0-9_]+$|.*:", value) else tag
+
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:
             seen = set()
             for key, _ in node.value:

@@ -14,12 +14,14 @@ from typing import Any, Generic, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError, with_config
 
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.errors import UserError, shorten, unknown_name_error
 from acclimate.files import hash_file
 
 T = TypeVar("T")
 C = TypeVar("C", bound=type[Any])
 
+MAX_INTEGER = 10**18
+"""Maximum of the integers that a user may give."""
 KNOWN_PACKAGES = ("acclimate", "builtins", "abc", "typing", "torch")
 """Packages that are identified by their version; other code is identified by the content of its files."""
 
@@ -137,10 +139,14 @@ def build_dataclass(
                 raise UserError(f"{kind.capitalize()} '{name}' has no parameters, so '{key}' cannot be set.")
             raise unknown_name_error(f"parameter of {kind} '{name}'", key, fields)
     try:
-        return TypeAdapter(with_config(ConfigDict(extra="forbid"))(cls)).validate_python(dict(settings))
+        made = TypeAdapter(with_config(ConfigDict(extra="forbid", allow_inf_nan=False))(cls)).validate_python(
+            dict(settings)
+        )
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise UserError(
-            f"{kind.capitalize()} '{name}', parameter '{place}': {first['msg']} (got {first['input']!r})."
-        ) from error
+        place, given = ".".join(str(part) for part in first["loc"]), shorten(first["input"])
+        raise UserError(f"{kind.capitalize()} '{name}', parameter '{place}': {first['msg']} (got {given}).") from error
+    for key in fields:
+        if isinstance(value := getattr(made, key), int) and abs(value) > MAX_INTEGER:
+            raise UserError(f"{kind.capitalize()} '{name}', parameter '{key}' is too large: {shorten(value)}.")
+    return made

@@ -94,7 +94,7 @@ def test_documents_that_contain_a_test_text_are_removed(data, tmp_path, monkeypa
 
 
 def test_minutes_scale_the_token_budgets(data):
-    half = make_study(Path("model"), "mini", data, seeds=1, minutes=comparison.MINUTES / 2)
+    half = make_study(Path("model"), "mini", data, seeds=1, minutes=comparison.DEMO_MINUTES / 2)
     assert half["adapt"]["tokens"] == comparison.ADAPT_TOKENS // 2
     assert scale_tokens(100, 0.001) == 2_000
 
@@ -106,9 +106,9 @@ def test_a_missing_bundled_model_is_an_error(monkeypatch):
 
 
 def test_invalid_arguments_are_errors(tmp_path):
-    with pytest.raises(UserError, match="at least one seed"):
+    with pytest.raises(UserError, match="'seeds' must be at least 1"):
         demo(tmp_path / "out", seeds=0)
-    with pytest.raises(UserError, match="minutes must be more than zero"):
+    with pytest.raises(UserError, match="'minutes' must be more than 0"):
         demo(tmp_path / "out", minutes=0)
     (tmp_path / "file").write_text("")
     with pytest.raises(UserError, match="is a file"):

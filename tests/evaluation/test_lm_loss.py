@@ -140,7 +140,7 @@ def test_bytes_are_those_of_the_tokens_that_were_read_from_the_end():
 def test_texts_longer_than_the_model_can_read_are_refused():
     tokenizer = tiny_tokenizer()
     long = "the soup was cold " * 40
-    with pytest.raises(UserError, match="up to 100 tokens per text, more than the 80 positions"):
+    with pytest.raises(UserError, match="max_length=100 is more than the 80 positions"):
         language_model_loss(tiny_model("bert"), [long], tokenizer=tokenizer, max_length=100)
     assert language_model_loss(tiny_model("bert"), ["cold soup"], tokenizer=tokenizer, max_length=100)["tokens"] == 2
     assert language_model_loss(tiny_model("bert"), [long], tokenizer=tokenizer, max_length=80)["tokens"] == 78

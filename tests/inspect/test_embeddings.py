@@ -102,7 +102,7 @@ def test_invalid_comparisons_are_errors(tiny_bert, moved, tmp_path):
         inspect_embeddings(tiny_bert, [moved], words=["gradients"], progress=False)
     with pytest.raises(UserError, match="at least one"):
         inspect_embeddings(tiny_bert, [], progress=False)
-    with pytest.raises(UserError, match="same name"):
+    with pytest.raises(UserError, match="two models with the name 'moved'"):
         inspect_embeddings(tiny_bert, [moved, moved], progress=False)
     other = save_tiny("bert", tmp_path / "other")
     add_token(other, "brandnew")

@@ -123,14 +123,14 @@ def test_adapt_with_dga_and_the_inspection_share_a_cache(tiny_bert, tmp_path, mo
     [
         ({"parts": "H,X"}, "Unknown part 'X'"),
         ({"parts": "H,H"}, "The part 'H' is given twice"),
-        ({"seeds": [1, 1]}, "The seed '1' is given twice"),
-        ({"seeds": []}, "at least one seed"),
-        ({"seeds": [-1]}, "0 or more"),
-        ({"tokens": 0}, "tokens must be more than zero"),
+        ({"seeds": [1, 1]}, "'seeds' has 1 twice"),
+        ({"seeds": []}, "'seeds' must not be empty"),
+        ({"seeds": [-1]}, "'seeds' must be at least 0"),
+        ({"tokens": 0}, "'tokens' must be at least 1"),
         ({"max_length": 4}, "at least 8"),
-        ({"reads": "words"}, "Unknown value of reads 'words'"),
-        ({"protect": "all"}, "Unknown value of protect"),
-        ({"corpora": {}}, "at least one domain"),
+        ({"reads": "words"}, "'reads' must be 'hidden' or 'logits'"),
+        ({"protect": "all"}, "'protect' must be"),
+        ({"corpora": {}}, "'corpora' must not be empty"),
         ({"corpora": {"a/b": ["x"]}}, "The domain name 'a/b'"),
     ],
 )
@@ -165,7 +165,7 @@ def test_on_the_command_line(tiny_bert, tmp_path, monkeypatch, capsys):
     assert (code, err) == (0, "")
     assert "other seeds" in out and "random, uniform" in out
     assert (tmp_path / "out" / "importance-H-papers.png").is_file()
-    for given, message in (([food, food], "'food' is given twice"), ([str(tmp_path / "food.txt")], "NAME=TEXT")):
+    for given, message in (([food, food], "sets 'food' twice"), ([str(tmp_path / "food.txt")], "expects name=value")):
         corpora = [word for value in given for word in ("--corpus", value)]
         code, _, err = call(monkeypatch, capsys, *start, *corpora, *small)
         assert code == 2 and message in err and len(err.strip().splitlines()) == 1

@@ -58,7 +58,7 @@ def test_train_splits_are_searched_by_item(folder):
     pairs = Task.of("pairs", *([{"text": a, "text_pair": b, "label": b} for a, b in rows[s]] for s in rows))
     shared = f"It was warm. {LONG}"
     questions = QATask.of("asked", squad(a="It is somewhere else.", b=shared), squad(c=shared, d="It is new."))
-    report = inspect_leakage(None, [pairs, questions], progress=False)
+    report = inspect_leakage([pairs, questions], progress=False)
     assert report.keys() == {"acclimate", "rules", "train"}
     counts = [
         (row["task"], row["split"], row["texts"], row["found"], row["exact"])
@@ -70,7 +70,7 @@ def test_train_splits_are_searched_by_item(folder):
 
 
 def test_in_python(folder):
-    report = inspect_leakage(folder / "corpus.jsonl", [folder / "task"], progress=False)
+    report = inspect_leakage([folder / "task"], folder / "corpus.jsonl", progress=False)
     assert (report["documents"], report["flagged"]) == (3, 1)
     test = next(row for row in report["texts"] if row["split"] == "test")
     assert test == {
@@ -80,7 +80,7 @@ def test_in_python(folder):
     clean = Corpus(folder / "corpus.jsonl").without(report["digests"])
     assert list(clean) == ["a train text", "something else"]
     with pytest.raises(UserError, match="same name"):
-        inspect_leakage(folder / "corpus.jsonl", [folder / "task"] * 2, progress=False)
+        inspect_leakage([folder / "task"] * 2, folder / "corpus.jsonl", progress=False)
 
 
 def test_on_the_command_line(folder, monkeypatch, capsys):
@@ -92,7 +92,7 @@ def test_on_the_command_line(folder, monkeypatch, capsys):
         raise SystemExit(0)
     assert not ended.value.code
     shown = capsys.readouterr().out
-    assert "1 of 3 documents hold a dev or test text." in shown
+    assert "1 of 3 documents contain a dev or test text." in shown
     assert "task, test: 1 of 3 texts (0 exact, 0 near, 1 contained); 2 are short" in shown
     assert "is in 'In the evening" in shown
     assert "task, test: 0 of 2 texts in its own train split (0 exact, 0 near, 0 contained)" in shown

@@ -181,8 +181,8 @@ def test_custom_maskings(tiny_bert):
         ({"maskings": ["span p"]}, "NAME parameter=value"),
         ({"maskings": ["span 'p"]}, "NAME parameter=value"),
         ({"maskings": []}, "at least one"),
-        ({"texts": 0}, "more than zero"),
-        ({"mask_rate": 0}, "between 0 and 1"),
+        ({"texts": 0}, "'texts' must be at least 1"),
+        ({"mask_rate": 0}, "'mask_rate' must be more than 0"),
         ({"stop_words": "absent"}, "stop_words"),
     ],
 )

@@ -130,7 +130,7 @@ def test_the_maps_are_inverse(rows):
     assert torch.equal(padded[real], numbers[real])
     assert not real.flatten()[int(padded[~real][0])]  # padding is filled from a padding position
     everywhere = torch.arange(text.numel())[real.flatten()]
-    assert torch.equal(kept[0, maps.places(everywhere), 0], numbers.flatten()[everywhere])
+    assert torch.equal(kept[0, maps.map_indices(everywhere), 0], numbers.flatten()[everywhere])
     weights = torch.rand(text.shape, dtype=torch.float64) * real
     (padded[..., 0] * weights).sum().backward()
     assert torch.equal(numbers.grad[..., 0], weights)

@@ -74,7 +74,7 @@ def test_invalid_parameters():
         get("random", mask="much")
     with pytest.raises(UserError, match="their sum at most 1"):
         get("random", mask=0.9, random=0.2)
-    with pytest.raises(UserError, match="shares of the chosen"):
+    with pytest.raises(UserError, match="finite number"):
         get("random", mask=float("nan"))
     with pytest.raises(UserError, match="between 0 and 1"):
         get("random", 1.5)

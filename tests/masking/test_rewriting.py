@@ -23,7 +23,7 @@ def test_the_masked_text_and_the_extracted_ngram_are_complementary(layout):
     """The n-gram is contiguous, lies between special tokens, and fits into the gap of the masked text."""
     without, alone = MaskNGram(), ExtractNGram()
     for batch in collate(layout, (without, alone)):
-        gap, pieces = batch.reading(without), batch.reading(alone)
+        gap, pieces = batch.view_input(without), batch.view_input(alone)
         assert gap.text.equal(batch.text)
         for number in range(batch.texts):
             here = batch.text == number
@@ -49,7 +49,7 @@ def test_ngrams_do_not_depend_on_the_micro_batches():
         gaps, ngrams = set(), set()
         for batch in batches:
             for how, into in ((without, gaps), (alone, ngrams)):
-                read = batch.reading(how)
+                read = batch.view_input(how)
                 for number in range(batch.texts):
                     here = tuple(batch.original[batch.text == number].tolist())
                     into.add((here, tuple(read.ids[read.text == number].tolist())))
@@ -84,5 +84,5 @@ def test_rewritings_do_not_change_the_masks_and_are_reproducible(layout):
     for a, b, c in zip(plain, asked, again, strict=True):
         assert a.masked.equal(b.masked)
         assert a.labels.equal(b.labels)
-        assert b.reading(how).ids.equal(c.reading(how).ids)
-    assert any(not b.reading(how).ids.equal(d.reading(how).ids) for b, d in zip(asked, other, strict=True))
+        assert b.view_input(how).ids.equal(c.view_input(how).ids)
+    assert any(not b.view_input(how).ids.equal(d.view_input(how).ids) for b, d in zip(asked, other, strict=True))

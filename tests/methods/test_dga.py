@@ -137,7 +137,7 @@ def test_every_ablation_has_the_right_views_gates_and_masks(tiny_bert, tmp_path,
     parts = settings.get("parts", "H").replace(" ", "").split(",")
     (method,) = methods
     assert list(method._importance) == parts
-    for contrast in engines[-1].whole:
+    for contrast in engines[-1].over_batch:
         assert list(contrast.general.gates.values) == parts
         assert (contrast.anchor.gates is None) == (name != "domain")
     protected = {id(weight) for weight, _ in method._mask.scaled}

@@ -8,8 +8,9 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 from acclimate.errors import UserError
-from acclimate.models import attach, encode, head_rows, language_head, load_language_model
+from acclimate.models import attach, encode, gate_units, head_rows, language_head, load_language_model
 from acclimate.models.encoding import check_packable
+from tests.cases import each
 from tests.tiny import ENCODERS, save_tiny, tiny_model, tiny_tokenizer
 
 IDS = torch.tensor([[2, 10, 11, 12, 13, 14, 15, 3], [2, 20, 21, 3, 0, 0, 0, 0]])
@@ -96,10 +97,60 @@ def test_a_saved_model_does_not_need_acclimate(any_encoder, tmp_path):
     assert again.config._attn_implementation != "acclimate"
 
 
-def test_a_model_without_the_attention_function_is_refused():
-    config = transformers.FNetConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, intermediate_size=16)
-    with pytest.raises(UserError, match="FNetForMaskedLM"):
-        attach(transformers.FNetForMaskedLM(config))
+@each("kernels", ["auto", "torch"])
+@each("kind", ["roberta", "xlm-roberta", "camembert", "bert"])
+def test_tokens_with_the_padding_id_have_the_positions_of_transformers(kind, kernels, monkeypatch):
+    """A tokenizer may pad with another id than the configuration; that id is then a token like others."""
+    monkeypatch.setenv("ACCLIMATE_KERNELS", kernels)
+    model = tiny_model(kind, pad_token_id=1)
+    ids = torch.tensor([[2, 10, 1, 1, 13, 1, 15, 3], [1, 20, 1, 3, 0, 0, 0, 0]])
+    expected = model(input_ids=ids, attention_mask=(TEXT >= 0).long()).logits
+    attach(model)
+    found = language_head(model)(encode(model, ids, TEXT))
+    torch.testing.assert_close(found[TEXT >= 0], expected[TEXT >= 0], atol=1e-5, rtol=1e-5)
+    packed = encode(model, torch.cat([ids[0], ids[1, :4]])[None], torch.cat([TEXT[0], TEXT[1, :4]])[None])
+    whole = torch.cat([expected[0], expected[1, :4]])
+    torch.testing.assert_close(language_head(model)(packed)[0], whole, atol=1e-5, rtol=1e-5)
+
+
+SMALL = {
+    **{"vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48},
+    **{"max_position_embeddings": 80, "pad_token_id": 0},
+}
+OWN_ATTENTION = {
+    "deberta": {},
+    "deberta-v2": {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "legacy": False},
+    "mpnet": {},
+    "roformer": {"embedding_size": 32},
+    "longformer": {"attention_window": 8},
+    "big_bird": {"attention_type": "original_full"},
+    "squeezebert": {"embedding_size": 32, "q_groups": 1, "k_groups": 1, "v_groups": 1, "post_attention_groups": 1},
+    "megatron-bert": {},
+}
+
+
+@each("kind", sorted(OWN_ATTENTION))
+def test_a_model_with_its_own_attention_runs_without_gates(kind):
+    torch.manual_seed(0)
+    config = transformers.AutoConfig.for_model(kind, **{**SMALL, **OWN_ATTENTION[kind]})
+    model = transformers.AutoModelForMaskedLM.from_config(config).eval()
+    expected = model(input_ids=IDS, attention_mask=(TEXT >= 0).long()).logits
+    layers = attach(model)
+    found = language_head(model)(encode(model, IDS, TEXT))
+    torch.testing.assert_close(found[TEXT >= 0], expected[TEXT >= 0], atol=1e-5, rtol=1e-5)
+    if not layers:
+        with pytest.raises(UserError, match=r"cannot be gated or extended.* such as mlm"):
+            gate_units(model, layers, ["H"])
+        with pytest.raises(UserError, match="use layout=padded"):
+            check_packable(model)
+        assert "acclimate" not in model.config._attn_implementation
+
+
+@each(("kind", "words"), [("fnet", "FNetForMaskedLM is not supported"), ("convbert", "its outputs depend on padding")])
+def test_a_model_whose_outputs_depend_on_padding_is_refused(kind, words):
+    config = transformers.AutoConfig.for_model(kind, **SMALL, embedding_size=32)
+    with pytest.raises(UserError, match=words):
+        attach(transformers.AutoModelForMaskedLM.from_config(config))
 
 
 def test_a_model_whose_embeddings_depend_on_neighbours_is_not_packed(model):
@@ -108,8 +159,10 @@ def test_a_model_whose_embeddings_depend_on_neighbours_is_not_packed(model):
     mobile = transformers.MobileBertForMaskedLM(config).eval()
     with pytest.raises(UserError, match=r"MobileBertForMaskedLM reads neighbours .* layout=padded"):
         check_packable(mobile)
+    attach(model)
     check_packable(model)
     mobile.config.trigram_input = False
+    attach(mobile)
     check_packable(mobile)
 
 

@@ -62,7 +62,7 @@ def test_a_gate_silences_the_weights_of_its_unit(model, part):
     expected = encode(model, IDS, TEXT, gates)
     with torch.no_grad():
         for layer in units[part]:
-            owned = layer.owned(chosen)
+            owned = layer.spread_over_parameters(chosen)
             # The normalisation after the embedding belongs to its features, but the gate comes before it.
             for weight, shares in [entry for entry in owned if part != "E" or entry[0].dim() == 2]:
                 weight *= 1 - shares
@@ -86,7 +86,7 @@ def test_fully_important_units_do_not_change_and_others_do(model):
         optimizer.zero_grad()
     for part, layers in units.items():
         for layer in layers:
-            for weight, shares in layer.owned(importance[part][0]):
+            for weight, shares in layer.spread_over_parameters(importance[part][0]):
                 change = (weight - start[id(weight)]).detach()
                 kept = shares.expand_as(weight) == 1
                 assert (change[kept] == 0).all()

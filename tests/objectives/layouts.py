@@ -72,7 +72,7 @@ def spread(states: list[torch.Tensor], batch: Batch, text: torch.Tensor | None =
 
 def outputs(batch: Batch, states: dict, embedded: dict | None = None) -> Outputs:
     """Outputs with artificial states: for each view the states of each text."""
-    hidden = {view: spread(each, batch, batch.reading(view.tokens).text) for view, each in states.items()}
+    hidden = {view: spread(each, batch, batch.view_input(view.tokens).text) for view, each in states.items()}
     first = {view: spread(each, batch) for view, each in (embedded or {}).items()}
     return Outputs(hidden, batch, {}, first)
 

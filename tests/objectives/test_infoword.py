@@ -52,7 +52,7 @@ def reference(whole, local, temperature, similarity):
 def test_a_masked_ngram_against_its_text(layout, pooling, similarity, temperature):
     batch = layout(whole_batch())
     term = SpanContrast(temperature=temperature, pooling=pooling, similarity=similarity, ngrams=NGRAMS)
-    alone = batch.reading(term.local.tokens).text
+    alone = batch.view_input(term.local.tokens).text
     around, inside = random_states(batch, seed=1), random_states(batch, seed=2, text=alone)
     representations = term.represent(outputs(batch, {term.text: around, term.local: inside}))
     # Only texts with at least two ordinary tokens have an n-gram.

@@ -15,7 +15,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from acclimate import cli
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.errors import UserError
-from acclimate.planning.advice import Pilot, advise, project
+from acclimate.planning.advice import advise, project
 from acclimate.planning.vocabulary import count_words, fragmentation, overlap
 from tests.tiny import WORDS, tiny_tokenizer
 
@@ -109,7 +109,9 @@ def test_all_measurements_and_their_explanations(tiny_bert, folder):
         folder / "general.txt",
         folder / "task",
         folder / "advice.json",
-        pilot=Pilot(steps=5, batch_size=4, learning_rate=1e-3),
+        pilot_steps=5,
+        batch_size=4,
+        learning_rate=1e-3,
         documents=10,
         max_length=16,
         progress=False,
@@ -153,7 +155,7 @@ def test_a_missing_head_is_trained_first(folder, tmp_path, monkeypatch):
         tmp_path / "bare",
         folder / "cs.txt",
         folder / "general.txt",
-        pilot=Pilot(0),
+        pilot_steps=0,
         documents=5,
         max_length=16,
         progress=False,
@@ -167,7 +169,7 @@ def test_one_document_is_an_error(tiny_bert, folder):
             tiny_bert,
             folder / "cs.txt",
             folder / "general.txt",
-            pilot=Pilot(0),
+            pilot_steps=0,
             documents=1,
             max_length=16,
             progress=False,
@@ -194,10 +196,10 @@ def test_invalid_arguments(tiny_bert, folder):
         ("mml", "Did you mean 'mlm'"),
     ):
         with pytest.raises(UserError, match=message):
-            advise(tiny_bert, folder / "cs.txt", folder / "general.txt", pilot=Pilot(2, method=method), progress=False)
-    with pytest.raises(UserError, match="seed must be"):
+            advise(tiny_bert, folder / "cs.txt", folder / "general.txt", method=method, progress=False)
+    with pytest.raises(UserError, match="'seed' must be"):
         advise(tiny_bert, folder / "cs.txt", folder / "general.txt", seed=-1, progress=False)
-    with pytest.raises(UserError, match="pilot-steps"):
-        advise(tiny_bert, folder / "cs.txt", folder / "general.txt", pilot=Pilot(-1), progress=False)
+    with pytest.raises(UserError, match="pilot_steps"):
+        advise(tiny_bert, folder / "cs.txt", folder / "general.txt", pilot_steps=-1, progress=False)
     with pytest.raises(UserError, match="no file"):
         advise(tiny_bert, folder / "csx.txt", folder / "general.txt", progress=False)

@@ -123,7 +123,7 @@ def test_on_the_command_line(runs, monkeypatch, capsys):
     assert "| yelp |" in out and "2080 |" in out and str(runs / "cost.json") in out
     assert json.loads((runs / "cost.json").read_text())["columns"]["yelp"]["minutes"]["fine_tuning"] == 6
     for more, message in [
-        (["--adapted", runs / "yelp"], "Two adaptations are called 'yelp'"),
+        (["--adapted", runs / "yelp"], "two models with the name 'yelp'"),
         (["--adapted", runs / "amazon", "--finetuned", runs / "tuned"], "several columns"),
         (["--finetuned", f"yelpp={runs / 'tuned'}"], "Did you mean 'yelp'"),
     ]:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from acclimate.errors import UserError
 from acclimate.study import StudyConfig, TaskSpec
+from acclimate.study.inputs import read_method
 from tests.cases import each
 from tests.study.fakes import files, study
 
@@ -23,6 +24,10 @@ TINY = {
 
 def changed(**changes) -> dict:
     return {**TINY, **changes}
+
+
+def task(**settings) -> dict:
+    return {"name": "d", "corpus": "c", "tasks": [{"path": "t", **settings}]}
 
 
 def test_short_forms_and_defaults():
@@ -129,6 +134,28 @@ def test_files_among_parameters_and_searched_values_are_relative_to_the_study_fi
         ({"methods": [{"name": "none", "search": {"adapt": {"epochs": [1, 2]}}}]}, "'none' is the base model"),
         ({"other_tasks": [{"path": "t", "search": {"epochs": [1, 2]}}]}, "remove 'search'"),
         ({"samples": [{"txt": "hello"}]}, "unknown key 'samples[0].txt'. Did you mean 'text'?"),
+        ({"adapt": {"learning_rate": float("inf")}}, "'adapt.learning_rate' must be a finite number"),
+        ({"domains": [task(first="f", first_learning_rate=float("inf"))]}, "first_learning_rate' must be a finite"),
+        ({"domains": [task(first_epochs=2)]}, "'first_epochs' needs a first task"),
+        ({"domains": [task(limit_first=2)]}, "'limit_first' but no 'first'"),
+        ({"domains": [task(negative={"a": 1})]}, "'domains[0].tasks[0].negative"),
+        ({"methods": [{"name": "mlm", "adapt": {"learning_rate": float("inf")}}]}, "must be a finite number"),
+        ({"seeds": [10**22]}, "seeds[0]: the number 10000000000000000000000 is too large"),
+        ({"seeds": [10**12]}, "'seeds[0]' must be at most 4,294,967,295"),
+        ({"adapt": {"seed": 10**12}}, "'adapt.seed' must be at most 4,294,967,295"),
+        ({"seeds": "010"}, "not '010'"),
+        ({"seeds": "1:30"}, "not '1:30'"),
+        ({"adapt": {"steps": "1:30"}}, "'adapt.steps' must be a whole number, not '1:30'"),
+        ({"adapt": {"steps": True}}, "'adapt.steps': must be a number, not True"),
+        ({"domains": [{"name": "d\0", "corpus": "c"}]}, "contains a NUL character"),
+        ({"domains": [{"name": "d\n", "corpus": "c"}]}, "contains a control character"),
+        ({"domains": [{"name": "", "corpus": "c"}]}, "'domains[0].name'"),
+        ({"domains": [{"name": "d" * 3000, "corpus": "c"}]}, "has 3,000 characters"),
+        ({"adapt": {"steps": 10**15}}, "'adapt.steps' must be at most 1,000,000,000"),
+        ({"adapt": {"tokens": "1e21"}}, "'adapt.tokens' must be at most 1e+15"),
+        ({"finetune": {"batch_size": 10**12}}, "'finetune.batch_size' must be at most 1,000,000"),
+        ({"adapt": {"epochs": 1e308}}, "'adapt.epochs' must be at most 1,000,000"),
+        ({"search": {"tolerance": float("inf")}}, "'search.tolerance' must be a finite number"),
     ],
 )
 def test_mistakes_are_one_clear_line(change, message):
@@ -167,6 +194,59 @@ def test_any_value_gives_a_study_or_a_user_error(key, value):
         StudyConfig.of(changed(**{key: value}))
     except UserError as error:
         assert "\n" not in str(error)
+
+
+FULL = {
+    **TINY,
+    "domains": [task(epochs=1, limit_train=9, first="f", first_epochs=1, first_learning_rate=1e-4, repartition=0.5)],
+    "methods": ["none", {"name": "dga", "contrast_weight": 0.5, "adapt": {"warmup": 0.1}}],
+    "adapt": {"steps": 1, "learning_rate": 1e-4, "seed": 1, "max_gradient_norm": 0},
+    "finetune": {"batch_size": 2, "weight_decay": 0.1},
+    "seeds": [1, 2],
+    "evaluate": {"documents": 3, "masked_texts": 1},
+    "search": {"tolerance": 0.1, "seeds": 2, "finetune": {"epochs": [1, 2]}, "adapt": {"warmup": [0.1]}},
+    "distill": [{"teacher": {"path": "p"}, "label": "l", "margin": 1, "epochs": 3, "search": {"scale": [0.1]}}],
+}
+
+
+def places(value, path=()):
+    """The paths of all numbers in a study."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            yield from places(inner, (*path, key))
+    elif isinstance(value, int | float):
+        yield path
+
+
+def replaced(value, path, new):
+    if not path:
+        return new
+    copy = value.copy()
+    copy[path[0]] = replaced(value[path[0]], path[1:], new)
+    return copy
+
+
+def test_absurd_numbers_are_refused_wherever_they_are():
+    """In the study file, or when the parameters of the method are read; the line stays short."""
+    assert read_method(StudyConfig.of(FULL).methods[1]).parameters["contrast_weight"] == 0.5
+    for path in places(FULL):
+        for absurd in (10**400, -(10**400), float("inf"), float("nan"), "9" * 500):
+            with pytest.raises(UserError) as caught:
+                read_method(StudyConfig.of(replaced(FULL, path, absurd)).methods[1])
+            assert "\n" not in str(caught.value) and len(str(caught.value)) < 400, (path, absurd)
+
+
+def test_leading_zeros_and_colons_do_not_change_the_base(tmp_path):
+    """YAML 1.1 reads 010 as 8 and 1:30 as 90."""
+    path = tmp_path / "study.yaml"
+    text = "models: [{name: 007, path: m}]\nmethods: [none]\ndomains: [{name: 1:30, corpus: c}]\nadapt: {steps: 010}\n"
+    path.write_text(text)
+    config = StudyConfig.load(path)
+    assert (config.models[0].name, config.domains[0].name, config.adapt.steps) == ("007", "1:30", 10)
+    for seeds in ("010", "1:30", "[1:30]"):
+        path.write_text(f"{text}seeds: {seeds}\n")
+        with pytest.raises(UserError, match="seeds"):
+            StudyConfig.load(path)
 
 
 def test_the_resolved_study_can_be_read_again(tmp_path):

@@ -105,7 +105,7 @@ def test_an_unsuitable_first_task_is_found_before_training(folder):
     with pytest.raises(UserError, match="a task of the same kind"):
         compare(study(folder, {"path": "food", "first": "words"}), folder / "out", progress=False)
     assert not (folder / "out").exists()
-    with pytest.raises(UserError, match="'food' has settings of a first stage but no 'first'"):
+    with pytest.raises(UserError, match="'first_epochs' needs a first task"):
         study(folder, {"path": "food", "first_epochs": 2})
 
 

@@ -156,7 +156,11 @@ def test_missing_and_duplicate_files(tmp_path):
         ("test", [{"text": 3, "label": "pos"}], ":1: 'text' must be a non-empty string"),
         ("test", [{"text": "\ud800", "label": "pos"}], "surrogate"),
         ("test", [{"text": "x", "text_pair": 3, "label": "pos"}], "'text_pair' must be a string"),
-        ("test", [{"text": "x", "text_pair": "y", "label": "pos"}], "has a 'text_pair', the first train row none"),
+        (
+            "test",
+            [{"text": "x", "text_pair": "y", "label": "pos"}],
+            "there is a 'text_pair', but the first",
+        ),
         ("test", [{"text": "x", "label": None}], "label must be a string"),
         ("test", [{"text": "x", "label": 0.5}], "label must be a string"),
         ("test", [{"text": "x", "label": " "}], "label is empty"),
@@ -175,7 +179,7 @@ def test_bad_rows_are_named_by_file_and_line(tmp_path, split, content, message):
 
 def test_pair_tasks_need_a_pair_in_every_row(tmp_path):
     pairs = [{**row, "text_pair": "x"} for row in TRAIN]
-    with pytest.raises(UserError, match=r"test\.jsonl:1: has no 'text_pair'"):
+    with pytest.raises(UserError, match=r"test\.jsonl:1: 'text_pair' is missing"):
         load_task(folder(tmp_path / "t", train=pairs))
 
 

@@ -11,9 +11,11 @@ from safetensors.torch import load_file
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
+from acclimate.tasks import Task, finetune
 from acclimate.training import adapt, ensure_head
 from tests.cases import each
 from tests.tiny import TEXTS, save_tiny
+from tests.training.helpers import assert_clipping_is_that_of_torch
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
@@ -156,6 +158,17 @@ def test_weight_decay_applies_to_matrices_only(tiny_bert, tmp_path):
         expected = value if value.dim() <= 1 else value - 1e-3 * 0.5 * start[name]
         torch.testing.assert_close(decayed[name], expected, atol=1e-6, rtol=0, msg=name)
         assert value.dim() <= 1 or not torch.allclose(decayed[name], value, atol=1e-6, rtol=0)
+
+
+def test_gradients_are_clipped_as_by_torch(tiny_bert, tmp_path):
+    """0 leaves the gradients as they are, and so does a norm that they do not reach."""
+    assert_clipping_is_that_of_torch(
+        lambda norm: run(tiny_bert, tmp_path / f"{norm}", steps=1, max_gradient_norm=norm)
+    )
+    rows = [{"text": text, "label": "no" if n % 2 else "yes"} for n, text in enumerate(TEXTS)]
+    words = Task.of("words", rows, rows)
+    small = {"epochs": 1, "precision": "fp32", "progress": False}
+    assert_clipping_is_that_of_torch(lambda norm: finetune(tiny_bert, words, max_gradient_norm=norm, **small))
 
 
 def test_losses_fall(tiny_bert, tmp_path):

@@ -109,7 +109,7 @@ def test_micro_batches_equal_one_batch(training, kept, monkeypatch):
     found = gradients(model)
     model.zero_grad()
     torch.manual_seed(4)
-    objectives = engine.plain[0], engine.whole[0]
+    objectives = engine.additive[0], engine.over_batch[0]
     outputs = [engine.read(batch, engine.views) for batch in many]
     count = sum(objectives[0].count(batch) for batch in many)
     mlm = sum(objectives[0].total(part) for part in outputs) / count

@@ -19,8 +19,8 @@ from acclimate.rows import AdaptationRow, ForgettingRow, LossRow, TaskScores
 
 MANIFEST_FILE = "acclimate.json"
 TRAINING_KEYS = (
-    *("seed", "batch_size", "max_length", "learning_rate", "warmup", "weight_decay", "mask_rate", "precision"),
-    "layout",
+    *("seed", "batch_size", "max_length", "learning_rate", "warmup", "weight_decay", "max_gradient_norm"),
+    *("mask_rate", "precision", "layout"),
 )
 NOT_MEASURED = (
     "Not evaluated. `acclimate compare` fine-tunes this model and its base model on end tasks with several seeds, "

@@ -2,85 +2,37 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.app import Json, Quiet, StopWords, TextColumn, app
-from acclimate.options.declaration import DATA, METHOD, MODEL, TRAINING
+from acclimate.cli.app import app
+from acclimate.cli.options import command
+from acclimate.options import AdviseOptions, values
 
 SECTION = "Attributes:"
 """Heading of the parameters in the docstring of a method."""
 
 
-@app.command(
-    epilog="Example: acclimate advise --model roberta-base --corpus reviews/ --general wiki.txt --out advice.json"
+@command(
+    app,
+    AdviseOptions,
+    example="acclimate advise --model roberta-base --corpus reviews/ --general wiki.txt --out advice.json",
 )
-def advise(
-    model: Annotated[str, typer.Option(help="Model folder or name on the Hugging Face Hub.", rich_help_panel=MODEL)],
-    corpus: Annotated[
-        list[str],
-        typer.Option(help="Domain text: file, folder, glob or hf:NAME. May be repeated.", rich_help_panel=DATA),
-    ],
-    general: Annotated[
-        list[str],
-        typer.Option(help="General text: file, folder, glob or hf:NAME. May be repeated.", rich_help_panel=DATA),
-    ],
-    task: Annotated[
-        Path | None,
-        typer.Option(help="Folder of a labelled task; its train split is inspected.", rich_help_panel=DATA),
-    ] = None,
-    out: Json = None,
-    pilot_steps: Annotated[
-        int, typer.Option(help="Optimizer steps of a pilot adaptation; 0 for none.", rich_help_panel=TRAINING)
-    ] = 200,
-    batch_size: Annotated[
-        int, typer.Option(help="Texts per optimizer step of the pilot.", rich_help_panel=TRAINING)
-    ] = 32,
-    learning_rate: Annotated[
-        float | None,
-        typer.Option(help="Peak learning rate of the pilot (default: the method's).", rich_help_panel=TRAINING),
-    ] = None,
-    method: Annotated[
-        str, typer.Option(help="Method of the pilot; `acclimate methods` lists them.", rich_help_panel=METHOD)
-    ] = "mlm",
-    documents: Annotated[
-        int, typer.Option(help="Documents per text on which losses are measured.", rich_help_panel=DATA)
-    ] = 200,
-    max_length: Annotated[int, typer.Option(help="Maximum tokens per text.", rich_help_panel=DATA)] = 128,
-    stop_words: StopWords = "english",
-    text_column: TextColumn = "text",
-    seed: Annotated[int, typer.Option(help="Random seed of the pilot.", rich_help_panel=TRAINING)] = 0,
-    quiet: Quiet = False,
-) -> None:
+def advise(options: AdviseOptions) -> None:
     """Measure, before adapting, how far the domain is from the model, and whether a pilot learns or forgets."""
     from rich.console import Console
 
-    from acclimate.planning.advice import Pilot
     from acclimate.planning.advice import advise as run
 
-    report = run(
-        model,
-        corpus,
-        general,
-        task,
-        out,
-        pilot=Pilot(pilot_steps, batch_size, learning_rate, method),
-        documents=documents,
-        max_length=max_length,
-        stop_words=stop_words,
-        text_column=text_column,
-        seed=seed,
-        progress=not quiet,
-    )
+    report = run(**values(options))
     console = Console()
     for part in report["words"]:
         console.print(part["about"][:1].upper() + part["about"][1:], style="bold", markup=False, highlight=False)
         console.print(f"  {part['says']}", markup=False, highlight=False)
         console.print(f"  It does not say: {part['does_not_say']}", style="dim", markup=False, highlight=False)
-    if out is not None:
-        typer.echo(f"All figures: {out}")
+    if options.out is not None:
+        typer.echo(f"All figures: {options.out}")
 
 
 @app.command(epilog="Example: acclimate methods dga")

@@ -1,15 +1,14 @@
-"""The command line application, and flags that several commands share."""
+"""The command line application, and what several commands share."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from acclimate.errors import UserError
-from acclimate.options.declaration import DATA, OUTPUT, TRAINING
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__import__("acclimate").__doc__
@@ -36,22 +35,18 @@ def check_single_process(context: typer.Context) -> None:
     )
 
 
-Out = Annotated[Path, typer.Option(help="Output directory.", rich_help_panel=OUTPUT)]
-Json = Annotated[Path | None, typer.Option(help="JSON file to write.", rich_help_panel=OUTPUT)]
-Precision = Annotated[
-    str,
-    typer.Option(
-        help="Number format of the forward pass: fp32, bf16, or auto: bf16 where supported.", rich_help_panel=TRAINING
-    ),
-]
-StopWords = Annotated[
-    str,
-    typer.Option(
-        help="Stop words: english, none, another language such as german, or a file with one word per line.",
-        rich_help_panel=DATA,
-    ),
-]
-TextColumn = Annotated[
-    str, typer.Option(help="Column or key that holds the text in tables and JSON lines.", rich_help_panel=DATA)
-]
+def read_path(text: str) -> Path:
+    """Return a path; ``~`` is the home folder."""
+    return Path(os.path.expanduser(text))
+
+
+def print_tables(tables: Any) -> None:
+    """Print tables and texts of ``rich``."""
+    from rich.console import Console
+
+    console = Console()
+    for table in tables:
+        console.print(table, highlight=False, markup=False)
+
+
 Quiet = Annotated[bool, typer.Option("--quiet", help="Hide progress bars.")]

@@ -7,14 +7,20 @@ from typing import Annotated
 
 import typer
 
-from acclimate.cli.app import Out, Quiet, app
+from acclimate.cli.app import Quiet, app, read_path
 from acclimate.errors import UserError
+from acclimate.options.declaration import OUTPUT
 
 
 @app.command(epilog="Example: acclimate compare study.yaml --out runs/study")
 def compare(
-    study: Annotated[Path, typer.Argument(help="YAML or TOML file that describes the study.")],
-    out: Out,
+    study: Annotated[
+        Path,
+        typer.Argument(help="YAML or TOML file that describes the study.", parser=read_path, metavar="STUDY"),
+    ],
+    out: Annotated[
+        Path, typer.Option(help="Output directory.", rich_help_panel=OUTPUT, parser=read_path, metavar="<path>")
+    ],
     shard: Annotated[str | None, typer.Option(help="Share of the jobs to run, as i/n, for job arrays.")] = None,
     report_only: Annotated[
         bool, typer.Option("--report-only", help="Run no jobs; write the report from existing results.")
@@ -59,7 +65,9 @@ def _print_forecast(study: Path, out: Path) -> None:
     if found.seconds is None:
         time = "their duration is unknown, as not every kind has a finished job"
     else:
-        time = f"the others take about {found.seconds / 60:.0f} minutes on one process, judging by the finished ones"
+        time = (
+            f"the others take about {found.seconds / 60:.0f} minutes on one process, estimated from the finished ones"
+        )
     typer.echo(f"{done:,} of {jobs:,} jobs are done; {time}." if done < jobs else f"All {jobs:,} jobs are done.")
     if found.guessed:
-        typer.echo("Settings are still to be chosen; later jobs are counted with the first combination.")
+        typer.echo("The search has not chosen settings yet; jobs after it are counted with the first combination.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin
@@ -15,6 +16,7 @@ from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import read_settings
 from acclimate.options import OptionField, explain, option_fields
 from acclimate.options.declaration import MISSING, PANELS, accepts
+from acclimate.registry import parse_number
 
 Config = Annotated[
     Path | None,
@@ -23,44 +25,35 @@ Config = Annotated[
 
 
 def command(
-    app: typer.Typer, options: Any, *, example: str, without: Collection[str] = ()
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command whose flags are the options of a class.
-
-    The first argument of the decorated function is a dictionary of the options that the user gave, and ``progress``,
-    ready to be passed to the Python function. Its further parameters are flags that only the command line has; a
-    configuration file may set them, too.
+    app: typer.Typer, options: Any, *, example: str, name: str | None = None, without: Collection[str] = ()
+) -> Callable[[Callable[[Any], None]], Callable[[Any], None]]:
+    """Make a command whose flags are the options of a class; the decorated function gets an instance of the class.
 
     Args:
         app: The application that gets the command.
         options: The class of options.
         example: A command line, shown at the end of ``--help``.
+        name: Name of the command; by default that of the function.
         without: Options that the command sets itself.
     """
-    fields = {
-        name: field for name, field in option_fields(options).items() if field.option.cli and name not in without
-    }
+    declared = option_fields(options)
+    fields = {key: field for key, field in declared.items() if field.option.cli and key not in without}
 
-    def decorate(run: Callable[..., None]) -> Callable[..., None]:
-        own = dict(list(inspect.signature(run, eval_str=True).parameters.items())[1:])
+    def decorate(run: Callable[[Any], None]) -> Callable[[Any], None]:
+        def call(**flags: Any) -> None:
+            config, quiet = flags.pop("config"), flags.pop("quiet", None)
+            run(read_options(options, fields, flags, config, {} if quiet is None else {"progress": not quiet}))
 
-        def call(**given: Any) -> None:
-            config, quiet = given.pop("config"), given.pop("quiet")
-            extra = {name: given.pop(name) for name in own}
-            values = read_values(options, fields, given, config, extra)
-            run({**values, "progress": not quiet}, **extra)
-
-        flags = sorted(fields.values(), key=lambda field: PANELS.index(field.option.panel))
+        shown = sorted(fields.values(), key=lambda field: PANELS.index(field.option.panel))
         parameters = [
             _parameter("config", Config, None),
-            *(_parameter(field.name, _annotation(field), None) for field in flags),
-            *(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own.values()),
-            _parameter("quiet", Quiet, False),
+            *(_parameter(field.name, _annotation(field), None) for field in shown),
+            *([_parameter("quiet", Quiet, False)] if "progress" in declared else []),
         ]
         call.__name__, call.__doc__ = run.__name__, run.__doc__
         call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-        app.command(epilog=f"Example: {example}")(call)
+        app.command(name, epilog=f"Example: {example}")(call)
         return run
 
     return decorate
@@ -82,10 +75,11 @@ def _annotation(field: OptionField) -> Any:
         text += " May be repeated."
     if notes:
         text = f"{text[:-1] if text.endswith('.') else text} ({'; '.join(notes)})."
-    return Annotated[
-        _flag_type(field) | None,
-        typer.Option(*names, help=text, rich_help_panel=field.option.panel, show_default=False),
-    ]
+    kind = _flag_type(field)
+    # The class of options reports what is not a number, and also reads 1e6 as a whole number.
+    number = {"parser": parse_number, "metavar": f"<{kind.__name__}>"} if kind in (int, float) else {}
+    shown: Any = {"help": text, "rich_help_panel": field.option.panel, "show_default": False, **number}
+    return Annotated[kind | None, typer.Option(*names, **shown)]
 
 
 def _flag_type(field: OptionField) -> Any:
@@ -98,81 +92,80 @@ def _flag_type(field: OptionField) -> Any:
     return next((kind for kind in (bool, int, float) if accepts(field.type, kind)), str)
 
 
-def read_values(
+def read_options(
     options: Any,
     fields: Mapping[str, OptionField],
     flags: Mapping[str, Any],
     config: Path | None,
-    extra: dict[str, Any],
-) -> dict[str, Any]:
-    """Join flags and a configuration file, and check the result.
+    values: Mapping[str, Any],
+) -> Any:
+    """Join flags and a configuration file, and make an instance of the class of options.
 
     Args:
         options: The class of options.
         fields: The options that the command has.
         flags: Values from the command line by name; None for those that were not given.
         config: The configuration file, or None.
-        extra: Values of flags that are not options of the class; those that were not given are set from the file, in
-            place.
+        values: Further values by name.
 
     Raises:
         UserError: If the file cannot be read or has unknown names, a value is wrong, or a required one is missing.
     """
-    values = {} if config is None else read_config(config, fields, extra)
-    for name in extra:
-        if (value := values.pop(name, None)) is not None and extra[name] is None:
-            extra[name] = value
+    given = {} if config is None else read_config(config, fields)
     for name, field in fields.items():
-        if (given := flags[name]) is not None:
-            named = accepts(field.type, dict)
-            values[name] = {**(values.get(name) or {}), **named_values(given, field.flag)} if named else given
+        if (flag := flags[name]) is not None:
+            if accepts(field.type, dict) and isinstance(base := given.get(name) or {}, dict):
+                flag = {**base, **named_values(flag, field.flag)}
+            given[name] = flag
 
     def label(name: str) -> str:
-        if config is not None and flags.get(name) is None and name in values:
+        if config is not None and flags.get(name) is None and name in given:
             return f"'{config}': '{name}'"
         return fields[name].flag if name in fields else f"'{name}'"
 
-    placeholders = {
-        name: name for name, field in option_fields(options).items() if name not in fields and field.default is MISSING
-    }
     try:
-        made = options(**placeholders, **values)
+        return options(**given, **values)
     except ValidationError as error:
         raise UserError(explain(error, options, label)) from error
-    return {name: getattr(made, name) for name in values}
 
 
-def read_config(path: Path, fields: Mapping[str, OptionField], extra: Collection[str]) -> dict[str, Any]:
+def read_config(path: Path, fields: Mapping[str, OptionField]) -> dict[str, Any]:
     """Read a YAML or TOML file of options; names may have hyphens, and may be those of flags.
 
     Raises:
         UserError: If the file is missing or cannot be parsed, or has a name that is not an option.
     """
+    path = Path(os.path.expanduser(path))
     if not path.is_file():
         raise UserError(f"Configuration file '{path}' does not exist.")
     values = read_settings(path, "configuration file")
     if not isinstance(values, dict):
         raise UserError(f"Configuration file '{path}' must consist of names with values.")
     also = {field.flag.lstrip("-").replace("-", "_"): name for name, field in fields.items()}
-    values = {str(key).replace("-", "_"): value for key, value in values.items()}
-    values = {also.get(key, key): value for key, value in values.items()}
-    known = {*fields, *extra}
-    for key in values:
-        if key not in known:
-            raise unknown_name_error(f"option in '{path}':", key, known)
-    return values
+    given: dict[str, Any] = {}
+    for key, value in values.items():
+        name = str(key).replace("-", "_")
+        name = also.get(name, name)
+        if name not in fields:
+            raise unknown_name_error(f"option in '{path}':", name, fields)
+        if name in given:
+            raise UserError(f"'{path}' sets '{name}' twice, once as '{key}'; set it once.")
+        given[name] = value
+    return given
 
 
 def named_values(items: list[str], flag: str = "--set") -> dict[str, str]:
     """Return the values of a flag such as ``--set name=value``, by name.
 
     Raises:
-        UserError: If one has no name or no ``=``.
+        UserError: If one has no name or no ``=``, or a name is duplicated.
     """
-    pairs = {}
+    pairs: dict[str, str] = {}
     for item in items:
         key, sign, value = item.partition("=")
         if not sign or not key:
             raise UserError(f"{flag} expects name=value, not '{item}'.")
+        if key.strip() in pairs:
+            raise UserError(f"{flag} sets '{key.strip()}' twice; give it once.")
         pairs[key.strip()] = value.strip()
     return pairs

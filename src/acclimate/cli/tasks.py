@@ -5,40 +5,44 @@ from __future__ import annotations
 import os
 import statistics
 from contextlib import nullcontext
+from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
+from pydantic import model_validator
 
-from acclimate.cli.app import Out, Precision, Quiet, app
-from acclimate.cli.options import command, named_values
-from acclimate.errors import UserError
+from acclimate.cli.app import app
+from acclimate.cli.options import command
 from acclimate.locks import output_lock, with_output_lock
-from acclimate.options import DistillOptions, FinetuneOptions
-from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING
+from acclimate.options import AnnotateOptions, DistillOptions, FinetuneOptions, Option, options, values
+from acclimate.options.declaration import DATA
+from acclimate.options.training import Fraction, SeedCount
+
+
+@options
+class FinetuneCommand(FinetuneOptions):
+    """Options of ``acclimate finetune``: the function takes one seed, and a task that may be repartitioned before."""
+
+    _: KW_ONLY
+    seeds: Annotated[SeedCount, Option("Number of seeds, counted from 0.")] = 5
+    repartition: Annotated[
+        Fraction | None,
+        Option(
+            "Share of the train split to keep; the rest and the dev split are added to the test split, as in the DGA "
+            "paper.",
+            DATA,
+        ),
+    ] = None
 
 
 @command(
     app,
-    FinetuneOptions,
+    FinetuneCommand,
     without=("seed",),
     example="acclimate finetune --model adapted/ --task ner/ --seeds 5 --out finetuned/",
 )
-def finetune(
-    values: dict[str, Any],
-    seeds: Annotated[
-        int | None,
-        typer.Option(help="Number of seeds: 0, 1, ... (default: 5).", rich_help_panel=TRAINING, show_default=False),
-    ] = None,
-    repartition: Annotated[
-        float | None,
-        typer.Option(
-            help="Share of the train split to keep; the rest and the dev split are added to the test split, as in the "
-            "DGA paper.",
-            rich_help_panel=DATA,
-        ),
-    ] = None,
-) -> None:
+def finetune(options: FinetuneCommand) -> None:
     """Fine-tune a model on a labelled task, once per seed, and evaluate it on the test split.
 
     Each seed gets a folder seed-0, seed-1, ... in the output directory.
@@ -49,15 +53,14 @@ def finetune(
     from acclimate.tasks import repartition as enlarge_test
     from acclimate.training.distributed import leave_process_group
 
-    count = _check_seeds(5 if seeds is None else seeds)
-    task = load_task(values.pop("task"))
-    if repartition is not None:
-        task = enlarge_test(task, repartition)
-    out, first = values.pop("out", None), values.pop("first", None)
-    first = first and load_task(first)
+    task = load_task(str(options.task))
+    if options.repartition is not None:
+        task = enlarge_test(task, options.repartition)
+    first = None if options.first is None else load_task(str(options.first))
     scores: list[dict[str, Any]] = []
-    for seed in range(count):
-        result = run(**values, task=task, first=first, seed=seed, out=out and Path(out) / f"seed-{seed}")
+    for seed in range(options.seeds):
+        own = {"task": task, "first": first, "seed": seed, "out": _inside(options.out, f"seed-{seed}")}
+        result = run(**{**values(options, FinetuneOptions), **own})
         scores.append(result.metrics)
         if int(os.environ.get("RANK") or 0):
             continue
@@ -73,23 +76,28 @@ def finetune(
         typer.echo(f"  F1 {label}: {mean:.4f} ({row['support']} in test)")
 
 
+@options
+class DistillCommand(DistillOptions):
+    """Options of ``acclimate distill``; the function takes one seed."""
+
+    _: KW_ONLY
+    seeds: Annotated[SeedCount, Option("Number of seeds of the student, counted from 0.")] = 1
+
+    @model_validator(mode="after")
+    def check_seeds(self) -> Any:
+        """Check that there is one seed with few-shot examples, which it draws for the teacher, too."""
+        if self.seeds > 1 and self.few_shot is not None:
+            raise ValueError("each seed draws other few-shot examples, but all seeds share one teacher; give one seed")
+        return self
+
+
 @command(
     app,
-    DistillOptions,
+    DistillCommand,
     without=("seed",),
     example="acclimate distill --teacher adapted/ --student distilroberta-base --task reviews/ --out distilled/",
 )
-def distill(
-    values: dict[str, Any],
-    seeds: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of seeds of the student: 0, 1, ... (default: 1).",
-            rich_help_panel=TRAINING,
-            show_default=False,
-        ),
-    ] = None,
-) -> None:
+def distill(options: DistillCommand) -> None:
     """Distill a task from a teacher that knows the domain into a model of another architecture.
 
     The output directory gets the teacher, if it is fine-tuned, and one student per seed. All students share a teacher.
@@ -98,22 +106,13 @@ def distill(
     from acclimate.tasks import distill as run
     from acclimate.tasks import load_task
 
-    count = _check_seeds(1 if seeds is None else seeds)
-    if count > 1 and values.get("few_shot") is not None:
-        raise UserError("Each seed draws other few-shot examples, but all seeds share one teacher; give --seeds 1.")
-    task, teacher, out = load_task(values.pop("task")), values.pop("teacher"), values.pop("out", None)
+    task, teacher, out = load_task(str(options.task)), options.teacher, options.out
     results = []
     with nullcontext() if out is None else output_lock(out):
-        for seed in range(count):
-            result = run(
-                **values,
-                teacher=teacher,
-                task=task,
-                seed=seed,
-                out=out and Path(out) / f"seed-{seed}",
-                teacher_out=out and Path(out) / "teacher",
-                teacher_seed=0,
-            )
+        for seed in range(options.seeds):
+            places = {"out": _inside(out, f"seed-{seed}"), "teacher_out": _inside(out, "teacher")}
+            own = {"task": task, "teacher": teacher, "seed": seed, "teacher_seed": 0, **places}
+            result = run(**{**values(options, DistillOptions), **own})
             if out is not None and result.teacher_trained:
                 teacher = str(Path(out) / "teacher")
             results.append(result)
@@ -131,10 +130,8 @@ def distill(
         )
 
 
-def _check_seeds(count: int) -> int:
-    if count < 1:
-        raise UserError(f"--seeds must be at least 1, not {count}.")
-    return count
+def _inside(out: str | Path | None, name: str) -> Path | None:
+    return None if out is None else Path(out) / name
 
 
 def _mean_and_spread(values: list[float]) -> str:
@@ -143,66 +140,24 @@ def _mean_and_spread(values: list[float]) -> str:
     return f"{statistics.mean(values):.4f}{spread}"
 
 
-@app.command(epilog="Example: acclimate annotate --model bert-base-uncased --task reviews/ --out annotated/")
+@command(app, AnnotateOptions, example="acclimate annotate --model bert-base-uncased --task reviews/ --out annotated/")
 @with_output_lock
-def annotate(
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Model folder or name on the Hugging Face Hub; it is fine-tuned first, unless it is a classifier of "
-            "the task.",
-            rich_help_panel=MODEL,
-        ),
-    ],
-    task: Annotated[Path, typer.Option(help="Folder with train, dev and test files.", rich_help_panel=DATA)],
-    out: Out,
-    preset: Annotated[
-        Literal["paper", "released-code"],
-        typer.Option(
-            help="Values to use where paper and released code differ: thresholds, units, stop words.",
-            rich_help_panel=METHOD,
-        ),
-    ] = "paper",
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            help="Option of the annotation, such as delta=0.02 or criterion=marginal. May be repeated.",
-            rich_help_panel=METHOD,
-        ),
-    ] = None,
-    epochs: Annotated[
-        int,
-        typer.Option(
-            help="Passes over the train split in fine-tuning; the epoch with the best dev accuracy is used.",
-            rich_help_panel=TRAINING,
-        ),
-    ] = 10,
-    learning_rate: Annotated[
-        float, typer.Option(help="Peak learning rate of fine-tuning.", rich_help_panel=TRAINING)
-    ] = 2e-5,
-    batch_size: Annotated[int, typer.Option(help="Texts per optimizer step.", rich_help_panel=TRAINING)] = 64,
-    max_length: Annotated[int, typer.Option(help="Maximum tokens per text.", rich_help_panel=DATA)] = 256,
-    seed: Annotated[int, typer.Option(help="Random seed.", rich_help_panel=TRAINING)] = 42,
-    samples: Annotated[int, typer.Option(help="Number of annotated texts to print.", rich_help_panel=OUTPUT)] = 5,
-    precision: Precision = "auto",
-    quiet: Quiet = False,
-) -> None:
+def annotate(options: AnnotateOptions) -> None:
     """Find the tokens of a task's train split that its labels depend on (Gu et al., EMNLP 2020)."""
     from acclimate.methods.selective import annotation_options
     from acclimate.methods.selective.annotation import annotate_task
     from acclimate.methods.selective.annotator import FineTuningOptions
 
     result = annotate_task(
-        model,
-        task,
-        out,
-        annotation_options(preset, **named_values(settings or [])),
-        FineTuningOptions(epochs, learning_rate, batch_size, max_length),
-        seed=seed,
-        samples=samples,
-        precision=precision,
-        progress=not quiet,
+        options.model,
+        options.task,
+        options.out,
+        annotation_options(options.preset, **(options.settings or {})),
+        FineTuningOptions(options.epochs, options.learning_rate, options.batch_size, options.max_length),
+        seed=options.seed,
+        samples=options.samples,
+        precision=options.precision,
+        progress=options.progress,
     )
     found = result.account["annotate"]
     typer.echo(
@@ -215,4 +170,4 @@ def annotate(
     )
     for line in result.samples:
         typer.echo(f"  {line}")
-    typer.echo(f"{out}: annotated.jsonl, account.json")
+    typer.echo(f"{options.out}: annotated.jsonl, account.json")

@@ -3,45 +3,50 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.app import app
+from acclimate.cli.app import app, read_path
 from acclimate.cli.options import command
-from acclimate.options import AdaptOptions, PretrainOptions
+from acclimate.options import AdaptOptions, Option, PretrainOptions, options, values
 from acclimate.options.declaration import OUTPUT
+
+
+@options
+class AdaptCommand(AdaptOptions):
+    """Options of ``acclimate adapt``; Python has :func:`acclimate.push_to_hub` for uploading."""
+
+    _: KW_ONLY
+    push_to_hub: Annotated[
+        str | None,
+        Option(
+            "Upload the model to the Hugging Face Hub as USER/NAME at the end; a new repository is private.", OUTPUT
+        ),
+    ] = None
 
 
 @command(
     app,
-    AdaptOptions,
+    AdaptCommand,
     example="acclimate adapt --model roberta-base --corpus reviews/ --method dga --epochs 1 --out adapted/",
 )
-def adapt(
-    values: dict[str, Any],
-    push_to_hub: Annotated[
-        str | None,
-        typer.Option(
-            help="Upload the model to the Hugging Face Hub as USER/NAME at the end; a new repository is private.",
-            rich_help_panel=OUTPUT,
-        ),
-    ] = None,
-) -> None:
+def adapt(options: AdaptCommand) -> None:
     """Adapt a model to domain text."""
-    from acclimate.cards.hub import check_repo_name
-    from acclimate.cards.hub import push_to_hub as upload
+    from acclimate.cards.hub import check_repo_name, push_to_hub
     from acclimate.training import adapt as run
     from acclimate.training.distributed import leave_process_group
 
-    if push_to_hub:
-        check_repo_name(push_to_hub)
-    result = run(**values)
+    if options.push_to_hub:
+        check_repo_name(options.push_to_hub)
+    result = run(**values(options, AdaptOptions))
     leave_process_group()
-    _print_result(result, values.get("keep_steps", ()), result.method)
-    if push_to_hub and int(os.environ.get("RANK") or 0) == 0:
-        typer.echo(upload(result.out, push_to_hub))
+    _print_result(result, options.keep_steps, result.method)
+    if options.push_to_hub and int(os.environ.get("RANK") or 0) == 0:
+        typer.echo(push_to_hub(result.out, options.push_to_hub))
 
 
 @command(
@@ -49,17 +54,17 @@ def adapt(
     PretrainOptions,
     example="acclimate pretrain --corpus text/ --architecture bert --size small --tokens 1000000000 --out pretrained/",
 )
-def pretrain(values: dict[str, Any]) -> None:
+def pretrain(options: PretrainOptions) -> None:
     """Train a masked language model and its tokenizer from scratch."""
     from acclimate.training import pretrain as run
     from acclimate.training.distributed import leave_process_group
 
-    result = run(**values)
+    result = run(**values(options))
     leave_process_group()
-    _print_result(result, values.get("keep_steps", ()))
+    _print_result(result, options.keep_steps)
 
 
-def _print_result(result: Any, kept: tuple[int, ...], method: str = "") -> None:
+def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
     """Print the result of a training, and where the models of intermediate steps are.
 
     Args:
@@ -78,7 +83,12 @@ def _print_result(result: Any, kept: tuple[int, ...], method: str = "") -> None:
 
 @app.command(epilog="Example: acclimate push adapted/ me/roberta-reviews")
 def push(
-    folder: Annotated[Path, typer.Argument(help="Model folder, such as adapted/ or runs/study/models/KEY.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Model folder, such as adapted/ or runs/study/models/KEY.", parser=read_path, metavar="FOLDER"
+        ),
+    ],
     repo: Annotated[str, typer.Argument(help="Repository on the Hugging Face Hub, as USER/NAME.")],
     public: Annotated[bool, typer.Option("--public", help="Make a new repository public.")] = False,
 ) -> None:

@@ -133,6 +133,10 @@ class TokenDataset(Sequence[np.ndarray]):
         start = int(self._ends[index - 1]) if index else 0
         return self._tokens[start : int(self._ends[index])].astype(np.int32)
 
+    def first_tokens(self, count: int) -> np.ndarray:
+        """Return the first ``count`` token ids of all rows, concatenated, or all if there are fewer."""
+        return self._tokens[:count]
+
     @cached_property
     def lengths(self) -> np.ndarray:
         """Number of tokens of each row, special tokens included, int32 of shape (rows,)."""

@@ -3,7 +3,7 @@
 Documents are encoded without special tokens and split here rather than by the tokenizer's truncation. Fast and slow
 tokenizers therefore give the same rows, whatever their truncation side, and the last two rows of a document can be
 balanced. A special token in the text of a document (``<s>`` is also HTML, papers about BERT mention ``[SEP]``) is
-encoded as ordinary text.
+encoded as ordinary text, see :func:`read_as_text`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from acclimate.corpus.documents import Corpus, CorpusReport
 from acclimate.corpus.token_dataset import TokenDataset, TokenDatasetWriter
-from acclimate.errors import UserError
+from acclimate.errors import UserError, warn_once
 from acclimate.files import atomic_folder
 from acclimate.progress import Progress
 
@@ -34,6 +36,8 @@ BATCH_DOCUMENTS = 512
 BATCH_CHARACTERS = 1_000_000
 MAX_PIECE_CHARACTERS = 2_000_000
 """Longer documents are encoded in pieces, since a tokenizer needs some hundred bytes of memory per character."""
+MAX_UNKNOWN_SHARE = 0.05
+"""A warning is logged if more than this share of the tokens of a corpus is unknown."""
 _VERSION = 1  # increment when the same corpus and settings give different rows
 
 
@@ -91,6 +95,32 @@ def tokenize(
         return TokenDataset.load(folder)
     corpus.report = CorpusReport(**rows.report)
     return rows
+
+
+def check_known(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Check that a vocabulary fits a text; warn if it lacks much of it.
+
+    Args:
+        ids: The token ids of the text (tokens,).
+        tokenizer: The tokenizer that they were made with.
+
+    Raises:
+        UserError: If all tokens are unknown or special.
+    """
+    ordinary = int((~np.isin(ids, tokenizer.all_special_ids)).sum())
+    if not ordinary:
+        raise UserError(
+            "The vocabulary of the model has no token of this text, so there is nothing to learn from; use a model "
+            "for this language and script."
+        )
+    places = np.flatnonzero(ids == tokenizer.unk_token_id) if isinstance(tokenizer.unk_token_id, int) else []
+    share = len(places) / (len(places) + ordinary)
+    if share > MAX_UNKNOWN_SHARE:
+        near = ids[max(0, places[0] - 4) : places[0] + 5].tolist()
+        warn_once(
+            f"{share:.0%} of the tokens of the text are not in the vocabulary of the model, which cannot distinguish "
+            f"them: '{tokenizer.decode(near)}', for example. A model for this language and script would learn more."
+        )
 
 
 def _load_cached(folder: Path) -> TokenDataset | None:
@@ -204,18 +234,38 @@ def batch_documents(documents: Iterable[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
-    """Return the ids of texts, without truncation; special tokens in the text are encoded as ordinary text.
+def read_as_text(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Return a copy of a tokenizer that reads special tokens in a text as ordinary text, also after it was saved.
 
-    Args:
-        tokenizer: The tokenizer. Its truncation state may change; pass a copy if that matters.
-        texts: What to encode.
-        special: Whether to add the special tokens around each text.
+    Only tokens that have a role (:attr:`special_tokens_map`) or that the tokenizer puts around a text are read as
+    text. Other added tokens stay tokens, though they may be marked as special, because they are words of a domain.
+    A slow tokenizer cannot distinguish the two, so one that has other added tokens reads all of them as tokens.
     """
+    reader = copy.deepcopy(tokenizer)
+    around = reader.convert_ids_to_tokens(reader("")["input_ids"])
+    roles = {*tokenizer.special_tokens_map.values(), *around}
+    backend = getattr(reader, "backend_tokenizer", None)
+    reader.split_special_tokens = backend is not None or roles >= tokenizer.added_tokens_encoder.keys()
+    reader.init_kwargs["split_special_tokens"] = reader.split_special_tokens
+    added = tokenizer.added_tokens_decoder.values()
+    if backend is not None and any(token.special != (token.content in roles) for token in added):
+        content = json.loads(backend.to_str())
+        for token in content["added_tokens"]:
+            token["special"] = token["content"] in roles
+        reader._tokenizer = type(backend).from_str(json.dumps(content))
+        reader.extra_special_tokens = [token for token in tokenizer.extra_special_tokens if str(token) in roles]
+    return reader
+
+
+def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of texts, without truncation and special tokens; see :func:`read_as_text`."""
+    return _encode(read_as_text(tokenizer), texts)
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], special: bool = False) -> list[list[int]]:
     encoding = tokenizer(
         list(texts),
         add_special_tokens=special,
-        split_special_tokens=True,
         truncation=False,
         padding=False,
         return_attention_mask=False,
@@ -240,8 +290,7 @@ class _Encoder:
     """A tokenizer, and the special tokens that it puts around a text."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        # A copy, because encoding changes the truncation state of a fast tokenizer.
-        self._tokenizer = copy.deepcopy(tokenizer)
+        self._tokenizer = read_as_text(tokenizer)
         self.prefix, self.suffix = self._find_special_tokens()
         self.specials = len(self.prefix) + len(self.suffix)
         self.room = max_length - self.specials
@@ -252,7 +301,7 @@ class _Encoder:
         self.largest_id = max(self._tokenizer.get_vocab().values(), default=0)
 
     def encode(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
-        return encode(self._tokenizer, texts, special=special)
+        return _encode(self._tokenizer, texts, special)
 
     def rows(self, ids: list[int], last: bool = True) -> list[list[int]]:
         """Split ids into rows and put the special tokens around each.

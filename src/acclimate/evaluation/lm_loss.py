@@ -13,6 +13,7 @@ import torch
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from acclimate.corpus.tokenizing import read_as_text
 from acclimate.device import to_device
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, MASK_RATE
@@ -25,7 +26,7 @@ FP32_LOGIT_BYTES = 8
 """Bytes per logit: the logit and its probability in fp32."""
 
 
-class _Question(NamedTuple):
+class _Example(NamedTuple):
     """The input ids of a text and the tokens to predict, -100 elsewhere; both (tokens,)."""
 
     ids: np.ndarray
@@ -94,11 +95,10 @@ def _measure(
     attach(model)
     kind = kind_of(model)
     virtual = virtual_ids(tokenizer)
-    encoded = tokenizer(
+    encoded = read_as_text(tokenizer)(
         list(texts),
         truncation=True,
         max_length=max_length + len(virtual),
-        split_special_tokens=True,  # special tokens written in a text are text, as in a corpus
         return_special_tokens_mask=True,
         return_offsets_mapping=tokenizer.is_fast,
     )
@@ -106,12 +106,14 @@ def _measure(
     available = longest_text(model)
     if available is not None and max(map(len, rows), default=0) > available:
         raise UserError(
-            f"The {kind.loss_name} reads up to {max_length} tokens per text"
-            + (f" and {len(virtual)} virtual ones" if virtual else "")
-            + f", more than the {available} positions of this model. Lower max_length, for all models alike."
+            f"max_length={max_length}"
+            + (f" with {len(virtual)} virtual tokens" if virtual else "")
+            + f" is more than the {available} positions of this model. Lower it for all models whose {kind.loss_name} "
+            "you compare."
         )
-    questions = [_make_question(kind, tokenizer, np.array(row), virtual, rate, seed) for row in rows]
-    order = sorted((index for index, item in enumerate(questions) if item is not None), key=lambda i: -len(rows[i]))
+    made = (_make_example(kind, tokenizer, np.array(row), virtual, rate, seed) for row in rows)
+    examples = {index: example for index, example in enumerate(made) if example is not None}
+    order = sorted(examples, key=lambda index: -len(rows[index]))
     if not order:
         raise UserError(f"The text to measure the {kind.loss_name} on has no token to predict.")
     losses, counts = [0.0] * len(rows), [0] * len(rows)
@@ -126,8 +128,8 @@ def _measure(
             width = policy.padded_width(len(rows[order[start]]))
             group = order[start : start + max(1, budget // width)]
             start += len(group)
-            asked = [question for index in group if (question := questions[index]) is not None]
-            for index, (loss, count) in zip(group, _group_losses(model, tokenizer, asked, width), strict=True):
+            found = _group_losses(model, tokenizer, [examples[index] for index in group], width)
+            for index, (loss, count) in zip(group, found, strict=True):
                 losses[index], counts[index] = loss, count
     model.train(training)
     extents = [_count_tokens_and_bytes(tokenizer, texts[i], encoded, i, max_length + len(virtual)) for i in order]
@@ -165,24 +167,24 @@ def _count_tokens_and_bytes(
     return len(own), len(read.encode("utf-8", "surrogatepass"))
 
 
-def _make_question(
+def _make_example(
     kind: ModelKind,
     tokenizer: PreTrainedTokenizerBase,
     ids: np.ndarray,
     virtual: Sequence[int],
     rate: float,
     seed: int,
-) -> _Question | None:
+) -> _Example | None:
     """Return the input ids of a text and its tokens to predict; None if there is nothing to predict."""
     if kind.targets is not None:
         labels = kind.targets(ids[None], np.zeros_like(ids)[None])[0]
-        return _Question(ids, labels) if (labels != IGNORE_INDEX).any() else None
+        return _Example(ids, labels) if (labels != IGNORE_INDEX).any() else None
     places = _choose_masked_positions(ids, tokenizer.all_special_ids, virtual, rate, seed)
     if places is None:
         return None
     masked, labels = ids.copy(), np.full_like(ids, IGNORE_INDEX)
     masked[places], labels[places] = tokenizer.mask_token_id, ids[places]
-    return _Question(masked, labels)
+    return _Example(masked, labels)
 
 
 def _choose_masked_positions(
@@ -198,16 +200,16 @@ def _choose_masked_positions(
 
 
 def _group_losses(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, questions: Sequence[_Question], width: int
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[_Example], width: int
 ) -> list[tuple[float, int]]:
     """Return the summed loss and the number of predicted tokens of each text, computed in one forward pass."""
     padding = tokenizer.pad_token_id
-    shape = (len(questions), width)
+    shape = (len(examples), width)
     ids = np.full(shape, padding if isinstance(padding, int) else 0, dtype=np.int64)
     labels, text = np.full(shape, IGNORE_INDEX, dtype=np.int64), np.full(shape, -1, dtype=np.int64)
-    for row, question in enumerate(questions):
-        tokens = len(question.ids)
-        ids[row, :tokens], labels[row, :tokens], text[row, :tokens] = question.ids, question.labels, row
+    for row, example in enumerate(examples):
+        tokens = len(example.ids)
+        ids[row, :tokens], labels[row, :tokens], text[row, :tokens] = example.ids, example.labels, row
     targets = torch.from_numpy(labels).to(model.device)
     hidden = encode(model, torch.from_numpy(ids).to(model.device), torch.from_numpy(text).to(model.device))
     chosen = targets >= 0

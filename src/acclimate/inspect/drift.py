@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from acclimate.corpus.tokenizing import read_as_text
 from acclimate.device import to_device
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel, attach, load_language_model
@@ -216,11 +217,10 @@ def measure_drift(
 def _encode(loaded: LanguageModel, texts: Sequence[str], max_length: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """Return for each text its token ids, (tokens,), and the positions of its ordinary tokens."""
     virtual = virtual_ids(loaded.tokenizer)
-    encoded: Any = loaded.tokenizer(
+    encoded: Any = read_as_text(loaded.tokenizer)(
         list(texts),
         truncation=True,
         max_length=max_length + len(virtual),
-        split_special_tokens=True,  # "[MASK]" in a document is text, as it is for corpora
         return_special_tokens_mask=True,
     )
     return [

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,12 +12,15 @@ import numpy as np
 from acclimate.corpus import Corpus, tokenize
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.corpus.surface_forms import read_surface_forms
-from acclimate.errors import UserError, check_positive
+from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_replaceable, write_json
 from acclimate.inspect.drift import embedding_drift, regular_vocabulary, static_embeddings
 from acclimate.locks import with_output_lock
 from acclimate.models import LanguageModel, load_language_model
 from acclimate.modules import virtual_ids
+from acclimate.options import verb
+from acclimate.options.inspection import InspectEmbeddingsOptions
+from acclimate.training.inputs import as_corpus
 from acclimate.training.method import cache_folder
 from acclimate.version import __version__
 
@@ -33,7 +36,6 @@ MAX_SHOWN = 4000
 PRIOR = 0.5
 """Pseudo-count that keeps the log-odds finite for words that occur in one text only."""
 SCOPES = {"all": "all tokens", "seen": "tokens of the text", "read": "by occurrence"}
-Text = str | Path | Sequence[str | Path] | Corpus
 
 
 @dataclass(frozen=True)
@@ -54,48 +56,24 @@ class EmbeddingsResult:
 
 
 @with_output_lock
-def inspect_embeddings(
-    before: str | Path,
-    after: Mapping[str, str | Path] | Sequence[str | Path],
-    out: str | Path | None = None,
-    *,
-    text: Text | None = None,
-    against: Text | None = None,
-    words: Sequence[str] = (),
-    count: int = 10,
-    stop_words: str = "english",
-    text_column: str = "text",
-    progress: bool = True,
-) -> EmbeddingsResult:
+def _inspect_embeddings(options: InspectEmbeddingsOptions) -> EmbeddingsResult:
     """Measure how far the static embeddings of adapted models are from those of their base model.
 
     The static embeddings are the rows of the input embedding matrix, before positions and layer normalisation. The
     TAPTER paper reports a mean distance "among all words" of 0.0576 for TAPT and 0.172 for TAPTER without naming the
     norm. Here ``distance`` is Euclidean, averaged over all tokens that are not special; ``coordinate`` is the distance
     divided by the square root of the width. With ``text``, both are also reported over the tokens that occur in it,
-    unweighted (``seen``) and weighted by frequency (``read``).
-
-    Args:
-        before: Folder or hub name of the base model.
-        after: Adapted models, by name; a sequence takes the names of the folders.
-        out: Output directory for ``embeddings.json`` and ``embeddings.png`` and ``.svg``; None writes nothing.
-        text: Domain text.
-        against: Contrasting text, for selecting words that are specific to the domain.
-        words: Words to label in the scatter plot, each a single token. By default words are selected among whole
-            words of at least three letters that are not stop words: with ``text`` and ``against``, those with the
-            highest log-odds that occur at least five times; with ``text`` alone, the most frequent; without text,
-            those that moved most.
-        count: Number of words to select.
-        stop_words: ``english``, ``none``, a file with one word per line, or another language, such as ``german``.
-        text_column: Column that holds the text in tables and JSON lines.
-        progress: Show progress bars.
+    unweighted (``seen``) and weighted by frequency (``read``). The output directory gets ``embeddings.json`` and
+    ``embeddings.png`` and ``.svg``.
 
     Raises:
         UserError: If a model cannot be read, the vocabularies differ, or a word is not a single token.
     """
-    check_positive(count=count)
+    before, out, text = options.before, options.out, options.text
+    named = {str(name): folder for name, folder in dict(options.after).items()}  # type: ignore[arg-type]
+    if not named or "before" in named:
+        raise UserError("Give at least one adapted model with --after, with a name other than 'before'.")
     check_replaceable(out, REPORT, "an inspection of embeddings")
-    named = {str(name): path for name, path in _with_names(after).items()}
     start = load_language_model(before)
     pieces = read_surface_forms(start.tokenizer)
     special = set(start.tokenizer.all_special_ids) | set(virtual_ids(start.tokenizer))
@@ -106,16 +84,19 @@ def inspect_embeddings(
         if regular_vocabulary(loaded) != regular_vocabulary(start):
             raise UserError(f"'{path}' and '{before}' have different vocabularies; compare models that share one.")
         matrices[name] = static_embeddings(loaded)
-    counts, other_counts = (_token_counts(given, start, text_column, progress) for given in (text, against))
+    texts = [None if one is None else as_corpus(one, options.text_column) for one in (text, options.against)]
+    counts, other_counts = (_token_counts(one, start, options.progress) for one in texts)
     distances = {name: np.linalg.norm(matrices[name] - matrices["before"], axis=1) for name in named}
-    if words:
-        chosen, rule = _token_ids(words, start), "given"
+    if options.words:
+        chosen, rule = _token_ids(options.words, start), "given"
     else:
         whole = {index: piece.text for index, piece in enumerate(pieces) if piece.starts and piece.text.isalpha()}
-        stops = read_stop_words(stop_words, start.tokenizer)
+        stops = read_stop_words(options.stop_words, start.tokenizer)
         candidates = [i for i, word in whole.items() if len(word) >= MIN_LETTERS and word.lower() not in stops]
         mean_distance = sum(distances.values()) / len(distances)
-        chosen, rule = _select_words(np.array(candidates, dtype=int), counts, other_counts, mean_distance, count)
+        chosen, rule = _select_words(
+            np.array(candidates, dtype=int), counts, other_counts, mean_distance, options.count
+        )
     labels = {pieces[index].text: index for index in chosen}
     shown = ordinary if counts is None else ordinary[np.argsort(-counts[ordinary], kind="stable")]
     if counts is not None:
@@ -146,25 +127,14 @@ def inspect_embeddings(
     return result
 
 
-def _with_names(after: Mapping[str, str | Path] | Sequence[str | Path]) -> Mapping[str, str | Path]:
-    """Name models after their folders unless they have names."""
-    if not after:
-        raise UserError("Give at least one adapted model with --after.")
-    if isinstance(after, Mapping):
-        named = dict(after)
-    else:
-        named = {Path(path).name: path for path in after}
-    if len(named) < len(after) or "before" in named:
-        raise UserError("Two models have the same name, or one is called 'before'; give names as --after NAME=DIR.")
-    return named
+inspect_embeddings = verb(InspectEmbeddingsOptions, _inspect_embeddings)
 
 
-def _token_counts(text: Text | None, loaded: LanguageModel, text_column: str, progress: bool) -> np.ndarray | None:
+def _token_counts(text: Corpus | None, loaded: LanguageModel, progress: bool) -> np.ndarray | None:
     """Count each token of the regular vocabulary in a text: (tokens,), or None without a text."""
     if text is None:
         return None
-    corpus = text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)
-    rows = tokenize(corpus, loaded.tokenizer, 512, cache=cache_folder() / "rows", progress=progress)
+    rows = tokenize(text, loaded.tokenizer, 512, cache=cache_folder() / "rows", progress=progress)
     size = max(regular_vocabulary(loaded).values()) + 1
     counts = np.zeros(size, dtype=np.int64)
     for row in rows:

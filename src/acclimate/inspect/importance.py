@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,9 +12,9 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from acclimate.corpus import Corpus, tokenize
+from acclimate.corpus import tokenize
 from acclimate.device import choose_precision, default_device, to_device
-from acclimate.errors import UserError, check_not_negative, check_positive, unknown_name_error
+from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import atomic_folder, check_replaceable, write_json
 from acclimate.inspect.importance_plots import draw_importance
 from acclimate.inspect.similarity import EDGES, correlations, cosines, random_similarity, shares
@@ -24,14 +23,16 @@ from acclimate.masking import RandomMasking
 from acclimate.models import attach, dropout_rates, load_language_model
 from acclimate.models.gates import PARTS, parse_parts
 from acclimate.modules import virtual_ids
+from acclimate.options import verb
+from acclimate.options.inspection import InspectImportanceOptions
 from acclimate.training.importance import MeasuredImportance, measure_importance
+from acclimate.training.inputs import as_corpus
 from acclimate.training.method import AdaptContext, cache_folder
 from acclimate.training.options import check_length
 from acclimate.updates import normalise_importance
 from acclimate.version import __version__
 
 REPORT, TENSORS = "importance.json", "importance.safetensors"
-Text = str | Path | Sequence[str | Path] | Corpus
 
 
 @dataclass(frozen=True)
@@ -50,84 +51,49 @@ class ImportanceResult:
 
 
 @with_output_lock
-def inspect_importance(
-    model: str | Path,
-    corpora: Mapping[str, Text],
-    out: str | Path | None = None,
-    *,
-    parts: str | Iterable[str] = "H",
-    tokens: int = 1_640_000,
-    error: float = 0.03,
-    seeds: Iterable[int] = (0,),
-    reads: Literal["hidden", "logits"] = "hidden",
-    protect: Literal["unusual", "important"] = "unusual",
-    max_length: int = 128,
-    dropout: float | None = None,
-    precision: str = "auto",
-    text_column: str = "text",
-    progress: bool = True,
-) -> ImportanceResult:
+def _inspect_importance(options: InspectImportanceOptions) -> ImportanceResult:
     """Measure importance for general knowledge on several domains and compare the domains (DGA, Section 4.3).
 
     The cache is shared with ``adapt --method dga``: scores for the same model, text, seed and settings are measured
     once. Similarities are reported next to those of random scores after the same normalisation
     (:func:`acclimate.inspect.random_similarity`) and, with several seeds, next to those between seeds of one domain.
-
-    Args:
-        model: Model folder or hub name.
-        corpora: Text of each domain, by name.
-        out: Output directory for ``importance.json``, ``importance.safetensors`` (``DOMAIN/SEED/PART/raw`` and
-            ``.../normalised``) and the figures; None writes nothing.
-        parts: Letters of the parts: H attention heads, I intermediate and O output units of the feed-forward layers,
-            E embedding units.
-        tokens: Maximum number of tokens to measure on, per domain.
-        error: Standard error of the normalised scores at which measuring stops
-            (:func:`acclimate.updates.estimate_sampling_error`); 0 reads all ``tokens``.
-        seeds: Random seeds of the text sample and the dropout masks.
-        reads: See :func:`acclimate.updates.summed_importance`.
-        protect: See :func:`acclimate.updates.normalise_importance`.
-        max_length: Maximum tokens per text.
-        dropout: Dropout rate of all encoder layers, instead of the rate in the model's configuration.
-        precision: ``fp32``, ``bf16``, or ``auto``.
-        text_column: Column that holds the text in tables and JSON lines.
-        progress: Show progress bars.
+    The output directory gets ``importance.json``, ``importance.safetensors`` (``DOMAIN/SEED/PART/raw`` and
+    ``.../normalised``) and the figures.
 
     Raises:
         UserError: If the model has no dropout, or an argument is invalid.
     """
-    letters = [letter.strip() for letter in parse_parts(parts)]
-    seed_list = list(seeds)
-    _check(corpora, letters, seed_list, reads, protect, out)
-    check_positive(tokens=tokens, max_length=max_length)
-    check_not_negative(error=error)
-    resolved_precision = choose_precision(precision, default_device())
-    texts = {
-        name: text if isinstance(text, Corpus) else Corpus(text, text_column=text_column)
-        for name, text in corpora.items()
-    }
-    loaded = load_language_model(model, dropout=dropout)
+    letters = [letter.strip() for letter in parse_parts(options.parts)]
+    seeds, reads, protect = list(options.seeds), options.reads, options.protect
+    _check(options.corpora, letters)
+    check_replaceable(options.out, REPORT, "importances")
+    precision = choose_precision(options.precision, default_device())
+    texts = {name: as_corpus(text, options.text_column) for name, text in options.corpora.items()}
+    loaded = load_language_model(options.model, dropout=options.dropout)
     if loaded.absent_head and reads == "logits":
         raise UserError(
             "This model has no masked-LM head and therefore no logits. Use reads='hidden', or train a head first: "
             "acclimate adapt --method none."
         )
     layers = attach(to_device(loaded.model))
-    max_length += len(virtual_ids(loaded.tokenizer))
+    max_length = options.max_length + len(virtual_ids(loaded.tokenizer))
     check_length(loaded, max_length)
     rows = {
-        name: tokenize(text, loaded.tokenizer, max_length, cache=cache_folder() / "rows", progress=progress)
+        name: tokenize(text, loaded.tokenizer, max_length, cache=cache_folder() / "rows", progress=options.progress)
         for name, text in texts.items()
     }
     raw: dict[str, dict[str, Tensor]] = {}
     measured: dict[str, list[MeasuredImportance]] = {}
     for name in rows:
         found: list[MeasuredImportance] = []
-        for seed in seed_list:
+        for seed in seeds:
             context = AdaptContext(
-                loaded.model, layers, loaded.tokenizer, rows[name], RandomMasking(), seed, resolved_precision, progress
+                *(loaded.model, layers, loaded.tokenizer, rows[name], RandomMasking(), seed, precision),
+                options.progress,
             )
-            title = f"Importance on {name}" + (f", seed {seed}" if len(seed_list) > 1 else "")
-            found.append(measure_importance(context, context.units(letters), tokens, reads, error, title))
+            title = f"Importance on {name}" + (f", seed {seed}" if len(seeds) > 1 else "")
+            units = context.units(letters)
+            found.append(measure_importance(context, units, options.tokens, reads, options.error, title))
         raw[name] = {part: torch.stack([one.raw[part].cpu() for one in found]) for part in letters}
         measured[name] = found
     normalised = {
@@ -136,16 +102,16 @@ def inspect_importance(
     }
     report = {
         "acclimate": __version__,
-        "model": str(model),
+        "model": str(options.model),
         "settings": {
-            "tokens": tokens,
-            "error": error,
-            "seeds": seed_list,
+            "tokens": options.tokens,
+            "error": options.error,
+            "seeds": seeds,
             "reads": reads,
             "protect": protect,
             "max_length": max_length,
             "dropout": dropout_rates(loaded.model),
-            "precision": resolved_precision,
+            "precision": precision,
         },
         "domains": {
             name: {
@@ -161,42 +127,25 @@ def inspect_importance(
         "parts": {part: _compare_domains(part, raw, normalised, protect) for part in letters},
     }
     result = ImportanceResult(report, raw, normalised)
-    if out is not None:
-        _write(Path(out), result)
+    if options.out is not None:
+        _write(Path(options.out), result)
     return result
 
 
-def _check(
-    corpora: Mapping[str, Text],
-    parts: list[str],
-    seeds: list[int],
-    reads: str,
-    protect: str,
-    out: str | Path | None,
-) -> None:
-    if not corpora:
-        raise UserError("Give the text of at least one domain, by name.")
+inspect_importance = verb(InspectImportanceOptions, _inspect_importance)
+
+
+def _check(corpora: Iterable[str], parts: list[str]) -> None:
     for name in corpora:
         if not re.fullmatch(r"\w[\w .-]*", name):  # names become file names
             raise UserError(f"The domain name '{name}' is invalid; use letters, digits, spaces and . _ - only.")
-    _check_list("part", parts)
-    _check_list("seed", [str(seed) for seed in seeds])
-    if min(seeds) < 0:
-        raise UserError(f"A seed must be 0 or more, not {min(seeds)}.")
-    choices: list[tuple[str, str, list[str]]] = [("part", part, [*PARTS]) for part in parts]
-    choices += [("value of reads", reads, ["hidden", "logits"])]
-    choices += [("value of protect", protect, ["unusual", "important"])]
-    for what, value, known in choices:
-        if value not in known:
-            raise unknown_name_error(what, value, known)
-    check_replaceable(out, REPORT, "importances")
-
-
-def _check_list(what: str, given: list[str]) -> None:
-    if not given:
-        raise UserError(f"Give at least one {what}.")
-    if repeated := [value for value, count in Counter(given).items() if count > 1]:
-        raise UserError(f"The {what} '{repeated[0]}' is given twice; give it once.")
+    if not parts:
+        raise UserError("Give at least one part.")
+    for part in parts:
+        if part not in PARTS:
+            raise unknown_name_error("part", part, PARTS)
+        if parts.count(part) > 1:
+            raise UserError(f"The part '{part}' is given twice; give it once.")
 
 
 def _compare_domains(

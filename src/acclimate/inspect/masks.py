@@ -11,23 +11,23 @@ from typing import Any
 import numpy as np
 import torch
 
-from acclimate.corpus import Corpus, TokenDataset, tokenize
+from acclimate.corpus import TokenDataset, tokenize
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.device import choose_precision, default_device, preserve_rng_state, to_device
-from acclimate.errors import UserError, check_positive
+from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_replaceable, write_json, write_text
 from acclimate.inspect.mask_summary import count_masks, render_page
 from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, Masking, Strategy, get
 from acclimate.masking.preview import find_importance_store, preview_tokens
 from acclimate.masking.token_importance_store import TokenImportanceStore
-from acclimate.models import attach, load_language_model
-from acclimate.models.loading import load_tokenizer
+from acclimate.models import attach, load_language_model, load_tokenizer
+from acclimate.options import verb
+from acclimate.options.inspection import InspectMasksOptions
 from acclimate.training.batches import Collator
-from acclimate.training.inputs import open_task
+from acclimate.training.inputs import as_corpus, open_task
 from acclimate.training.method import AdaptContext, Method
 from acclimate.training.method import get as get_method
-from acclimate.training.options import check_seed
 from acclimate.version import __version__
 
 REPORT, PAGE = "masks.json", "masks.html"
@@ -59,44 +59,10 @@ def parse_masking(text: str, rate: float) -> Strategy:
 
 
 @with_output_lock
-def inspect_masks(
-    model: str | Path,
-    corpus: str | Path | Sequence[str | Path] | Corpus,
-    out: str | Path | None = None,
-    *,
-    maskings: Sequence[str] | Mapping[str, Masking] = DEFAULT_MASKINGS,
-    task: Any = None,
-    settings: Mapping[str, Any] | None = None,
-    mask_rate: float = MASK_RATE,
-    texts: int = 6,
-    tokens: int = 200_000,
-    max_length: int = 128,
-    seed: int = 0,
-    stop_words: str = "english",
-    text_column: str = "text",
-    precision: str = "auto",
-    progress: bool = True,
-) -> dict[str, Any]:
+def _inspect_masks(options: InspectMasksOptions) -> dict[str, Any]:
     """Mask a text with several strategies; show samples and compute statistics.
 
-    Args:
-        model: Model folder or hub name. Without a task only its tokenizer is loaded.
-        corpus: Text files, folders or globs, or a :class:`acclimate.corpus.Corpus`.
-        out: Output directory for ``masks.json`` and ``masks.html``; None writes nothing.
-        maskings: Names, optionally with parameters, such as ``"lexicon-first lexicon=words.txt"``; or masking
-            strategies by label.
-        task: A labelled task or its folder. It adds selective masking, and marks the tokens that are important to the
-            task in every sample. The classifiers are trained as in an adaptation and share its cache.
-        settings: Parameters of the method ``selective``.
-        mask_rate: Fraction of tokens to mask, for maskings given by name.
-        texts: Number of sample texts.
-        tokens: Number of tokens, from the start of the corpus, for statistics and samples.
-        max_length: Maximum tokens per text.
-        seed: Random seed of samples and masks, the same for all maskings.
-        stop_words: ``english``, ``none``, a file with one word per line, or another language, such as ``german``.
-        text_column: Column that holds the text in tables and JSON lines.
-        precision: Precision of the classifiers of selective masking.
-        progress: Show progress bars.
+    The output directory gets ``masks.json`` and ``masks.html``.
 
     Returns:
         JSON values, as in ``masks.json``: ``counts`` of each masking (:func:`count_masks`); ``samples``
@@ -105,29 +71,31 @@ def inspect_masks(
     Raises:
         UserError: If an argument is invalid.
     """
-    check_positive(texts=texts, tokens=tokens, max_length=max_length)
-    check_seed(seed)
-    strategies = _by_label(maskings, mask_rate)
+    model, out, task, seed = options.model, options.out, options.task, options.seed
+    strategies = _by_label(DEFAULT_MASKINGS if options.maskings is None else options.maskings, options.mask_rate)
     if not strategies:
         raise UserError("Give at least one masking.")
-    if settings and task is None:
+    if options.settings and task is None:
         raise UserError("Settings of selective masking need a labelled task; give one with --task.")
     if task is not None and SELECTIVE in strategies:
         raise UserError(f"The label '{SELECTIVE}' is reserved when a task is given; choose another label.")
     check_replaceable(out, REPORT, "previews of masks")
     tokenizer = load_tokenizer(model)
-    stops = read_stop_words(stop_words, tokenizer)
+    stops = read_stop_words(options.stop_words, tokenizer)
     if tokenizer.mask_token_id is None:
         raise UserError(f"The tokenizer of '{model}' has no mask token; choose a masked language model.")
-    text = corpus if isinstance(corpus, Corpus) else Corpus(corpus, text_column=text_column)
-    dataset = tokenize(text, tokenizer, max_length, max_tokens=tokens, progress=progress)
+    text = as_corpus(options.corpus, options.text_column)
+    dataset = tokenize(text, tokenizer, options.max_length, max_tokens=options.tokens, progress=options.progress)
     rows = [np.asarray(row) for row in dataset]
-    shown = _choose_samples(rows, texts, seed)
+    shown = _choose_samples(rows, options.texts, seed)
     about = {label: _describe(masking) for label, masking in strategies.items()}
     important_tokens, stages = None, None
     if task is not None:
         method, strategies[SELECTIVE], important_tokens, stages = _selective_masking(
-            model, dataset, task, settings or {}, seed=seed, precision=precision, progress=progress
+            *(model, dataset, task, options.settings or {}),
+            seed=seed,
+            precision=options.precision,
+            progress=options.progress,
         )
         about[SELECTIVE] = {"summary": method.summary, "paper": method.paper, "settings": method.settings()}
     collator = Collator.of(tokenizer, next(iter(strategies.values())), BATCH_TOKENS)
@@ -148,7 +116,7 @@ def inspect_masks(
         "acclimate": __version__,
         "model": str(model),
         "sources": text.report.sources,
-        "settings": {"mask_rate": mask_rate, "max_length": max_length, "seed": seed, "stop_words": stop_words},
+        "settings": {name: getattr(options, name) for name in ("mask_rate", "max_length", "seed", "stop_words")},
         "texts": len(rows),
         "maskings": found,
         "samples": samples,
@@ -161,11 +129,15 @@ def inspect_masks(
     return report
 
 
+inspect_masks = verb(InspectMasksOptions, _inspect_masks)
+
+
 def _by_label(maskings: Sequence[str] | Mapping[str, Masking], rate: float) -> dict[str, Masking]:
     """Create the strategies, labelled by name, or by name and parameters if several have the same name."""
     if isinstance(maskings, Mapping):
         return dict(maskings)
-    made = {text: parse_masking(text, rate) for text in maskings}
+    given = [maskings] if isinstance(maskings, str) else maskings
+    made = {text: parse_masking(text, rate) for text in given}
     names = [masking.name for masking in made.values()]
     return {masking.name if names.count(masking.name) == 1 else text: masking for text, masking in made.items()}
 

@@ -51,9 +51,9 @@ class Unpadded:
 
     Attributes:
         shape: (rows, tokens) with padding.
-        kept: Index of each kept token in the flattened padded rows (kept,). One or more copies of a padding token
-            follow, up to the next multiple of :data:`TOKEN_MULTIPLE`.
-        back: Index, among the kept tokens, of each position of the flattened padded rows (rows x tokens,).
+        kept_indices: Index of each kept token in the flattened padded rows (kept,). One or more copies of a padding
+            token follow, up to the next multiple of :data:`TOKEN_MULTIPLE`.
+        inverse: Index, among the kept tokens, of each position of the flattened padded rows (rows x tokens,).
     """
 
     def __init__(self, text: Tensor) -> None:
@@ -65,8 +65,8 @@ class Unpadded:
         self.shape = text.shape
         real = (text >= 0).flatten()
         places, padding = real.nonzero()[:, 0], (~real).nonzero()[:1, 0]
-        self.kept = torch.cat([places, padding.expand(TOKEN_MULTIPLE - len(places) % TOKEN_MULTIPLE)])
-        self.back = real.cumsum(0).sub_(1).masked_fill_(~real, len(places))
+        self.kept_indices = torch.cat([places, padding.expand(TOKEN_MULTIPLE - len(places) % TOKEN_MULTIPLE)])
+        self.inverse = real.cumsum(0).sub_(1).masked_fill_(~real, len(places))
 
     @classmethod
     def if_worthwhile(cls, text: Tensor) -> Unpadded | None:
@@ -78,33 +78,33 @@ class Unpadded:
 
     def __len__(self) -> int:
         """Return the number of kept tokens."""
-        return len(self.kept)
+        return len(self.kept_indices)
 
     @cached_property
     def rows(self) -> Tensor:
         """The padded row of each kept token (kept,)."""
-        return self.kept // self.shape[1]
+        return self.kept_indices // self.shape[1]
 
     def values(self, padded: Tensor) -> Tensor:
         """Return the values of the kept tokens: (1, kept) from (rows, tokens)."""
-        return padded.flatten()[self.kept][None]
+        return padded.flatten()[self.kept_indices][None]
 
-    def places(self, padded: Tensor) -> Tensor:
-        """Map indices into the flattened padded rows to indices of kept tokens; both (places,)."""
-        return self.back[padded]
+    def map_indices(self, padded: Tensor) -> Tensor:
+        """Map indices into the flattened padded rows to indices of kept tokens; both (indices,)."""
+        return self.inverse[padded]
 
-    def firsts(self, states: Tensor) -> Tensor:
+    def first_states(self, states: Tensor) -> Tensor:
         """Return the first token of each row, which must not be padding: (rows, 1, width) from (1, kept, width)."""
-        return states[0][self.back[:: self.shape[1]]][:, None]
+        return states[0][self.inverse[:: self.shape[1]]][:, None]
 
     def remove_padding(self, states: Tensor) -> Tensor:
         """Return (1, kept, width) from (rows, tokens, width). The gradient at padding must be zero."""
-        kept: Tensor = _IndexSelect.apply(states.reshape(-1, states.shape[-1]), self.kept, self.back)
+        kept: Tensor = _IndexSelect.apply(states.reshape(-1, states.shape[-1]), self.kept_indices, self.inverse)
         return kept[None]
 
     def add_padding(self, states: Tensor) -> Tensor:
         """Return (rows, tokens, width) from (1, kept, width). The gradient at padding must be zero."""
-        padded: Tensor = _IndexSelect.apply(states.reshape(-1, states.shape[-1]), self.back, self.kept)
+        padded: Tensor = _IndexSelect.apply(states.reshape(-1, states.shape[-1]), self.inverse, self.kept_indices)
         return padded.view(*self.shape, -1)
 
 

@@ -9,6 +9,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from acclimate.corpus.tokenizing import encode
 from acclimate.errors import UserError
 from acclimate.masking.base import Strategy, Vocabulary, register
 from acclimate.masking.whole_word import sample_words
@@ -48,8 +49,7 @@ class LexiconMatcher:
         self._by_first_word: dict[str, list[tuple[str, ...]]] = {}
         assert vocabulary.tokenizer is not None
         special = set(vocabulary.tokenizer.all_special_ids)
-        encoded = vocabulary.tokenizer(list(entries), add_special_tokens=False, split_special_tokens=True)
-        for ids in encoded["input_ids"]:
+        for ids in encode(vocabulary.tokenizer, entries):
             if not ids or not special.isdisjoint(ids):
                 continue
             row = np.array([ids])

@@ -7,6 +7,7 @@ attention operation by operation. Models pass unknown keyword arguments of their
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,9 +17,9 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, first_line
 from acclimate.kernels import Kernels, Unpadded, eager_attention
-from acclimate.models.families import FAMILIES, use_kernels
+from acclimate.models.families import FAMILIES, language_head, use_kernels
 
 ATTENTION_NAME, EAGER_ATTENTION_NAME = "acclimate", "acclimate_eager"
 BIAS_CACHE, MASK_CACHE = "acclimate_bias", "acclimate_joined"
@@ -148,6 +149,7 @@ def uses_gated_attention(model: PreTrainedModel) -> bool:
     return model.config._attn_implementation in (ATTENTION_NAME, EAGER_ATTENTION_NAME)
 
 
+ALTERNATIVES = f"Use an encoder such as {', '.join(FAMILIES)}."
 QUERY, KEY, VALUE = ("query", "q_lin", "q_proj"), ("key", "k_lin", "k_proj"), ("value", "v_lin", "v_proj")
 FUSED = ("Wqkv",)
 OUTPUT = ("out_lin", "o_proj", "Wo", "dense")
@@ -180,7 +182,7 @@ class HeadLayer:
         """Number of units: the heads."""
         return self.heads
 
-    def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def spread_over_parameters(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Spread one value per head over the weights of that head.
 
         A head owns its rows of W_q, W_k and W_v (and of their biases) and its columns of W_o. The bias of W_o belongs
@@ -208,34 +210,29 @@ def attach(model: PreTrainedModel) -> list[HeadLayer]:
     """Make ``model`` run the gated attention function, with the kernels for its device.
 
     Call it again after moving the model to another device. A forward pass over four tokens finds the modules that call
-    the function.
+    the function. A model that does not call it, or does not pass keyword arguments on to it, keeps its own attention:
+    it runs with padded rows and without gates, if that gives the same logits as the model itself.
 
     Returns:
-        The attention layers in the order of their calls.
+        The attention layers in the order of their calls; none if the model keeps its own attention.
 
     Raises:
-        UserError: If the model does not call the attention function, or does not pass keyword arguments on to it, so
-            that gates would silently do nothing; or if its projections cannot be found.
+        UserError: If the model cannot run in either way, or its projections cannot be found.
     """
-    refusal = UserError(
-        f"The attention of {type(model).__name__} cannot be gated: it does not run the attention function of "
-        f"transformers. Use an encoder such as {', '.join(FAMILIES)}."
-    )
+    own, training = model.config._attn_implementation, model.training
     kernels = use_kernels(model, model.device)
-    try:
-        use_attention(model, kernels)
-    except (ValueError, AttributeError) as error:
-        raise refusal from error
     calls: list[tuple[nn.Module, int, int]] = []
-    training = model.training
     model.eval()
-    with torch.no_grad():
-        try:
+    try:
+        with torch.no_grad(), suppress(ValueError, AttributeError, TypeError):
+            use_attention(model, kernels)
             model.base_model(input_ids=torch.full((1, 4), 5, device=model.device), attention_probe=calls)
-        except TypeError as error:
-            raise refusal from error
-        finally:
-            model.train(training)
+        if not calls:
+            if uses_gated_attention(model):
+                model.set_attn_implementation(own)
+            _check_own_attention(model)
+    finally:
+        model.train(training)
     names = {id(module): name for name, module in model.named_modules()}
     layers: list[HeadLayer] = []
     seen: set[int] = set()
@@ -244,9 +241,28 @@ def attach(model: PreTrainedModel) -> list[HeadLayer]:
             seen.add(id(module))
             setattr(module, LAYER_INDEX, len(layers))
             layers.append(_layer(model, module, names[id(module)], heads, width))
-    if not layers:
-        raise refusal
     return layers
+
+
+def _check_own_attention(model: PreTrainedModel) -> None:
+    """Check that encoder and head, one after the other and with padding, give the logits of the model.
+
+    Raises:
+        UserError: If they do not.
+    """
+    ids = torch.arange(5, 21, device=model.device).view(2, 8) % model.config.vocab_size
+    mask = torch.ones_like(ids)
+    mask[1, 5:] = 0
+    try:
+        with torch.no_grad():
+            expected = [model(input_ids=ids[:1]).logits[0], model(input_ids=ids[1:, :5]).logits[0]]
+            hidden = model.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
+            found = language_head(model)(hidden)
+        same = all(torch.allclose(a, b[: len(a)], atol=1e-4) for a, b in zip(expected, found, strict=True))
+    except (TypeError, ValueError, AttributeError, RuntimeError, LookupError) as error:
+        raise UserError(f"{type(model).__name__} is not supported: {first_line(error)}. {ALTERNATIVES}") from error
+    if not same:
+        raise UserError(f"{type(model).__name__} is not supported: its outputs depend on padding. {ALTERNATIVES}")
 
 
 def _first_linear(module: nn.Module, names: tuple[str, ...]) -> nn.Linear | None:

@@ -10,20 +10,23 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+import re
+import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
-from transformers import PreTrainedModel
+from transformers import AutoConfig, PreTrainedModel
+from transformers.utils import cached_file
 from transformers.utils import logging as their_logging
 
 from acclimate.errors import UserError, first_line
-from acclimate.files import hash_file, write_text
+from acclimate.files import hash_file, read_json, write_text
 from acclimate.models.attention import attach
 from acclimate.models.extensions import ADAPTER_SIZE_KEY, ENSEMBLE_KEY, ORIGINAL, add_adapters, average_with_original
 
@@ -60,7 +63,58 @@ def check_folder(path: str | Path) -> None:
             f"There is no model folder '{path}'. Give a Hugging Face model folder or the name of a model on the hub."
         )
     if not (folder / "config.json").is_file():
-        raise UserError(f"The folder '{path}' has no config.json, so it is not a Hugging Face model.")
+        raise UserError(
+            f"The folder '{path}' has no config.json, so it is not a Hugging Face model.{_suggest(folder)}"
+        )
+
+
+def _suggest(folder: Path) -> str:
+    """Name a sub-folder that holds a model, as in old folders of sentence-transformers; empty if there is none."""
+    found = [child for child in sorted(folder.iterdir()) if (child / "config.json").is_file()]
+    model = next((child for child in found if _read_settings(child).get("model_type")), None)
+    return f" The folder '{model}' is one." if model else ""
+
+
+def _read_settings(folder: Path) -> dict[str, Any]:
+    """Return the content of the ``config.json`` of a folder; empty if it is not a JSON object."""
+    try:
+        content = read_json(folder / "config.json")
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+LIMITS = {"num_hidden_layers": 10_000, "num_attention_heads": 10_000, "hidden_size": 10**6, "vocab_size": 10**8}
+"""Settings that must be positive in every configuration, and the largest values that are accepted."""
+
+
+def load_config(path: str | Path, **changes: Any) -> Any:
+    """Load the configuration of a model.
+
+    Args:
+        path: A model folder or a name on the Hugging Face Hub.
+        changes: Entries to replace.
+
+    Raises:
+        UserError: If there is no model, or its configuration cannot be that of a model.
+    """
+    check_folder(path)
+    folder = local_folder(path)
+    try:
+        if folder and not isinstance(read_json(folder / "config.json"), dict):
+            raise ValueError("config.json is not a JSON object")
+        config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code(), **changes)
+    except UNREADABLE as error:
+        hint = "" if folder is None or _read_settings(folder).get("model_type") else _suggest(folder)
+        raise UserError(f"No model could be read from '{path}': {load_error(error, path)}{hint}") from error
+    for name, most in LIMITS.items():
+        value = getattr(config, name, 1)
+        if isinstance(value, int | float) and not 1 <= value <= most:
+            raise UserError(f"In config.json of '{path}', {name} is {value}; it must be between 1 and {most:,}.")
+    padding, size = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)
+    if isinstance(padding, int) and isinstance(size, int) and padding >= size:
+        raise UserError(f"In config.json of '{path}', pad_token_id is {padding}, but vocab_size is only {size}.")
+    return config
 
 
 def model_fingerprint(path: str) -> str:
@@ -84,6 +138,8 @@ def model_fingerprint(path: str) -> str:
 
 log = logging.getLogger(__name__)
 WEIGHTS = "adapted.safetensors"
+MODULE_FOLDER = re.compile(r"\w+")
+"""Pattern of the folders of modules, such as ``1_Pooling``, that cannot lead out of a folder."""
 ADAPTER_KEY, ORIGINAL_PREFIX = ".adapter.", f"{ORIGINAL}."
 IGNORED_WEIGHTS = (".pooler.", "position_ids")
 """Parts of the names of weights that an encoder does not need: poolers, and constant buffers."""
@@ -110,8 +166,8 @@ LOADERS = {
 
 
 UNREADABLE = (
-    *(OSError, ValueError, RuntimeError, KeyError, TypeError, AttributeError, ImportError),
-    *(SafetensorError, StrictDataclassError, UnpicklingError),
+    *(OSError, ValueError, RuntimeError, LookupError, TypeError, AttributeError, ImportError),
+    *(ArithmeticError, AssertionError, SafetensorError, StrictDataclassError, UnpicklingError),
 )
 """Exceptions of ``transformers`` for damaged or unsuitable configurations, tokenizers and weights."""
 
@@ -135,7 +191,12 @@ def load_error(error: Exception, path: str | Path) -> str:
             f"it needs its own Python code, which is not run. Set {TRUST}=1 if you have read the code and trust it."
             + here
         )
-    return first_line(error) + here
+    if isinstance(error, UnpicklingError) or "weights_only" in str(error):
+        return (
+            "its weights are a pickle file with more than tensors in it, which could run code when it is loaded. Use "
+            "a copy of the model in safetensors." + here
+        )
+    return (f"there is no entry {error}." if isinstance(error, KeyError) else first_line(error)) + here
 
 
 def describe_extensions(config: Any) -> str:
@@ -162,6 +223,7 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
         UserError: If the weights of these modules are missing or do not fit.
     """
     parts = describe_extensions(config)
+    _check_stored_types(path)
     if not parts:
         code = {"trust_remote_code": trusts_remote_code()}
         model, info = auto.from_pretrained(str(path), config=config, output_loading_info=True, **code, **options)
@@ -194,6 +256,61 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     if getattr(config, ENSEMBLE_KEY, False):
         _load_ensemble(model, original, path)
     return model, info
+
+
+def _check_stored_types(path: str | Path) -> None:
+    """Refuse quantized weights: converted to floating point without their scales, they are another model.
+
+    Raises:
+        UserError: If a weight in a folder is not stored in a floating-point type of at least 16 bits.
+    """
+    folder = local_folder(path)
+    for file in sorted(folder.glob("*.safetensors")) if folder else []:
+        with safe_open(file, "pt") as stored:
+            for name in stored.keys():  # noqa: SIM118
+                kind = stored.get_slice(name).get_dtype()
+                if name.endswith((".weight", ".bias")) and kind not in ("F64", "F32", "F16", "BF16"):
+                    raise UserError(
+                        f"The weights in '{path}' are quantized: {name} has the type {kind}. Use the model before "
+                        "quantization."
+                    )
+
+
+def check_encoder_weights(model: Any, info: dict[str, Any], path: str | Path) -> set[str]:
+    """Check that a checkpoint had all weights of the encoder, apart from a pooler.
+
+    Args:
+        model: The model.
+        info: The loading information of ``transformers``.
+        path: Where it was loaded from.
+
+    Returns:
+        The names of the weights that are new.
+
+    Raises:
+        UserError: If weights of the encoder are missing or have another shape.
+    """
+    prefix = f"{model.base_model_prefix}."
+    for name, stored, expected in sorted(info["mismatched_keys"]):
+        if name.startswith(prefix) and ".pooler." not in name:
+            raise UserError(
+                f"The weights in '{path}' do not fit its config.json: {name} has the shape {tuple(stored)} instead of "
+                f"{tuple(expected)}."
+            )
+    fresh = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
+    lost = sorted(name for name in fresh if name.startswith(prefix) and ".pooler." not in name)
+    if lost:
+        first = {name.partition(".")[0] for name in info["unexpected_keys"]}  # _orig_mod of torch.compile, module
+        hint = (
+            f" All names in the file begin with '{first.pop()}.', which a wrapper around the model added; save the "
+            "model that is inside."
+            if len(first) == 1 and not any(hasattr(model, name) for name in first)
+            else ""
+        )
+        raise UserError(
+            f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.{hint}"
+        )
+    return fresh
 
 
 def _warn_of_unused_weights(model: Any, names: Iterable[str], path: str) -> None:
@@ -245,12 +362,50 @@ def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | No
     """
     folder = Path(folder)
     parts = describe_extensions(model.config)
+    if model.get_output_embeddings() is not None:  # a language model, not one of an end task
+        _copy_sentence_encoder_files(model.name_or_path, folder)
     if not parts:
         model.save_pretrained(folder)
         return
     model.save_pretrained(folder, max_shard_size="1000GB")
     os.replace(folder / "model.safetensors", folder / WEIGHTS)
     write_text(folder / "README.md", instructions(type(model).__name__, parts, str(name or folder)))
+
+
+SENTENCE_ENCODER_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
+MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
+
+
+def _copy_sentence_encoder_files(source: str, folder: Path) -> None:
+    """Copy what makes a model a sentence encoder for ``sentence-transformers``: its modules, such as the pooling.
+
+    Without these files, that library would load the adapted model with another pooling.
+    """
+    found = _find_file(source, "modules.json") if source else None
+    if found is None:
+        return
+    names = [*SENTENCE_ENCODER_FILES]
+    with suppress(OSError, ValueError, TypeError, KeyError):  # a damaged list has no modules
+        paths = [str(module["path"]) for module in read_json(found)]
+        names += [f"{path}/{name}" for path in paths if MODULE_FOLDER.fullmatch(path) for name in MODULE_FILES]
+    for name in names:
+        if (file := _find_file(source, name)) is not None:
+            (folder / name).parent.mkdir(exist_ok=True)
+            shutil.copy(file, folder / name)
+
+
+def _find_file(source: str, name: str) -> Path | None:
+    """Return a file of a model folder or of a model on the hub; None if there is none."""
+    if (folder := local_folder(source)) is not None:
+        return folder / name if (folder / name).is_file() else None
+    found = cached_file(
+        source,
+        name,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_connection_errors=False,
+    )
+    return Path(found) if found else None
 
 
 def instructions(kind: str, parts: str, folder: str) -> str:

@@ -51,7 +51,7 @@ def encode_positions(model: PreTrainedModel, ids: Tensor, text: Tensor, places: 
         places: Indices into the flattened rows; repetitions are allowed.
     """
     unpadded = _unpadding(model, text)
-    here = places if unpadded is None else unpadded.places(places)
+    here = places if unpadded is None else unpadded.map_indices(places)
     with cut_last_layer(last_layer_ends(model), lambda states: states.flatten(0, 1)[here][None]):
         return _forward(model, ids, text, None, unpadded).last_hidden_state[0]
 
@@ -104,9 +104,9 @@ def unpadded_inputs(model: PreTrainedModel, text: Tensor, unpadded: Unpadded, **
         model: A model with ``kernels_of(model).unpadding``.
         text: Index of the text of each token (rows, tokens); -1 at padding.
         unpadded: The maps that remove padding.
-        padded: Other inputs (rows, tokens), by name.
+        padded: Other inputs (rows, tokens), by name, ``input_ids`` among them.
     """
-    padded = {**padded, "position_ids": _position_ids(text) + first_position(model)}
+    padded = {**padded, "position_ids": _position_ids(model, padded["input_ids"], text)}
     inputs: dict[str, Any] = {name: unpadded.values(values) for name, values in padded.items()}
     return {**inputs, "attention_mask": _attention_masks(model, text >= 0), "unpadded": unpadded}
 
@@ -143,7 +143,7 @@ def _forward(
         # gradients of its row.
         options |= {"input_ids": ids, "attention_mask": torch.ones_like(ids) if packed else real.long()}
         if packed:
-            options["position_ids"] = _position_ids(text) + first_position(model)
+            options["position_ids"] = _position_ids(model, ids, text)
     others = dict(gates or {})
     if "H" in others:
         options["head_gates"] = others.pop("H")
@@ -155,20 +155,30 @@ def check_packable(model: PreTrainedModel) -> None:
     """Check that several texts can share a row without influencing each other.
 
     Raises:
-        UserError: If the embeddings of a token depend on its neighbours, as in MobileBERT.
+        UserError: If the embeddings of a token depend on its neighbours, as in MobileBERT, or the model keeps its own
+            attention.
     """
     if getattr(model.config, "trigram_input", False):
         raise UserError(
             f"{type(model).__name__} reads neighbours across texts, so texts cannot share a row: use layout=padded."
         )
+    if not uses_gated_attention(model):
+        raise UserError(f"The texts of a row cannot be separated in {type(model).__name__}: use layout=padded.")
 
 
-def _position_ids(text: Tensor) -> Tensor:
-    """Number the tokens of each text in a row from zero: (rows, tokens)."""
-    place = torch.arange(text.shape[1], device=text.device).expand_as(text)
-    starts = torch.ones_like(text, dtype=torch.bool)
+def _position_ids(model: PreTrainedModel, ids: Tensor, text: Tensor) -> Tensor:
+    """Number the tokens of each text in a row as the model numbers those of a text by itself: (rows, tokens).
+
+    RoBERTa and similar models give all tokens with the padding id that id as position, and do not count them. Such
+    tokens can occur in a text if the tokenizer pads with another id.
+    """
+    first = first_position(model)
+    counted = ids != first - 1 if first else torch.ones_like(text, dtype=torch.bool)
+    number = counted.cumsum(1)
+    starts = torch.ones_like(counted)
     starts[:, 1:] = text[:, 1:] != text[:, :-1]
-    return place - torch.where(starts, place, 0).cummax(1).values
+    before = torch.where(starts, number - counted.long(), 0).cummax(1).values  # counted before the start of the text
+    return torch.where(counted, number - before, 0) + first - 1 if first else number - before - 1
 
 
 CLASSIFIER, TAGGER = "ForSequenceClassification", "ForTokenClassification"
@@ -243,12 +253,12 @@ class _SkipUnreadTokens:
         """Return the first token of each row (rows, 1, width)."""
         if self.unpadded is None or states.shape[1] == 1:
             return states[:, :1]
-        return self.unpadded.firsts(states)
+        return self.unpadded.first_states(states)
 
     def keep_first_tokens(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """Pass only the first token of each row to the pooler."""
         if self.unpadded is not None:
-            output.last_hidden_state = self.unpadded.firsts(output.last_hidden_state)
+            output.last_hidden_state = self.unpadded.first_states(output.last_hidden_state)
 
     def add_padding(self, module: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
         """Add padding to the output of the encoder again, unless only first tokens are left."""

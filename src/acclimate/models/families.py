@@ -46,7 +46,11 @@ DISTILBERT_HEAD = LMHead(("vocab_projector", "vocab_layer_norm", "vocab_transfor
 ALBERT_HEAD = LMHead(("predictions",), lambda model, hidden: model.predictions(hidden))
 MODERNBERT_HEAD = LMHead(("head", "decoder"), lambda model, hidden: model.decoder(model.head(hidden)))
 ROBERTA_HEAD = LMHead(("lm_head",), lambda model, hidden: model.lm_head(hidden))
-HEADS = (BERT_HEAD, ELECTRA_HEAD, DISTILBERT_HEAD, ALBERT_HEAD, MODERNBERT_HEAD, ROBERTA_HEAD)
+DEBERTA_HEAD = LMHead(
+    ("lm_predictions",),
+    lambda model, hidden: model.lm_predictions(hidden, model.base_model.embeddings.word_embeddings),
+)
+HEADS = (BERT_HEAD, ELECTRA_HEAD, DISTILBERT_HEAD, ALBERT_HEAD, MODERNBERT_HEAD, ROBERTA_HEAD, DEBERTA_HEAD)
 """Tried in this order for an architecture without a row."""
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from acclimate.errors import UserError, unknown_name_error
-from acclimate.models.attention import HeadLayer
+from acclimate.models.attention import ALTERNATIVES, HeadLayer
 
 Part = Literal["H", "I", "O", "E"]
 PARTS: dict[Part, str] = {
@@ -45,7 +45,7 @@ class UnitGroup(Protocol):
     def units(self) -> int:
         """Number of units."""
 
-    def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+    def spread_over_parameters(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Spread one value per unit over the weights of that unit.
 
         Args:
@@ -63,8 +63,8 @@ class LinearUnits:
     linear: nn.Linear
     units: int
 
-    def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """See :meth:`UnitGroup.owned`."""
+    def spread_over_parameters(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """See :meth:`UnitGroup.spread_over_parameters`."""
         rows = values.repeat(self.linear.out_features // self.units)
         weight = [(self.linear.weight, rows[:, None])]
         return weight if self.linear.bias is None else [*weight, (self.linear.bias, rows)]
@@ -81,8 +81,8 @@ class EmbeddingUnits:
     norm: nn.LayerNorm
     units: int
 
-    def owned(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """See :meth:`UnitGroup.owned`."""
+    def spread_over_parameters(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """See :meth:`UnitGroup.spread_over_parameters`."""
         columns = [(table.weight, values[None, :]) for table in self.tables]
         scales = [(value, values) for value in (self.norm.weight, self.norm.bias) if value is not None]
         return [*columns, *scales]
@@ -132,6 +132,11 @@ def gate_units(
     Raises:
         UserError: If there is no such part, or it cannot be found in this model.
     """
+    if not layers:
+        raise UserError(
+            f"The attention of {type(model).__name__} cannot be gated or extended, which this method needs. Use a "
+            f"method that needs no access to attention heads, such as mlm. {ALTERNATIVES}"
+        )
     if not hasattr(model, GATES_ATTRIBUTE):
         setattr(model, GATES_ATTRIBUTE, {})
         setattr(model, UNITS_ATTRIBUTE, {})

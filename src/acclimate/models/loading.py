@@ -10,13 +10,7 @@ from pathlib import Path
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoTokenizer,
-    PretrainedConfig,
-    PreTrainedModel,
-    PreTrainedTokenizerBase,
-)
+from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.device import enable_fast_fp32_matmul
 from acclimate.errors import UserError
@@ -24,14 +18,15 @@ from acclimate.model_kinds import ModelKind, kind_of, kind_of_checkpoint
 from acclimate.models.batching import chosen_positions
 from acclimate.models.checkpoints import (
     UNREADABLE,
+    check_encoder_weights,
     check_folder,
     from_pretrained,
+    load_config,
     load_error,
-    local_folder,
     silence_transformers,
-    trusts_remote_code,
 )
 from acclimate.models.families import Family, family_of, language_head
+from acclimate.models.tokenizers import fit_tokenizer, load_tokenizer
 
 _VIRTUAL_TOKEN_NAME = re.compile(r"\[VIRTUAL\d+\]")
 TASK_HEAD_PREFIXES = ("classifier", "qa", "seq_classif", "summary")
@@ -105,24 +100,6 @@ class LanguageModel:
         return family_of(self.model.config)
 
 
-def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model.
-
-    Raises:
-        UserError: If there is no tokenizer, or it has no vocabulary.
-    """
-    folder = local_folder(path)
-    if folder and not folder.exists():
-        raise UserError(f"No tokenizer could be loaded from '{path}': there is no such folder.")
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trusts_remote_code())
-    except UNREADABLE as error:
-        raise UserError(f"No tokenizer could be loaded from '{path}': {load_error(error, path)}") from error
-    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up by transformers if files are missing
-        raise UserError(f"The tokenizer in '{path}' has no vocabulary; add the vocabulary files to the folder.")
-    return tokenizer
-
-
 def load_language_model(path: str | Path, dropout: float | None = None) -> LanguageModel:
     """Load a language model in fp32, whatever the type of its weights, and its tokenizer.
 
@@ -135,33 +112,33 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
         The model in evaluation mode.
 
     Raises:
-        UserError: If there is no model, it cannot be a language model of a known kind, or weights of its encoder are
-            missing.
+        UserError: If there is no model, it cannot be a language model of a known kind, its tokenizer does not fit, or
+            weights of its encoder are missing or have the wrong shape.
     """
     enable_fast_fp32_matmul()  # before any product, so that results do not depend on what the process did earlier
     check_folder(path)
+    config = load_config(path)
+    kind = kind_of_checkpoint(config.architectures)
     try:
-        config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code())
-        kind = kind_of_checkpoint(config.architectures)
         with silence_transformers():
             before = _set_dropout(path, config, dropout)
-            model, info = from_pretrained(getattr(transformers, kind.auto_class), path, config, dtype=torch.float32)
+            model, info = from_pretrained(
+                getattr(transformers, kind.auto_class),
+                path,
+                config,
+                dtype=torch.float32,
+                ignore_mismatched_sizes=True,  # checked below
+            )
             for name, value in before.items():
                 setattr(model.config, name, value)
     except UNREADABLE as error:
         raise UserError(f"No language model could be loaded from '{path}': {load_error(error, path)}") from error
+    missing = check_encoder_weights(model, info, path)
     tokenizer = load_tokenizer(path)
+    fit_tokenizer(tokenizer, model, path)
     if kind.uses_masking and tokenizer.mask_token_id is None:
         raise UserError(f"The tokenizer of '{path}' has no mask token, so the model cannot be trained by masking.")
-    vocabulary = model.get_input_embeddings().weight.shape[0]
-    if len(tokenizer) > vocabulary:
-        raise UserError(f"The tokenizer of '{path}' has {len(tokenizer)} tokens, its model only {vocabulary}.")
     language_head(model)
-    missing = set(info["missing_keys"])
-    prefix = model.base_model_prefix + "."
-    lost = sorted(name for name in missing if name.startswith(prefix))
-    if lost:
-        raise UserError(f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.")
     absent = bool(missing & set(head_parameters(model)))
     if absent and not kind.trains_missing_head:
         raise UserError(f"The model in '{path}' has no language-model head; use a checkpoint with one.")

@@ -81,7 +81,7 @@ class Batch:
         rewritten = {how: ViewInput(ids.to(device), text.to(device)) for how, (ids, text) in self.rewritten.items()}
         return replace(self, **moved, rewritten=rewritten)
 
-    def reading(self, tokens: Literal["masked", "original"] | Rewriting) -> ViewInput:
+    def view_input(self, tokens: Literal["masked", "original"] | Rewriting) -> ViewInput:
         """Return the input of a view with those ``tokens``.
 
         Raises:
@@ -171,7 +171,8 @@ class Outputs:
     def pooled(self, view: View) -> Tensor:
         """Return the mean over the real tokens of each text: (texts, width), float32."""
         if view not in self._pooled:
-            self._pooled[view] = mean_pool(self._hidden[view], self.batch.reading(view.tokens).text, self.batch.texts)
+            text = self.batch.view_input(view.tokens).text
+            self._pooled[view] = mean_pool(self._hidden[view], text, self.batch.texts)
         return self._pooled[view]
 
     def masked_logits(self, view: View) -> Tensor:

@@ -78,13 +78,13 @@ class SpanContrast(BatchObjective):
         """Return where the global view lacks a token (rows, tokens)."""
         if self.span == "masked":
             return batch.labels >= 0
-        return batch.reading(self.text.tokens).ids != batch.original
+        return batch.view_input(self.text.tokens).ids != batch.original
 
     def _sequence(self, outputs: Outputs, view: View) -> Tensor:
         """Return the representation of each sequence of a view: (texts, width)."""
         if self.pooling == "mean":
             return outputs.pooled(view)
-        return outputs.hidden(view)[mark_text_starts(outputs.batch.reading(view.tokens).text)].float()
+        return outputs.hidden(view)[mark_text_starts(outputs.batch.view_input(view.tokens).text)].float()
 
     def represent(self, outputs: Outputs) -> Tensor:
         """Return the global and the local vector of each text that is not skipped: (such texts, 2, width)."""

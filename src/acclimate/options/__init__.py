@@ -15,11 +15,15 @@ from acclimate.options.declaration import (
     values,
     verb,
 )
+from acclimate.options.inspection import AdviseOptions, AnnotateOptions, DemoOptions
 from acclimate.options.tasks import DistillOptions, FinetuneOptions, SupervisedOptions
 from acclimate.options.training import AdaptOptions, PretrainOptions, TrainingOptions
 
 __all__ = [
     "AdaptOptions",
+    "AdviseOptions",
+    "AnnotateOptions",
+    "DemoOptions",
     "DistillOptions",
     "FinetuneOptions",
     "Option",

@@ -1,4 +1,4 @@
-"""Options that are declared once: as fields of a class, from which every interface is derived.
+"""Options that are declared once: fields of a class, from which every interface is derived.
 
 A class decorated with :func:`options` has one field per option, annotated with an :class:`Option`. The Python function
 (:func:`verb`), the command line (:mod:`acclimate.cli.options`), a section of the study file (:func:`section`) and the
@@ -10,15 +10,17 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import os
 import textwrap
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import MISSING, dataclass
+from pathlib import Path
 from typing import Any, ClassVar, ParamSpec, TypeVar, cast, dataclass_transform, get_args, get_origin, get_type_hints
 
 import pydantic
-from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, ValidationInfo, field_validator, model_validator
 
-from acclimate.errors import UserError, did_you_mean
+from acclimate.errors import UserError, did_you_mean, shorten
 
 P = ParamSpec("P")
 OptionsT = TypeVar("OptionsT")
@@ -34,7 +36,7 @@ TYPE_WORDS = {
     "float": "a number",
     "finite": "a finite number",
     "bool": "true or false",
-    "dict": "names with values, such as {temperature: 0.1}",
+    "dict": "a mapping of names to values, such as {temperature: 0.1}",
     "string": "text",
     "path": "a path",
 }
@@ -109,8 +111,25 @@ class OptionField:
 
 @dataclass_transform(frozen_default=True)
 def options(cls: C) -> C:
-    """Make a class of options: a frozen pydantic dataclass that checks its fields when it is constructed."""
+    """Make a class of options: a frozen pydantic dataclass that checks its fields when it is constructed.
+
+    In every field that takes a path, ``~`` is the home folder.
+    """
+    cls.check_path = field_validator("*", mode="before", check_fields=False)(classmethod(_check_path))
     return pydantic.dataclasses.dataclass(frozen=True, config=CONFIG)(cls)  # type: ignore[return-value]
+
+
+def _check_path(cls: Any, value: Any, info: ValidationInfo) -> Any:
+    """Expand ``~`` if the option takes a path, which must not be empty; no text may hold a NUL character."""
+    if not isinstance(value, str | Path):
+        return value
+    if "\0" in str(value):
+        raise ValueError("must not contain a NUL character")
+    kind = option_fields(cls)[str(info.field_name)].type
+    if value == "" and accepts(kind, Path):
+        raise ValueError("must not be empty")
+    is_path = accepts(kind, Path) or accepts(kind, Any)
+    return type(value)(os.path.expanduser(value)) if is_path else value
 
 
 @functools.cache
@@ -178,17 +197,19 @@ def _explain(error: ValidationError, cls: Any, label: Callable[[str], str]) -> s
 
 def explain_value(error: Mapping[str, Any]) -> str:
     """Return what is wrong with a value that pydantic refused, as the predicate of a sentence about its name."""
-    kind, given, limits = error["type"], error["input"], error.get("ctx", {})
+    kind, given, limits = error["type"], shorten(error["input"]), error.get("ctx", {})
     if kind in BOUNDS:
         words, bound = BOUNDS[kind]
         return f"must be {words} {limits[bound]:,.12g}, not {given}"
     if kind == "literal_error":
-        return f"must be {limits['expected']}, not {given!r}"
+        return f"must be {limits['expected']}, not {given}"
+    if kind.endswith("too_short"):
+        return "must not be empty"
     if kind == "value_error":
         return str(error["msg"]).removeprefix("Value error, ")
     if (expected := TYPE_WORDS.get(kind.split("_")[0])) is not None:
-        return f"must be {expected}, not {given!r}"
-    return f"is wrong: {error['msg']} (got {given!r})"
+        return f"must be {expected}, not {given}"
+    return f"is invalid: {error['msg']} (got {given})"
 
 
 def verb(options: Callable[P, OptionsT], run: Callable[[OptionsT], R]) -> Callable[P, R]:
@@ -291,17 +312,22 @@ class Section(BaseModel):
         return {name: getattr(made, name) for name in values if getattr(made, name) is not None}
 
 
-def section(cls: Any, *, without: Collection[str] = ()) -> Any:
+def section(cls: Any, *, without: Collection[str] = (), also: Collection[str] = ()) -> Any:
     """Make the section of the study file that takes the options of a class, checked as the class checks them.
 
     Args:
         cls: The class of options.
         without: Options that the section does not take, in addition to those that a study sets itself.
+        also: Options that the section takes although other sections do not.
 
     Returns:
         A subclass of :class:`Section`. An option that the file does not set is None.
     """
-    fields = {name: field for name, field in option_fields(cls).items() if field.option.study and name not in without}
+    fields = {
+        name: field
+        for name, field in option_fields(cls).items()
+        if (field.option.study and name not in without) or name in also
+    }
 
     def refuse_others(model: type[Section], value: Any) -> Any:
         for name in set(value) & (option_fields(cls).keys() - fields.keys()) if isinstance(value, Mapping) else ():

@@ -10,8 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 from pydantic import BeforeValidator, Field, model_validator
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.options.training import Count, NonNegative, Number, Positive, Precision, Progress, ReportTo, Seed
-from acclimate.registry import parse_number
+from acclimate.options.training import (
+    Count,
+    MaxGradientNorm,
+    NonNegative,
+    Number,
+    Positive,
+    Precision,
+    Progress,
+    ReportTo,
+    Seed,
+    SeedNumber,
+    Size,
+)
 
 if TYPE_CHECKING:
 
@@ -52,14 +63,14 @@ class SupervisedOptions:
             study=False,
         ),
     ] = 0
-    epochs: Annotated[Count, Option("Passes over the train split.")] = 5
+    epochs: Annotated[Size, Option("Passes over the train split.")] = 5
     learning_rate: Annotated[
         Positive,
         Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero."),
     ] = 3e-5
-    batch_size: Annotated[Count, Option("Examples per optimizer step.")] = 16
+    batch_size: Annotated[Size, Option("Examples per optimizer step.")] = 16
     max_length: Annotated[
-        Count | None,
+        Size | None,
         Option(
             "Maximum tokens per example, or per window of a passage.",
             DATA,
@@ -70,7 +81,7 @@ class SupervisedOptions:
     ] = None
     few_shot: Annotated[
         Count | None,
-        Option("Train on this many examples per class (or questions), drawn at random.", DATA, default="all"),
+        Option("Train examples per class (of questions, in total), drawn at random.", DATA, default="all"),
     ] = None
     select: Annotated[
         Literal["last", "dev"],
@@ -86,13 +97,14 @@ class SupervisedOptions:
         ),
     ] = None
     warmup: Annotated[Share, Option("Share of the steps over which the learning rate rises.")] = 0.06
-    weight_decay: Annotated[NonNegative, Option("AdamW weight decay of all weights except biases and norms.")] = 0.01
+    weight_decay: Annotated[NonNegative, Option("AdamW weight decay, except of biases and norms.")] = 0.01
+    max_gradient_norm: MaxGradientNorm = 1.0
     precision: Precision = "auto"
     negative: Annotated[
         str | Sequence[str] | None,
         BeforeValidator(read_labels),
         Option(
-            "Label that means 'none of these', such as DDI-false; the others get a micro-F1 of their own.",
+            "Label that means 'none of these', such as DDI-false; a micro-F1 of the other labels is added.",
             DATA,
             many=True,
             study=False,
@@ -150,7 +162,7 @@ class FinetuneOptions(SupervisedOptions):
         ),
     ] = None
     first_epochs: Annotated[
-        Count | None,
+        Size | None,
         Option(
             "Passes over the train split of the first task.",
             default="as many as on the task",
@@ -222,7 +234,8 @@ class DistillOptions(SupervisedOptions):
             more="``kl`` is the paper's ablation (Table 6).",
         ),
     ] = "boundary"
-    epochs: Annotated[Count, Option("Passes over the train split, distillation and refinement together.")] = 10
+    epochs: Annotated[Size, Option("Passes over the train split, distillation and refinement together.")] = 10
+    few_shot: Annotated[Count | None, Option("Train examples per class, drawn at random.", DATA, default="all")] = None
     distill_share: Annotated[
         Share,
         Option(
@@ -273,7 +286,7 @@ class DistillOptions(SupervisedOptions):
             more="``shared`` is that of the released code: the rate falls linearly over both phases.",
         ),
     ] = "shared"
-    teacher_epochs: Annotated[Count, Option("Passes over the train split in the teacher's fine-tuning.")] = 5
+    teacher_epochs: Annotated[Size, Option("Passes over the train split in the teacher's fine-tuning.")] = 5
     teacher_learning_rate: Annotated[Positive, Option("Peak learning rate of the teacher's fine-tuning.")] = 2e-5
     teacher_penalty: Annotated[
         NonNegative,
@@ -284,15 +297,13 @@ class DistillOptions(SupervisedOptions):
         ),
     ] = 0.3
     teacher_seed: Annotated[
-        int | None,
-        BeforeValidator(parse_number),
-        Field(ge=0, le=2**32 - 1),
+        SeedNumber | None,
         Option("Random seed of the teacher's fine-tuning.", default="that of the student", cli=False, study=False),
     ] = None
-    student_epochs: Annotated[Count, Option("Passes over the train split in the student's fine-tuning.")] = 5
+    student_epochs: Annotated[Size, Option("Passes over the train split in the student's fine-tuning.")] = 5
     student_learning_rate: Annotated[Positive, Option("Peak learning rate of the student's fine-tuning.")] = 1e-5
     max_length: Annotated[
-        Count, Option("Maximum tokens per example, in all stages; each model counts its own tokens.", DATA)
+        Size, Option("Maximum tokens per example, in all stages; each model counts its own tokens.", DATA)
     ] = 128
     warmup: Annotated[Share, Option("Share of the steps of each stage over which the learning rate rises.")] = 0.0
     weight_decay: Annotated[NonNegative, Option("AdamW weight decay, in all stages.")] = 0.0

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     Steps = Collection[int]
 else:  # the command line imports neither torch nor transformers to show its help
     TextInput = Strategy = Any
-    Steps = tuple[int, ...]
+    Steps = tuple[Annotated[int, Field(le=10**9)], ...]
 
 MASK_RATE = 0.15
 """Share of tokens to predict (Devlin et al., 2019)."""
@@ -29,6 +29,11 @@ HEAD_TOKENS = 300_000
 SAMPLE_CHARACTERS = 50_000_000
 """Size of the sample that a tokenizer is trained on, in characters."""
 MAX_SEED = 2**32 - 1
+MAX_COUNT = 10**9
+"""Maximum of most counts, such as steps and documents; a larger one is probably a mistake and would never end."""
+MAX_TOKENS = 10**15
+MAX_SIZE = 10**6
+"""Maximum texts per optimizer step, tokens per text, epochs and minutes."""
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 """Options that limit the training; at most one of them may be given."""
 
@@ -54,18 +59,31 @@ def read_steps(value: Any) -> Any:
         raise ValueError(f"expects step numbers such as 1000,2000, not '{shown}'") from error
 
 
-Count = Annotated[int, BeforeValidator(parse_number), Field(ge=1)]
+def read_number(value: Any) -> Any:
+    """Return a number that may be given as text, such as ``1e-4``, which YAML does not read as a number."""
+    if isinstance(value, bool):  # YAML reads yes and on as true, and Python counts with it
+        raise ValueError(f"must be a number, not {value}")
+    return parse_number(value)
+
+
+Integer = Annotated[int, BeforeValidator(read_number)]
+Count = Annotated[Integer, Field(ge=1, le=MAX_COUNT)]
 """An integer of at least 1."""
-Number = Annotated[float, BeforeValidator(parse_number), Field(allow_inf_nan=False)]
-"""A finite number; also accepts text such as ``1e-4``, which YAML does not read as a number."""
+TokenCount = Annotated[Integer, Field(ge=1, le=MAX_TOKENS)]
+Size = Annotated[Integer, Field(ge=1, le=MAX_SIZE)]
+SeedNumber = Annotated[Integer, Field(ge=0, le=MAX_SEED)]
+SeedCount = Annotated[Integer, Field(ge=1, le=1000)]
+Number = Annotated[float, BeforeValidator(read_number), Field(allow_inf_nan=False)]
+"""A finite number."""
 Positive = Annotated[Number, Field(gt=0)]
+Fraction = Annotated[Positive, Field(le=1)]
+Duration = Annotated[Positive, Field(le=MAX_SIZE)]
+"""Epochs or minutes."""
 NonNegative = Annotated[Number, Field(ge=0)]
 Share = Annotated[Number, Field(ge=0, lt=1)]
 
 Seed = Annotated[
-    int,
-    BeforeValidator(parse_number),
-    Field(ge=0, le=MAX_SEED),
+    SeedNumber,
     Option(
         "Random seed.",
         more="The same seed gives the same weights on the same machine: bit by bit on a CPU, up to the rounding of "
@@ -73,17 +91,20 @@ Seed = Annotated[
     ),
 ]
 MaxLength = Annotated[
-    int,
-    BeforeValidator(parse_number),
-    Field(ge=8),
+    Integer,
+    Field(ge=8, le=MAX_SIZE),
     Option(
         "Maximum tokens per text.",
         DATA,
         more="Longer documents are split. Virtual tokens that a method adds are not counted.",
     ),
 ]
-BatchSize = Annotated[Count, Option("Texts per optimizer step.", more="A step accumulates micro-batches as needed.")]
+BatchSize = Annotated[Size, Option("Texts per optimizer step.", more="A step accumulates micro-batches as needed.")]
 WeightDecay = Annotated[NonNegative, Option("AdamW weight decay, applied to matrices only.")]
+MaxGradientNorm = Annotated[
+    NonNegative,
+    Option("Maximum norm of the gradients of a step, to which larger ones are scaled; 0 turns clipping off."),
+]
 Warmup = Annotated[Share, Option("Share of the training over which the learning rate rises.")]
 Out = Annotated[str | Path, Option("Output directory.", OUTPUT, study=False, recorded=False)]
 KeepSteps = Annotated[
@@ -111,6 +132,7 @@ ReportTo = Annotated[
     ),
 ]
 Progress = Annotated[bool, Option("Show progress bars.", OUTPUT, cli=False, study=False, recorded=False)]
+TextColumn = Annotated[str, Option("Column or key that holds the text in tables and JSON lines.", DATA)]
 Precision = Annotated[
     PrecisionName,
     Option(
@@ -132,13 +154,12 @@ class TrainingOptions:
             more="Give at most one of ``steps``, ``epochs``, ``tokens`` and ``max_minutes``.",
         ),
     ] = None
-    epochs: Annotated[
-        Positive | None,
-        Option("Passes over the corpus.", default="1; 100 over the text of a task"),
-    ] = None
-    tokens: Annotated[Count | None, Option("Tokens to train on.")] = None
+    epochs: Annotated[Duration | None, Option("Passes over the corpus.", default="1; 100 on the text of a task")] = (
+        None
+    )
+    tokens: Annotated[TokenCount | None, Option("Tokens to train on.")] = None
     max_minutes: Annotated[
-        Positive | None,
+        Duration | None,
         Option(
             "Minutes to train for.",
             more="The learning rate decays with time. Such a run is not exactly repeatable.",
@@ -167,6 +188,7 @@ class TrainingOptions:
         ),
     ] = None
     weight_decay: WeightDecay = 0.0
+    max_gradient_norm: MaxGradientNorm = 1.0
     warmup: Warmup = 0.1
     dropout: Annotated[
         Share | None,
@@ -181,16 +203,13 @@ class TrainingOptions:
     ] = None
     precision: Precision = "auto"
     layout: Annotated[
-        Layout,
-        Option(
-            "One text per row, or several that do not attend to each other.",
-        ),
+        Layout, Option("Texts per row: one (padded), or several that do not attend to each other (packed).")
     ] = "padded"
-    text_column: Annotated[str, Option("Column or key that holds the text in tables and JSON lines.", DATA)] = "text"
+    text_column: TextColumn = "text"
     heldout: Annotated[
         TextInput | None,
         Option(
-            "Text to measure the loss on during training: file, folder, glob or hf:NAME.",
+            "Held-out text for measuring the loss during training: file, folder, glob or hf:NAME.",
             DATA,
             more="Every loss term is measured without dropout, always under the same masks, which come from "
             "``masking`` for all methods. The values are written to ``log.jsonl``. Each measurement costs about a "
@@ -280,7 +299,7 @@ class AdaptOptions(TrainingOptions):
             study=False,
         ),
     ] = None
-    head_tokens: Annotated[Count, Option("Tokens for training a missing masked-LM head.", MODEL)] = HEAD_TOKENS
+    head_tokens: Annotated[TokenCount, Option("Tokens for training a missing masked-LM head.", MODEL)] = HEAD_TOKENS
 
 
 @options
@@ -327,22 +346,17 @@ class PretrainOptions(TrainingOptions):
         ),
     ] = None
     vocab_size: Annotated[
-        int | None,
-        BeforeValidator(parse_number),
-        Option(
-            "Vocabulary size of a trained tokenizer.",
-            MODEL,
-            default="at most 30,000",
-        ),
+        Annotated[Integer, Field(le=MAX_SIZE)] | None,
+        Option("Vocabulary size of a trained tokenizer.", MODEL, default="at most 30,000"),
     ] = None
     lowercase: Annotated[
         bool | None,
         Option("Whether a trained tokenizer ignores case.", MODEL, default="only for WordPiece", negated="--cased"),
     ] = None
     tokenizer_characters: Annotated[
-        Count, Option("Maximum characters of the sample that a tokenizer is trained on.", MODEL)
+        TokenCount, Option("Maximum characters of the sample that a tokenizer is trained on.", MODEL)
     ] = SAMPLE_CHARACTERS
-    epochs: Annotated[Positive | None, Option("Passes over the corpus.", default="1")] = None
+    epochs: Annotated[Duration | None, Option("Passes over the corpus.", default="1")] = None
     max_length: MaxLength = 256
     batch_size: BatchSize = 256
     learning_rate: Annotated[

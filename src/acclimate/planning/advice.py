@@ -7,7 +7,6 @@ import math
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,20 +15,20 @@ import numpy as np
 from acclimate.corpus import Corpus, tokenize
 from acclimate.corpus.documents import subsample_documents
 from acclimate.corpus.stop_words import read_stop_words
-from acclimate.errors import UserError, check_positive
+from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.files import write_json
 from acclimate.methods import get, lookup
 from acclimate.model_kinds import loss_terms
 from acclimate.models import load_language_model
+from acclimate.options import AdviseOptions, verb
 from acclimate.planning.advice_text import advice_text
 from acclimate.planning.vocabulary import count_words, fragmentation, overlap
 from acclimate.progress import Progress
-from acclimate.tasks.kinds import LabelledTask, load_task, task_text
+from acclimate.tasks.kinds import LabelledTask, open_task, task_text
 from acclimate.training import adapt
-from acclimate.training.inputs import TextInput, as_corpus
-from acclimate.training.options import check_seed
+from acclimate.training.inputs import as_corpus
 from acclimate.version import __version__
 
 HELD_OUT = 0.1
@@ -45,54 +44,8 @@ TEXT_NAMES = {"domain": "held-out domain text", "general": "general text", "task
 Loss = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Pilot:
-    """Settings of the pilot run.
-
-    Attributes:
-        steps: Optimizer steps; 0 skips the pilot.
-        batch_size: Texts per optimizer step.
-        learning_rate: Peak learning rate; None uses the default of the method.
-        method: Adaptation method.
-    """
-
-    steps: int = 200
-    batch_size: int = 32
-    learning_rate: float | None = None
-    method: str = "mlm"
-
-
-def advise(
-    model: str | Path,
-    corpus: TextInput,
-    general: TextInput,
-    task: Any = None,
-    out: str | Path | None = None,
-    *,
-    pilot: Pilot | None = None,
-    documents: int = 200,
-    max_length: int = 128,
-    stop_words: str = "english",
-    text_column: str = "text",
-    seed: int = 0,
-    progress: bool = True,
-) -> dict[str, Any]:
+def _advise(options: AdviseOptions) -> dict[str, Any]:
     """Measure how a model handles domain text before an adaptation, run a short pilot, and explain the numbers.
-
-    Args:
-        model: Model folder or hub name. For a model without a masked-LM head, a head is first trained on half of the
-            general text, which is then excluded from the measurements.
-        corpus: Domain text.
-        general: General text.
-        task: A labelled task or its folder, for measurements on its train texts.
-        out: JSON file to write; None writes nothing.
-        pilot: Settings of the pilot run, whose model is discarded.
-        documents: Number of documents sampled from each corpus to measure losses on.
-        max_length: Maximum tokens per text.
-        stop_words: ``english``, ``none``, a file with one word per line, or another language, such as ``german``.
-        text_column: Column that holds the text in tables and JSON lines.
-        seed: Random seed of the pilot.
-        progress: Show progress bars.
 
     Returns:
         ``vocabulary`` and ``fragmentation`` (:mod:`acclimate.planning.vocabulary`); ``loss`` of the base model on each
@@ -102,27 +55,25 @@ def advise(
     Raises:
         UserError: If a text or the model cannot be read, there is too little text, or the method cannot run a pilot.
     """
-    pilot = pilot or Pilot()
-    check_positive(documents=documents, max_length=max_length, batch_size=pilot.batch_size)
-    if pilot.steps < 0:
-        raise UserError(f"pilot-steps must be 0 or more, not {pilot.steps}.")
-    check_seed(seed)
-    labelled = load_task(task) if isinstance(task, str | Path) else task
-    if pilot.steps:
-        _check_method(pilot.method, labelled)
-    train, held_out = as_corpus(corpus, text_column).split(HELD_OUT, 0)
-    stops = read_stop_words(stop_words)
-    report: dict[str, Any] = {"acclimate": __version__, "model": str(model), "documents": documents, "seed": seed}
+    steps, batch_size, documents = options.pilot_steps, options.batch_size, options.documents
+    max_length, seed, progress = options.max_length, options.seed, options.progress
+    labelled = open_task(options.task)
+    if steps:
+        _check_method(options.method, labelled)
+    train, held_out = as_corpus(options.corpus, options.text_column).split(HELD_OUT, 0)
+    stops = read_stop_words(options.stop_words)
+    report: dict[str, Any] = {"acclimate": __version__, "model": str(options.model)}
+    report |= {"documents": documents, "seed": seed}
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="acclimate-advise-")))
-        source, general_text = str(model), as_corpus(general, text_column)
+        source, general_text = str(options.model), as_corpus(options.general, options.text_column)
         tokenizer = (loaded := load_language_model(source)).tokenizer
         if loaded.absent_head:
             head_text, general_text = general_text.split(0.5, 0)
             adapt(source, head_text, "none", work / "head", max_length=max_length, seed=seed, progress=progress)
             source = str(work / "head")
         samples = {
-            "domain": _sample("domain text", train, max(MAX_COUNTED, pilot.steps * pilot.batch_size), progress),
+            "domain": _sample("domain text", train, max(MAX_COUNTED, steps * batch_size), progress),
             "general": _sample("general text", general_text, MAX_COUNTED, progress),
         }
         texts = {
@@ -135,18 +86,19 @@ def advise(
         report |= _word_statistics({name: some[:MAX_COUNTED] for name, some in samples.items()}, tokenizer, stops)
         losses = _losses(source, texts, max_length)
         report["loss"] = _compare_losses(losses)
-        if pilot.steps:
-            report["pilot"] = _run_pilot(
-                source, samples["domain"], texts, losses, pilot, work, labelled, max_length, seed, progress
-            )
+        if steps:
+            report["pilot"] = _run_pilot(source, samples["domain"], texts, losses, options, work, labelled)
             sample = samples["domain"][:500]
             rows = tokenize(Corpus.of(sample), tokenizer, max_length, progress=False)
-            epoch_steps = train.report.documents * len(rows) / len(sample) / pilot.batch_size
+            epoch_steps = train.report.documents * len(rows) / len(sample) / batch_size
             report["pilot"]["projection"] = _project_change(report["pilot"]["curve"], math.ceil(epoch_steps))
     report["words"] = advice_text(report)
-    if out is not None:
-        write_json(out, report)
+    if options.out is not None:
+        write_json(options.out, report)
     return report
+
+
+advise = verb(AdviseOptions, _advise)
 
 
 def _check_method(name: str, task: LabelledTask | None) -> None:
@@ -221,33 +173,31 @@ def _run_pilot(
     train_texts: Sequence[str],
     texts: dict[str, list[str]],
     before: dict[str, Loss],
-    pilot: Pilot,
+    options: AdviseOptions,
     work: Path,
     task: LabelledTask | None,
-    max_length: int,
-    seed: int,
-    progress: bool,
 ) -> dict[str, Any]:
     """Adapt for a few steps and measure the losses again."""
     result = adapt(
         source,
         Corpus.of(train_texts),
-        pilot.method,
+        options.method,
         work / "pilot",
-        task=task if lookup(pilot.method).needs_task else None,
-        steps=pilot.steps,
-        batch_size=pilot.batch_size,
-        learning_rate=pilot.learning_rate,
-        max_length=max_length,
+        task=task if lookup(options.method).needs_task else None,
+        steps=options.pilot_steps,
+        batch_size=options.batch_size,
+        learning_rate=options.learning_rate,
+        max_length=options.max_length,
         heldout=Corpus.of(texts["domain"]),
-        heldout_every=max(1, pilot.steps // MEASUREMENTS),
-        seed=seed,
-        progress=progress,
+        heldout_every=max(1, options.pilot_steps // MEASUREMENTS),
+        seed=options.seed,
+        progress=options.progress,
     )
     lines = [json.loads(line) for line in (result.out / "log.jsonl").read_text(encoding="utf-8").splitlines()]
-    after = _losses(str(result.out), texts, max_length)
+    after = _losses(str(result.out), texts, options.max_length)
     return {
-        **asdict(pilot),
+        "steps": options.pilot_steps,
+        **{name: getattr(options, name) for name in ("batch_size", "learning_rate", "method")},
         "tokens": result.tokens,
         "seconds": result.seconds,
         "curve": [[line["step"], _lm_loss(line["heldout"])] for line in lines if "heldout" in line],

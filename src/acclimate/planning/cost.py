@@ -9,25 +9,13 @@ from typing import Any
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.files import write_json
 from acclimate.methods.selective.cost import Cost, read_cost
+from acclimate.options import verb
+from acclimate.options.inspection import InspectCostOptions, split_name
 from acclimate.version import __version__
 
 
-def inspect_cost(
-    adapted: Mapping[str, str | Path],
-    out: str | Path | None = None,
-    *,
-    pretrained: str | Path | None = None,
-    step: int | None = None,
-    finetuned: Mapping[str, Sequence[str | Path]] | None = None,
-) -> dict[str, Cost]:
+def _inspect_cost(options: InspectCostOptions) -> dict[str, Cost]:
     """Read the duration of every stage from the folders of finished runs.
-
-    Args:
-        adapted: Folder of ``acclimate adapt --method selective`` for each column.
-        out: JSON file to write; None writes nothing.
-        pretrained: Folder of ``acclimate pretrain`` with intermediate checkpoints that the adaptations started from.
-        step: Step of the checkpoint; by default the one recorded by each adaptation.
-        finetuned: Folders of ``acclimate finetune`` for each column; columns may be omitted.
 
     Returns:
         The cost of each column, for :func:`acclimate.methods.selective.cost.cost_table`.
@@ -35,21 +23,38 @@ def inspect_cost(
     Raises:
         UserError: If a folder was not written by the expected command, or ``finetuned`` names an unknown column.
     """
-    tuned = dict(finetuned or {})
+    adapted: dict[str, str | Path] = dict(options.adapted)  # type: ignore[arg-type]
     if not adapted:
         raise UserError("There are no runs to read; give the folder of an adaptation with --adapted.")
-    for name in tuned:
-        if name not in adapted:
-            raise unknown_name_error("column", name, adapted)
+    tuned = _by_column(options.finetuned or (), list(adapted))
     costs = {
-        name: read_cost(folder, pretrained, step=step, finetuned=tuned.get(name, ()))
+        name: read_cost(folder, options.pretrained, step=options.step, finetuned=tuned.get(name, ()))
         for name, folder in adapted.items()
     }
-    if out is not None:
+    if options.out is not None:
         columns = {name: _to_json(cost, adapted[name], tuned.get(name, ())) for name, cost in costs.items()}
-        general = None if pretrained is None else str(pretrained)
-        write_json(out, {"acclimate": __version__, "pretrained": general, "columns": columns})
+        general = None if options.pretrained is None else str(options.pretrained)
+        write_json(options.out, {"acclimate": __version__, "pretrained": general, "columns": columns})
     return costs
+
+
+inspect_cost = verb(InspectCostOptions, _inspect_cost)
+
+
+def _by_column(given: Any, columns: list[str]) -> Mapping[str, Sequence[str | Path]]:
+    """Return folders by column; they are given as such, or as a list of ``FOLDER`` and ``NAME=FOLDER``."""
+    found: dict[str, list[str | Path]] = {}
+    if isinstance(given, Mapping):
+        found.update(given)
+    else:
+        for name, folder in map(split_name, [given] if isinstance(given, str | Path) else given):
+            if not name and len(columns) > 1:
+                raise UserError(f"'{folder}' could belong to several columns; write NAME={folder}.")
+            found.setdefault(name or columns[0], []).append(folder)
+    for name in found:
+        if name not in columns:
+            raise unknown_name_error("column", name, columns)
+    return found
 
 
 def _to_json(cost: Cost, adapted: str | Path, finetuned: Sequence[str | Path]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -68,7 +69,7 @@ def compare(
     share = Shard.parse(shard) if shard is not None else None
     if share and report_only:
         raise UserError("--shard computes and --report-only does not: give one of them.")
-    backend, out = backend or Backend(), Path(out)
+    backend, out = backend or Backend(), Path(os.path.expanduser(out))
     if out.is_file():
         raise UserError(f"'{out}' is a file; give a folder for the study.")
     read = read_study(_load(config), backend)

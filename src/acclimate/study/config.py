@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
@@ -22,18 +23,19 @@ from acclimate.files import read_settings
 from acclimate.masking import file_parameters
 from acclimate.models.checkpoints import is_written_as_path
 from acclimate.options.declaration import explain_value
+from acclimate.options.training import SeedNumber
 from acclimate.registry import Registry
 from acclimate.study.sections import DistillSpec, MethodSearch, SearchSettings
 from acclimate.study.settings import (
-    FIRST_STAGE,
     UNADAPTED,
     AdaptSettings,
     EvaluateSettings,
     FinetuneSettings,
+    Label,
     Paths,
-    Seed,
     Strict,
     TaskSpec,
+    check_plain_values,
     distinct,
     seed_list,
     several,
@@ -59,7 +61,7 @@ class SectionEntry(Strict):
 class ModelSpec(Strict):
     """A base model: a path, or ``{name, path}``."""
 
-    name: str = ""
+    name: Label = ""
     path: str
 
     @model_validator(mode="before")
@@ -96,7 +98,7 @@ class MethodSpec(BaseModel):
 
     model_config = ConfigDict(extra="allow")
     name: str
-    label: str = ""
+    label: Label = ""
     on: Literal["domain", "task"] | None = None
     adapt: Annotated[dict[str, Any], AfterValidator(AdaptSettings.check)] = Field(default_factory=dict)
     search: MethodSearch | None = None
@@ -133,7 +135,7 @@ class SampleSpec(Strict):
 class DomainSpec(Strict):
     """A domain: text to adapt to, held-out text, and end tasks."""
 
-    name: str
+    name: Annotated[Label, Field(min_length=1)]
     corpus: Annotated[Paths, BeforeValidator(several), Field(min_length=1)]
     heldout: Annotated[Paths | None, BeforeValidator(several)] = None
     tasks: list[TaskSpec] = Field(default_factory=list)
@@ -167,7 +169,7 @@ class StudyConfig(Strict):
         extensions: Sections added by other kinds of jobs, by key. In the file each is a key at the top level.
     """
 
-    name: str = "study"
+    name: Label = "study"
     title: str = ""
     notes: list[str] = Field(default_factory=list)
     samples: list[SampleSpec] = Field(default_factory=list)
@@ -180,9 +182,9 @@ class StudyConfig(Strict):
         "report"  # YAML reads a bare off as false
     )
     adapt: AdaptSettings = AdaptSettings()
-    adapt_seeds: list[Seed] | None = Field(default=None, min_length=1)
+    adapt_seeds: list[SeedNumber] | None = Field(default=None, min_length=1)
     finetune: FinetuneSettings = FinetuneSettings()
-    seeds: Annotated[list[Seed], Field(min_length=1)] = [0, 1, 2, 3, 4]
+    seeds: Annotated[list[SeedNumber], Field(min_length=1)] = [0, 1, 2, 3, 4]
     evaluate: EvaluateSettings = EvaluateSettings()
     distill: list[DistillSpec] = Field(default_factory=list)
     search: SearchSettings | None = None
@@ -194,6 +196,7 @@ class StudyConfig(Strict):
     def _lists(cls, value: Any) -> Any:
         if not isinstance(value, Mapping):
             raise ValueError("a study is a table of keys such as models, methods and domains")
+        check_plain_values(value)
         value = dict(value)
         for key in ("models", "methods"):
             if isinstance(value.get(key), str | Path):
@@ -252,9 +255,7 @@ class StudyConfig(Strict):
     def finetune_settings(self, task: TaskSpec) -> dict[str, Any]:
         """Return the explicit settings of fine-tuning for a task; those of the task override those of the study."""
         given = {**self.finetune.given(), **task.given()}
-        if task.negative:
-            given["negative"] = tuple(task.negative)
-        return given | {key: value for key in FIRST_STAGE if (value := getattr(task, key)) is not None}
+        return {name: value for name, value in given.items() if name not in ("metric", "first")}
 
     def search_lists(self, task: TaskSpec, methods: Sequence[MethodSpec]) -> dict[tuple[str, str], list[Any]]:
         """Return the values to try for methods on a task.
@@ -295,7 +296,7 @@ class StudyConfig(Strict):
         Raises:
             UserError: If the file is missing, cannot be parsed, or is not a valid study.
         """
-        path = Path(path)
+        path = Path(os.path.expanduser(path))
         if not path.is_file():
             raise UserError(f"No study file at '{path}'. Give the path of a .yaml or .toml file.")
         value = read_settings(path, "study file")
@@ -309,7 +310,7 @@ class StudyConfig(Strict):
 
         Args:
             value: Values as in a study file.
-            where: Name of the source, for error messages.
+            where: Label of the source, for error messages.
 
         Raises:
             UserError: If a key or value is invalid; the message names the key and suggests a correction for a typo.
@@ -415,7 +416,7 @@ def _locate(given: Any, names: Collection[str], folder: Path) -> None:
 
 
 def _inside(path: str, folder: Path) -> str:
-    return str((folder / Path(path).expanduser()).resolve())
+    return str((folder / os.path.expanduser(path)).resolve())
 
 
 def _model(name: str, folder: Path) -> str:
@@ -432,7 +433,7 @@ def _located(source: str, folder: Path) -> str:
     """Resolve ``source`` against ``folder`` if it exists there or looks like a path; else it may be a Hub name."""
     if not source:
         return source
-    path = Path(source).expanduser()
+    path = Path(os.path.expanduser(source))
     if path.is_absolute():
         return str(path)
     here = folder / path

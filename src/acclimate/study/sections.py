@@ -11,13 +11,13 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from acclimate.options.training import Count, NonNegative, SeedNumber
 from acclimate.study.settings import (
-    Count,
     DistillLists,
     DistillSection,
     FinetuneLists,
+    Label,
     Lists,
-    Seed,
     Strict,
     distinct,
     lists,
@@ -61,13 +61,13 @@ class SearchSettings(Strict):
     """
 
     seeds: Annotated[
-        list[Seed] | None, BeforeValidator(_seeds), AfterValidator(_check_distinct), Field(min_length=1)
+        list[SeedNumber] | None, BeforeValidator(_seeds), AfterValidator(_check_distinct), Field(min_length=1)
     ] = None
     combinations: Literal["all", "one-factor"] | Count = "all"
-    seed: Seed = 0
+    seed: SeedNumber = 0
     per: Literal["method", "task"] = "method"
-    tolerance: float = Field(default=0.0, ge=0)
-    teacher_tolerance: float = Field(default=0.01, ge=0)
+    tolerance: NonNegative = 0.0
+    teacher_tolerance: NonNegative = 0.01
     finetune: FinetuneLists = Field(default_factory=dict)
     adapt: Lists = Field(default_factory=dict)
     distill: DistillLists = Field(default_factory=dict)
@@ -170,7 +170,7 @@ class DistillSpec(DistillSection):
     """
 
     teacher: TeacherSpec
-    label: str = ""
+    label: Label = ""
     students: Annotated[list[str] | None, BeforeValidator(several), Field(min_length=1)] = None
     domains: Annotated[list[str] | None, BeforeValidator(several), Field(min_length=1)] = None
     search: DistillLists | None = None

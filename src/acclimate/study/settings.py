@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,12 +16,14 @@ from pydantic import (
     model_validator,
 )
 
+from acclimate.errors import shorten
 from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, Section, section
-from acclimate.registry import parse_number
+from acclimate.options.training import Count, Fraction, Integer, SeedNumber
+from acclimate.registry import MAX_INTEGER, parse_number
 
 Paths = list[str]
 UNADAPTED = "none"
-"""Name of the method that leaves the base model unchanged."""
+"""Label of the method that leaves the base model unchanged."""
 MOST_SEEDS = 1000
 """Maximum for a number of seeds. A larger one is probably a mistake, and its list could fill the memory."""
 
@@ -28,12 +31,6 @@ MOST_SEEDS = 1000
 def several(value: Any) -> Any:
     """Turn a single path into a list."""
     return [str(value)] if isinstance(value, str | Path) else value
-
-
-def _labels(value: Any) -> Any:
-    """Turn a single label into a list, and YAML booleans (a label such as ``true``) into strings."""
-    values = value if isinstance(value, list | None) else [value]
-    return values and [str(entry).lower() if isinstance(entry, bool) else entry for entry in values]
 
 
 def lists(value: Any) -> Any:
@@ -57,7 +54,7 @@ def seed_list(count: int) -> list[int]:
         ValueError: If ``count`` is above :data:`MOST_SEEDS`.
     """
     if count > MOST_SEEDS:
-        raise ValueError(f"seeds: {count} is more than {MOST_SEEDS}; give a list of the seeds that you want")
+        raise ValueError(f"seeds: {shorten(count)} is more than {MOST_SEEDS}; give a list of the seeds that you want")
     return list(range(count))
 
 
@@ -83,8 +80,40 @@ Lists = Annotated[dict[str, list[Any]], BeforeValidator(lists)]
 """Values to try, by name of the setting."""
 FinetuneLists = Annotated[Lists, AfterValidator(lambda given: _check_values(FinetuneSettings, given))]
 DistillLists = Annotated[Lists, AfterValidator(lambda given: _check_values(DistillSection, given))]
-Seed = Annotated[int, BeforeValidator(parse_number), Field(ge=0)]
-Count = Annotated[int, BeforeValidator(parse_number), Field(ge=1)]
+
+
+def check_name(name: str) -> str:
+    """Return the name of a part of a study, which becomes part of file names and of tables.
+
+    Raises:
+        ValueError: If it is longer than 200 characters, or contains a control character or a lone surrogate.
+    """
+    if len(name) > 200:
+        raise ValueError(f"the name has {len(name):,} characters; give one of at most 200")
+    if any(unicodedata.category(character) in ("Cc", "Cs") for character in name):
+        raise ValueError(f"the name {shorten(name)} contains a control character; remove it")
+    return name
+
+
+Label = Annotated[str, AfterValidator(check_name)]
+
+
+def check_plain_values(value: Any, where: str = "", seen: set[int] | None = None) -> None:
+    """Check that a study file has no number that is too large to compute with, and no NUL character.
+
+    Raises:
+        ValueError: If it has one.
+    """
+    seen = set() if seen is None else seen
+    if isinstance(value, int) and abs(value) > MAX_INTEGER:
+        raise ValueError(f"{where or 'study'}: the number {shorten(value)} is too large")
+    if isinstance(value, str) and "\0" in value:
+        raise ValueError(f"{where or 'study'}: the text {shorten(value)} contains a NUL character; remove it")
+    if isinstance(value, Mapping | list) and id(value) not in seen:  # YAML may repeat, or even nest, one object
+        seen.add(id(value))
+        for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
+            place = f"[{key}]" if isinstance(value, list) else f"{'.' if where else ''}{key}"
+            check_plain_values(inner, where + place, seen)
 
 
 class Strict(BaseModel):
@@ -93,10 +122,19 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), coerce_numbers_to_str=True)
 
 
+OF_ONE_TASK = ("metric", "negative", "first", "first_epochs", "first_learning_rate")
+"""Options of ``finetune`` that a study sets for single tasks."""
+
 if TYPE_CHECKING:
 
     class FinetuneSettings(Section):
         """Options of ``acclimate.finetune``."""
+
+    class TaskSection(FinetuneSettings):
+        """The same, and those of a single task."""
+
+        metric: str | None
+        negative: tuple[str, ...] | None
 
     class DistillSection(Section):
         """Options of ``acclimate.distill``."""
@@ -106,37 +144,31 @@ if TYPE_CHECKING:
 
 else:
     FinetuneSettings = section(FinetuneOptions, without=("report_to",))
+    TaskSection = section(FinetuneOptions, without=("report_to",), also=OF_ONE_TASK)
     DistillSection = section(DistillOptions, without=("report_to",))
     AdaptSection = section(AdaptOptions)
 
 
-class TaskSpec(FinetuneSettings):
+class TaskSpec(TaskSection):
     """A labelled end task: a folder, or ``{path, name?, metric?, ...}`` with its own settings of fine-tuning.
 
     Attributes:
-        metric: Primary metric; by default the first one of the task kind, which is macro_f1 for classification.
-        negative: The label, or labels, for "none of these".
         repartition: Ratio of :func:`acclimate.tasks.repartition`.
         limit_train: Maximum rows of the train split, sampled with a fixed seed; ``limit_dev`` and ``limit_test`` limit
             the other splits.
         search: Values to try on this task; they override those under ``search.finetune``.
-        first: Folder of a task to train on before this one. ``first_epochs`` and ``first_learning_rate`` override the
-            settings of fine-tuning for it.
+        first: Folder of a task to train on before this one.
         limit_first: Maximum rows of the train split of ``first``.
     """
 
     path: str
-    name: str = ""
-    metric: str | None = None
-    negative: Annotated[list[str] | None, BeforeValidator(_labels), Field(min_length=1)] = None
-    repartition: float | None = Field(default=None, gt=0, le=1)
+    name: Label = ""
+    repartition: Fraction | None = None
     limit_train: Count | None = None
     limit_dev: Count | None = None
     limit_test: Count | None = None
     search: FinetuneLists | None = None
     first: str | None = None
-    first_epochs: Count | None = None
-    first_learning_rate: float | None = Field(default=None, gt=0)
     limit_first: Count | None = None
 
     @property
@@ -153,19 +185,15 @@ class TaskSpec(FinetuneSettings):
     @model_validator(mode="after")
     def _named(self) -> TaskSpec:
         self.name = self.name or Path(self.path).name
-        if self.first is None and (self.first_epochs or self.first_learning_rate or self.limit_first):
-            raise ValueError(f"the task '{self.name}' has settings of a first stage but no 'first': its folder")
+        if self.first is None and self.limit_first:
+            raise ValueError(f"the task '{self.name}' has 'limit_first' but no 'first', the folder of a first task")
         return self
-
-
-FIRST_STAGE = ("first_epochs", "first_learning_rate")
-"""Options of ``finetune`` about the task that is trained on first."""
 
 
 class AdaptSettings(AdaptSection):
     """The ``adapt`` section: options of ``acclimate.adapt``; None selects the default."""
 
-    seed: Seed = 0
+    seed: SeedNumber = 0
 
 
 class EvaluateSettings(Strict):
@@ -181,4 +209,4 @@ class EvaluateSettings(Strict):
     documents: Count = 200
     max_length: Count = 128
     moved: bool = False
-    masked_texts: Annotated[int, BeforeValidator(parse_number), Field(ge=0)] = 3
+    masked_texts: Annotated[Integer, Field(ge=0, le=1000)] = 3

@@ -84,9 +84,9 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     """Fine-tune a model on a task and evaluate it on the test split.
 
     The optimizer is AdamW; the learning rate rises over the share ``warmup`` of the steps and then falls linearly to
-    zero, and gradients are clipped to a norm of 1. New weights are initialized from ``seed``: the head of the task,
-    and a pooler if the architecture needs one (BERT) and the checkpoint of a masked language model lacks it; the
-    pooler starts near the identity. A multi-label task has a sigmoid per label (binary cross-entropy), and the labels
+    zero, and gradients are clipped. New weights are initialized from ``seed``: the head of the task, and a pooler if
+    the architecture needs one (BERT) and the checkpoint of a masked language model lacks it; the pooler starts near
+    the identity. A multi-label task has a sigmoid per label (binary cross-entropy), and the labels
     with a probability above one half are predicted. A question-answering task learns the start and the end of the
     first gold answer (cross-entropy over the tokens of a window) and returns five answers per question; a long passage
     is read in windows (see :class:`acclimate.tasks.qa.windows.WindowConfig`).

@@ -18,6 +18,7 @@ from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX
 from acclimate.models.batching import micro_batch_tokens, padding_multiple, round_up
 from acclimate.models.encoding import skip_unread_tokens
+from acclimate.models.tokenizers import reads_segments
 
 
 @dataclass
@@ -53,12 +54,8 @@ class HeadModel:
 
     @property
     def reads_segments(self) -> bool:
-        """Whether the model distinguishes two segments.
-
-        This is read from its configuration, since a tokenizer may return segment ids for a model without segments, or,
-        if it was saved without its class, none for a model that was trained with them.
-        """
-        return getattr(self.model.config, "type_vocab_size", 0) > 1
+        """Whether the model distinguishes two segments."""
+        return reads_segments(self.model)
 
     def collate(self, rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
         """Pad rows to the longest of them, rounded up to the model's padding multiple, and make tensors.

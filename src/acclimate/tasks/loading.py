@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
-import logging
+from collections.abc import Collection
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoConfig, PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from torch import nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+from acclimate.corpus.tokenizing import read_as_text
 from acclimate.device import enable_fast_fp32_matmul
-from acclimate.errors import UserError
+from acclimate.errors import UserError, warn_once
 from acclimate.models import longest_text, use_kernels
 from acclimate.models.attention import use_attention, uses_gated_attention
 from acclimate.models.checkpoints import (
     UNREADABLE,
+    check_encoder_weights,
     check_folder,
     from_pretrained,
+    load_config,
     load_error,
     silence_transformers,
-    trusts_remote_code,
 )
-from acclimate.models.loading import load_tokenizer
+from acclimate.models.tokenizers import fit_tokenizer, is_encoder, load_tokenizer
 from acclimate.modules import virtual_ids
 from acclimate.tasks.kinds import LabelledTask
 
-log = logging.getLogger(__name__)
 MIN_LENGTH = 4
 """Minimum tokens per example: fewer leave no space for text between the special tokens."""
 
@@ -39,7 +40,8 @@ def load_with_head(
 
     Missing weights are initialized from torch's global generator, so seed that first. These are the head and, in a
     checkpoint of a masked language model whose task head reads a pooler (BERT), that pooler, which starts near the
-    identity. A checkpoint that already has such a head of the same size keeps it.
+    identity. A checkpoint that already has such a head of the same size keeps it, with its classes in the order of
+    ``settings["id2label"]``; for classes with other names, its last layer is initialized, with a warning.
 
     Args:
         auto: An auto class such as ``AutoModelForSequenceClassification``.
@@ -50,7 +52,8 @@ def load_with_head(
         what: Kind of model, for messages.
 
     Returns:
-        The model, its tokenizer, and the tokens that it reads per example, virtual tokens included.
+        The model, its tokenizer, and the tokens that it reads per example, virtual tokens included. The tokenizer
+        reads special tokens in a text as text (:func:`acclimate.corpus.tokenizing.read_as_text`).
 
     Raises:
         UserError: If the model cannot be loaded, its encoder weights are incomplete, its tokenizer has no padding and
@@ -58,9 +61,9 @@ def load_with_head(
     """
     enable_fast_fp32_matmul()  # before any computation, so that results do not depend on earlier ones
     check_folder(path)
+    config, known = load_config(path, **settings), load_config(path).id2label or {}
     tokenizer = load_tokenizer(path)
     try:
-        config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code(), **settings)
         with silence_transformers():
             model, info = from_pretrained(
                 auto,
@@ -75,44 +78,25 @@ def load_with_head(
     if kernels.eager_attention or uses_gated_attention(model):
         with suppress(ValueError, AttributeError):  # an architecture with its own attention keeps it
             use_attention(model, kernels)
-    fresh = [*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])]
-    lost = sorted(name for name in fresh if name.startswith(f"{model.base_model_prefix}.") and ".pooler." not in name)
-    if lost:
-        raise UserError(f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.")
+    fresh = check_encoder_weights(model, info, path)
     _initialize_pooler(model, fresh)
-    rows = model.get_input_embeddings().weight.shape[0]
+    if "id2label" in settings:
+        _match_classes(model, known, fresh, path)
     if tokenizer.pad_token_id is None:  # decoders
         tokenizer.pad_token = tokenizer.eos_token
     if tokenizer.pad_token_id is None:
         raise UserError(f"The tokenizer of '{path}' has neither a padding nor an end token; add one of them.")
-    if len(tokenizer) > rows:
-        raise UserError(f"The tokenizer of '{path}' has {len(tokenizer)} tokens, its model only {rows}.")
-    model.config.pad_token_id = tokenizer.pad_token_id
+    fit_tokenizer(tokenizer, model, path)
+    if model.config.pad_token_id is None or not is_encoder(model):  # decoders find the last token of a text by it
+        model.config.pad_token_id = tokenizer.pad_token_id
+    tokenizer = read_as_text(tokenizer)
     wanted = max_length + len(virtual_ids(tokenizer))
     length = min(wanted, longest_text(model) or tokenizer.model_max_length, tokenizer.model_max_length)
     if length < MIN_LENGTH:
         raise UserError(f"max_length={max_length} leaves no space for text; give at least {MIN_LENGTH} tokens.")
     if length < wanted:
-        _warn_texts_truncated(str(path), length, wanted)
+        warn_once(f"'{path}' reads at most {length} tokens, so texts are truncated to that instead of {wanted}.")
     return model, tokenizer, length
-
-
-@cache  # once, not for each seed
-def _warn_texts_truncated(path: str, length: int, wanted: int) -> None:
-    log.warning("'%s' reads at most %d tokens, so texts are truncated to that instead of %d.", path, length, wanted)
-
-
-def read_config(path: str | Path) -> PretrainedConfig:
-    """Read the configuration of a model.
-
-    Raises:
-        UserError: If there is no model.
-    """
-    check_folder(path)
-    try:
-        return AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code())
-    except UNREADABLE as error:
-        raise UserError(f"No model could be read from '{path}': {load_error(error, path)}") from error
 
 
 def is_classifier_of(path: str | Path, task: LabelledTask) -> bool:
@@ -125,7 +109,7 @@ def is_classifier_of(path: str | Path, task: LabelledTask) -> bool:
     Raises:
         UserError: If there is no model.
     """
-    config = read_config(path)
+    config = load_config(path)
     names = getattr(config, "id2label", None) or {}
     return (
         any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
@@ -134,7 +118,60 @@ def is_classifier_of(path: str | Path, task: LabelledTask) -> bool:
     )
 
 
-def _initialize_pooler(model: PreTrainedModel, fresh: list[str]) -> None:
+def _match_classes(model: PreTrainedModel, known: dict[int, str], fresh: Collection[str], path: str | Path) -> None:
+    """Reorder the classes of a head that was loaded, or initialize its last layer if it has other classes.
+
+    Args:
+        model: The model, whose configuration names the classes of the task.
+        known: Names of the classes of the checkpoint.
+        fresh: Names of the weights that are new.
+        path: Where the model was loaded from.
+    """
+    wanted = [str(name) for name in (model.config.id2label or {}).values()]
+    inside = {id(module) for module in model.base_model.modules()}
+    layers = [
+        (name, layer)
+        for name, layer in model.named_modules()
+        if isinstance(layer, nn.Linear) and layer.out_features == len(wanted) and id(layer) not in inside
+    ]
+    if not layers or f"{layers[-1][0]}.weight" in fresh:
+        return
+    last = layers[-1][1]
+    names = [str(known.get(number)) for number in range(len(wanted))]
+    if names == wanted:
+        return
+    if names == [f"LABEL_{number}" for number in range(len(wanted))]:  # what transformers writes for unnamed classes
+        if wanted != [str(number) for number in range(len(wanted))]:
+            warn_once(
+                f"The classes of '{path}' have no names, so they are taken to be, in order: {', '.join(wanted)}. If "
+                "that is wrong, correct id2label in its config.json."
+            )
+        return
+    with torch.no_grad():
+        if (order := _order_of(names, wanted)) is not None:
+            last.weight.copy_(last.weight[order])
+            if last.bias is not None:
+                last.bias.copy_(last.bias[order])
+            return
+        warn_once(
+            f"The classes of '{path}' ({', '.join(names)}) are not those of the task ({', '.join(wanted)}), so the "
+            "last layer of its head is trained from new weights."
+        )
+        last.weight.normal_(std=getattr(model.config, "initializer_range", 0.02))
+        if last.bias is not None:
+            last.bias.zero_()
+
+
+def _order_of(names: list[str], wanted: list[str]) -> list[int] | None:
+    """Return the index in ``names`` of each wanted name; None if the names differ in more than order and case."""
+    for key in (str, str.casefold):
+        places = {key(name): number for number, name in enumerate(names)}
+        if len(places) == len(names) and places.keys() == {key(name) for name in wanted}:
+            return [places[key(name)] for name in wanted]
+    return None
+
+
+def _initialize_pooler(model: PreTrainedModel, fresh: Collection[str]) -> None:
     """Add the identity to the random matrix of a new pooler.
 
     A random matrix in front of a random classifier destroys the representation of the first token, and a small model

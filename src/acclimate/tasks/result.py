@@ -199,14 +199,15 @@ def evaluate_splits(
         learner: The trained model.
         task: The task.
         trained: The result of the training.
-        precision: The resolved precision.
+        precision: The precision of the training.
         scoring: The scoring of the test split.
         seed: Random seed of the run.
         train_size: Number of training examples.
         started: Start of the run, as returned by ``time.perf_counter``.
     """
-    dev_metrics = learner.measure("dev", precision).metrics if task.dev else None
-    test = learner.measure("test", precision)
+    # In fp32, so that the predictions are those of any program that loads the saved folder.
+    dev_metrics = learner.measure("dev", "fp32").metrics if task.dev else None
+    test = learner.measure("test", "fp32")
     if (collapse := scoring.find_collapse(test.gold, test.predicted)) is not None:
         warn_of_collapse(collapse, len(test.predicted), task.name, learner.readable)
     return {

@@ -10,11 +10,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.utils.data import Dataset
 from transformers import PreTrainedModel, TrainerState, TrainingArguments
 
+from acclimate.corpus.tokenizing import check_known
 from acclimate.device import Precision, to_device
 from acclimate.files import read_json, write_json
 from acclimate.models.encoding import skip_unread_tokens
@@ -30,6 +32,8 @@ from acclimate.training.trainer import train as run_trainer
 
 ADAM_EPSILON = 1e-8
 """The default of ``transformers``, which fine-tuning recipes assume."""
+CHECKED_ROWS = 5_000
+"""Rows in which unknown tokens are counted."""
 Score = float | tuple[float, ...]
 
 
@@ -88,7 +92,7 @@ def train(
     run_name: str | None = None,
     group: ProcessGroup | None = None,
 ) -> TrainingResult:
-    """Train a model in place: AdamW, linear warm-up and decay, gradients clipped to a norm of one.
+    """Train a model in place: AdamW, linear warm-up and decay, clipped gradients.
 
     Args:
         head: The model.
@@ -106,8 +110,10 @@ def train(
         group: The processes that share each step.
 
     Raises:
-        UserError: If the loss becomes NaN or infinite; the message names the step and its texts.
+        UserError: If all tokens of the text are unknown, or the loss becomes NaN or infinite; the message then names
+            the step and its texts.
     """
+    check_known(np.concatenate([row["input_ids"] for row in rows[:CHECKED_ROWS]]), head.tokenizer)
     to_device(head.model)
     data = TaskSteps(rows, head, options.batch_size, options.epochs, options.seed, group)
     hooks = hooks or TrainingHooks(supervised_loss(options.confidence_penalty))
@@ -123,6 +129,7 @@ def train(
             title=title,
             progress=options.progress,
             weight_decay=options.weight_decay,
+            max_gradient_norm=options.max_gradient_norm,
             schedule=hooks.schedule or phase_schedule(0, len(data), options.warmup),
             adam_epsilon=ADAM_EPSILON,
             callbacks=callbacks,

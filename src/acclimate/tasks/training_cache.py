@@ -32,7 +32,10 @@ from acclimate.version import __version__
 
 MAX_CACHED_TRAININGS = 8
 """Maximum trainings in the cache, each of the size of a model; the least recently used are removed."""
-KEY_OPTIONS = ("seed", "epochs", "learning_rate", "batch_size", "warmup", "weight_decay", "confidence_penalty")
+KEY_OPTIONS = (
+    *("seed", "epochs", "learning_rate", "batch_size", "warmup", "weight_decay", "max_gradient_norm"),
+    "confidence_penalty",
+)
 """Options that affect the result, besides the weights, the rows and the precision."""
 
 WEIGHTS_FILE = "model.safetensors"

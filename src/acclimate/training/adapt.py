@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, TokenDataset, tokenize
+from acclimate.corpus.tokenizing import check_known
 from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_writable, safe_join, write_json
@@ -91,7 +92,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     heldout = _open_heldout(options)
     seed, max_length, batch_size = options.seed, options.max_length, options.batch_size
     learning_rate = method.learning_rate if options.learning_rate is None else options.learning_rate
-    hidden = resolve(options.masking, options.mask_rate, options.masking_settings)
+    strategy = resolve(options.masking, options.mask_rate, options.masking_settings)
     if (options.masking or options.masking_settings) and type(method).masking is not Method.masking:
         raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")
     if method.sets_mask_rate and options.mask_rate != MASK_RATE:
@@ -111,7 +112,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         files=method.file_contents(),
         budget=asdict(budget),
         learning_rate=learning_rate,
-        masking=identify(hidden, options.mask_rate),
+        masking=identify(strategy, options.mask_rate),
         precision=precision,
         heldout=None if heldout is None else heldout.identity(),
     )
@@ -141,6 +142,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
         )
     print_message(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
+    check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
     open_work_folder(work, config, group)
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", options.head_tokens, seed, precision, progress, group, appended)
@@ -149,7 +151,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
         run = AdaptContext(
-            loaded.model, layers, loaded.tokenizer, rows, hidden, seed, precision, progress, group, task
+            loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task
         )
         method.prepare(run)
         result.accounts = run.accounts
@@ -160,16 +162,17 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         kept = max_graph_tokens(loaded.model, length)
         engine = Engine(loaded.model, objectives, precision, reference=reference, graph_tokens=kept, group=group)
         at_once = training_tokens(loaded.model, engine.student_views, length)
-        chosen_by = method.masking(options.mask_rate) or hidden
+        chosen_by = method.masking(options.mask_rate) or strategy
         policy = padding_policy(loaded.model)
         collator = Collator.of(loaded.tokenizer, chosen_by, at_once, options.layout, engine.rewritings, policy, kind)
         result.masked = _describe_masking(rows, collator)
         total = budget.resolve(rows, batch_size, appended)
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
-        alike = replace(collator, masking=hidden)
+        alike = replace(collator, masking=strategy)
         watch = [] if heldout is None else [heldout.make_callback(loaded.tokenizer, alike, length, batch_size, seed)]
         data = StepDataset(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
+        data.check_learnable()
         with tensorboard_folder(trackers, out):
             trainer = train(
                 engine,
@@ -179,6 +182,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 seed=seed,
                 learning_rate=learning_rate,
                 weight_decay=options.weight_decay,
+                max_gradient_norm=options.max_gradient_norm,
                 warmup=options.warmup,
                 minutes=options.max_minutes,
                 save_every=options.save_every,

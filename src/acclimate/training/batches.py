@@ -325,6 +325,23 @@ class StepDataset(Dataset):
     def __len__(self) -> int:
         return self.steps
 
+    def check_learnable(self) -> None:
+        """Check that a token is to be predicted in one of the first steps; usually the first step shows it.
+
+        Raises:
+            UserError: If there is none in the first thousand steps, or in all if there are fewer.
+        """
+        steps = min(self.steps, 1000)
+        for step in range(steps):
+            texts = [np.asarray(self.rows[index]) for index in self.indices(step)]
+            batches = self.collator(texts, np.random.default_rng([self.seed, 2, step]))
+            if any((batch.labels != IGNORE_INDEX).any() for batch in batches):
+                return
+        raise UserError(
+            f"No token of the text is chosen for prediction in {steps:,} steps, so the model would learn nothing. "
+            "Give more text, more steps or another masking."
+        )
+
     def indices(self, step: int) -> list[int]:
         """Return the indices of the texts that a step reads."""
         return self._order.of(step)

@@ -60,10 +60,10 @@ class Engine:
         self.policy = padding_policy(model)
         self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
         self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
-        self.plain = [term for term in objectives if isinstance(term, Objective)]
-        self.whole = [term for term in objectives if isinstance(term, BatchObjective)]
+        self.additive = [term for term in objectives if isinstance(term, Objective)]
+        self.over_batch = [term for term in objectives if isinstance(term, BatchObjective)]
         self.kernels = kernels_of(model)
-        self.step_context = self.kernels.step_context(model, precision, reuse_grad_buffer=not self.whole)
+        self.step_context = self.kernels.step_context(model, precision, reuse_grad_buffer=not self.over_batch)
         self.precision = precision
         self.views = tuple(dict.fromkeys(view for term in objectives for view in term.views))
         self.embeddings = any(term.embeddings for term in objectives)
@@ -105,10 +105,10 @@ class Engine:
         chosen: dict[View, Tensor] = {}
         groups: dict[tuple[str, torch.Size], list[View]] = {}
         for view in views:
-            groups.setdefault((view.reader, batch.reading(view.tokens).ids.shape), []).append(view)
+            groups.setdefault((view.reader, batch.view_input(view.tokens).ids.shape), []).append(view)
         for (name, (rows, _)), mine in groups.items():
-            readings = [batch.reading(view.tokens) for view in mine]
-            ids, text = torch.cat([part.ids for part in readings]), torch.cat([part.text for part in readings])
+            inputs = [batch.view_input(view.tokens) for view in mine]
+            ids, text = torch.cat([part.ids for part in inputs]), torch.cat([part.text for part in inputs])
             with torch.no_grad() if name == "reference" else nullcontext():
                 if len(mine) == 1 and mine[0] in self.chosen_only and not all_tokens:
                     chosen[mine[0]] = encode_positions(self.readers[name], ids, text, batch.chosen)
@@ -139,24 +139,24 @@ class Engine:
             self._run(batches, counts, terms, backward)
         if backward:
             self.group.sum_gradients(self.readers["student"].parameters())
-        plain = [term.name for term in self.plain]
-        summed = dict(zip(plain, self.group.add([terms[name] for name in plain]), strict=True))
-        terms = summed | {term.name: terms[term.name] for term in self.whole}
+        names = [term.name for term in self.additive]
+        summed = dict(zip(names, self.group.add([terms[name] for name in names]), strict=True))
+        terms = summed | {term.name: terms[term.name] for term in self.over_batch}
         weights = self.weights
         terms["loss"] = torch.stack([weights[name] * value for name, value in terms.items()]).sum()
         return terms
 
     @torch.no_grad()
     def is_finite(self, batches: Sequence[Batch]) -> bool:
-        """Return whether hidden states and plain terms of these micro-batches are finite, read without dropout."""
+        """Return whether hidden states and additive terms of these micro-batches are finite, read without dropout."""
         training, device = self.model.training, self.model.device
         self.model.eval()
         try:
             for batch in (batch.to(device) for batch in batches):
                 with self.step_context(), autocast(self.precision, device):
                     outputs = self.read(batch, self.views, all_tokens=True)
-                    values = [outputs.hidden(view)[batch.reading(view.tokens).text >= 0] for view in self.views]
-                    values += [term.total(outputs) for term in self.plain]
+                    values = [outputs.hidden(view)[batch.view_input(view.tokens).text >= 0] for view in self.views]
+                    values += [term.total(outputs) for term in self.additive]
                 if not all(bool(value.isfinite().all()) for value in values):
                     return False
             return True
@@ -166,7 +166,7 @@ class Engine:
     @property
     def weights(self) -> dict[str, float]:
         """The weight of each term in the loss, by name."""
-        return {term.name: term.weight for term in self.plain} | {term.name: term.weight for term in self.whole}
+        return {term.name: term.weight for term in (*self.additive, *self.over_batch)}
 
     def _run(self, batches: Sequence[Batch], counts: dict[str, int], terms: Terms, backward: bool) -> None:
         """Read the micro-batches, fill ``terms`` and, with ``backward``, add gradients."""
@@ -175,10 +175,10 @@ class Engine:
             kept = [self._read(batch, backward) for batch in batches[: self._kept(batches, backward)]]
         represented = [mine for _, mine in kept]
         seeds: list[_RandomState] = []
-        for batch in batches[len(kept) :] if self.whole else []:
+        for batch in batches[len(kept) :] if self.over_batch else []:
             seeds.append(_RandomState(device))
             represented.append(self._read(batch, grad=False)[1])
-        slopes = self._batch_term_gradients(represented, terms)
+        gradients = self._batch_term_gradients(represented, terms)
         after = _RandomState(device) if seeds else None
         del represented  # frees its graphs
         for number, batch in enumerate(batches):
@@ -186,7 +186,7 @@ class Engine:
                 seeds.pop(0).restore()
             read = kept.pop(0) if kept else self._read(batch, backward)
             with torch.set_grad_enabled(backward), autocast(self.precision, device):
-                loss = self._loss(read, counts, {name: parts[number] for name, parts in slopes.items()}, terms)
+                loss = self._loss(read, counts, {name: parts[number] for name, parts in gradients.items()}, terms)
             del read  # frees what the graph does not need, above all the logits
             if backward:
                 loss.backward()  # per micro-batch: bf16 weights would accumulate gradients in bf16
@@ -194,15 +194,15 @@ class Engine:
             after.restore()  # otherwise the next step would repeat the random numbers of the terms over all texts
 
     def _counts(self, batches: Sequence[Batch]) -> dict[str, int]:
-        """Return the number of items in the step over which each plain term is a mean."""
+        """Return the number of items in the step over which each additive term is a mean."""
         device = batches[0].masked.device
-        mine = [torch.tensor(sum(term.count(batch) for batch in batches), device=device) for term in self.plain]
+        mine = [torch.tensor(sum(term.count(batch) for batch in batches), device=device) for term in self.additive]
         every = self.group.add(mine)
-        return {term.name: max(1, int(count)) for term, count in zip(self.plain, every, strict=True)}
+        return {term.name: max(1, int(count)) for term, count in zip(self.additive, every, strict=True)}
 
     def _kept(self, batches: Sequence[Batch], backward: bool) -> int:
         """Return how many micro-batches keep their graphs while the terms over all texts are computed."""
-        if not self.whole:
+        if not self.over_batch:
             return 0
         if not backward or len(batches) == 1:
             return len(batches)
@@ -216,38 +216,38 @@ class Engine:
         """
         with torch.set_grad_enabled(grad), autocast(self.precision, batch.masked.device):
             outputs = self.read(batch, self.views)
-            return outputs, {term.name: term.represent(outputs) for term in self.whole}
+            return outputs, {term.name: term.represent(outputs) for term in self.over_batch}
 
     def _batch_term_gradients(
         self, represented: Sequence[dict[str, Tensor]], terms: Terms
     ) -> dict[str, tuple[Tensor, ...]]:
         """Add the terms over all texts to ``terms``; return their gradients for each micro-batch."""
-        slopes = {}
-        for term in self.whole:
+        gradients = {}
+        for term in self.over_batch:
             parts = [mine[term.name] for mine in represented]
-            terms[term.name], gradient = self._whole(term, torch.cat(parts))
-            slopes[term.name] = gradient.split([len(part) for part in parts])
-        return slopes
+            terms[term.name], gradient = self._over_batch(term, torch.cat(parts))
+            gradients[term.name] = gradient.split([len(part) for part in parts])
+        return gradients
 
     def _loss(
         self,
         read: tuple[Outputs, dict[str, Tensor]],
         counts: dict[str, int],
-        slopes: dict[str, Tensor],
+        gradients: dict[str, Tensor],
         terms: Terms,
     ) -> Tensor:
-        """Return the part of the loss that a micro-batch contributes, and add its plain terms to ``terms``."""
+        """Return the part of the loss that a micro-batch contributes, and add its additive terms to ``terms``."""
         outputs, represented = read
         parts = []
-        for term in self.plain:
+        for term in self.additive:
             value = term.total(outputs) / counts[term.name]
             terms[term.name] = terms.get(term.name, 0) + value.detach()
             parts.append(term.weight * value)
         # By the chain rule this product has the gradient of the loss, though not its value.
-        parts += [(represented[name] * slope).sum() for name, slope in slopes.items()]
+        parts += [(represented[name] * gradient).sum() for name, gradient in gradients.items()]
         return torch.stack(parts).sum()
 
-    def _whole(self, term: BatchObjective, representations: Tensor) -> tuple[Tensor, Tensor]:
+    def _over_batch(self, term: BatchObjective, representations: Tensor) -> tuple[Tensor, Tensor]:
         """Return a term over the representations of all processes, and its gradient for those of this process."""
         everything, mine = self.group.gather(representations.detach())
         device = everything.device

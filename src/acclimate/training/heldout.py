@@ -55,8 +55,8 @@ def measure_heldout_terms(engine: Engine, steps: Sequence[Sequence[Batch]], seed
             for step in steps:
                 batches = [batch.to(device) for batch in step]
                 texts = sum(batch.texts for batch in batches)
-                items = {term.name: sum(int(term.count(batch)) for batch in batches) for term in engine.plain}
-                items |= {term.name: texts for term in engine.whole}
+                items = {term.name: sum(int(term.count(batch)) for batch in batches) for term in engine.additive}
+                items |= {term.name: texts for term in engine.over_batch}
                 terms = engine.step(batches, backward=False)
                 for name, count in items.items():
                     totals[name] = totals.get(name, 0.0) + float(terms[name]) * count

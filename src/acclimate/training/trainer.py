@@ -305,6 +305,7 @@ def train(
     progress: bool,
     rule: UpdateRule | None = None,
     weight_decay: float = 0.0,
+    max_gradient_norm: float = 1.0,
     warmup: float = 0.1,
     schedule: Callable[[int], float] | None = None,
     adam_epsilon: float = ADAPTATION_EPSILON,
@@ -315,7 +316,7 @@ def train(
     report_to: Sequence[str] = (),
     run_name: str | None = None,
 ) -> StepTrainer:
-    """Train with AdamW, gradients clipped to a norm of one; resume from the newest complete checkpoint in ``work``.
+    """Train with AdamW and clipped gradients; resume from the newest complete checkpoint in ``work``.
 
     Args:
         engine: Computes loss and gradients.
@@ -327,6 +328,7 @@ def train(
         progress: Whether to show it.
         rule: What happens around each optimizer step.
         weight_decay: AdamW weight decay, on matrices only.
+        max_gradient_norm: Norm to which larger gradients are scaled; 0 leaves them as they are.
         warmup: Share of training over which the learning rate rises.
         schedule: Factor of the learning rate, as a function of the step; by default :func:`linear_schedule`.
         adam_epsilon: AdamW's epsilon.
@@ -359,7 +361,7 @@ def train(
                 learning_rate=learning_rate,
                 weight_decay=weight_decay,
                 adam_epsilon=adam_epsilon,
-                max_grad_norm=1.0,
+                max_grad_norm=max_gradient_norm,
                 logging_steps=log_interval(len(data)),
                 logging_nan_inf_filter=False,
                 save_strategy="no",

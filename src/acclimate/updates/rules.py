@@ -28,7 +28,7 @@ class UpdateRule:
 class SoftMask(UpdateRule):
     """Scale the learning of each unit by one minus its importance (Eq. 9).
 
-    :meth:`acclimate.models.UnitGroup.owned` defines which weights belong to a unit.
+    :meth:`acclimate.models.UnitGroup.spread_over_parameters` defines which weights belong to a unit.
 
     With ``on="update"``, the default, a weight moves (1 - I) of the way that the optimizer moved it: the update is
     constrained, as the paper says. With ``on="gradient"`` the gradient is scaled, as the equation is written and as
@@ -60,7 +60,10 @@ class SoftMask(UpdateRule):
             if not bool(((values >= 0) & (values <= 1)).all()):
                 raise UserError("Importance values must be numbers between 0 and 1; normalise them first.")
             for layer, layer_importance in zip(units[part], values, strict=True):
-                self.scaled += [(weight, (1 - share).to(weight)) for weight, share in layer.owned(layer_importance)]
+                self.scaled += [
+                    (weight, (1 - share).to(weight))
+                    for weight, share in layer.spread_over_parameters(layer_importance)
+                ]
         self._before: list[Tensor] = []
 
     @torch.no_grad()

@@ -2,48 +2,117 @@
 
 from __future__ import annotations
 
+import unicodedata
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
+from acclimate.corpus.tokenizing import read_as_text
 from acclimate.errors import UserError
 from acclimate.modules import add_virtual_tokens
 from acclimate.tasks.qa.data import Answer, Question
 from acclimate.tasks.qa.windows import WindowConfig, Windows, split_into_windows
+from tests.cases import each
 from tests.tiny import tiny_model, tiny_tokenizer
 
 
-def byte_tokenizer():
-    """A byte-level BPE without merges: a character outside of ASCII is several tokens."""
+def byte_tokenizer(space=False):
+    """A byte-level BPE without merges: a character outside of ASCII is several tokens.
+
+    With ``space``, the post-processor does not know of the space before the first word, and cuts off a letter.
+    """
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     vocabulary = {token: place for place, token in enumerate(["<s>", "</s>", "<pad>", *alphabet])}
     tokenizer = Tokenizer(models.BPE(vocabulary, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=space)
     tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.RobertaProcessing(("</s>", 1), ("<s>", 0), trim_offsets=True)
+    ends = ("</s>", 1), ("<s>", 0)
+    tokenizer.post_processor = processors.RobertaProcessing(*ends, trim_offsets=True, add_prefix_space=not space)
     return transformers.PreTrainedTokenizerFast(
         tokenizer_object=tokenizer, bos_token="<s>", eos_token="</s>", pad_token="<pad>"
     )
 
 
-TOKENIZERS = {"words": tiny_tokenizer(), "bytes": byte_tokenizer()}
+def sentence_piece_tokenizer():
+    """A character-level Unigram model with a normalizer that composes and reorders characters, as in XLM-R."""
+    letters = [*("▁abcde.éß猫fi"), *map(chr, range(97, 123))]
+    tokenizer = Tokenizer(models.Unigram([("<unk>", 0.0), *((x, -1.0) for x in dict.fromkeys(letters))], unk_id=0))
+    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKD(), normalizers.Lowercase(), normalizers.NFC()])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.add_special_tokens(["</s>"])
+    end = tokenizer.token_to_id("</s>")
+    tokenizer.post_processor = processors.TemplateProcessing("$A </s>", "$A </s> $B </s>", [("</s>", end)])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token="</s>", unk_token="<unk>")
+
+
+TOKENIZERS = {
+    "words": read_as_text(tiny_tokenizer()),
+    "bytes": read_as_text(byte_tokenizer()),
+    "pieces": read_as_text(sentence_piece_tokenizer()),
+    "spaced": read_as_text(byte_tokenizer(space=True)),
+}
 LETTERS = st.text(alphabet="ab cde.é–ß猫\n ", min_size=1, max_size=150)
+ANY = st.text(alphabet="ab cde.é–ß猫ﬁÅİ\u0301\u0323\u200d\ufe0f😀\n ", min_size=1, max_size=60)
 
 
 @st.composite
-def asked(draw):
+def asked(draw, letters=LETTERS):
     """A question whose answer is a random span of a random passage."""
-    passage = draw(LETTERS.filter(lambda text: text.strip()))
+    passage = draw(letters.filter(lambda text: text.strip()))
     start = draw(st.integers(0, len(passage) - 1))
     text = passage[start : draw(st.integers(start + 1, len(passage)))]
     start += len(text) - len(text.lstrip())
     text = text.strip() or passage.strip()
     start = start if passage.startswith(text, start) else passage.index(text)
     return Question("q", draw(LETTERS), passage, (Answer(text, start),))
+
+
+@settings(deadline=None, max_examples=150)
+@given(asked(ANY), st.sampled_from(sorted(TOKENIZERS)))
+def test_an_answer_comes_back_letter_for_letter(question, kind):
+    """Unless its ends are inside of a token, or are characters that the tokenizer drops."""
+    windows = Windows([question], TOKENIZERS[kind], WindowConfig(1000, 8, 8), segments=True)
+    tokens, answer = windows.tokens(0), question.answers[0]
+    stop = answer.start + len(answer.text)
+    span = tokens.span(answer.start, stop)
+    inside = np.flatnonzero(tokens.starts < tokens.ends)
+    covered = {place for n in inside for place in range(int(tokens.starts[n]), int(tokens.ends[n]))}
+    if not covered & set(range(answer.start, stop)):
+        assert span is None
+        return
+    found = windows.text(0, *span)
+    cut = any(tokens.starts[n] < place < tokens.ends[n] for n in inside for place in (answer.start, stop))
+    dropped = {place for place in (answer.start, stop - 1) if place not in covered}
+    if not cut and not {answer.start, stop} - {len(question.passage)} - covered and not dropped:
+        assert found == answer.text
+    if not cut and dropped == {stop - 1} and unicodedata.combining(question.passage[stop - 1]):
+        assert found.startswith(answer.text.rstrip("\u200d"))
+
+
+def test_dropped_accents_and_reordered_marks_come_back():
+    for kind, answer in (("words", "cafe\u0301"), ("pieces", "a\u0301\u0323"), ("words", "e\u0323\u0301e\u0301")):
+        passage = f"the {answer} was good"
+        windows = Windows(
+            [Question("q", "what?", passage, (Answer(answer, 4),))], TOKENIZERS[kind], WindowConfig(60, 12, 8), False
+        )
+        span = windows.tokens(0).span(4, 4 + len(answer))
+        assert windows.text(0, *span) == answer
+
+
+@each("kind", sorted(TOKENIZERS))
+@each("text", [" " * 300 + "who paid?", "who" + " \n" * 200 + "paid?", "who paid?" + "\t" * 300])
+def test_blanks_do_not_take_the_place_of_words(kind, text):
+    tokenizer = TOKENIZERS[kind]
+    (row,) = Windows([Question("q", text, "b", (Answer("b", 0),))], tokenizer, WindowConfig(200), segments=False)
+    (plain,) = Windows([Question("q", "who paid?", "b", (Answer("b", 0),))], tokenizer, WindowConfig(200), False)
+    assert len(row["input_ids"]) < 80
+    if kind == "bytes" or len(row["input_ids"]) == len(plain["input_ids"]):
+        assert list(row["input_ids"]) == list(plain["input_ids"])
 
 
 @pytest.mark.parametrize("kind", sorted(TOKENIZERS))

@@ -31,7 +31,9 @@ TEACHER_OPTIONS = {
 """Options of ``finetune`` for fine-tuning the teacher, and their names in ``distill``."""
 STUDENT_OPTIONS = {"epochs": "student_epochs", "learning_rate": "student_learning_rate"}
 """Options of ``finetune`` for fine-tuning the student before distillation, and their names in ``distill``."""
-COMMON_OPTIONS = ("batch_size", "max_length", "warmup", "weight_decay", "few_shot", "precision", "negative")
+COMMON_OPTIONS = (
+    *("batch_size", "max_length", "warmup", "weight_decay", "max_gradient_norm", "few_shot", "precision", "negative"),
+)
 """Options that ``finetune`` and ``distill`` share; they apply to teacher and student."""
 CLASSIFICATION = ("single_label", "multi_label")
 

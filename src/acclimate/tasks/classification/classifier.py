@@ -11,6 +11,7 @@ from torch import Tensor
 from transformers import AutoModelForSequenceClassification
 
 from acclimate.device import Precision
+from acclimate.errors import UserError
 from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.scoring import classification_metrics, multi_label_metrics
 from acclimate.tasks.classification.data import Example, Task, read_task
@@ -31,8 +32,10 @@ class Classifier(HeadModel):
     def features(self, examples: Sequence[Example]) -> list[dict[str, Any]]:
         """Return the model inputs of each example, unpadded, with its label.
 
-        A special token in a text, such as ``[SEP]``, is read as ordinary text, as in a corpus. In a multi-label task
-        the label is a list of floats, one per class: 1 where it applies, else 0.
+        In a multi-label task the label is a list of floats, one per class: 1 where it applies, else 0.
+
+        Raises:
+            UserError: If an example has no token at all.
         """
         texts = [example.text for example in examples]
         seconds = [example.text_pair for example in examples if example.text_pair is not None]
@@ -41,9 +44,13 @@ class Classifier(HeadModel):
             seconds or None,
             truncation="longest_first",
             max_length=self.max_length,
-            split_special_tokens=True,
             return_token_type_ids=self.reads_segments,
         )
+        for example, ids in zip(examples, read["input_ids"], strict=True):
+            if not ids:
+                raise UserError(
+                    f"The tokenizer finds no token in the text {example.text!r:.60}; fix or remove the row."
+                )
         names = ["input_ids", "attention_mask"] + ["token_type_ids"] * self.reads_segments
         return [
             {**{name: read[name][place] for name in names}, "labels": self._target(example)}
@@ -75,8 +82,8 @@ def load_classifier(
 ) -> Classifier:
     """Load any checkpoint as a classifier in fp32, on the CPU.
 
-    See :func:`acclimate.tasks.loading.load_with_head`. A checkpoint that already is a classifier with the same number
-    of classes keeps its head.
+    See :func:`acclimate.tasks.loading.load_with_head`. A checkpoint that already is a classifier of these
+    classes keeps its head, whatever their order.
 
     Args:
         path: A model folder or a name on the Hugging Face Hub.

@@ -96,11 +96,11 @@ def _parse_row(where: str, row: dict[str, Any], pair: bool, multi_label: bool) -
         raise UserError(f"{where}: the text contains half of a surrogate pair, which is not a character; fix the row.")
     if (second is not None) != pair:
         state = (
-            "has no 'text_pair', but the first train row has"
+            "'text_pair' is missing, but the first train row has one"
             if pair
-            else "has a 'text_pair', the first train row none"
+            else "there is a 'text_pair', but the first train row has none"
         )
-        raise UserError(f"{where}: {state}; give one to every row or to none.")
+        raise UserError(f"{where}: {state}; give every row one or none.")
     value = row["label"]
     if isinstance(value, list | tuple) != multi_label:
         state = (

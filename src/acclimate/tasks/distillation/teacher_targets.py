@@ -16,11 +16,11 @@ from torch import Tensor
 from acclimate.device import Precision, autocast
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder
-from acclimate.models.loading import load_tokenizer
+from acclimate.models import load_tokenizer
+from acclimate.models.checkpoints import load_config
 from acclimate.modules.connectors import Connectors
 from acclimate.tasks.classification.classifier import Classifier
 from acclimate.tasks.head_model import check_finite
-from acclimate.tasks.loading import read_config
 from acclimate.tasks.training_cache import computation_key, hash_rows, load_tensors, warn_on_write_error
 from acclimate.training.method import cache_folder, cache_key, fingerprint_weights
 
@@ -62,7 +62,7 @@ def representation_width(path: str | Path) -> int:
     Raises:
         UserError: If there is no model, or the first token of a text does not represent the text.
     """
-    config, tokenizer = read_config(path), load_tokenizer(path)
+    config, tokenizer = load_config(path), load_tokenizer(path)
     leads = tokenizer.cls_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.cls_token_id
     # XLNet puts that token last and pads on the left; in BART and similar models the last states are the decoder's.
     if not leads or tokenizer.padding_side == "left" or getattr(config, "is_encoder_decoder", False):

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import regex
 from transformers import PreTrainedTokenizerBase
 
 from acclimate.errors import UserError
 from acclimate.tasks.qa.data import Question
 
+MARKS, LETTERS = regex.compile(r"\p{M}*"), regex.compile(r"[\p{L}\p{N}]*$")
+"""Patterns of combining marks, and of letters and digits at the end of a text."""
 TOKENIZER_BATCH_SIZE = 256
 """Texts per call of the tokenizer; their tokens are stored as arrays, a fifth of the size of its output."""
 
@@ -52,9 +55,24 @@ class TokenizedText:
 
     def span(self, start: int, end: int) -> tuple[int, int] | None:
         """Return the first and last token that overlap the characters ``start`` to ``end``; None if there is none."""
-        first = int(np.searchsorted(self.ends, start, side="right"))
-        last = int(np.searchsorted(self.starts, end, side="left")) - 1
-        return (first, last) if first <= last else None
+        inside = np.flatnonzero((self.starts < end) & (self.ends > start) & (self.starts < self.ends))
+        return (int(inside[0]), int(inside[-1])) if len(inside) else None
+
+    def characters(self, first: int, last: int, text: str) -> tuple[int, int]:
+        """Return the start and end of the tokens ``first`` to ``last`` in ``text``; equal if they cover nothing.
+
+        Characters beside them that belong to no token are included: combining marks that follow, because a tokenizer
+        may drop accents, and letters that precede, because one that adds a space may cut off the first letter of a
+        text. Offsets need not increase: a normalizer may reorder characters.
+        """
+        covers = self.starts < self.ends
+        inside = np.flatnonzero(covers[first : last + 1]) + first
+        if not len(inside):
+            return 0, 0
+        start, end = int(self.starts[inside].min()), int(self.ends[inside].max())
+        before, after = self.ends[:first][covers[:first]], self.starts[last + 1 :][covers[last + 1 :]]
+        start = LETTERS.search(text, min(start, int(before.max(initial=0))), start).start()
+        return start, MARKS.match(text, end, max(end, int(after.min(initial=len(text))))).end()
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +143,12 @@ class Windows(Sequence[dict[str, Any]]):
         room = reading.max_length - self.layout.special
         if room < 2:
             raise UserError(f"max_length={reading.max_length} leaves no space for question and passage; increase it.")
-        asked = _tokenize([question.text for question in questions], tokenizer)
         longest = max(1, min(reading.question, room // 2))
+        asked = _tokenize([question.text for question in questions], tokenizer)
+        # Blanks can be tokens. In a question that is truncated, they must not take the place of words.
+        for place, tokens in enumerate(asked):
+            if len(tokens.ids) > longest:
+                asked[place] = _tokenize([" ".join(questions[place].text.split())], tokenizer)[0]
         self._asked = [tokens.ids[:longest] for tokens in asked]
         places: dict[str, int] = {}
         self._passage = [places.setdefault(question.passage, len(places)) for question in questions]
@@ -185,8 +207,9 @@ class Windows(Sequence[dict[str, Any]]):
             last: The last token, inclusive.
         """
         place = self.windows[window]
-        tokens, passage = self.tokens(place.question), self.questions[place.question].passage
-        return passage[tokens.starts[place.first + first] : tokens.ends[place.first + last]].strip()
+        passage = self.questions[place.question].passage
+        start, end = self.tokens(place.question).characters(place.first + first, place.first + last, passage)
+        return passage[start:end].strip()
 
     def subsample_empty_windows(self, without: int, seed: int) -> Windows:
         """Keep, for each question, at most ``without`` random windows that lack the answer; return self.
@@ -227,13 +250,12 @@ def split_into_windows(tokens: int, width: int, overlap: int) -> list[tuple[int,
 
 
 def _tokenize(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> list[TokenizedText]:
-    """Tokenize texts without special tokens and truncation; special tokens in a text are read as ordinary text."""
+    """Tokenize texts without special tokens and truncation."""
     made: list[TokenizedText] = []
     for start in range(0, len(texts), TOKENIZER_BATCH_SIZE):
         read = tokenizer(
             texts[start : start + TOKENIZER_BATCH_SIZE],
             add_special_tokens=False,
-            split_special_tokens=True,
             truncation=False,
             return_offsets_mapping=True,
             return_attention_mask=False,
