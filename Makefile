@@ -1,6 +1,6 @@
 # The development loop. Each target installs what it needs into .venv and nowhere else.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format bench
+.PHONY: help setup demo test lint format docs bench
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -29,6 +29,9 @@ lint: setup  ## check style, types and words
 format: setup  ## fix style
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+docs: setup  ## render the pages of results
+	$(BIN)/python scripts/render_results.py
 
 bench: setup  ## measure speed on an idle machine, at most 90 minutes; ARGS=--quick takes about 10
 	$(BIN)/python benchmarks/speed.py $(ARGS)

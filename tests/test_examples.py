@@ -1,7 +1,11 @@
-"""The study files under examples/ are valid: their keys are known, and the files that they name exist."""
+"""The study files under examples/ are valid: their keys are known, and the files that they name exist.
+
+Models on the Hub, and models and tasks that a user has to fill in, are replaced by tiny ones.
+"""
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from functools import cache
 from pathlib import Path
@@ -19,12 +23,19 @@ EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 STUDIES = sorted(path.relative_to(EXAMPLES).as_posix() for path in EXAMPLES.rglob("*.yaml"))
 
 
+TO_FILL_IN = {"asc_laptop", "gad"}
+"""Tasks that the studies name and the shared data does not have."""
+
+
 @cache
-def planned(name: str, standin: str) -> tuple[StudyInputs, JobGraph]:
-    """Plan a study without running it; models on the Hub are replaced by a local one."""
+def planned(name: str, standin: str, task: str) -> tuple[StudyInputs, JobGraph]:
+    """Plan a study without running it; models and tasks that are not there are replaced by a local one."""
     config = StudyConfig.load(EXAMPLES / name)
-    for named in (*config.models, *(row.teacher for row in config.distill if row.teacher.path)):
+    teachers = [row.teacher for row in config.distill if row.teacher.path]
+    for named in (*config.models, *teachers, *config.extensions.get("checkpoints", [])):
         named.path = named.path if Path(named.path).exists() else standin
+    for given in (given for domain in config.domains for given in domain.tasks):
+        given.path = task if Path(given.path).name in TO_FILL_IN else given.path
     inputs = read_study(config, Backend())
     return inputs, plan(inputs)
 
@@ -39,9 +50,19 @@ def standin(tmp_path_factory):
     return save_tiny("bert", tmp_path_factory.mktemp("standin"), max_position_embeddings=512)
 
 
+@pytest.fixture(scope="session")
+def small_task(tmp_path_factory):
+    """A task of two labels, 0 and 1."""
+    folder = tmp_path_factory.mktemp("task")
+    rows = [json.dumps({"text": f"text {number}", "label": str(number % 2)}) for number in range(20)]
+    for split in ("train", "dev", "test"):
+        (folder / f"{split}.jsonl").write_text("\n".join(rows) + "\n")
+    return folder
+
+
 @pytest.fixture
-def load(shared, standin):
-    return lambda name: planned(name, str(standin))
+def load(shared, standin, small_task):
+    return lambda name: planned(name, str(standin), str(small_task))
 
 
 @pytest.mark.parametrize("name", STUDIES)
@@ -49,7 +70,8 @@ def test_every_study_loads_and_plans(load, name):
     inputs, graph = load(name)
     config, counts = inputs.config, Counter(job.name for job in graph.entries)
     methods, tasks = len(config.methods), sum(len(domain.tasks) for domain in config.domains)
-    assert counts["finetune"] == len(config.models) * methods * tasks * len(config.seeds)
+    checkpoints = len(config.extensions.get("checkpoints", []))
+    assert counts["finetune"] == len(config.models) * (methods + checkpoints) * tasks * len(config.seeds)
     assert counts["lm_loss"] and inputs.general.texts
     students = sum(
         len(row.students or [model for model in config.models if model.name != row.teacher.model]) * len(domain.tasks)
@@ -88,6 +110,10 @@ def test_the_paper_in_numbers(load):
     assert {given["importance_tokens"] for given in parameters if "importance_tokens" in given} == {1_640_000}
     measured = [given for given in parameters if given.get("importance") == "dropout"]
     assert len(measured) > 4 and {given["importance_error"] for given in measured} == {0}
+    assert {given["contrast_tokens"] for given in measured} == {"original"}
+    assert inputs.methods["MLM+SimCSE"].parameters["tokens"] == "original"
+    masks = {label: given.parameters.get("mask_on") for label, given in inputs.methods.items()}
+    assert [label for label, on in masks.items() if on == "update"] == ["DGA (soft mask on the update)"]
     sizes = {name: (len(found.task.train), len(found.task.test)) for (_, name), found in inputs.tasks.items()}
     assert sizes["ACL-ARC"] == (1520, 421)
     assert sizes["SciERC"] == (2260, 2388)
@@ -141,13 +167,78 @@ def test_selective_masking_is_compared_at_equal_steps(load):
 
 
 def test_tapt_and_tapter_read_the_text_of_each_task(load):
-    for name, tasks in (("tapter/small.yaml", 3), ("tapter/paper.yaml", 2)):
+    for name, tasks in (("tapter/small.yaml", 3), ("tapter/paper.yaml", 1), ("tapter/paper-squad.yaml", 1)):
         inputs, graph = load(name)
         adapted = [job for job in graph.entries if job.name == "adapt"]
-        assert len(adapted) == tasks * (len(inputs.config.methods) - 1)
+        places = {(job.place.model, job.place.method, job.place.adapted_for) for job in adapted}
+        assert len(places) == tasks * (len(inputs.config.methods) - 1) * len(inputs.config.models)
         assert all(job.heldout is not None for job in adapted)
     inputs = load("tapter/small.yaml")[0]
     assert {name: len(found.first.train) for (_, name), found in inputs.tasks.items() if found.first} == {
         "rrc_restaurant": 839,
         "covid_qa": 839,
     }
+
+
+def test_tapter_has_the_settings_of_each_task_and_an_adaptation_for_each_seed(load):
+    """Nishida et al., Tables 4 and 5."""
+    for name, vectors, epochs in (("tapter/paper.yaml", (2, 10), 10), ("tapter/paper-squad.yaml", (5, 5), 5)):
+        inputs, graph = load(name)
+        given = inputs.methods["TAPTER"].parameters
+        assert (given["min_count"], given["epochs"]) == vectors
+        assert {job.options["epochs"] for job in jobs(graph, "finetune")} == {epochs}
+        seeds = {(job.place.seed, job.place.adapt_seed) for job in jobs(graph, "finetune") if job.place.adapt_seed}
+        assert seeds == {(seed, seed) for seed in range(1, 10)}
+
+
+def test_the_rows_of_selective_masking_differ_in_one_thing_at_a_time(load):
+    inputs, _ = load("selective/paper.yaml")
+    given = {label: method.parameters for label, method in inputs.methods.items()}
+    pairs = [
+        ("selective mask", "selective mask (dynamic)", {"fate"}),
+        ("selective mask", "same count at random", {"choice"}),
+    ]
+    pairs.append(("same count at random", "same count at random (dynamic)", {"fate"}))
+    for first, second, expected in pairs:
+        assert {key for key, value in given[first].items() if value != given[second][key]} == expected
+
+
+def test_the_ablations_of_doktra(load):
+    """Choi et al., Tables 5 and 6: rows differ in the teacher's penalty and the objective only."""
+    _, graph = load("doktra/ablation.yaml")
+    rows = {}
+    for job in jobs(graph, "distill"):
+        rows.setdefault(job.place.task, {})[job.place.method] = (job.teacher.settings, job.settings)
+    assert {task: len(found) for task, found in rows.items()} == {"chemprot": 5, "ddi": 2}
+    found = {
+        label: (teacher["confidence_penalty"], student["objective"])
+        for label, (teacher, student) in rows["chemprot"].items()
+    }
+    assert found.pop("no distillation") == (0.3, "boundary")
+    assert found == {
+        "+ CTT + ABD (DoKTra)": (0.3, "boundary"),
+        "+ ABD": (0, "boundary"),
+        "+ CTT + KLD": (0.3, "kl"),
+        "+ KLD": (0, "kl"),
+    }
+    penalties = {job.place.task: job.settings["confidence_penalty"] for job in jobs(graph, "finetune")}
+    assert penalties == {"chemprot": 0, "chemprot-cpl": 0.5, "ddi": 0}
+
+
+def test_doktra_beside_tapt_and_pre_training_on_the_domain(load):
+    """Choi et al., Tables 3 and 4, with the settings of the appendix."""
+    inputs, graph = load("doktra/in-domain.yaml")
+    assert {job.options["batch_size"] for job in jobs(graph, "adapt")} == {36, 108}
+    assert {"BioBERT-ft", "RoBERTa-PM-ft"} <= set(inputs.config.row_labels)
+    chosen = {
+        job.place.task: (
+            job.settings["student_epochs"],
+            job.settings["confidence_penalty"],
+            job.settings["distill_share"],
+        )
+        for job in jobs(graph, "distill")
+    }
+    assert chosen == {"chemprot": (5, 0.5, 0.8), "ddi": (10, 0.7, 0.8), "hoc": (10, 0, 0.6)}
+    _, graph = load("doktra/gad.yaml")
+    shown = {job.place.method: job.settings["student_learning_rate"] for job in jobs(graph, "distill")}
+    assert shown == {"RoBERTa-DoKTra": 1e-5, "ALBERT-DoKTra": 6e-6, "ALBERT-DoKTra - CTT": 6e-6}

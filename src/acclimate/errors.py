@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
+
+CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
+"""Characters that end a line, move the cursor, or cannot be written as UTF-8."""
 
 
 class UserError(Exception):
@@ -15,6 +19,15 @@ class UserError(Exception):
     The message is one line that says what is wrong and what to do. The command line prints it without a traceback and
     exits with status 2.
     """
+
+    def __init__(self, message: str) -> None:
+        """Set the message, with control characters and bytes that are not UTF-8, as in file names, escaped."""
+        super().__init__(printable(message))
+
+
+def printable(text: str) -> str:
+    r"""Return a text as one printable line, with ``\n`` for a line end and ``\xe9`` for a byte that is not UTF-8."""
+    return CONTROL.sub(lambda match: repr(match[0])[1:-1].replace(r"\udc", r"\x"), text)
 
 
 class DamagedFileError(Exception):

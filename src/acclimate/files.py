@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -40,6 +41,20 @@ def find_file(name: str | Path) -> Path | None:
         return path if path.is_file() else None
     except (OSError, RuntimeError, ValueError):
         return None
+
+
+def check_regular_file(path: Path) -> None:
+    """Check that reading a path neither blocks nor goes on without end; a missing file and a folder pass.
+
+    Raises:
+        UserError: If the path is a pipe, a socket or a device, or a link to one.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (OSError, ValueError):
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise UserError(f"'{path}' is a pipe, a socket or a device, not a file; save its content in a file.")
 
 
 def write_text(path: str | Path, text: str) -> Path:
@@ -83,6 +98,7 @@ def read_settings(path: str | Path, what: str) -> Any:
     import yaml  # not needed by most commands
 
     path = Path(path)
+    check_regular_file(path)
     try:
         text = path.read_text(encoding="utf-8")
         return tomllib.loads(text) if path.suffix == ".toml" else _load_yaml(text)

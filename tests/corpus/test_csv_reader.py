@@ -123,3 +123,30 @@ def test_an_open_quote_loses_no_row_of_a_truncated_file(tmp_path, delimiter):
         assert [(line, problem) for line, _, problem in problems] == [(3, "not a valid row (a quote is not closed)")]
     else:
         assert not problems and found[1] == (3, '"open', "")
+
+
+@each("delimiter", [";", "\t", "|", ","])
+@each("usual", [",", "\t"])
+@each("header", ["id{}text", '"id"{}"text"', "id{}text{}a,b;c"])
+def test_the_delimiter_is_the_one_that_gives_the_columns(tmp_path, delimiter, usual, header):
+    if delimiter in (",", ";") and "a,b" in header:
+        return
+    head = header.replace("{}", delimiter)
+    row = delimiter.join(["1", "x, y; z" if delimiter == "\t" else "x y", "q"][: head.count(delimiter) + 1])
+    assert [text for _, text, _ in table(tmp_path, f"{head}\n{row}\n", usual)] == [row.split(delimiter)[1]]
+
+
+def test_a_missing_column_is_reported_with_the_likely_delimiter(tmp_path):
+    with pytest.raises(UserError, match=r"no column 'text'\. Its columns are 'id', 'review'"):
+        table(tmp_path, "id;review\n1;a\n")
+    assert table(tmp_path, "text\na;b\n") == [(2, "a;b", "")]
+
+
+def test_quotes_escaped_with_a_backslash(tmp_path):
+    content = 'id,text\n1,"she said \\"no\\", and left"\n2,"x \\""\n3,plain\n4,"a ""usual"" one"\n'
+    assert [text for _, text, _ in table(tmp_path, content)] == [
+        'she said "no", and left',
+        'x "',
+        "plain",
+        'a "usual" one',
+    ]

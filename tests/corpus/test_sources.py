@@ -1,13 +1,20 @@
 from __future__ import annotations
 
+import json
 import os
 import sys
 import types
+from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
+from acclimate.corpus import Corpus
 from acclimate.corpus.sources import FileSource, HubSource, ListSource, resolve_sources
 from acclimate.errors import UserError
+from acclimate.files import read_settings
+from acclimate.models.checkpoints import check_folder
 from tests.cases import each
 
 
@@ -114,7 +121,8 @@ def test_hub_names():
     assert HubSource.parse("hf:user/set") == HubSource("user/set", None, "train")
     assert HubSource.parse("hf:set:conf") == HubSource("set", "conf", "train")
     assert HubSource.parse("hf:set::test") == HubSource("set", None, "test")
-    for name in ("hf:", "hf:a:b:c:d"):
+    assert HubSource.parse("hf:set:::body") == HubSource("set", None, "train", "body")
+    for name in ("hf:", "hf:a:b:c:d:e"):
         with pytest.raises(UserError, match="hf:NAME:CONFIG:SPLIT"):
             HubSource.parse(name)
 
@@ -162,3 +170,100 @@ def test_hub_errors_are_one_line(monkeypatch):
         list(HubSource("set").records("text", "auto"))
     with pytest.raises(UserError, match=r"no column 'body'.*'text'"):
         list(HubSource("set").records("body", "auto"))
+
+
+def test_each_source_may_name_its_column(tmp_path):
+    (tmp_path / "a.csv").write_text("text,body\nx,one\n")
+    (tmp_path / "b.jsonl").write_text('{"text": "two"}\n')
+    (tmp_path / "odd:name.txt").write_text("three\n")
+    sources = [f"{tmp_path}/a.csv:body", tmp_path / "b.jsonl", f"{tmp_path}/odd:name.txt"]
+    assert list(Corpus(sources)) == ["one", "two", "three"]
+    assert list(Corpus(f"{tmp_path}/*.csv:body")) == list(Corpus(tmp_path / "a.csv", text_column="body")) == ["one"]
+    assert list(Corpus([f"{tmp_path}/a.csv:body", f"{tmp_path}/a.csv:text"])) == ["one", "x"]
+    assert Corpus(f"{tmp_path}/a.csv:body").fingerprint != Corpus(f"{tmp_path}/a.csv:text").fingerprint
+    assert list(Corpus(f"{tmp_path}/odd:*.txt")) == list(Corpus(f"{tmp_path}/*:name.txt")) == ["three"]
+    with pytest.raises(UserError, match="no column 'gone'"):
+        list(Corpus(f"{tmp_path}/a.csv:gone"))
+    with pytest.raises(UserError, match=r"no file '.*c.csv:body'"):
+        Corpus(f"{tmp_path}/c.csv:body")
+
+
+def test_other_files_in_a_folder_are_counted_and_named(tmp_path, caplog):
+    for name in ("a.txt", "b.md", "c.pdf"):
+        (tmp_path / name).write_text("x")
+    (tmp_path / "config.json").write_text('{\n"size": 3, "features": {"text": "string"}\n}')
+    (tmp_path / "rows.json").write_text('[{"text": "y"}]')
+    assert list(Corpus(tmp_path)) == ["x", "y"]
+    assert "3 files are left out" in caplog.text and "b.md, c.pdf, config.json" in caplog.text
+    caplog.clear()
+    assert list(Corpus([tmp_path / "a.txt", tmp_path / "rows.json"])) == ["x", "y"] and not caplog.text
+
+
+def test_linked_folders_are_read_once(tmp_path):
+    (tmp_path / "else").mkdir()
+    (tmp_path / "else" / "a.txt").write_text("x")
+    (tmp_path / "corpus").mkdir()
+    (tmp_path / "corpus" / "part").symlink_to(tmp_path / "else")
+    (tmp_path / "corpus" / "same").symlink_to(tmp_path / "corpus")
+    assert list(Corpus(tmp_path / "corpus")) == ["x"]
+
+
+def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
+    """With a patched ``os.scandir``, because permissions do not restrict root."""
+    (tmp_path / "a.txt").write_text("x")
+    (tmp_path / "closed").mkdir()
+    scan = os.scandir
+
+    def refuse(place):
+        if str(place).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(place))
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(UserError, match=r"Cannot read '.*closed': Permission denied"):
+        resolve_sources(tmp_path)
+
+
+def test_pipes_devices_and_broken_links_are_refused_at_once(tmp_path):
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    (tmp_path / "zero.txt").symlink_to("/dev/zero")
+    (tmp_path / "loop.csv").symlink_to("loop.csv")
+    (tmp_path / "gone.tsv").symlink_to("nowhere.tsv")
+    for name, message in (
+        *((name, "is a pipe, a socket or a device") for name in ("pipe.jsonl", "zero.txt")),
+        *((name, "is a link to a file that does not exist, or to itself") for name in ("loop.csv", "gone.tsv")),
+    ):
+        place = tmp_path / f"with-{name}"
+        place.mkdir()
+        (place / "a.txt").write_text("x")
+        (tmp_path / name).rename(place / name)
+        for source in (place / name, place, f"{place}/*{Path(name).suffix}"):
+            with pytest.raises(UserError, match=message):
+                resolve_sources(source)
+        if name != "loop.csv":
+            with pytest.raises(UserError, match=message if "pipe" in message else "Cannot read"):
+                FileSource(place / name).fingerprint()
+
+
+def test_pipes_among_settings_and_model_files_are_refused(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    for name, use in (("study.yaml", read_settings), ("model.safetensors", lambda path, _: check_folder(path.parent))):
+        os.mkfifo(tmp_path / name)
+        with pytest.raises(UserError, match=f"{name}' is a pipe, a socket or a device"):
+            use(tmp_path / name, "study")
+        (tmp_path / name).unlink()
+
+
+def test_file_names_that_are_not_utf8(tmp_path):
+    for name in (b"caf\xe9.txt", b"caf\xe9.csv", b"new\nline.txt"):
+        Path(os.fsdecode(os.fsencode(tmp_path / "x")[:-1] + name)).write_bytes(b"text\nb\n\xff\n")
+    pyarrow.parquet.write_table(pyarrow.table({"text": ["c"]}), tmp_path / "c.parquet")
+    (tmp_path / "c.parquet").rename(os.fsdecode(os.fsencode(tmp_path) + b"/\xe9.parquet"))
+    corpus = Corpus(tmp_path)
+    assert sorted(corpus) == ["b", "c", "text"]
+    shown = json.dumps([corpus.report.as_dict(), corpus.contents()], ensure_ascii=False)
+    assert "caf\\\\xe9.txt" in shown and shown.encode("utf-8")
+    assert all("\n" not in problem for problem in corpus.report.problems)
+    with pytest.raises(UserError) as caught:
+        Corpus(os.fsdecode(b"gone\xe9\n.txt"))
+    assert r"gone\xe9\n.txt" in str(caught.value)

@@ -128,7 +128,7 @@ def test_files_without_permission(tmp_path):
         file.chmod(0)
     with pytest.raises(UserError, match="Cannot read"):
         list(Corpus(tmp_path / "a.txt"))
-    with pytest.raises(UserError, match="cannot be read"):
+    with pytest.raises(UserError, match="Cannot read"):
         load_task(path)
 
 
@@ -144,7 +144,7 @@ def test_files_that_may_not_be_opened(tmp_path, monkeypatch):
     for use in (lambda: list(Corpus(tmp_path / "a.txt")), lambda: Corpus(tmp_path / "a.txt").fingerprint):
         with pytest.raises(UserError, match=r"Cannot read '.*a.txt': Permission denied"):
             use()
-    with pytest.raises(UserError, match=r"cannot be read: .*Permission denied"):
+    with pytest.raises(UserError, match=r"Cannot read '.*Permission denied"):
         load_task(path)
 
 
@@ -215,7 +215,7 @@ def test_a_document_of_many_megabytes_takes_little_memory(tmp_path):
         ("test.jsonl", b'{"text": "x", "label": NaN}\n', "label must be a string"),
         ("test.jsonl", "naïve\n".encode("latin-1"), "not UTF-8"),
         ("test.tsv", "text\tlabel\nx\tpos\n".encode("utf-16"), "not UTF-8"),
-        ("test.jsonl", b"\x00\x00\n", "broken JSON"),
+        ("test.jsonl", b"\x00\x00\n", "not JSON"),
     ],
 )
 def test_tasks_that_cannot_be_used(tmp_path, name, data, message):

@@ -148,7 +148,7 @@ def test_missing_and_duplicate_files(tmp_path):
 @each(
     ("split", "content", "message"),
     [
-        ("test", '{"text": "x", "label": "pos"}\n\n{"text": "x"', r"test\.jsonl:3: broken JSON"),
+        ("test", '{"text": "x", "label": "pos"}\n\n{"text": "x"', r"test\.jsonl:3: not JSON"),
         ("test", "[1]\n", r"test\.jsonl:1: a row must be a JSON object"),
         ("train", [{"sentence": "x", "label": "pos"}], r":1: no column 'text'\. The columns are: sentence, label"),
         ("dev", [{"text": "x", "gold": "pos"}], r"dev\.jsonl:1: no column 'label'\. The columns are: text, gold"),
@@ -156,11 +156,7 @@ def test_missing_and_duplicate_files(tmp_path):
         ("test", [{"text": 3, "label": "pos"}], ":1: 'text' must be a non-empty string"),
         ("test", [{"text": "\ud800", "label": "pos"}], "surrogate"),
         ("test", [{"text": "x", "text_pair": 3, "label": "pos"}], "'text_pair' must be a string"),
-        (
-            "test",
-            [{"text": "x", "text_pair": "y", "label": "pos"}],
-            "there is a 'text_pair', but the first",
-        ),
+        ("test", [{"text": "x", "text_pair": "y", "label": "pos"}], "has a 'text_pair', but other rows have none"),
         ("test", [{"text": "x", "label": None}], "label must be a string"),
         ("test", [{"text": "x", "label": 0.5}], "label must be a string"),
         ("test", [{"text": "x", "label": " "}], "label is empty"),
@@ -179,15 +175,15 @@ def test_bad_rows_are_named_by_file_and_line(tmp_path, split, content, message):
 
 def test_pair_tasks_need_a_pair_in_every_row(tmp_path):
     pairs = [{**row, "text_pair": "x"} for row in TRAIN]
-    with pytest.raises(UserError, match=r"test\.jsonl:1: 'text_pair' is missing"):
+    with pytest.raises(UserError, match=r"test\.jsonl:1: has no 'text_pair'"):
         load_task(folder(tmp_path / "t", train=pairs))
 
 
 @each(
     ("name", "data", "message"),
     [
-        ("test.csv", b"text,label\nfine,pos\na,b,pos\n", r"test\.csv:3: 3 cells, but the header has 2"),
-        ("test.csv", b'text,label\n"a" b,pos\n', r"test\.csv:2: broken CSV"),
+        ("test.csv", b"text,label\nfine,pos\na,b,pos\n", r"test\.csv:3: 3 fields instead of 2"),
+        ("test.csv", b'text,label\n"a" b,pos\n', r"test\.csv:2: not a valid row"),
         ("test.csv", b"text,label\n\xff,pos\n", r"test\.csv:2: not UTF-8"),
         ("test.csv", b"", "holds no rows"),
         ("test.parquet", b"PAR1", "cannot be read"),
@@ -218,6 +214,33 @@ def test_a_quotation_over_several_tsv_rows_loses_no_example(tmp_path):
     ]
     (path / "test.tsv").write_text("\n".join(["text\tlabel", *rows[:2], 'I like it."\tmixed', rows[3]]) + "\n")
     with pytest.raises(UserError, match=r"test\.tsv:4: the label 'mixed'"):
+        load_task(path)
+
+
+def test_tsv_without_quoting_is_read_as_in_a_corpus(tmp_path):
+    path = folder(tmp_path / "t", test=None)
+    rows = ['"Hello" he said\tpos', '5" pizza\tneg', '"open\tpos', "end\tneg"]
+    (path / "test.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    assert [example.text for example in load_task(path).test] == [row.split("\t")[0] for row in rows]
+
+
+@each(
+    ("header", "row"),
+    [("text;label", "a, b;pos"), (" text , label ", "a;pos"), ("text\tlabel", "a\tpos"), ("label|text", "pos|a")],
+)
+def test_other_delimiters_and_blanks_in_headers(tmp_path, header, row):
+    path = folder(tmp_path / "t", test=None)
+    delimiter = next(mark for mark in ";\t|," if mark in header)
+    (path / "test.csv").write_text(f"{header}\n{row.replace(';', delimiter)}\n")
+    assert load_task(path).test == [Example(row.replace(";", delimiter).split(delimiter)[delimiter == "|"], None, 1)]
+
+
+def test_json_arrays_are_read(tmp_path):
+    path = folder(tmp_path / "t", train=None)
+    (path / "train.json").write_text(json.dumps(TRAIN, indent=1))
+    assert load_task(path).fingerprint() == load_task(folder(tmp_path / "other")).fingerprint()
+    (path / "train.json").write_text('{"a": [1]}')
+    with pytest.raises(UserError, match=r"train\.json: row 1: no column 'text'"):
         load_task(path)
 
 

@@ -39,7 +39,7 @@ def advise(options: AdviseOptions) -> None:
 def methods(
     name: Annotated[str | None, typer.Argument(help="Name of a method, to describe its parameters.")] = None,
 ) -> None:
-    """List all methods with paper, parameters and defaults, or describe the parameters of one."""
+    """List all methods with paper, parameters and defaults, or describe one, with its departures from the paper."""
     from acclimate.training.method import lookup, names
 
     for known in [name] if name else names():
@@ -64,7 +64,28 @@ def _describe(method: Any) -> str:
         if colon and parameter in defaults:
             line = f"{parameter} = {defaults[parameter]!r}:{rest}"
         text += f"    {line}\n"
-    return text.rstrip() + "\n"
+    return text.rstrip() + "\n" + _describe_paper(method, defaults)
+
+
+def _describe_paper(method: Any, defaults: dict[str, Any]) -> str:
+    """Return the published values that differ from the defaults of a method, and the options of the paper's runs."""
+    import textwrap
+
+    from acclimate.options import AdaptOptions, option_fields
+    from acclimate.presets import published
+
+    text = ""
+    for name, mark in published(method).items():
+        values = "; ".join(f"{preset}: {value!r}" for preset, value in mark.values.items())
+        line = f"{name} = {defaults[name]!r} ({values})" + (f": {mark.reason}" if mark.reason else "")
+        text += textwrap.fill(line, 119, initial_indent="    ", subsequent_indent="        ") + "\n"
+    if text:
+        text = f"\nDepartures from published values, which `--set preset=NAME` selects:\n\n{text}"
+    if method.paper_options:
+        fields = option_fields(AdaptOptions)
+        flags = " ".join(f"{fields[name].flag} {value}" for name, value in method.paper_options.items())
+        text += f"\nThe paper adapts with {flags}\n"
+    return text
 
 
 def _defaults(method: Any) -> dict[str, Any]:

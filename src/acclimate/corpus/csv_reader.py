@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import csv
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 
 from acclimate.errors import DamagedFileError, UserError
 
 # A quoted field may span many lines, and so does one whose closing quote is missing. These limits distinguish them.
 MAX_ROW_LINES = 10_000
 MAX_FIELD_CHARACTERS = 1 << 26
+DELIMITERS = (",", ";", "\t", "|")
 
 
 def missing_column_error(where: object, text_column: str, columns: Iterable[str]) -> UserError:
@@ -22,9 +24,18 @@ def missing_column_error(where: object, text_column: str, columns: Iterable[str]
     )
 
 
-def duplicate_column_error(where: object, text_column: str) -> UserError:
-    """Make the error for a file that has several columns with the name of the text column."""
-    return UserError(f"'{where}' has several columns '{text_column}'; rename all but one.")
+def find_column(where: object, text_column: str, columns: Sequence[str]) -> int:
+    """Return the index of the text column; blanks around the names of columns do not count.
+
+    Raises:
+        UserError: If there is no such column, or there are several.
+    """
+    names = [name.strip() for name in columns]
+    if text_column not in names:
+        raise missing_column_error(where, text_column, names)
+    if names.count(text_column) > 1:
+        raise UserError(f"'{where}' has several columns '{text_column}'; rename all but one.")
+    return names.index(text_column)
 
 
 def split_unquoted_tsv_rows(lines: Sequence[str], width: int) -> list[list[str]]:
@@ -112,7 +123,8 @@ class _ReplayableLines:
 def _parse_rows(source: Iterator[tuple[int, bytes]], delimiter: str) -> Iterator[tuple[int, list[str], str]]:
     """Yield the first line number, the fields and the quoting error (or an empty string) of each row.
 
-    After a quoting error the row is only its first line, split at every delimiter.
+    A line that violates the rules of quoting is split in another way if that gives as many fields as the header has:
+    see :func:`_split_badly_quoted_line`. If it does not, it has no fields, and an error.
 
     Raises:
         DamagedFileError: If the file is damaged, after all rows before the damage.
@@ -136,25 +148,99 @@ def _parse_rows(source: Iterator[tuple[int, bytes]], delimiter: str) -> Iterator
         except (csv.Error, _UnclosedQuoteError) as error:
             is_unclosed = isinstance(error, _UnclosedQuoteError) or "end of data" in str(error)
             reason = "a quote is not closed" if is_unclosed else error
-            yield lines.start, lines.first.split(delimiter), f"not a valid row ({reason})"
+            fields = _split_badly_quoted_line(lines.first, delimiter, width)
+            yield lines.start, fields, "" if fields else f"not a valid row ({reason})"
             lines.rewind_to_second_line()
             reader = csv.reader(lines, delimiter=delimiter, strict=True)
+
+
+def _split_badly_quoted_line(line: str, delimiter: str, width: int) -> list[str]:
+    r"""Split a TSV line at every tab, and a CSV line with quotes escaped as ``\"``; empty if the width is wrong."""
+    fields: list[str] = []
+    if delimiter == "\t":
+        fields = line.split("\t")
+    elif '\\"' in line:
+        with suppress(csv.Error):
+            fields = next(csv.reader([line], delimiter=delimiter, escapechar="\\", doublequote=False, strict=True))
+    return fields if len(fields) == width else []
+
+
+def _detect_delimiter(
+    lines: Iterator[tuple[int, bytes]], usual: str, required: Collection[str]
+) -> tuple[str, Iterator[tuple[int, bytes]]]:
+    """Return the delimiter of a table, and all of its lines.
+
+    It is the usual one, unless the header has the required columns only with another one: spreadsheets of many
+    countries write semicolons into ``.csv``. If no delimiter gives the columns, it is the most frequent one.
+    """
+    read: list[tuple[int, bytes]] = []
+    header, damage = "", None
+    try:
+        for number, line in lines:
+            read.append((number, line))
+            if header := line.decode("utf-8", "replace").strip():
+                break
+    except DamagedFileError as error:
+        damage = error
+
+    def replay() -> Iterator[tuple[int, bytes]]:
+        yield from read
+        if damage is not None:
+            raise damage
+        yield from lines
+
+    def rank(delimiter: str) -> tuple[bool, bool, int]:
+        names = [name.strip().strip('"').strip() for name in header.split(delimiter)]
+        return all(name in names for name in required), delimiter == usual and len(names) > 1, len(names)
+
+    return max(dict.fromkeys((usual, *DELIMITERS)), key=rank), replay()
+
+
+def read_table(
+    lines: Iterator[tuple[int, bytes]], where: object, delimiter: str, required: Collection[str]
+) -> Iterator[tuple[int, list[str], str]]:
+    r"""Stream the header and the rows of a CSV or TSV file whose first row names the columns.
+
+    Fields may be quoted with ``"``, also in TSV, as spreadsheets and ``csv.writer`` do. Since many TSV files do not
+    use quoting, a TSV line that violates its rules is split at the tabs if that gives the right number of fields, and
+    so are the lines of a multi-line field that look like rows: see :func:`split_unquoted_tsv_rows`. In CSV, ``\"`` is
+    also read as a quote.
+
+    Args:
+        lines: The numbered lines of the file.
+        where: Name of the file, for messages.
+        delimiter: The usual delimiter of the format. If the header has the required columns only with another one
+            (comma, semicolon, tab or ``|``), that is used.
+        required: The columns that will be read.
+
+    Yields:
+        Line number, fields and problem: first the header, without blanks around the names, then the rows. Where the
+        problem is empty, there are as many fields as columns, or none for a blank row. Bytes that are not UTF-8 are
+        lone surrogates.
+
+    Raises:
+        UserError: If the header is invalid.
+        DamagedFileError: If the file is damaged, after all rows before the damage.
+    """
+    delimiter, lines = _detect_delimiter(lines, delimiter, required)
+    width = 0
+    for line, fields, problem in _parse_rows(lines, delimiter):
+        if not width:
+            if problem:
+                raise UserError(f"The header of '{where}' cannot be read: {problem}.")
+            if fields:
+                width = len(fields)
+                yield line, [name.strip() for name in fields], ""
+        elif not problem and fields and len(fields) != width:
+            yield line, fields, f"{len(fields)} fields instead of {width}"
+        else:
+            yield line, fields, problem
 
 
 def read_csv(
     lines: Iterator[tuple[int, bytes]], where: object, text_column: str, delimiter: str
 ) -> Iterator[tuple[int, str, str]]:
-    """Stream the records of a CSV or TSV file whose first row names the columns.
-
-    Fields may be quoted with ``"``, also in TSV, as spreadsheets and ``csv.writer`` do. Since many TSV files do not
-    use quoting, a TSV line that violates its rules is split at the tabs if that gives the right number of fields, and
-    so are the lines of a multi-line field that look like rows: see :func:`split_unquoted_tsv_rows`.
-
-    Args:
-        lines: The numbered lines of the file.
-        where: Name of the file, for messages.
-        text_column: The column that holds the text.
-        delimiter: Comma or tab.
+    """Stream the records of a CSV or TSV file: see :func:`read_table`.
 
     Yields:
         ``(line, text, problem)`` as defined in :mod:`acclimate.corpus.readers`.
@@ -163,23 +249,9 @@ def read_csv(
         UserError: If the header is invalid or has no column ``text_column``.
         DamagedFileError: If the file is damaged.
     """
-    width = column = -1
-    for line, fields, problem in _parse_rows(lines, delimiter):
-        if width < 0:
-            if problem:
-                raise UserError(f"The header of '{where}' cannot be read: {problem}.")
-            if fields:
-                names = [name.strip() for name in fields]
-                if text_column not in names:
-                    raise missing_column_error(where, text_column, names)
-                if names.count(text_column) > 1:
-                    raise duplicate_column_error(where, text_column)
-                width, column = len(names), names.index(text_column)
-        elif problem and (delimiter != "\t" or len(fields) != width):
-            yield line, "", problem
-        elif not fields:
-            yield line, "", ""
-        elif len(fields) != width:
-            yield line, "", f"{len(fields)} fields instead of {width}"
+    column = -1
+    for line, fields, problem in read_table(lines, where, delimiter, [text_column]):
+        if column < 0:
+            column = find_column(where, text_column, fields)
         else:
-            yield line, fields[column], ""
+            yield line, "" if problem or not fields else fields[column], problem

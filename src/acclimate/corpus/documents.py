@@ -100,6 +100,7 @@ class Corpus:
 
         Args:
             sources: One or several of: a file, a folder, a glob, a Hugging Face dataset (``hf:NAME:CONFIG:SPLIT``).
+                The text column of a source may follow after a colon: ``reviews.csv:body``.
             text_column: The key or column that holds the text, in all formats but ``.txt``.
             dedup: Whether to yield only the first of equal documents.
             limit: Maximum number of (distinct) documents, before any split.
@@ -109,7 +110,8 @@ class Corpus:
         Raises:
             UserError: If a source does not exist or has an unknown format, or an option is invalid.
         """
-        self._configure(resolve_sources(sources), text_column, dedup, limit, txt)
+        text_column = text_column.strip()
+        self._configure(resolve_sources(sources, text_column), text_column, dedup, limit, txt)
 
     @classmethod
     def of(cls, texts: Iterable[str], *, dedup: bool = True, limit: int | None = None) -> Corpus:

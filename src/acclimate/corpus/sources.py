@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import glob
+import logging
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
@@ -17,15 +19,19 @@ from acclimate.corpus.readers import (
     Record,
     TxtLayout,
     detect_format,
+    holds_rows,
     read_records,
     records_from_rows,
 )
-from acclimate.errors import UserError, first_line
+from acclimate.errors import UserError, first_line, printable
+from acclimate.files import check_regular_file
+
+log = logging.getLogger(__name__)
 
 # Files up to this size are hashed whole, so that a copy or a fresh clone counts as the same corpus.
 MAX_FULLY_HASHED_BYTES = 1 << 28
 _HASH_CHUNK_BYTES = 1 << 20
-_FORMAT_VERSIONS = {".csv": 2, ".tsv": 2}
+_FORMAT_VERSIONS = {".csv": 3, ".tsv": 3}
 """Per format; increment when the same file gives different documents."""
 
 
@@ -45,14 +51,15 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class FileSource:
-    """One file on disk."""
+    """One file on disk, and the column that holds its text if that is not the one of the corpus."""
 
     path: Path
+    column: str | None = None
 
     @property
     def name(self) -> str:
-        """The path."""
-        return str(self.path)
+        """The path, printable."""
+        return printable(str(self.path))
 
     @property
     def size(self) -> int | None:
@@ -61,7 +68,7 @@ class FileSource:
 
     def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
         """Stream the records of the file."""
-        return read_records(self.path, text_column, txt)
+        return read_records(self.path, self.column or text_column, txt)
 
     def fingerprint(self) -> str:
         """Hash the format and the content; of a file above 256 MiB its size, modification time and both ends.
@@ -69,6 +76,7 @@ class FileSource:
         Raises:
             UserError: If the file cannot be read.
         """
+        check_regular_file(self.path)
         state = blake2b(digest_size=16)
         try:
             size = self.path.stat().st_size
@@ -85,20 +93,22 @@ class FileSource:
             raise UserError(f"Cannot read '{self.path}': {error.strerror or error}.") from error
         form = detect_format(self.path)
         version = f" {_FORMAT_VERSIONS[form]}" if form in _FORMAT_VERSIONS else ""
-        return f"{form}{version} {state.hexdigest()}"
+        column = f" {self.column}" if self.column else ""
+        return f"{form}{version}{column} {state.hexdigest()}"
 
 
 @dataclass(frozen=True)
 class HubSource:
     """A Hugging Face dataset, streamed through ``datasets``.
 
-    It is written ``hf:NAME``, ``hf:NAME:CONFIG`` or ``hf:NAME:CONFIG:SPLIT``. The default split is ``train``; an empty
-    configuration (``hf:NAME::SPLIT``) means the default one.
+    It is written ``hf:NAME``, ``hf:NAME:CONFIG``, ``hf:NAME:CONFIG:SPLIT`` or ``hf:NAME:CONFIG:SPLIT:COLUMN``. The
+    default split is ``train``; an empty configuration (``hf:NAME::SPLIT``) means the default one.
     """
 
     dataset: str
     config: str | None = None
     split: str = "train"
+    column: str | None = None
 
     @classmethod
     def parse(cls, source: str) -> HubSource:
@@ -108,16 +118,15 @@ class HubSource:
             UserError: If there is no name or there are too many parts.
         """
         name, *rest = source.removeprefix("hf:").split(":")
-        if not name or len(rest) > 2:
-            raise UserError(f"Cannot read '{source}': write hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT.")
-        config = rest[0] if rest else ""
-        split = rest[1] if len(rest) > 1 else ""
-        return cls(name, config or None, split or "train")
+        if not name or len(rest) > 3:
+            raise UserError(f"Cannot read '{source}': write hf:NAME, hf:NAME:CONFIG or hf:NAME:CONFIG:SPLIT[:COLUMN].")
+        config, split, column, *_ = [*rest, "", "", ""]
+        return cls(name, config or None, split or "train", column or None)
 
     @property
     def name(self) -> str:
         """The dataset as the user writes it."""
-        return f"hf:{self.dataset}:{self.config or ''}:{self.split}"
+        return f"hf:{self.dataset}:{self.config or ''}:{self.split}" + (f":{self.column}" if self.column else "")
 
     def records(self, text_column: str, txt: TxtLayout) -> Iterator[Record]:
         """Stream the rows of the split, with row numbers in place of line numbers.
@@ -125,7 +134,8 @@ class HubSource:
         Raises:
             UserError: If the dataset cannot be read or has no such column.
         """
-        return records_from_rows(self.name, self._rows(text_column), text_column)
+        column = self.column or text_column
+        return records_from_rows(self.name, self._rows(column), column)
 
     def _rows(self, text_column: str) -> Iterator[tuple[int, object]]:
         from datasets import load_dataset
@@ -173,15 +183,17 @@ class ListSource:
         return f"memory {state.hexdigest()}"
 
 
-def resolve_sources(sources: str | Path | Iterable[str | Path]) -> list[Source]:
+def resolve_sources(sources: str | Path | Iterable[str | Path], text_column: str = "text") -> list[Source]:
     """Resolve names into sources, each file once, in the order given (sorted inside folders and globs).
 
     Args:
         sources: One or several of: a file; a folder, searched recursively for files of known formats that are not
-            hidden; a glob (``**`` matches folders, too); a Hugging Face dataset as ``hf:NAME:CONFIG:SPLIT``.
+            hidden; a glob (``**`` matches folders, too); a Hugging Face dataset as ``hf:NAME:CONFIG:SPLIT``. The text
+            column of a source may follow after a colon: ``reviews.csv:body``.
+        text_column: The column of sources that name none.
 
     Raises:
-        UserError: If one of them does not exist, matches nothing, or is a file of an unknown format.
+        UserError: If one of them does not exist, matches nothing, cannot be listed, or is of an unknown format.
     """
     named = [sources] if isinstance(sources, str | Path) else list(sources)
     if not named:
@@ -192,60 +204,133 @@ def resolve_sources(sources: str | Path | Iterable[str | Path]) -> list[Source]:
         if isinstance(source, str) and source.startswith("hf:"):
             new: Sequence[Source] = [HubSource.parse(source)]
         else:
-            new = [FileSource(path) for path in _find_files(source)]
+            new = _find_files(source, text_column)
         for item in new:
-            key = item.path.resolve() if isinstance(item, FileSource) else item
+            key = replace(item, path=Path(os.path.realpath(item.path))) if isinstance(item, FileSource) else item
             if key not in seen:
                 seen.add(key)
                 found.append(item)
     return found
 
 
-def _find_files(source: str | Path) -> list[Path]:
-    """Return the files that a name refers to.
+def _find_files(source: str | Path, text_column: str) -> list[FileSource]:
+    """Return the files that a name refers to, with the column that it names.
 
     Raises:
         UserError: If there are none, or if the name is not a valid path (too long, or ``~`` of an unknown user).
     """
-    try:
-        return _match_files(source)
-    except (OSError, RuntimeError) as error:
-        reason = getattr(error, "strerror", None) or first_line(error).rstrip(".")
-        raise UserError(f"Cannot read '{source}': {reason}.") from error
-
-
-def _match_files(source: str | Path) -> list[Path]:
     if not str(source):
         raise UserError("The name of a corpus is empty: name a file, folder, glob or Hugging Face dataset (hf:NAME).")
-    path = Path(source).expanduser()
+    try:
+        path = Path(source).expanduser()
+        name, _, column = str(path).rpartition(":")
+        if name and column and not _matches(str(path)) and _matches(name):
+            return [FileSource(file, column) for file in _match_files(Path(name), column)]
+        return [FileSource(file) for file in _match_files(path, text_column)]
+    except (OSError, RuntimeError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or first_line(error).rstrip(".")
+        raise UserError(f"Cannot read '{getattr(error, 'filename', None) or source}': {reason}.") from error
+
+
+def _matches(name: str) -> bool:
+    """Return whether a name or a glob matches a file or folder."""
+    return Path(name).exists() or bool(glob.has_magic(name) and glob.glob(name, recursive=True))
+
+
+def _match_files(path: Path, text_column: str) -> list[Path]:
     if path.is_dir():
-        files = _list_files(path)
+        files = _list_files(path, text_column)
         if not files:
             raise UserError(f"The folder '{path}' contains no file of a known format: {FORMATS_DESCRIPTION}.")
         return files
-    if path.exists():
-        if detect_format(path) is None:
-            raise UserError(f"The format of '{path}' is unknown. Supported: {FORMATS_DESCRIPTION}.")
-        return [path]
-    if glob.has_magic(str(path)):
+    if glob.has_magic(str(path)) and not path.exists():
         matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
         # "**" matches a folder and its files; resolve_sources() drops the duplicates.
-        files = [file for match in matches for file in (_list_files(match) if match.is_dir() else [match])]
+        files = [
+            file for match in matches for file in (_list_files(match, text_column) if match.is_dir() else [match])
+        ]
         usable = [file for file in files if detect_format(file)]
         if not usable:
             if not matches:
-                raise UserError(f"'{source}' matches nothing; give a file, a folder or a pattern in quotes.")
-            raise UserError(f"'{source}' matches no file of a known format: {FORMATS_DESCRIPTION}.")
+                raise UserError(f"'{path}' matches nothing; give a file, a folder or a pattern in quotes.")
+            raise UserError(f"'{path}' matches no file of a known format: {FORMATS_DESCRIPTION}.")
+        _warn_left_out(path, [file for file in files if detect_format(file) is None])
+        for file in usable:
+            check_file(file)
         return usable
-    raise _missing_file_error(path)
+    check_file(path)
+    if detect_format(path) is None:
+        raise UserError(f"The format of '{path}' is unknown. Supported: {FORMATS_DESCRIPTION}.")
+    return [path]
 
 
-def _list_files(folder: Path) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.is_file() and detect_format(path))
-    return sorted(path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+def check_file(path: Path) -> None:
+    """Check that a path is a file whose reading ends.
+
+    Raises:
+        UserError: If there is no such file, or it is a pipe, a device, or a link without a target.
+    """
+    check_regular_file(path)
+    if not path.exists():
+        raise _missing_file_error(path)
+
+
+def _list_files(folder: Path, text_column: str) -> list[Path]:
+    """Return the files of known formats in a folder and its sub-folders, without hidden ones; links are followed.
+
+    A ``.json`` file counts if it has the text column, since many folders also hold settings in JSON.
+
+    Raises:
+        UserError: If a file is a pipe, a device, or a link without a target.
+        OSError: If a folder cannot be read.
+    """
+    found: list[Path] = []
+    others: list[Path] = []
+    seen: set[str] = set()
+    folders = [str(folder)]
+    while folders:
+        place = folders.pop()
+        if (real := os.path.realpath(place)) in seen:  # a link to a folder that contains it
+            continue
+        seen.add(real)
+        with os.scandir(place) as entries:
+            for entry in entries:
+                path = Path(entry.path)
+                if entry.name.startswith("."):
+                    continue
+                if os.path.isdir(entry.path):  # unlike entry.is_dir(), False for a link to itself
+                    folders.append(entry.path)
+                elif form := detect_format(path):
+                    check_file(path)
+                    is_text = form != ".json" or holds_rows(path, text_column)
+                    (found if is_text else others).append(path)
+                else:
+                    others.append(path)
+    if found:
+        _warn_left_out(folder, others)
+    return sorted(found)
+
+
+def _warn_left_out(place: Path, files: list[Path]) -> None:
+    if files:
+        names = ", ".join(printable(file.name) for file in sorted(files)[:5])
+        _warn_once(printable(str(place)), len(files), names + (", ..." if len(files) > 5 else ""))
+
+
+@cache  # a corpus is made several times in one run
+def _warn_once(place: str, count: int, names: str) -> None:
+    log.warning(
+        "'%s': %d file%s left out, being of an unknown format or JSON without the text column: %s.",
+        place,
+        count,
+        " is" if count == 1 else "s are",
+        names,
+    )
 
 
 def _missing_file_error(path: Path) -> UserError:
+    if path.is_symlink():
+        return UserError(f"'{path}' is a link to a file that does not exist, or to itself.")
     parent = path.parent
     if not parent.is_dir():
         hint = f" For a Hugging Face dataset, write 'hf:{path}'." if len(path.parts) == 2 and not path.suffix else ""

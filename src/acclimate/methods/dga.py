@@ -1,7 +1,8 @@
 """DGA: adapting a language model while preserving its general knowledge (Ke et al., EMNLP 2022)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import torch
 from pydantic import BeforeValidator
@@ -12,6 +13,7 @@ from acclimate.methods import Method, register
 from acclimate.models import Part
 from acclimate.models.gates import parse_parts
 from acclimate.objectives import BatchObjective, GeneralKnowledgeContrast, LanguageModelling, Objective
+from acclimate.presets import Published, with_presets
 from acclimate.training.importance import measure_importance, summarise_importance
 from acclimate.training.method import AdaptContext
 from acclimate.updates import SoftMask, normalise_importance
@@ -22,6 +24,7 @@ from acclimate.updates import SoftMask, normalise_importance
     paper="Ke et al., EMNLP 2022",
     summary="MLM that protects important attention heads, plus a contrast between general and full knowledge",
 )
+@with_presets
 @dataclass
 class DGA(Method):
     """L = L_MLM + contrast_weight x L_contrast (Eq. 16); heads are updated in proportion to 1 - importance (Eq. 9).
@@ -30,6 +33,8 @@ class DGA(Method):
     other values of ``parts``.
 
     Attributes:
+        preset: ``"paper"`` or ``"released-code"`` for their values of the parameters that are not given; both have the
+            same. None for the defaults.
         contrast_weight: The paper's lambda. 0 omits the contrastive loss and two of the three forward passes.
         temperature: Temperature of the contrastive loss (Eq. 15).
         parts: Units that are measured, gated and protected, as letters separated by commas: H attention heads,
@@ -38,31 +43,55 @@ class DGA(Method):
             normalisation.
         importance_tokens: Maximum tokens of domain text that importance is measured on (paper: 1.64 million).
         importance_error: Measuring stops once the standard error of the normalised importance is below this value; 0
-            reads all of ``importance_tokens``, as the paper does. The default is a deviation from the paper that reads
-            a fifth to an eighth of the text; importance ranges from 0 to 1 (docs/analyses.md).
+            reads all of ``importance_tokens``. Importance ranges from 0 to 1.
         importance_reads: Outputs that the divergence of Eq. 8 compares: ``"hidden"`` states or vocabulary
             ``"logits"``.
         protect: ``"unusual"`` is Eq. 10, which protects the least important units of a layer as strongly as the most
             important ones; ``"important"`` protects only the most important ones.
-        mask_on: ``"update"`` scales the optimizer's change of a weight. ``"gradient"`` scales the gradient as Eq. 9
-            and the released code do, which has almost no effect under Adam.
+        mask_on: ``"update"`` scales the optimizer's change of a weight, ``"gradient"`` scales the gradient (Eq. 9).
         contrast_tokens: ``"masked"`` contrasts representations of the masked text, one of which the MLM loss needs
-            anyway: three forward passes in total. ``"original"`` (released code) adds three passes over the original
-            text.
+            anyway: three forward passes in total. ``"original"`` adds three passes over the original text.
         knowledge: Representations that are contrasted with general knowledge: ``"full"`` (no gates), or ``"domain"``
             (gates of 1 - importance).
     """
 
+    paper_options: ClassVar[Mapping[str, Any]] = {
+        "steps": 2500,
+        "batch_size": 256,
+        "max_length": 164,
+        "learning_rate": 1e-4,
+    }
+
+    preset: Literal["paper", "released-code"] | None = None
     contrast_weight: float = 1.0
     temperature: float = 0.05
     parts: Annotated[tuple[Part, ...], BeforeValidator(parse_parts)] = ("H",)
     importance: Literal["dropout", "random"] = "dropout"
     importance_tokens: int = 1_640_000
-    importance_error: float = 0.03
+    importance_error: Annotated[
+        float,
+        Published(
+            {"paper": 0.0, "released-code": 0.0},
+            "Reads a fifth to an eighth of the text, with an error that is small beside the range of 0 to 1 "
+            "(docs/analyses.md).",
+        ),
+    ] = 0.03
     importance_reads: Literal["hidden", "logits"] = "hidden"
     protect: Literal["unusual", "important"] = "unusual"
-    mask_on: Literal["update", "gradient"] = "update"
-    contrast_tokens: Literal["masked", "original"] = "masked"
+    mask_on: Annotated[
+        Literal["update", "gradient"],
+        Published(
+            {"paper": "gradient", "released-code": "gradient"},
+            "Adam divides by the size of the gradient, so scaling it changes almost nothing.",
+        ),
+    ] = "update"
+    contrast_tokens: Annotated[
+        Literal["masked", "original"],
+        Published(
+            {"paper": "original", "released-code": "original"},
+            "Three forward passes per step instead of six. Which adapts better has not been measured.",
+        ),
+    ] = "masked"
     knowledge: Literal["full", "domain"] = "full"
 
     def __post_init__(self) -> None:

@@ -1,11 +1,12 @@
 """MLM+SimCSE: contrast between two dropout masks of the same text (baseline of Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TextContrast
+from acclimate.presets import Published, with_presets
 
 
 @register(
@@ -13,6 +14,7 @@ from acclimate.objectives import BatchObjective, LanguageModelling, Objective, T
     paper="Gao et al., EMNLP 2021; Ke et al., EMNLP 2022",
     summary="MLM plus a contrast between two dropout masks of a text, with all other texts as negatives",
 )
+@with_presets
 @dataclass
 class MLMWithSimCSE(Method):
     """L = L_MLM + weight x mean over texts i of -log( e^(cos(z_i, z_i') / t) / sum_j e^(cos(z_i, z_j') / t) ).
@@ -21,17 +23,27 @@ class MLMWithSimCSE(Method):
     in the step.
 
     Attributes:
+        preset: ``"paper"`` or ``"released-code"`` for their values of the parameters that are not given; both have the
+            same. None for the defaults.
         weight: Weight of the contrastive loss (released code of DGA: 1).
         temperature: t (Gao et al.: 0.05).
-        tokens: ``"original"`` encodes the original text twice, in addition to the MLM forward pass. ``"masked"``
-            contrasts representations of the masked text, one of which the MLM loss needs anyway: two forward passes
-            instead of three. With ``"masked"``, the method is DGA with its defaults, but without the soft mask and the
+        tokens: ``"masked"`` contrasts representations of the masked text, one of which the MLM loss needs anyway: two
+            forward passes in total. ``"original"`` encodes the original text twice, in addition to the MLM forward
+            pass. If DGA's ``contrast_tokens`` is the same, DGA differs from this method only in the soft mask and the
             negatives from general knowledge.
     """
 
+    preset: Literal["paper", "released-code"] | None = None
     weight: float = 1.0
     temperature: float = 0.05
-    tokens: Literal["original", "masked"] = "original"
+    tokens: Annotated[
+        Literal["original", "masked"],
+        Published(
+            {"paper": "original", "released-code": "original"},
+            "Reads the same text as DGA does by default, so that the two can be compared, in two forward passes "
+            "instead of three.",
+        ),
+    ] = "masked"
 
     def __post_init__(self) -> None:
         """Validate the weight and the temperature."""

@@ -1,7 +1,8 @@
 """Task-adaptive pre-training, alone or after domain-adaptive pre-training (Gururangan et al., ACL 2020)."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from acclimate.errors import UserError, check_positive
 from acclimate.methods import Method, register
@@ -18,14 +19,12 @@ from acclimate.training.method import Stage
 class TAPT(Method):
     """Masked language modelling on the training texts of a task, never on its dev or test texts.
 
-    The paper trains for 100 epochs with a batch size of 256 and a learning rate of 1e-4. Epochs and learning rate are
-    the defaults here too; the batch size is 64, as for all methods (``batch_size``).
-
     Without a task it reads the given corpus, for example more unlabelled text of the same kind (the paper's "curated
     TAPT").
     """
 
     learning_rate: ClassVar[float] = 1e-4
+    paper_options: ClassVar[Mapping[str, Any]] = {"epochs": 100, "batch_size": 256, "learning_rate": 1e-4}
     reads: ClassVar[Literal["domain", "task"]] = "task"
 
 

@@ -26,7 +26,7 @@ from transformers.utils import cached_file
 from transformers.utils import logging as their_logging
 
 from acclimate.errors import UserError, first_line
-from acclimate.files import hash_file, read_json, write_text
+from acclimate.files import check_regular_file, hash_file, read_json, write_text
 from acclimate.models.attention import attach
 from acclimate.models.extensions import ADAPTER_SIZE_KEY, ENSEMBLE_KEY, ORIGINAL, add_adapters, average_with_original
 
@@ -66,6 +66,8 @@ def check_folder(path: str | Path) -> None:
         raise UserError(
             f"The folder '{path}' has no config.json, so it is not a Hugging Face model.{_suggest(folder)}"
         )
+    for file in folder.iterdir():
+        check_regular_file(file)
 
 
 def _suggest(folder: Path) -> str:

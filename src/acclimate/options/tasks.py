@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import ArgsKwargs
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.training import (
@@ -23,6 +24,7 @@ from acclimate.options.training import (
     SeedNumber,
     Size,
 )
+from acclimate.presets import Published, fill_from_preset, preset_names
 
 if TYPE_CHECKING:
 
@@ -226,6 +228,14 @@ class DistillOptions(SupervisedOptions):
         str | Path | None,
         Option("Output directory of a teacher that is fine-tuned.", OUTPUT, cli=False, study=False, recorded=False),
     ] = None
+    preset: Annotated[
+        Literal["paper", "released-code"] | None,
+        Option(
+            "Source of values that are not given: the paper, or its released code, whose values are the defaults.",
+            METHOD,
+            recorded=False,
+        ),
+    ] = None
     objective: Annotated[
         Literal["boundary", "kl"],
         Option(
@@ -256,6 +266,10 @@ class DistillOptions(SupervisedOptions):
             "Factor of the boundary loss.",
             METHOD,
             more="See :func:`acclimate.objectives.distillation.activation_boundary_loss`.",
+        ),
+        Published(
+            {"paper": 1.0, "released-code": 1e-3},
+            "As in the released code. With Adam it matters only to clipping and at the start of refinement.",
         ),
     ] = 1e-3
     temperature: Annotated[
@@ -308,6 +322,14 @@ class DistillOptions(SupervisedOptions):
     warmup: Annotated[Share, Option("Share of the steps of each stage over which the learning rate rises.")] = 0.0
     weight_decay: Annotated[NonNegative, Option("AdamW weight decay, in all stages.")] = 0.0
     report_to: ReportTo = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def take_preset(cls, given: Any) -> Any:
+        """Add the values of the preset; an unknown one is left to the check of the field."""
+        if isinstance(given, ArgsKwargs) and (given.kwargs or {}).get("preset") in preset_names(cls):
+            return ArgsKwargs(given.args, fill_from_preset(cls, given.kwargs or {}))
+        return given
 
     @property
     def distilled_epochs(self) -> int:

@@ -132,7 +132,14 @@ ReportTo = Annotated[
     ),
 ]
 Progress = Annotated[bool, Option("Show progress bars.", OUTPUT, cli=False, study=False, recorded=False)]
-TextColumn = Annotated[str, Option("Column or key that holds the text in tables and JSON lines.", DATA)]
+TextColumn = Annotated[
+    str,
+    Option(
+        "Column or key that holds the text in tables and JSON.",
+        DATA,
+        more="A source can name its own: ``reviews.csv:body``.",
+    ),
+]
 Precision = Annotated[
     PrecisionName,
     Option(

@@ -416,7 +416,8 @@ def _locate(given: Any, names: Collection[str], folder: Path) -> None:
 
 
 def _inside(path: str, folder: Path) -> str:
-    return str((folder / os.path.expanduser(path)).resolve())
+    # Path.resolve() fails for a link to itself.
+    return os.path.realpath(folder / Path(path).expanduser())
 
 
 def _model(name: str, folder: Path) -> str:
@@ -438,7 +439,7 @@ def _located(source: str, folder: Path) -> str:
         return str(path)
     here = folder / path
     looks_like_path = source.startswith(".") or path.suffix != "" or any(mark in source for mark in "*?[")
-    return str(here.resolve()) if here.exists() or looks_like_path else source
+    return os.path.realpath(here) if here.exists() or looks_like_path else source
 
 
 def _files_of(method: str) -> set[str]:

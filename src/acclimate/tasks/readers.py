@@ -2,46 +2,75 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
-import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from functools import partial
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import pyarrow
-import pyarrow.parquet
 
-from acclimate.corpus.csv_reader import split_unquoted_tsv_rows
-from acclimate.errors import UserError, first_line
+from acclimate.corpus.csv_reader import read_table
+from acclimate.corpus.readers import (
+    BLANK,
+    COLUMNAR,
+    SUFFIXES,
+    detect_format,
+    read_batches,
+    read_json_rows,
+    read_numbered_lines,
+)
+from acclimate.errors import DamagedFileError, UserError, first_line
+from acclimate.files import check_regular_file
 
-SPLITS = {"train": ("train",), "dev": ("dev", "validation", "valid"), "test": ("test",)}
+SPLITS = {"train": ("train", "training"), "dev": ("dev", "validation", "valid", "val"), "test": ("test", "testing")}
 """The splits of a task, and the possible file names of each."""
+FORMATS = tuple(suffix for suffix in SUFFIXES if not suffix.startswith(".txt"))
+_SHARD = re.compile(r"(?P<stem>.+?)(?P<shard>-\d+-of-(?P<shards>\d+))?")
+
+Row = tuple[str, dict[str, Any]]
+"""The location of a row for messages (``file:line``), and its values by column."""
 
 
-def find_split_file(folder: Path, split: str, formats: Iterable[str]) -> Path | None:
-    """Return the file of a split; None if it is dev and there is none.
+def find_split_files(folder: Path, split: str, *, required: bool = True) -> list[Path]:
+    """Return the file of a split, or its parts (``train-00000-of-00002.parquet``) in order; empty if there are none.
+
+    The files of a data set that ``datasets`` has saved (``train/data-00000-of-00001.arrow``) or that is from the Hub
+    (``data/train-00000-of-00001.parquet``) are found as well.
 
     Args:
         folder: Folder of the task.
         split: A key of :data:`SPLITS`.
-        formats: File extensions that can be read, the usual one first.
+        required: Whether a missing file of train or test is an error.
 
     Raises:
-        UserError: If there are several files, or none for train or test.
+        UserError: If there are several files, a part is missing, or there is none for train or test.
     """
-    endings = list(formats)
-    found = [file for stem in SPLITS[split] for ending in endings if (file := folder / f"{stem}{ending}").is_file()]
+    found: dict[str, list[Path]] = {}
+    expected = 1
+    for stem in SPLITS[split]:
+        saved = folder / stem
+        for file in sorted((*folder.iterdir(), *saved.glob("data-*.arrow"), *(folder / "data").glob("*.*"))):
+            ending = next((ending for ending in FORMATS if file.name.endswith(ending)), None)
+            match = _SHARD.fullmatch(file.name.removesuffix(ending)) if ending else None
+            if match is None or file.is_dir() or match["stem"] != ("data" if file.parent == saved else stem):
+                continue
+            check_regular_file(file)
+            found.setdefault(f"{file.parent}/{stem}{match['shards']}{ending}", []).append(file)
+            expected = int(match["shards"] or 1)
     if len(found) > 1:
-        raise UserError(f"'{folder}' has several {split} files ({_list_names(found)}); keep one.")
-    if not found and split != "dev":
+        files = [file for group in found.values() for file in group]
+        raise UserError(f"'{folder}' has several {split} files ({_list_names(files)}); keep one.")
+    if not found and required and split != "dev":
         raise UserError(
-            f"'{folder}' has no {split} file; it needs {split}{endings[0]} (or {', '.join(endings[1:])}). "
+            f"'{folder}' has no {split} file; it needs {split}{FORMATS[0]} (or {', '.join(FORMATS[1:6])}). "
             f"Found: {_list_names(folder.iterdir())}."
         )
-    return found[0] if found else None
+    files = next(iter(found.values()), [])
+    if files and len(files) != expected:
+        raise UserError(f"'{folder}' has {len(files)} of the {expected} parts of its {split} split; add the others.")
+    return files
 
 
 def _list_names(files: Iterable[Path]) -> str:
@@ -49,71 +78,59 @@ def _list_names(files: Iterable[Path]) -> str:
     return ", ".join(names[:12]) + (f" and {len(names) - 12} more" if len(names) > 12 else "") or "nothing"
 
 
-FORMATS = (".jsonl", ".csv", ".tsv", ".parquet", ".jsonl.gz", ".csv.gz", ".tsv.gz")
-CELL_LIMIT = 2**31 - 1
-"""Maximum characters per CSV cell; the default of the csv module, 131,072, is too small for long documents."""
+def read_rows(path: Path, columns: Collection[str] = ()) -> Iterator[Row]:
+    """Yield the rows of a file in one of :data:`FORMATS`, with blanks around the names of columns removed.
 
-Row = tuple[str, dict[str, Any]]
-"""The location of a row for messages (``file:line``), and its values by column."""
+    Tables are read by :func:`acclimate.corpus.csv_reader.read_table`. Labels that ``datasets`` has stored as numbers
+    are replaced by their names, which it keeps in the metadata of Parquet and Arrow files.
 
-
-def read_rows(path: Path) -> Iterator[Row]:
-    """Yield the rows of a ``.jsonl``, ``.csv``, ``.tsv`` (each also ``.gz``) or ``.parquet`` file.
-
-    Fields of tables may be quoted with ``"``. In a TSV file, a quotation that extends over several complete rows is
-    read as rows: see :func:`acclimate.corpus.csv_reader.split_unquoted_tsv_rows`.
+    Args:
+        path: The file.
+        columns: The columns that every row has.
 
     Raises:
         UserError: If a line cannot be parsed, the text is not UTF-8, or the file is damaged.
     """
+    form = detect_format(path)
     try:
-        if path.suffix == ".parquet":
-            yield from _read_parquet(path)
-            return
-        with _open_binary(path) as file:
-            kind = path.name.removesuffix(".gz").rpartition(".")[2]
-            yield from _read_json_lines(path, file) if kind == "jsonl" else _read_table(path, file, kind)
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError, pyarrow.ArrowException) as error:
+        if form in COLUMNAR:
+            yield from _read_columnar(path)
+        elif form in (".jsonl", ".json"):
+            yield from _read_json(path)
+        else:
+            yield from _read_table(path, "," if form == ".csv" else "\t", columns)
+    except DamagedFileError as damage:
+        raise UserError(f"'{path}' cannot be read: line {damage.line}: {damage.reason}.") from damage
+    except (OSError, EOFError, UnicodeDecodeError, pyarrow.ArrowException) as error:
         raise UserError(f"'{path}' cannot be read: {first_line(error)}.") from error
 
 
-def _open_binary(path: Path) -> IO[bytes]:
-    return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
-
-
-def _decode_lines(path: Path, file: IO[bytes]) -> Iterator[str]:
-    """Decode line by line, so that the error names the line with the wrong encoding."""
-    for number, line in enumerate(file, 1):
-        try:
-            yield line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{path}:{number}: not UTF-8 text; save the file as UTF-8.") from error
-
-
-def _read_json_lines(path: Path, file: IO[bytes]) -> Iterator[Row]:
-    for number, line in enumerate(_decode_lines(path, file), 1):
-        if not line.strip():
+def _read_json(path: Path) -> Iterator[Row]:
+    form = detect_format(path)
+    for number, row in read_json_rows(path, _parse_json):
+        where = f"{path}:{number}" if form == ".jsonl" else f"{path}: row {number}"
+        if row is BLANK:
             continue
-        where = f"{path}:{number}"
-        try:
-            row = json.loads(line, object_pairs_hook=partial(_reject_duplicate_keys, where))
-        except (ValueError, RecursionError) as error:
-            reason = getattr(error, "msg", type(error).__name__)
-            raise UserError(f"{where}: broken JSON ({reason}); fix or remove the line.") from error
+        if isinstance(row, Exception):
+            raise UserError(f"{where}: {row}; fix or remove the line.")
         if not isinstance(row, dict):
             raise UserError(f'{where}: a row must be a JSON object such as {{"text": ..., "label": ...}}.')
-        yield where, row
+        yield where, _strip_names(where, row)
 
 
-def _reject_duplicate_keys(where: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _parse_json(text: str) -> object:
+    return json.loads(text, object_pairs_hook=_reject_duplicate_keys)
+
+
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """Make a dictionary of key-value pairs.
 
     Raises:
-        UserError: If a key is duplicated.
+        ValueError: If a key is duplicated.
     """
     row = dict(pairs)
     if len(row) < len(pairs):
-        raise UserError(f"{where}: the key '{_first_duplicate([name for name, _ in pairs])}' is duplicated; keep one.")
+        raise ValueError(f"the key '{_first_duplicate([name for name, _ in pairs])}' is duplicated; keep one")
     return row
 
 
@@ -122,51 +139,70 @@ def _first_duplicate(names: Sequence[str]) -> str | None:
     return next((name for place, name in enumerate(names) if name and name in names[:place]), None)
 
 
-def _read_table(path: Path, file: IO[bytes], kind: str) -> Iterator[Row]:
-    before = csv.field_size_limit(CELL_LIMIT)
-    read: list[str] = []  # the lines of the current row
-    reader = csv.reader(
-        _record_lines(_decode_lines(path, file), read), delimiter="\t" if kind == "tsv" else ",", strict=True
-    )
-    try:
-        header = next(reader, None)
-        if header is None:
-            return
-        if (duplicate := _first_duplicate(header)) is not None:
-            raise UserError(f"{path}:1: two columns are named '{duplicate}'; rename one.")
-        read.clear()
-        for cells in reader:
-            rows = split_unquoted_tsv_rows(read, len(header)) if kind == "tsv" else []
-            read.clear()
-            if rows:
-                for number, row in enumerate(rows, reader.line_num - len(rows) + 1):
-                    yield f"{path}:{number}", dict(zip(header, row, strict=True))
-                continue
-            if not cells:
-                continue
-            where = f"{path}:{reader.line_num}"
-            if len(cells) != len(header):
-                raise UserError(f"{where}: {len(cells)} cells, but the header has {len(header)}; fix the line.")
-            yield where, dict(zip(header, cells, strict=True))
-    except csv.Error as error:
-        raise UserError(f"{path}:{reader.line_num}: broken {kind.upper()} ({error}); fix the line.") from error
-    finally:
-        csv.field_size_limit(before)
+def _strip_names(where: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a row without blanks around the names of its columns.
+
+    Raises:
+        UserError: If a column is duplicated.
+    """
+    names = [str(name).strip() for name in row]
+    if (duplicate := _first_duplicate(names)) is not None:
+        raise UserError(f"{where}: two columns are named '{duplicate}'; rename one.")
+    return dict(zip(names, row.values(), strict=True))
 
 
-def _record_lines(lines: Iterator[str], read: list[str]) -> Iterator[str]:
-    """Pass lines on, and append each to ``read``."""
-    for line in lines:
-        read.append(line)
-        yield line
+def _read_table(path: Path, delimiter: str, columns: Collection[str]) -> Iterator[Row]:
+    names: list[str] = []
+    for line, fields, problem in read_table(read_numbered_lines(path), path, delimiter, columns):
+        where = f"{path}:{line}"
+        if problem:
+            raise UserError(f"{where}: {problem}; fix the line.")
+        try:
+            "".join(fields).encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise UserError(f"{where}: not UTF-8 text; save the file as UTF-8.") from error
+        if not names:
+            names = fields
+            if (duplicate := _first_duplicate(names)) is not None:
+                raise UserError(f"{where}: two columns are named '{duplicate}'; rename one.")
+        elif fields:
+            yield where, dict(zip(names, fields, strict=True))
 
 
-def _read_parquet(path: Path) -> Iterator[Row]:
-    with pyarrow.parquet.ParquetFile(path) as file:
-        if (duplicate := _first_duplicate(file.schema_arrow.names)) is not None:
+def _read_columnar(path: Path) -> Iterator[Row]:
+    def select(schema: pyarrow.Schema) -> None:
+        if (duplicate := _first_duplicate(schema.names)) is not None:
             raise UserError(f"{path}: two columns are named '{duplicate}'; rename one.")
-        number = 0
-        for batch in file.iter_batches():
-            for row in batch.to_pylist():
-                number += 1
-                yield f"{path}: row {number}", row
+
+    number = 0
+    classes: list[str] | None = None
+    for schema, batch in read_batches(path, select):
+        classes = _class_names(schema) if classes is None else classes
+        for row in batch.to_pylist():
+            number += 1
+            where = f"{path}: row {number}"
+            if classes and "label" in row:
+                row["label"] = _name_of_class(where, row["label"], classes)
+            yield where, _strip_names(where, row)
+
+
+def _class_names(schema: pyarrow.Schema) -> list[str]:
+    """Return the names of the classes if ``datasets`` has marked the labels as ``ClassLabel`` or lists of it."""
+    with suppress(ValueError, TypeError, LookupError):
+        feature = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]["label"]
+        while isinstance(feature, list) or "feature" in feature:
+            feature = feature[0] if isinstance(feature, list) else feature["feature"]
+        return [str(name) for name in feature["names"]]
+    return []
+
+
+def _name_of_class(where: str, value: Any, names: Sequence[str]) -> Any:
+    if isinstance(value, list):
+        return [_name_of_class(where, entry, names) for entry in value]
+    if not isinstance(value, int):
+        return value
+    if not 0 <= value < len(names):
+        raise UserError(
+            f"{where}: the label {value} is none of the {len(names)} classes of the data set; remove the row."
+        )
+    return names[value]

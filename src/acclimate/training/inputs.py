@@ -71,17 +71,21 @@ def find_task_kind(task: Any) -> TaskKind:
 def load_task(path: str | Path, *, name: str | None = None) -> Any:
     """Read a task folder with ``train``, ``test`` and optionally ``dev``.
 
-    A classification task: each split is a ``.jsonl``, ``.csv``, ``.tsv`` (also ``.gz``) or ``.parquet`` file with the
-    columns ``text``, ``label`` and, for pairs, ``text_pair``; other columns are ignored. ``dev`` may also be called
-    ``validation`` or ``valid``. A label is a string, an integer or a boolean. In a task of pairs, every row has both
-    texts; only the second may be empty.
+    A classification task: each split is a ``.jsonl``, ``.json``, ``.csv``, ``.tsv`` (also compressed), ``.parquet`` or
+    ``.arrow`` file with the columns ``text``, ``label`` and, for pairs, ``text_pair``; other columns are ignored. The
+    same rows give the same task in every format. ``dev`` may also be called ``validation``, ``valid`` or ``val``. A
+    label is a string, an integer or a boolean, or a number of which ``datasets`` has stored the name; numbers with a
+    fraction are refused. In a task of pairs, every row has both texts; only the second may be empty. A folder that
+    ``datasets`` has saved is a task, too.
 
-    A multi-label task: every label is a list, which may be empty; duplicates in a list count once. If every row of a
+    A multi-label task: every label is a list, which may be empty; duplicates in a list count once. In CSV, lists are
+    written as JSON or as Python prints them. Lists of the same length that hold only 0 and 1 are vectors with a place
+    per class; if each has exactly one 1, the task has one class per row. If every row of a
     split has a ``document``, or an ``id`` that ends in ``_s`` and the number of a sentence, that split is also scored
     per document.
 
     A question answering task: ``train.json``, ``test.json`` and optionally ``dev.json`` (or ``.json.gz``) in the
-    format of SQuAD v1.1; see :func:`acclimate.tasks.qa.load_qa`.
+    format of SQuAD v1.1, or tables with its columns; see :func:`acclimate.tasks.qa.load_qa`.
 
     Args:
         path: The folder.

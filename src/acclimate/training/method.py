@@ -31,6 +31,7 @@ from acclimate.masking import Masking
 from acclimate.models import HeadLayer, UnitGroup, dropout_rates, gate_units, kernels_of
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
+from acclimate.presets import fill_from_preset
 from acclimate.progress import print_message
 from acclimate.registry import Registry, build_dataclass, hash_user_code
 from acclimate.training.batches import Collator
@@ -272,7 +273,8 @@ class Stage:
 class Method:
     """Base of all methods; by itself plain language modelling.
 
-    Subclasses are dataclasses: their fields are the parameters, with the paper's values as defaults.
+    Subclasses are dataclasses: their fields are the parameters. Where a default departs from the paper or its released
+    code, the annotation of the field declares their values (:mod:`acclimate.presets`).
     """
 
     name: ClassVar[str] = ""
@@ -282,6 +284,8 @@ class Method:
     """False for a method that leaves the model unchanged."""
     learning_rate: ClassVar[float] = 1e-4
     """Default peak learning rate."""
+    paper_options: ClassVar[Mapping[str, Any]] = {}
+    """Options of ``adapt`` that the paper sets."""
     loads_without_acclimate: ClassVar[bool] = True
     """False for a method whose result ``transformers`` alone cannot load."""
     reads: ClassVar[Literal["domain", "task"]] = "domain"
@@ -359,4 +363,5 @@ def get(name: str, **settings: Any) -> Method:
     Raises:
         UserError: If the method or a parameter is unknown, or a value is invalid.
     """
-    return build_dataclass(lookup(name), "method", name, settings)
+    method = lookup(name)
+    return build_dataclass(method, "method", name, fill_from_preset(method, settings))

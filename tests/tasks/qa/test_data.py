@@ -7,9 +7,12 @@ import gzip
 import json
 import logging
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from acclimate.errors import UserError
+from acclimate.tasks import load_task
 from acclimate.tasks.qa import Answer, QATask, load_qa
 from tests.cases import each
 
@@ -124,7 +127,7 @@ def test_errors_name_the_place(change, message):
     ("text", "message"),
     [
         ("[]", "not in SQuAD format"),
-        ("{", "broken JSON"),
+        ("{", "not JSON"),
         ('{"data": 3}', "'data' must be a list"),
         ('{"data": [{}]}', "'paragraphs' must be a list"),
     ],
@@ -146,11 +149,28 @@ def test_folders_without_a_task(tmp_path):
     with pytest.raises(UserError, match="cannot be read"):
         load_qa(tmp_path)
     (tmp_path / "train.json.gz").unlink()
-    with pytest.raises(UserError, match=r"has no train file; it needs train\.json \(or \.json\.gz\)"):
+    with pytest.raises(UserError, match=r"has no train file; it needs train\.jsonl \(or \.json,"):
         load_qa(tmp_path)
     (tmp_path / "train.json").write_bytes(b"\xff\xfe{}")
     with pytest.raises(UserError, match="UTF-8"):
         load_qa(tmp_path)
+
+
+def test_rows_as_datasets_has_them(tmp_path):
+    rows = [
+        {"id": name, "context": PASSAGE, "question": text, "answers": {"text": [answer], "answer_start": [start]}}
+        for name, text, answer, start in (BORN, FATHER)
+    ]
+    (tmp_path / "train.json").write_text(json.dumps(rows))
+    (tmp_path / "dev.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "test.parquet")
+    task = load_task(tmp_path)
+    expected = QATask.of("t", squad(BORN, FATHER), squad(BORN, FATHER))
+    assert task.kind == "qa" and task.train == task.dev == task.test == expected.train
+    rows[0]["answers"]["text"].append("more")
+    (tmp_path / "train.json").write_text("\n".join(map(json.dumps, rows)))
+    with pytest.raises(UserError, match="question 'q1': 'text' and 'answer_start' must be lists of the same length"):
+        load_task(tmp_path)
 
 
 def test_the_fingerprint_depends_on_the_content():

@@ -6,10 +6,9 @@ Gu et al., "Train No Evil: Selective Masking for Task-Guided Pre-Training", EMNL
 from acclimate.methods.selective.annotation import Annotations, annotate
 from acclimate.methods.selective.importance_rule import AnnotatedUnit, Confidence, Unit, annotate_units
 from acclimate.methods.selective.method import Selective
-from acclimate.methods.selective.options import PRESETS, AnnotationOptions, TokenTrainingOptions, annotation_options
+from acclimate.methods.selective.options import AnnotationOptions, TokenTrainingOptions, annotation_options
 
 __all__ = [
-    "PRESETS",
     "AnnotatedUnit",
     "AnnotationOptions",
     "Annotations",

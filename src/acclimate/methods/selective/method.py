@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from acclimate.masking import Masking
 from acclimate.masking.selective import SelectiveMasking, check_cap
@@ -12,8 +13,18 @@ from acclimate.masking.wrappers import RandomSameCount, StaticMasking
 from acclimate.methods import Method, register
 from acclimate.methods.selective.annotator import FineTuningOptions
 from acclimate.methods.selective.cost import ACCOUNT_FILE
-from acclimate.methods.selective.options import TokenTrainingOptions, annotation_options, get_preset
+from acclimate.methods.selective.options import (
+    AnnotatedUnits,
+    Criterion,
+    Delta,
+    MisclassifiedUnits,
+    NeverImportant,
+    Preset,
+    TokenTrainingOptions,
+    annotation_options,
+)
 from acclimate.methods.selective.stages import SelectionOptions, find_important_tokens
+from acclimate.presets import Published, with_presets
 from acclimate.training.method import AdaptContext
 
 
@@ -22,6 +33,7 @@ from acclimate.training.method import AdaptContext
     paper="Gu et al., EMNLP 2020",
     summary="MLM that masks the tokens that matter to the end task, as predicted by a token classifier",
 )
+@with_presets
 @dataclass
 class Selective(Method):
     """Mask the tokens that matter to the end task.
@@ -29,20 +41,18 @@ class Selective(Method):
     Four stages come first: fine-tune a classifier on the task, find the important tokens of the task's texts by its
     confidence, train a token classifier on these annotations, and predict the important tokens of the domain text.
 
-    Parameters with the default None take their value from the preset. :mod:`acclimate.methods.selective.options`
-    explains them in detail. The model folder gets ``selective.json`` with the share of important tokens, the quality
-    of the token classifier and the minutes of every stage.
+    :mod:`acclimate.methods.selective.options` explains the parameters in detail. The model folder gets
+    ``selective.json`` with the share of important tokens, the quality of the token classifier and the minutes of every
+    stage.
 
     Attributes:
         preset: ``"paper"`` or ``"released-code"``: the source of values on which the two differ.
-        delta: Threshold of the paper's criterion. Preset: 0.05; code 0.01.
+        delta: Threshold of the paper's criterion.
         criterion: Criterion of importance: ``"paper"``, or ``"marginal"``, which is not in the paper.
         epsilon: Threshold of the marginal criterion.
-        unit: What is annotated: each ``"text"`` or each ``"sentence"``. Preset: text; code sentence.
-        stop_words: Words that are never important: ``none``, ``english``, a file, or another language. Preset: none;
-            code english.
-        misclassified: What to do with misclassified texts: ``"annotate"``, ``"negative"`` or ``"drop"``. Preset:
-            annotate; code negative.
+        unit: What is annotated: each ``"text"`` or each ``"sentence"``.
+        stop_words: Words that are never important: ``none``, ``english``, a file, or another language.
+        misclassified: What to do with misclassified texts: ``"annotate"``, ``"negative"`` or ``"drop"``.
         same_text: Rows that differ only in their second text: merge them (``"union"``) or not (``"each"``).
         finetune_epochs: Epochs of the fine-tuned classifier; the best accuracy on dev is kept.
         finetune_learning_rate: Peak learning rate of the fine-tuned classifier.
@@ -50,11 +60,12 @@ class Selective(Method):
         finetune_length: Maximum tokens per text of the fine-tuned classifier.
         token_epochs: Epochs of the token classifier; the best F1 on held-out texts is kept.
         token_learning_rate: Peak learning rate of the token classifier.
-        token_batch_size: Texts per optimizer step of the token classifier. Preset: 64; code 32.
+        token_batch_size: Texts per optimizer step of the token classifier.
         token_length: Maximum tokens per training text of the token classifier.
-        class_weight: Weight of important tokens in the token classifier's loss. Preset: 1.5; code 3.
-        special_tokens: Whether special tokens count in the token classifier's loss. Preset: no; code yes.
-        cap: Maximum share of a text that is masked. Preset: 1, which masks all important tokens; code 0.15.
+        class_weight: Weight of important tokens in the token classifier's loss.
+        special_tokens: Whether special tokens count in the token classifier's loss.
+        cap: Maximum share of a row that is masked, with the highest scores first; 1 masks all important tokens. The
+            released code applies it to each sentence.
         fate: Whether a selected token becomes the mask token, a random token or stays unchanged is drawn once per text
             (``"static"``, as in the paper's masked corpora) or at each epoch (``"dynamic"``).
         choice: ``"important"``, or the control ``"random-same-count"``, which masks as many random tokens of each
@@ -66,15 +77,16 @@ class Selective(Method):
     needs_task: ClassVar[bool] = True
     sets_mask_rate: ClassVar[bool] = True
     files: ClassVar[tuple[str, ...]] = ("stop_words",)
+    paper_options: ClassVar[Mapping[str, Any]] = {"steps": 200_000, "batch_size": 256, "max_length": 256}
 
-    preset: Literal["paper", "released-code"] = "paper"
+    preset: Preset = "paper"
     # Annotation of the task's texts
-    delta: float | None = None
-    criterion: Literal["paper", "marginal"] = "paper"
+    delta: Delta = 0.05
+    criterion: Criterion = "paper"
     epsilon: float = 0.05
-    unit: Literal["text", "sentence"] | None = None
-    stop_words: str | None = None
-    misclassified: Literal["annotate", "negative", "drop"] | None = None
+    unit: AnnotatedUnits = "text"
+    stop_words: NeverImportant = "none"
+    misclassified: MisclassifiedUnits = "annotate"
     same_text: Literal["union", "each"] = "union"
     # Fine-tuned classifier
     finetune_epochs: int = 10
@@ -84,21 +96,18 @@ class Selective(Method):
     # Token classifier
     token_epochs: int = 10
     token_learning_rate: float = 1e-5
-    token_batch_size: int | None = None
+    token_batch_size: Annotated[int, Published({"released-code": 32})] = 64
     token_length: int = 128
-    class_weight: float | None = None
-    special_tokens: bool | None = None
+    class_weight: Annotated[float, Published({"released-code": 3.0})] = 1.5
+    special_tokens: Annotated[bool, Published({"released-code": True})] = False
     # Masking of the domain text
-    cap: float | None = None
+    cap: Annotated[float, Published({"released-code": 0.15})] = 1.0
     fate: Literal["static", "dynamic"] = "static"
     choice: Literal["important", "random-same-count"] = "important"
     annotator_seed: int | None = 42
 
     def __post_init__(self) -> None:
-        """Replace None by the values of the preset, and validate all values before any stage runs."""
-        for name, value in get_preset(self.preset).items():
-            if getattr(self, name) is None:
-                setattr(self, name, value)
+        """Validate all values before any stage runs."""
         check_cap(self.cap)
         self.selection_options(seed=0)
         self._masking: Masking | None = None  # set by `prepare`
@@ -109,30 +118,29 @@ class Selective(Method):
         Raises:
             UserError: If a value is out of range.
         """
-        given: Any = self  # no value is None any more, which mypy cannot know
         return SelectionOptions(
             FineTuningOptions(
-                epochs=given.finetune_epochs,
-                learning_rate=given.finetune_learning_rate,
-                batch_size=given.finetune_batch_size,
-                max_length=given.finetune_length,
+                epochs=self.finetune_epochs,
+                learning_rate=self.finetune_learning_rate,
+                batch_size=self.finetune_batch_size,
+                max_length=self.finetune_length,
             ),
             annotation_options(
-                delta=given.delta,
-                criterion=given.criterion,
-                epsilon=given.epsilon,
-                unit=given.unit,
-                stop_words=given.stop_words,
-                misclassified=given.misclassified,
-                same_text=given.same_text,
+                delta=self.delta,
+                criterion=self.criterion,
+                epsilon=self.epsilon,
+                unit=self.unit,
+                stop_words=self.stop_words,
+                misclassified=self.misclassified,
+                same_text=self.same_text,
             ),
             TokenTrainingOptions(
-                epochs=given.token_epochs,
-                learning_rate=given.token_learning_rate,
-                batch_size=given.token_batch_size,
-                max_length=given.token_length,
-                class_weight=given.class_weight,
-                special_tokens=given.special_tokens,
+                epochs=self.token_epochs,
+                learning_rate=self.token_learning_rate,
+                batch_size=self.token_batch_size,
+                max_length=self.token_length,
+                class_weight=self.class_weight,
+                special_tokens=self.special_tokens,
             ),
             seed,
         )

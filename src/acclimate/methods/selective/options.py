@@ -1,18 +1,27 @@
-"""Options of selective masking, with presets for the paper and for its released code where the two differ."""
+"""Options of selective masking, with presets for the paper and for its released code where the two differ.
+
+The released code is that of thunlp/SelectiveMasking.
+"""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
 
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.errors import UserError
+from acclimate.presets import Published, preset_values
 from acclimate.registry import build_dataclass
 from acclimate.tasks.loading import MIN_LENGTH
 
+Preset = Literal["paper", "released-code"]
 Criterion = Literal["paper", "marginal"]
 UnitKind = Literal["text", "sentence"]
 Misclassified = Literal["annotate", "negative", "drop"]
+Delta = Annotated[float, Published({"released-code": 0.01})]
+AnnotatedUnits = Annotated[UnitKind, Published({"released-code": "sentence"})]
+NeverImportant = Annotated[str, Published({"released-code": "english"})]
+MisclassifiedUnits = Annotated[Misclassified, Published({"released-code": "negative"})]
 
 
 @dataclass(frozen=True)
@@ -45,12 +54,12 @@ class AnnotationOptions:
         UserError: If a threshold is not between -1 and 1.
     """
 
-    delta: float = 0.05
+    delta: Delta = 0.05
     criterion: Criterion = "paper"
     epsilon: float = 0.05
-    unit: UnitKind = "text"
-    stop_words: str = "none"
-    misclassified: Misclassified = "annotate"
+    unit: AnnotatedUnits = "text"
+    stop_words: NeverImportant = "none"
+    misclassified: MisclassifiedUnits = "annotate"
     same_text: Literal["union", "each"] = "union"
 
     def __post_init__(self) -> None:
@@ -103,52 +112,11 @@ class TokenTrainingOptions:
             )
 
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "paper": {
-        "delta": 0.05,
-        "unit": "text",
-        "stop_words": "none",
-        "misclassified": "annotate",
-        "cap": 1.0,
-        "class_weight": 1.5,
-        "token_batch_size": 64,
-        "special_tokens": False,
-    },
-    "released-code": {
-        "delta": 0.01,
-        "unit": "sentence",
-        "stop_words": "english",
-        "misclassified": "negative",
-        "cap": 0.15,
-        "class_weight": 3.0,
-        "token_batch_size": 32,
-        "special_tokens": True,
-    },
-}
-"""Values of the paper and of the code at thunlp/SelectiveMasking where the two differ.
-
-``cap`` is the largest share of a text that is masked: the tokens with the highest scores, at least one if any is
-important. The code applies it to each sentence, this implementation to each row of the corpus.
-"""
-
-
-def get_preset(name: str) -> dict[str, Any]:
-    """Return the values of a preset.
-
-    Raises:
-        UserError: If there is no such preset.
-    """
-    if name not in PRESETS:
-        raise unknown_name_error("preset", name, PRESETS)
-    return dict(PRESETS[name])
-
-
 def annotation_options(preset_name: str = "paper", **given: Any) -> AnnotationOptions:
     """Return the options of a preset with the ``given`` changes; strings are converted.
 
     Raises:
         UserError: If a name is unknown or a value is invalid.
     """
-    names = {field.name for field in fields(AnnotationOptions)}
-    values = {name: value for name, value in get_preset(preset_name).items() if name in names}
-    return build_dataclass(AnnotationOptions, "annotation", preset_name, {**values, **given})
+    values = {**preset_values(AnnotationOptions, preset_name), **given}
+    return build_dataclass(AnnotationOptions, "annotation", preset_name, values)

@@ -1,8 +1,9 @@
 """TAPTER: MLM that pulls word embeddings towards fastText vectors of the same text (Nishida et al., 2021)."""
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -12,6 +13,7 @@ from acclimate.methods import Method, register
 from acclimate.methods.tapter.target_vectors import make_fasttext_targets
 from acclimate.objectives import BatchObjective, EmbeddingRegulariser, LanguageModelling, Objective
 from acclimate.objectives.embedding import EmbeddingProjection
+from acclimate.presets import Published, with_presets
 from acclimate.training.method import AdaptContext
 
 PROJECTION_NAME = "acclimate_projection"
@@ -23,6 +25,7 @@ PROJECTION_NAME = "acclimate_projection"
     paper="Nishida et al., Findings of EMNLP 2021",
     summary="MLM that also pulls word embeddings towards fastText vectors of the same text",
 )
+@with_presets
 @dataclass
 class TAPTER(Method):
     """L = L_MLM + weight x mean over R(X) of || LN(W E[x] + b) - F[x] ||^2.
@@ -32,6 +35,8 @@ class TAPTER(Method):
     special tokens, stop words, subwords shorter than the shortest n-gram, and tokens without a vector.
 
     Attributes:
+        preset: The source of values that the paper sets by task: ``"paper"`` for BioASQ, the text that the paper's
+            method helps on, or ``"paper-squad"`` for SQuAD. Its code was not released.
         weight: Weight of the embedding loss (paper: 1). The norm of F acts as another weight; ``fasttext.json`` in the
             model folder holds its mean.
         vectors: A fastText ``.bin`` file whose training continues on the text, as in the paper; empty to train on the
@@ -41,8 +46,8 @@ class TAPTER(Method):
             is cached and shared by all runs and seeds.
         general_epochs: Epochs of fastText on the general text (5 is the library's default).
         dimension: Dimension of vectors that are trained from scratch.
-        min_count: Minimum count of a word; rarer words have only n-gram vectors (paper: 5 for SQuAD, 2 for BioASQ).
-        epochs: Epochs of fastText on the text (paper: 5 for SQuAD, 10 for BioASQ).
+        min_count: Minimum count of a word; rarer words have only n-gram vectors.
+        epochs: Epochs of fastText on the text.
         buckets: Rows of the n-gram table; fewer save memory (2 million rows of 300 numbers take 2.4 GB).
         stop_words: Words without an embedding loss: ``english``, ``none``, a file with one word per line, or another
             language such as ``german``. The paper does not name its list.
@@ -52,15 +57,23 @@ class TAPTER(Method):
     """
 
     learning_rate: ClassVar[float] = 5e-5
+    paper_options: ClassVar[Mapping[str, Any]] = {
+        "epochs": 100,
+        "batch_size": 256,
+        "max_length": 512,
+        "warmup": 0.06,
+        "weight_decay": 0.01,
+    }
     files: ClassVar[tuple[str, ...]] = ("vectors", "general", "stop_words")
 
+    preset: Literal["paper", "paper-squad"] = "paper"
     weight: float = 1.0
     vectors: str = ""
     general: str = ""
     general_epochs: int = 5
     dimension: int = 300
-    min_count: int = 2
-    epochs: int = 10
+    min_count: Annotated[int, Published({"paper-squad": 5})] = 2
+    epochs: Annotated[int, Published({"paper-squad": 5})] = 10
     buckets: int = 2_000_000
     stop_words: str = "english"
     boundary: Literal["paper", "aware"] = "paper"

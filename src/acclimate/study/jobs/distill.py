@@ -9,6 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import numpy as np
 
 from acclimate.errors import UserError, unknown_name_error
+from acclimate.options import DistillOptions
+from acclimate.presets import fill_from_preset
 from acclimate.records import Record
 from acclimate.results import MethodRow
 from acclimate.rows import DistillationRow
@@ -238,6 +240,7 @@ def _split_settings(
     renamed = (*TEACHER_OPTIONS.items(), *STUDENT_OPTIONS.items())
     given = {option: tuning[name] for name, option in renamed if name in tuning}
     given |= {name: tuning[name] for name in (*COMMON_OPTIONS, "select") if name in tuning} | dict(own)
+    given = fill_from_preset(DistillOptions, given)
     if given.get("select") == "dev":
         given["metric"] = metric
     settings = {**defaults, **given}

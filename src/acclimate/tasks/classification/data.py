@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import random
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,30 +15,36 @@ from typing import Any, ClassVar
 
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
-from acclimate.tasks.readers import FORMATS, SPLITS, Row, find_split_file, read_rows
+from acclimate.tasks.classification.labels import label_name, read_labels, similar_labels
+from acclimate.tasks.readers import SPLITS, Row, find_split_files, read_rows
 
+log = logging.getLogger(__name__)
 SENTENCE_ID = re.compile(r"(.+)_s\d+")
 """Pattern of the ``id`` of the n-th sentence of a document, as in Hallmarks of Cancer: the document, ``_s`` and n."""
+COLUMNS = ("text", "label")
+"""The columns that every row has."""
+MIN_CLASSES_TO_WARN = 20
+"""With more classes than this, and fewer than two train rows per class, a warning says so."""
+YAML_WORDS = ("no", "yes", "on", "off", "n", "y")
 
 
 def read_task(folder: Path, name: str) -> Task:
     """Read the files of a classification task: see :func:`acclimate.tasks.load_task`."""
-    files = {split: find_split_file(folder, split, FORMATS) for split in SPLITS}
-    rows: dict[str, list[Row]] = {split: list(read_rows(file)) if file else [] for split, file in files.items()}
-    for split, file in files.items():
-        if file and not rows[split]:
-            raise UserError(f"'{file}' holds no rows.")
+    files = {split: find_split_files(folder, split) for split in SPLITS}
+    rows = {split: [row for file in found for row in read_rows(file, COLUMNS)] for split, found in files.items()}
+    for split, found in files.items():
+        if found and not rows[split]:
+            raise UserError(f"'{found[0]}' holds no rows.")
     return build_task(name, rows, folder)
 
 
 @dataclass(frozen=True, slots=True)
 class _ParsedRow:
-    """A row whose labels are not numbered yet."""
+    """A row without its labels."""
 
     where: str
     text: str
     second: str | None
-    labels: tuple[str, ...]
     document: str | None
 
 
@@ -50,10 +57,12 @@ def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None = Non
     for split in ("train", "test"):
         if not rows[split]:
             raise UserError(f"The task '{name}' has no {split} rows.")
-    first = rows["train"][0][1]
-    pair, multi_label = first.get("text_pair") is not None, isinstance(first.get("label"), list | tuple)
-    read = {split: [_parse_row(where, row, pair, multi_label) for where, row in rows[split]] for split in SPLITS}
-    labels = _sort_labels({label for row in read["train"] for label in row.labels})
+    pair = any(row.get("text_pair") not in (None, "") for _, row in rows["train"])
+    read = {split: [_parse_row(where, row, pair) for where, row in rows[split]] for split in SPLITS}
+    found, multi_label = read_labels(
+        {split: [(where, row["label"]) for where, row in rows[split]] for split in SPLITS}
+    )
+    labels = _sort_labels({label for names in found["train"] for label in names})
     if multi_label and not labels:
         raise UserError(f"No train row of the task '{name}' has a label.")
     if len(labels) < 2 and not multi_label:
@@ -63,25 +72,40 @@ def build_task(name: str, rows: Mapping[str, list[Row]], path: Path | None = Non
     numbers = {label: number for number, label in enumerate(labels)}
     examples: dict[str, list[Example]] = {}
     for split in SPLITS:
-        for row in read[split]:
-            for label in row.labels:
+        has_documents = multi_label and all(row.document is not None for row in read[split])
+        examples[split] = []
+        for row, names in zip(read[split], found[split], strict=True):
+            for label in names:
                 if label not in numbers:
+                    mark = " (-1 usually marks rows without a label: remove them)" if label == "-1" else ""
                     raise UserError(
                         f"{row.where}: the label '{label}' occurs in {split} but not in train, so it cannot be "
-                        f"learned. Train has: {_preview_names(labels)}."
+                        f"learned{mark}. Train has: {_preview_names(labels)}."
                     )
-        has_documents = multi_label and all(row.document is not None for row in read[split])
-        examples[split] = [_make_example(row, numbers, multi_label, has_documents) for row in read[split]]
+            places = tuple(sorted({numbers[label] for label in names}))
+            document = row.document if has_documents else None
+            examples[split].append(Example(row.text, row.second, places if multi_label else places[0], document))
+    _warn_about_labels(name, labels, len(rows["train"]))
     return Task(name, examples["train"], examples["test"], labels, examples["dev"], path, multi_label)
 
 
-def _make_example(row: _ParsedRow, numbers: Mapping[str, int], multi_label: bool, has_documents: bool) -> Example:
-    places = tuple(sorted({numbers[label] for label in row.labels}))
-    return Example(row.text, row.second, places if multi_label else places[0], row.document if has_documents else None)
+def _warn_about_labels(name: str, labels: Sequence[str], rows: int) -> None:
+    if alike := similar_labels(labels):
+        log.warning(
+            "The task '%s' has the labels '%s' and '%s', which look like one; they are two classes.", name, *alike
+        )
+    if len(labels) > max(MIN_CLASSES_TO_WARN, rows / 2):
+        log.warning(
+            "The task '%s' has %d classes in %d train rows. If the labels are numbers to predict, that is regression, "
+            "which is not supported.",
+            name,
+            len(labels),
+            rows,
+        )
 
 
-def _parse_row(where: str, row: dict[str, Any], pair: bool, multi_label: bool) -> _ParsedRow:
-    for column in ("text", "label"):
+def _parse_row(where: str, row: dict[str, Any], pair: bool) -> _ParsedRow:
+    for column in COLUMNS:
         if column not in row:
             raise UserError(
                 f"{where}: no column '{column}'. The columns are: {_preview_names(map(str, row)) or 'none'}; "
@@ -90,46 +114,25 @@ def _parse_row(where: str, row: dict[str, Any], pair: bool, multi_label: bool) -
     text, second = row["text"], row.get("text_pair")
     if not isinstance(text, str) or not text.strip():
         raise UserError(f"{where}: 'text' must be a non-empty string; fix or remove the row.")
+    if "text_pair" in row and second in (None, ""):  # CSV cannot distinguish the two
+        second = "" if pair else None
     if second is not None and not isinstance(second, str):
         raise UserError(f"{where}: 'text_pair' must be a string.")
     if any("\ud800" <= letter <= "\udfff" for letter in text + (second or "")):
         raise UserError(f"{where}: the text contains half of a surrogate pair, which is not a character; fix the row.")
     if (second is not None) != pair:
-        state = (
-            "'text_pair' is missing, but the first train row has one"
-            if pair
-            else "there is a 'text_pair', but the first train row has none"
-        )
-        raise UserError(f"{where}: {state}; give every row one or none.")
-    value = row["label"]
-    if isinstance(value, list | tuple) != multi_label:
-        state = (
-            "the label is not a list, but that of the first train row is"
-            if multi_label
-            else "the label is a list, but that of the first train row is not"
-        )
-        raise UserError(f"{where}: {state}; give every row a list (an empty one, too) or none of them.")
-    labels = tuple(_parse_label(where, entry) for entry in value) if multi_label else (_parse_label(where, value),)
-    return _ParsedRow(where, text, second, labels, _document_id(row) if multi_label else None)
+        state = "has no 'text_pair', but other rows have one" if pair else "has a 'text_pair', but other rows have none"
+        raise UserError(f"{where}: {state}; give one to every row or to none.")
+    return _ParsedRow(where, text, second, _document_id(row))
 
 
 def _document_id(row: Mapping[str, Any]) -> str | None:
     """Return the document of a row: its ``document``, else the one in its ``id`` (:data:`SENTENCE_ID`), else None."""
-    if row.get("document") not in (None, ""):
-        return str(row["document"])
+    document = row.get("document")
+    if document not in (None, "") and document == document:  # NaN is missing, too
+        return str(document)
     match = SENTENCE_ID.fullmatch(str(row.get("id", "")))
     return match.group(1) if match else None
-
-
-def _parse_label(where: str, value: Any) -> str:
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # integers are floats in columns with missing values
-    if not isinstance(value, str | int):
-        raise UserError(f"{where}: the label must be a string, an integer or true/false, not {value!r:.40}.")
-    label = str(value).lower() if isinstance(value, bool) else str(value).strip()
-    if not label:
-        raise UserError(f"{where}: the label is empty; fix or remove the row.")
-    return label
 
 
 def _sort_labels(labels: set[str]) -> list[str]:
@@ -234,12 +237,20 @@ class Task:
         return MultiLabel(len(self.labels), tuple(order[name] for name in documents))
 
     def _numbers(self, labels: Sequence[str]) -> tuple[int, ...]:
-        for label in labels:
+        numbers = set()
+        for given in labels:
+            label = given if given in self.labels else label_name("negative", given)
             if label not in self.labels:
-                raise unknown_name_error(f"negative label of the task '{self.name}'", label, self.labels)
-        if len(set(labels)) == len(self.labels):
+                error = unknown_name_error(f"negative label of the task '{self.name}'", given, self.labels)
+                is_yaml = label in ("true", "false") and any(name.lower() in YAML_WORDS for name in self.labels)
+                hint = (
+                    " YAML reads no, yes, on and off as false and true unless they are in quotes." if is_yaml else ""
+                )
+                raise UserError(f"{error}{hint}")
+            numbers.add(self.labels.index(label))
+        if len(numbers) == len(self.labels):
             raise UserError(f"All labels of the task '{self.name}' are negative; leave at least one positive.")
-        return tuple(sorted({self.labels.index(label) for label in labels}))
+        return tuple(sorted(numbers))
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything in the task that can change a result.

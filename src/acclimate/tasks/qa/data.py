@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import json
 import logging
 import random
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
-from acclimate.errors import UserError, first_line
+from acclimate.corpus.readers import detect_format, holds_rows, read_json
+from acclimate.errors import DamagedFileError, UserError
 from acclimate.evaluation.qa import QAScoring
-from acclimate.tasks.readers import SPLITS, find_split_file
+from acclimate.tasks.readers import SPLITS, find_split_files, read_rows
 from acclimate.training.inputs import check_task_folder
 
-FORMATS = (".json", ".json.gz")
+COLUMNS = frozenset(("context", "question", "answers"))
+"""The columns of rows of questions, as ``datasets`` names those of SQuAD."""
 BIOASQ_SNIPPET_ID = re.compile(r"([0-9a-f]{24})_\d{3}")
 """Id of a BioASQ question in SQuAD format: the id of the question and the number of the snippet."""
 LONE_SURROGATE = re.compile("[\ud800-\udfff]")
@@ -142,6 +143,9 @@ def gold_answers(questions: Sequence[Question]) -> list[list[str]]:
 def load_qa(path: str | Path, *, name: str | None = None) -> QATask:
     """Read a folder of ``train.json``, ``test.json`` and optionally ``dev.json`` (or ``.json.gz``) as in SQuAD v1.1.
 
+    A split can also be a table or JSON lines with the columns that ``datasets`` gives SQuAD: ``id``, ``context``,
+    ``question`` and ``answers``.
+
     White space around an answer is stripped. An answer that is not at its ``answer_start`` is located by its text if
     that occurs exactly once in the passage; a warning gives the number of such answers.
 
@@ -154,22 +158,33 @@ def load_qa(path: str | Path, *, name: str | None = None) -> QATask:
     """
     path = Path(path)
     check_task_folder(path)
-    files = {split: find_split_file(path, split, FORMATS) for split in SPLITS}
-    read = {split: read_squad(_load_json(file), str(file)) for split, file in files.items() if file}
+    files = {split: find_split_files(path, split) for split in SPLITS}
+    read = {split: read_squad(_load(found), str(found[0])) for split, found in files.items() if found}
     return QATask(name or path.resolve().name, read["train"], read["test"], read.get("dev", []), path)
 
 
-def _load_json(path: Path) -> Any:
-    try:
-        data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode("utf-8-sig")
-        return json.loads(text)
-    except UnicodeDecodeError as error:
-        raise UserError(f"'{path}' is not UTF-8 text; save the file as UTF-8.") from error
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"'{path}' is broken JSON ({first_line(error)}); fix the file.") from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"'{path}' cannot be read: {first_line(error)}.") from error
+def holds_questions(folder: Path) -> bool:
+    """Return whether the train split of a folder is a file in SQuAD format, or has the columns of SQuAD.
+
+    Raises:
+        UserError: If the file cannot be read.
+    """
+    files = find_split_files(folder, "train", required=False)
+    if files and detect_format(files[0]) == ".json" and holds_rows(files[0], "paragraphs"):
+        return True
+    row = next(read_rows(files[0], COLUMNS), ("", {}))[1] if files else {}
+    return row.keys() >= COLUMNS and "label" not in row
+
+
+def _load(files: Sequence[Path]) -> Any:
+    """Return the content of a file in SQuAD format, or rows with the columns of SQuAD in that format."""
+    if detect_format(files[0]) == ".json" and len(files) == 1:
+        with suppress(DamagedFileError):  # JSON lines; read_rows() reports other damage
+            value = read_json(files[0])
+            if not isinstance(value, list) or not value:
+                return value
+    rows = [row for file in files for _, row in read_rows(file, COLUMNS)]
+    return {"data": [{"paragraphs": [{"context": row.get("context"), "qas": [row]} for row in rows]}]}
 
 
 def read_squad(value: Any, where: str) -> list[Question]:
@@ -234,7 +249,13 @@ def _parse_question(name: str, entry: Mapping[str, Any], passage: str, where: st
         raise UserError(f"{where}: 'question' must be a non-empty string.")
     if LONE_SURROGATE.search(text) or LONE_SURROGATE.search(passage):
         raise UserError(f"{where}: the text contains half of a surrogate pair, which is not a character; fix it.")
-    entries = [] if entry.get("is_impossible") else _get_list(entry, "answers", where)
+    answers = entry.get("answers")
+    if isinstance(answers, Mapping) and answers.keys() >= {"text", "answer_start"}:  # as in ``datasets``
+        columns = [answers["text"], answers["answer_start"]]
+        if not all(isinstance(column, list) for column in columns) or len(columns[0]) != len(columns[1]):
+            raise UserError(f"{where}: 'text' and 'answer_start' must be lists of the same length.")
+        answers = [{"text": text, "answer_start": start} for text, start in zip(*columns, strict=True)]
+    entries = [] if entry.get("is_impossible") else _get_list({"answers": answers}, "answers", where)
     if not entries:
         raise UserError(f"{where}: no answer. Unanswerable questions, as in SQuAD 2, are not supported; remove it.")
     found = [_parse_answer(answer, passage, where) for answer in entries]

@@ -18,9 +18,8 @@ from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, TaskKind
 from acclimate.tasks.loading import load_with_head
 from acclimate.tasks.options import ResolvedOptions
-from acclimate.tasks.qa.data import FORMATS, QATask, Question, gold_answers, group_by_item, load_qa
+from acclimate.tasks.qa.data import QATask, Question, gold_answers, group_by_item, holds_questions, load_qa
 from acclimate.tasks.qa.windows import WindowConfig, Windows
-from acclimate.tasks.readers import SPLITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,11 +185,11 @@ def load_qa_model(path: str | Path, windowing: WindowConfig, device: torch.devic
 
 @TASK_KINDS.register("qa", summary="extractive question answering, in the format of SQuAD v1.1")
 class QuestionAnswering(TaskKind):
-    """A folder with ``train.json`` or ``train.json.gz``."""
+    """A folder with questions in SQuAD format, or in tables with the columns of SQuAD."""
 
     def matches(self, folder: Path) -> bool:
-        """Return whether the train split is a JSON file: other kinds have one row per line, or tables."""
-        return any((folder / f"{stem}{ending}").is_file() for stem in SPLITS["train"] for ending in FORMATS)
+        """Return whether the train split holds questions."""
+        return holds_questions(folder)
 
     def read(self, folder: Path, name: str) -> QATask:
         """Read the task."""

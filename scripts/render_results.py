@@ -1,0 +1,82 @@
+"""Render the pages under docs/results from the results of their studies.
+
+    python scripts/render_results.py                          # render every page
+    python scripts/render_results.py --add runs/NAME          # copy the results of a run first
+
+A folder `docs/results/NAME` holds `study.yaml`, `results.json`, the template `page.md.j2` and the page, `README.md`.
+Every number of a page comes from `results.json`: prose in a template has none of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from acclimate.report.formatting import interval_text, plain, signed
+from acclimate.report.summary import summarize
+from acclimate.report.text import markdown
+from acclimate.results import StudyResults
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = ROOT / "docs" / "results"
+TEMPLATE = "page.md.j2"
+
+
+def relative(value: Any) -> Any:
+    """Return results whose paths in the checkout and in the folder `shared` beside it are relative to the checkout."""
+    shared = ROOT.parent / "shared"
+    return json.loads(json.dumps(value).replace(f"{shared.resolve()}/", "../shared/").replace(f"{ROOT}/", ""))
+
+
+def sections(results: StudyResults) -> dict[str, str]:
+    """Return the tables of `results.md` with their notes, by title, one level of headings deeper."""
+    _, *parts = re.split(r"^## (.+)$", markdown(results), flags=re.M)
+    tables = dict(zip(parts[::2], parts[1::2], strict=True))
+    return {title: text.partition("\nFinished ")[0].strip() for title, text in tables.items()}
+
+
+def render(folder: Path) -> str:
+    """Return the page of a folder."""
+    results = StudyResults.load(folder / "results.json")
+    tables = sections(results)
+
+    def section(title: str) -> str:
+        return tables[next(name for name in tables if name.startswith(title))]
+
+    def score(method: str, task: str) -> Any:
+        return next(row for row in results.scores if (row.method, row.task) == (method, task))
+
+    def loss(method: str, domain: str, text: str = "general") -> Any:
+        return next(row for row in results.losses if (row.method, row.domain, row.text) == (method, domain, text))
+
+    environment = jinja2.Environment(
+        undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters |= {"plain": plain, "signed": signed, "interval": interval_text}
+    return environment.from_string((folder / TEMPLATE).read_text(encoding="utf-8")).render(
+        results=results, summary=summarize(results), section=section, score=score, loss=loss
+    )
+
+
+def add(run: Path) -> None:
+    """Copy the results of a run into the folder of the same name."""
+    results = StudyResults.load(run / "results.json")
+    text = json.dumps(relative(results.to_dict()), ensure_ascii=False)
+    (PAGES / run.name / "results.json").write_text(text + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str]) -> None:
+    """Render all pages, after adding the results of a run."""
+    if arguments[:1] == ["--add"]:
+        add(Path(arguments[1]))
+    for results in sorted(PAGES.glob("*/results.json")):
+        results.with_name("README.md").write_text(render(results.parent), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

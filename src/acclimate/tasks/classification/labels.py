@@ -1,0 +1,190 @@
+"""Labels in the forms that files and libraries give them: numbers, booleans, lists, arrays, vectors of 0 and 1.
+
+The same labels give the same classes whether they come from CSV, where everything is text, from JSON or from Parquet.
+Labels that could be read in two ways, and numbers with a fraction, which are scores, are errors.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import re
+import tokenize
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from acclimate.errors import UserError
+
+Labels = tuple[str, ...]
+NUMBER = re.compile(r"[+-]?(\d+([.,]\d*)?|[.,]\d+)([eE][+-]?\d+)?")
+NOT_A_LABEL = ("nan", "<na>", "nat", "inf", "-inf", "infinity", "-infinity")
+"""How libraries write missing and infinite numbers as text."""
+PRINTED_ARRAY = re.compile(r"\[[\s\d.,+e-]+\]|\[.*,.*\]|(array|tensor|set|frozenset)\(.*\)", re.DOTALL)
+MAX_PRINTED_CHARACTERS = 10_000
+"""A longer text is not taken for a printed list."""
+SEPARATORS = "|;,"
+
+
+def label_name(where: str, value: Any) -> str:
+    """Return the class that a label names.
+
+    Whole numbers are written without a fraction and booleans in lower case, also where they are text, as in CSV.
+
+    Raises:
+        UserError: If the value is not the name of a class.
+    """
+
+    def error(why: str = "") -> UserError:
+        return UserError(f"{where}: the label must be a string, an integer or true/false, not {value!r:.40}{why}.")
+
+    text = str(value).strip()
+    if isinstance(value, bool) or (isinstance(value, str) and text.lower() in ("true", "false")):
+        return text.lower()
+    if not isinstance(value, str | int | float):
+        raise error()
+    if not text:
+        raise UserError(f"{where}: the label is empty; fix or remove the row.")
+    if text.lower() in NOT_A_LABEL:
+        raise error("; remove rows without a label")
+    if isinstance(value, int) or not NUMBER.fullmatch(text) or text.lstrip("+-").isdigit():
+        return text
+    if "," in text:
+        raise error("; write several labels as a list, and numbers without a comma")
+    if not float(text).is_integer():
+        raise error(": numbers with a fraction are scores, not classes; give the classes names")
+    return str(int(float(text)))
+
+
+def _plain(where: str, value: Any) -> Any:
+    """Return a label as plain values; arrays, sets, and lists that were written as text are lists.
+
+    Raises:
+        UserError: If a text looks like a list and cannot be parsed.
+    """
+    if hasattr(value, "tolist"):  # scalars and arrays of numpy, pandas and torch
+        return value.tolist()
+    if type(value).__name__ == "Decimal":
+        return float(value)
+    if isinstance(value, set | frozenset):
+        return sorted(value, key=str)
+    text = value.strip() if isinstance(value, str) and len(value) <= MAX_PRINTED_CHARACTERS else ""
+    parsed = None
+    if text[:1] + text[-1:] in ("[]", "()", "{}"):
+        for parse in (json.loads, ast.literal_eval):
+            try:
+                parsed = parse(text)
+            except (ValueError, SyntaxError, RecursionError, MemoryError, TypeError):
+                continue
+            if not isinstance(parsed, list | tuple | dict | set):
+                return value
+            if parse is ast.literal_eval and _has_adjacent_strings(text):
+                break
+            return sorted(parsed, key=str) if isinstance(parsed, set) else parsed
+    if PRINTED_ARRAY.fullmatch(text) or (text and parsed is not None):
+        raise UserError(f'{where}: the label {text:.40} cannot be read as a list; write it as in ["a", "b"].')
+    return value
+
+
+def _has_adjacent_strings(text: str) -> bool:
+    """Return whether Python joins strings of a list, as in a printed array, which has no commas."""
+    kinds = [token.type for token in tokenize.generate_tokens(io.StringIO(text).readline) if token.type != tokenize.NL]
+    return any(one == other == tokenize.STRING for one, other in pairwise(kinds))
+
+
+def read_labels(rows: Mapping[str, Sequence[tuple[str, Any]]]) -> tuple[dict[str, list[Labels]], bool]:
+    """Return the classes of each row of each split, and whether the task is multi-label.
+
+    Args:
+        rows: The location, for messages, and the label of each row, by split. A task is multi-label if the first label
+            of train is a list. Lists of the same length that hold only 0 and 1 are vectors with a place per class;
+            if each of them has exactly one 1, the task has one class per row.
+
+    Raises:
+        UserError: If a label cannot be used or could be read in two ways.
+    """
+    values = {split: [(where, _plain(where, value)) for where, value in given] for split, given in rows.items()}
+    multi_label = bool(values["train"]) and isinstance(values["train"][0][1], list | tuple)
+    labels: dict[str, list[Labels]] = {}
+    for split, given in values.items():
+        written: dict[str, str] = {}
+        labels[split] = []
+        for where, value in given:
+            if isinstance(value, list | tuple) != multi_label:
+                state = (
+                    "the label is not a list, but that of the first train row is"
+                    if multi_label
+                    else "the label is a list, but that of the first train row is not"
+                )
+                raise UserError(f"{where}: {state}; give every row a list (an empty one, too) or none of them.")
+            entries = list(value) if multi_label else [value]
+            names = tuple(label_name(where, entry) for entry in entries)
+            for entry, name in zip(entries, names, strict=True):
+                spelling = entry.strip() if isinstance(entry, str) else name
+                if isinstance(entry, str) and written.setdefault(name, spelling) != spelling:
+                    other = written[name]
+                    raise UserError(
+                        f"{where}: the label '{spelling}' is '{other}' in another row; write it in one way."
+                    )
+            labels[split].append(names)
+    if multi_label:
+        return _read_vectors(values, labels)
+    _check_single_labels({names[0] for names in labels["train"]})
+    return labels, False
+
+
+def _read_vectors(
+    values: Mapping[str, Sequence[tuple[str, Any]]], labels: dict[str, list[Labels]]
+) -> tuple[dict[str, list[Labels]], bool]:
+    """Replace vectors of 0 and 1 by the numbers of their classes; leave other lists as they are."""
+    every = [names for given in labels.values() for names in given]
+    values_used = {name for names in every for name in names}
+    has_duplicates = any(len(set(names)) < len(names) for names in every)
+    if values_used not in ({"0", "1"}, {"false", "true"}) and not (
+        has_duplicates and values_used in ({"0"}, {"1"}, {"false"})
+    ):
+        return labels, True
+    size = len(labels["train"][0])
+    other = next((i for i, names in enumerate(every) if len(names) != size), None)
+    if other is not None or size < 2:
+        if has_duplicates:
+            where = [where for given in values.values() for where, _ in given][other or 0]
+            raise UserError(f"{where}: lists of 0 and 1 must all have the same length, a place per class.")
+        return labels, True  # lists of the classes 0 and 1
+    vectors = {
+        split: [tuple(str(i) for i, name in enumerate(names) if name in ("1", "true")) for names in given]
+        for split, given in labels.items()
+    }
+    return vectors, not all(len(names) == 1 for given in vectors.values() for names in given)
+
+
+def _check_single_labels(labels: set[str]) -> None:
+    """Check that single labels are not several in one, or marks of missing labels.
+
+    Raises:
+        UserError: If they are.
+    """
+    for separator in SEPARATORS:
+        for label in sorted(labels):
+            parts = {part.strip() for part in label.split(separator)}
+            if len(parts) > 1 and parts <= labels:
+                raise UserError(
+                    f"The label '{label}' looks like several, since its parts are labels too; write lists of labels."
+                )
+    if "-1" in labels and len(labels) > 3 and labels == {str(number) for number in range(-1, len(labels) - 1)}:
+        raise UserError(
+            f"The label '-1' beside 0 to {len(labels) - 2} usually marks rows without a label; remove these rows, or "
+            "give the classes names."
+        )
+
+
+def similar_labels(labels: Iterable[str]) -> tuple[str, str] | None:
+    """Return two labels that differ only in case, width or Unicode form; None if there are none."""
+    seen: dict[str, str] = {}
+    for label in labels:
+        other = seen.setdefault(unicodedata.normalize("NFKC", label).casefold(), label)
+        if other != label:
+            return other, label
+    return None
