@@ -170,6 +170,8 @@ def check_writable(out: str | Path | None) -> None:
     """
     if out is None:
         return
+    if Path.cwd().is_relative_to(os.path.realpath(out)):
+        raise UserError(f"'{out}' is or contains the current folder, which cannot be replaced; name a new folder.")
     parent = Path(out).parent
     try:
         parent.mkdir(parents=True, exist_ok=True)

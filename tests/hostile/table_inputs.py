@@ -55,7 +55,10 @@ CORPORA = [
     Case(
         "blank lines only", f"{ADAPT} --corpus none.txt", 2, r"no usable document", put("none.txt", " \n\t\n\u3000\n"),
     ),
-    Case("one word", f"{ADAPT} --corpus one.txt", 2, r"^Error: No token .* chosen", put("one.txt", "pizza\n")),
+    Case(
+        "one word", f"{ADAPT} --corpus one.txt --mask-rate 0.0001", 2, r"^Error: No token .* chosen",
+        put("one.txt", "pizza\n"),
+    ),
     Case(
         "unknown tokens only", f"{ADAPT} --corpus thai.txt", 2, r"^Error: .*no token of this text",
         put("thai.txt", "สวัสดี ชาวโลก\nลด ราคา\n"),
@@ -86,7 +89,7 @@ CORPORA = [
         "half a character", f"{ADAPT} --corpus a.jsonl", 2, r"no usable document",
         put("a.jsonl", '{"text": "\\ud83d"}\n'),
     ),
-    Case("the model folder", f"{ADAPT} --corpus bert", 2, r"^Error: .*no usable document", also=r"config\.json"),
+    Case("the model folder", f"{ADAPT} --corpus bert", 2, r"'bert' contains no file of a known format"),
     Case("a picture", f"{ADAPT} --corpus a.png", 2, r"format of 'a\.png' is unknown", put("a.png", b"\x89PNG")),
     Case("other endings in a folder", f"{ADAPT} --corpus mixed", 0, DONE, other_endings, also=r"notes\.docx|\.docx"),
     Case("a file name that is not UTF-8", f"{ADAPT} --corpus odd", 0, DONE, bytes_name(), check=made),
@@ -136,8 +139,8 @@ TASKS = [
     Case("a cut line", TUNE, 2, r"train\.jsonl:2: not JSON", task(lines(ROWS[:1]) + '{"text": "ha')),
     Case("a folder of save_to_disk", TUNE, 0, TUNED, saved_data_set),
     Case(
-        "an unreadable split", TUNE, 2, r"test\.jsonl': Permission denied",
-        mode("task/test.jsonl", 0), inside=give_up_rights,
+        "an unreadable split", TUNE, 2, r"test\.jsonl': Permission denied", mode("task/test.jsonl", 0),
+        inside=give_up_rights,
     ),
     Case("an unknown negative label", f"{TUNE} --negative nay", 2, r"Unknown negative label .*bad, good"),
     Case("no seeds", TUNE.replace("seeds 1", "seeds 0"), 2, r"--seeds must be at least 1"),

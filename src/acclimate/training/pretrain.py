@@ -21,7 +21,7 @@ from acclimate.files import atomic_folder, write_json
 from acclimate.locks import output_lock
 from acclimate.model_kinds import MASKED
 from acclimate.models import load_tokenizer, longest_text
-from acclimate.models.checkpoints import local_folder
+from acclimate.models.checkpoints import check_limits, local_folder
 from acclimate.models.families import FAMILIES, family_of
 from acclimate.options import PretrainOptions, TrainingOptions, recorded, values, verb
 from acclimate.progress import print_message
@@ -58,9 +58,8 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
     named = {**_size_settings(config, size), **_parse_changes(config, changes or {})}
     try:
         config = type(config).from_dict({**config.to_dict(), **named})
+        check_limits(config, "these settings")
         width, heads = config.hidden_size, config.num_attention_heads
-        if min(width, heads, config.num_hidden_layers) < 1:
-            raise UserError("The numbers of layers, hidden units and heads of a model must be at least 1.")
         if width % heads:
             raise UserError(
                 f"hidden_size {width} is not divisible by {heads} heads: set num_attention_heads to a divisor."
