@@ -12,7 +12,7 @@ import yaml
 
 from acclimate.cli import app
 from acclimate.corpus import Corpus
-from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig, extension_types
+from acclimate.study.config import DomainSpec, MethodSpec, StudyConfig, section_types
 from acclimate.study.sections import DistillSpec
 from acclimate.study.settings import EvaluateSettings, FinetuneSettings, TaskSpec
 from acclimate.training import adapt
@@ -103,7 +103,7 @@ def test_the_study_page_has_a_valid_file_and_every_key():
     keys = {*StudyConfig.model_fields, *FinetuneSettings.model_fields, *TaskSpec.model_fields}
     keys |= {*MethodSpec.model_fields, *DomainSpec.model_fields}
     keys |= {*DistillSpec.model_fields} - {*DistillSpec.option_names}  # `acclimate distill --help` describes these
-    keys |= {*EvaluateSettings.model_fields, *extension_types()}
-    keys -= {"extensions"}
+    keys |= {*EvaluateSettings.model_fields, *section_types()}
+    keys -= {"sections"}
     missing = [key for key in sorted(keys) if f"`{key}`" not in page and f"`{key}:" not in page]
     assert not missing

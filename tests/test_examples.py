@@ -31,8 +31,8 @@ TO_FILL_IN = {"asc_laptop", "gad"}
 def planned(name: str, standin: str, task: str) -> tuple[StudyInputs, JobGraph]:
     """Plan a study without running it; models and tasks that are not there are replaced by a local one."""
     config = StudyConfig.load(EXAMPLES / name)
-    teachers = [row.teacher for row in config.distill if row.teacher.path]
-    for named in (*config.models, *teachers, *config.extensions.get("checkpoints", [])):
+    teachers = [row.teacher for row in config.sections.get("distill", []) if row.teacher.path]
+    for named in (*config.models, *teachers, *config.sections.get("checkpoints", [])):
         named.path = named.path if Path(named.path).exists() else standin
     for given in (given for domain in config.domains for given in domain.tasks):
         given.path = task if Path(given.path).name in TO_FILL_IN else given.path
@@ -70,12 +70,12 @@ def test_every_study_loads_and_plans(load, name):
     inputs, graph = load(name)
     config, counts = inputs.config, Counter(job.name for job in graph.entries)
     methods, tasks = len(config.methods), sum(len(domain.tasks) for domain in config.domains)
-    checkpoints = len(config.extensions.get("checkpoints", []))
+    checkpoints = len(config.sections.get("checkpoints", []))
     assert counts["finetune"] == len(config.models) * (methods + checkpoints) * tasks * len(config.seeds)
     assert counts["lm_loss"] and inputs.general.texts
     students = sum(
         len(row.students or [model for model in config.models if model.name != row.teacher.model]) * len(domain.tasks)
-        for row in config.distill
+        for row in config.sections.get("distill", [])
         for domain in config.domains
         if row.is_for(domain.name)
     )
@@ -195,10 +195,10 @@ def test_the_rows_of_selective_masking_differ_in_one_thing_at_a_time(load):
     inputs, _ = load("selective/paper.yaml")
     given = {label: method.parameters for label, method in inputs.methods.items()}
     pairs = [
-        ("selective mask", "selective mask (dynamic)", {"fate"}),
+        ("selective mask", "selective mask (dynamic)", {"replacement"}),
         ("selective mask", "same count at random", {"choice"}),
     ]
-    pairs.append(("same count at random", "same count at random (dynamic)", {"fate"}))
+    pairs.append(("same count at random", "same count at random (dynamic)", {"replacement"}))
     for first, second, expected in pairs:
         assert {key for key, value in given[first].items() if value != given[second][key]} == expected
 

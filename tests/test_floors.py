@@ -1,7 +1,8 @@
 """Packages import only from their own floor or below, no two import each other, and no modules import in a circle.
 
 The floors are read from the table in ``CONTRIBUTING.md``. Imports count wherever they are: in functions, under
-``TYPE_CHECKING``, and as ``importlib.import_module("acclimate...")``.
+``TYPE_CHECKING``, and as ``importlib.import_module("acclimate...")``. A registry imports a package when it is first
+read; that is the only way upwards, and :data:`REGISTRIES` lists all of them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "acclimate"
 ENTRY_POINTS = {"__init__", "__main__"}
+REGISTRIES = {
+    "acclimate.masking.base": "acclimate.masking",
+    "acclimate.study.config": "acclimate.study.jobs",
+    "acclimate.training.inputs": "acclimate.tasks",
+    "acclimate.training.method": "acclimate.methods",
+}
+"""The package that the registry in a module imports."""
 
 
 def imported_names(source: str, module: str) -> set[str]:
@@ -32,6 +40,17 @@ def imported_names(source: str, module: str) -> set[str]:
         elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in ("import_module", "__import__"):
             names |= {str(argument.value) for argument in node.args[:1] if isinstance(argument, ast.Constant)}
     return {name for name in names if name.startswith("acclimate.")}
+
+
+def dynamic_imports(source: str) -> list[str]:
+    """Return the argument of each registry, and of each ``import_module`` whose argument is not a constant."""
+    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call) and node.args]
+    named = [(ast.unparse(call.func).split(".")[-1].partition("[")[0], call.args[0]) for call in calls]
+    return [
+        argument.value if isinstance(argument, ast.Constant) else ast.unparse(argument)
+        for name, argument in named
+        if name == "Registry" or (name in ("import_module", "__import__") and not isinstance(argument, ast.Constant))
+    ]
 
 
 def modules() -> dict[str, set[str]]:
@@ -98,6 +117,19 @@ def later():
     assert imported_names(source, "acclimate.tasks.qa.data") == {
         "acclimate.a", "acclimate.b.thing", "acclimate.c.deep.thing", "acclimate.tasks.errors", "acclimate.d",
     }  # fmt: skip
+
+
+def test_registries_are_the_only_dynamic_imports():
+    assert dynamic_imports('Registry("a", "b")\nx.Registry[int](name)\nimport_module(f"{a}")\nimport_module("a")') == [
+        "a", "name", "f'{a}'",
+    ]  # fmt: skip
+    found = {}
+    for file in PACKAGE.rglob("*.py"):
+        if names := dynamic_imports(file.read_text(encoding="utf-8")):
+            found[".".join(file.relative_to(PACKAGE.parent).with_suffix("").parts)] = names
+    assert found.pop("acclimate.__init__") == ["_EXPORT_MODULES[name]"]  # what the package exports
+    assert found.pop("acclimate.registry") == ["self.package", "f'{self.package}.{module.name}'"]
+    assert found == {module: [package] for module, package in REGISTRIES.items()}
 
 
 def test_packages_import_from_their_own_floor_or_below():

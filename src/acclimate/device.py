@@ -26,6 +26,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 ONEDNN_CACHE_SIZE, ONEDNN_CACHE_SIZE_AMX, TORCH_LRU_CACHE_SIZE = 512, 8_192, 16
 """Maximum compiled matrix products (0.2 to 0.6 MB each) that oneDNN caches without AMX and with AMX, and that torch
 caches per thread."""
+KERNELS_VARIABLE = "ACCLIMATE_KERNELS"
+"""Environment variable: ``auto`` (the default) picks the kernels that suit the device, ``torch`` turns all off."""
 TRUE_VALUES = ("y", "yes", "t", "true", "on", "1")
 """Values of an environment variable that ``accelerate`` reads as true."""
 MAX_FP32_ERROR = 2e-6

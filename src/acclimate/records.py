@@ -13,19 +13,9 @@ from typing import Any, Self, Union, get_args, get_origin, get_type_hints
 from acclimate.errors import UserError
 
 
-def optional(key: str = "", default: Any = None) -> Any:
-    """Declare a field that is left out of the JSON while it is None.
-
-    Args:
-        key: Name in the JSON if it differs from that of the field.
-        default: Value if none is given.
-    """
-    return field(default=default, metadata={"key": key, "optional": True})
-
-
-def named(key: str, **options: Any) -> Any:
-    """Declare a field whose name in the JSON is ``key``."""
-    return field(metadata={"key": key}, **options)
+def optional() -> Any:
+    """Declare a field that is None by default and left out of the JSON while it is None."""
+    return field(default=None, metadata={"optional": True})
 
 
 def flattened() -> Any:
@@ -47,7 +37,7 @@ class Record(Mapping[str, Any]):
             if entry.metadata.get("flat"):
                 if key in value:
                     return value[key]
-            elif _key(entry) == key and not _is_omitted(entry, value):
+            elif entry.name == key and not _is_omitted(entry, value):
                 return value
         raise KeyError(key)
 
@@ -57,7 +47,7 @@ class Record(Mapping[str, Any]):
             if entry.metadata.get("flat"):
                 yield from value
             elif not _is_omitted(entry, value):
-                yield _key(entry)
+                yield entry.name
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -83,11 +73,11 @@ class Record(Mapping[str, Any]):
         for entry in fields(cls):
             if entry.metadata.get("flat"):
                 flat = entry
-            elif (key := _key(entry)) in given:
-                made[entry.name] = _build(hints[entry.name], given.pop(key))
+            elif entry.name in given:
+                made[entry.name] = _build(hints[entry.name], given.pop(entry.name))
             elif entry.default is MISSING and entry.default_factory is MISSING:
                 raise UserError(
-                    f"The results have no '{key}' where a {cls.__name__} is expected; run the study again."
+                    f"The results have no '{entry.name}' where a {cls.__name__} is expected; run the study again."
                 )
         if flat is not None:
             kind = get_args(hints[flat.name])[1]
@@ -100,10 +90,6 @@ class Record(Mapping[str, Any]):
 @cache
 def _hints(cls: type[Record]) -> dict[str, Any]:
     return get_type_hints(cls)
-
-
-def _key(entry: Field[Any]) -> str:
-    return entry.metadata.get("key") or entry.name
 
 
 def _is_omitted(entry: Field[Any], value: Any) -> bool:

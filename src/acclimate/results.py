@@ -1,8 +1,7 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """Results of a study: the content of ``results.json``, from which reports and model cards are made.
 
-In the JSON, which user scripts read, some fields have other names: ``kept``, ``moved``, ``cells`` and others. The
-modules ``results``, ``rows`` and ``records`` belong to no package, since studies write results and reports read them.
+The modules ``results``, ``rows``, ``adaptation_rows`` and ``records`` belong to no package, since studies write
+results and reports read them.
 """
 
 from __future__ import annotations
@@ -12,23 +11,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from acclimate.adaptation_rows import AdaptationRow, MaskedSample
 from acclimate.errors import UserError
 from acclimate.files import read_json
-from acclimate.records import Record, named
+from acclimate.records import Record, optional
 from acclimate.rows import (
-    AdaptationRow,
     ContaminationRow,
     DistillationRow,
     DriftRow,
     ForgettingRow,
     LossRow,
-    MaskedSample,
     ScoreRow,
     SearchRow,
     WinCount,
 )
 
-FORMAT = 1
+FORMAT = 2
 """Version of the layout of ``results.json``."""
 
 
@@ -47,16 +45,24 @@ class MethodRow(Record):
 
 
 @dataclass(kw_only=True, eq=False)
+class Sample(Record):
+    """An example of a task that the study file gives."""
+
+    text: str
+    label: str | None = optional()
+
+
+@dataclass(kw_only=True, eq=False)
 class Failure(Record):
     """A job without a result.
 
     Attributes:
-        job: Description of the job; ``cell`` in the JSON.
+        job: Description of the job.
         error: The reason.
         state: ``"failed"``, ``"blocked"`` by a job that failed, or ``"missing"``.
     """
 
-    job: str = named("cell")
+    job: str
     error: str
     state: str
 
@@ -84,7 +90,7 @@ class JobCounts(Record):
 
 
 @dataclass(kw_only=True, eq=False)
-class Section(Record):
+class ReportTable(Record):
     """A table that a kind of job adds to the report.
 
     Attributes:
@@ -104,23 +110,21 @@ class StudyResults(Record):
     """All results of a study; :meth:`to_dict` is ``results.json``.
 
     Attributes:
-        samples: Examples of a task, each with ``text`` and perhaps ``label``.
         baseline: Label of the method that the others are compared with.
         shared_adaptation: Whether all seeds of fine-tuning start from one adaptation.
-        searches: Settings that were chosen on dev; ``searched`` in the JSON.
-        win_counts: Wins, ties and losses over tasks; ``tally`` in the JSON.
-        forgetting: Scores on tasks of other domains; ``kept`` in the JSON.
-        drift: How far adaptation moved embeddings and hidden states; ``moved`` in the JSON.
-        contamination: Dev and test texts in corpora and train splits; ``leakage`` in the JSON.
-        unchecked: Corpora and train splits that should have been searched for dev and test texts but were not;
-            ``unlooked`` in the JSON.
+        searches: Settings that were chosen on dev.
+        win_counts: Wins, ties and losses over tasks.
+        forgetting: Scores on tasks of other domains.
+        drift: How far adaptation moved embeddings and hidden states.
+        contamination: Dev and test texts in corpora and train splits.
+        unchecked: Corpora and train splits that should have been searched for dev and test texts but were not.
     """
 
     format: int = FORMAT
     name: str
     title: str = ""
     notes: list[str] = field(default_factory=list)
-    samples: list[dict[str, str]] = field(default_factory=list)
+    samples: list[Sample] = field(default_factory=list)
     finished: str = ""
     baseline: str = ""
     models: list[str] = field(default_factory=list)
@@ -129,20 +133,20 @@ class StudyResults(Record):
     seeds: list[int] = field(default_factory=list)
     adapt_seeds: list[int] = field(default_factory=list)
     shared_adaptation: bool = False
-    searches: list[SearchRow] = named("searched", default_factory=list)
+    searches: list[SearchRow] = field(default_factory=list)
     scores: list[ScoreRow] = field(default_factory=list)
-    win_counts: list[WinCount] = named("tally", default_factory=list)
+    win_counts: list[WinCount] = field(default_factory=list)
     losses: list[LossRow] = field(default_factory=list)
-    forgetting: list[ForgettingRow] = named("kept", default_factory=list)
-    drift: list[DriftRow] = named("moved", default_factory=list)
-    contamination: list[ContaminationRow] = named("leakage", default_factory=list)
-    unchecked: list[str] = named("unlooked", default_factory=list)
+    forgetting: list[ForgettingRow] = field(default_factory=list)
+    drift: list[DriftRow] = field(default_factory=list)
+    contamination: list[ContaminationRow] = field(default_factory=list)
+    unchecked: list[str] = field(default_factory=list)
     adaptations: list[AdaptationRow] = field(default_factory=list)
     masked: list[MaskedSample] = field(default_factory=list)
     distillations: list[DistillationRow] = field(default_factory=list)
-    sections: list[Section] = field(default_factory=list)
+    tables: list[ReportTable] = field(default_factory=list)
     failures: list[Failure] = field(default_factory=list)
-    jobs: JobCounts = named("cells", default_factory=JobCounts)
+    jobs: JobCounts = field(default_factory=JobCounts)
     config: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, str] = field(default_factory=dict)
 

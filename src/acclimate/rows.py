@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from acclimate.records import Record, flattened, named, optional
+from acclimate.records import Record, flattened, optional
 
 
 @dataclass(kw_only=True, eq=False)
@@ -69,12 +69,12 @@ class MetricSummary(Record):
 
     Attributes:
         sd: Standard deviation over seeds; None for one seed.
-        by_seed: The values, in the order of the row's seeds; ``values`` in the JSON.
+        by_seed: The values, in the order of the row's seeds.
     """
 
     mean: float
     sd: float | None = None
-    by_seed: list[float] = named("values")
+    by_seed: list[float]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -84,7 +84,7 @@ class TaskScores(Record):
     Attributes:
         model: Name of the base model, or of the student of a distillation.
         metric: The metric that the task is evaluated on.
-        collapsed: Number of seeds whose model gives nearly all test items the same answer; ``one_answer`` in the JSON.
+        collapsed: Number of seeds whose model gives nearly all test items the same answer.
         seconds: Mean duration of one fine-tuning, in seconds.
         summaries: Each metric and the calibration errors, over seeds; each is a key of the row in the JSON.
         difference: Comparison with the baseline; None for the baseline itself.
@@ -102,7 +102,7 @@ class TaskScores(Record):
     test_items: int = 0
     train_size: int | None = None
     precisions: list[str] = field(default_factory=list)
-    collapsed: int = named("one_answer", default=0)
+    collapsed: int = 0
     seconds: float = 0.0
     summaries: dict[str, MetricSummary] = flattened()
     difference: Comparisons | None = optional()
@@ -157,7 +157,7 @@ class LossRow(Record):
     Attributes:
         text: ``"domain"`` or ``"general"``.
         nats: Mean loss after adaptation in nats per predicted token, over seeds of adaptation.
-        by_seed: The same for each seed of adaptation; ``values`` in the JSON.
+        by_seed: The same for each seed of adaptation.
         bits_per_byte: The same loss per byte of UTF-8, which compares across vocabularies.
         before: Loss of the base model; None if the two cannot be compared.
         bits_per_byte_before: Loss of the base model per byte.
@@ -172,7 +172,7 @@ class LossRow(Record):
     task: str | None = optional()
     method: str
     nats: float
-    by_seed: list[float] = named("values", default_factory=list)
+    by_seed: list[float] = field(default_factory=list)
     adapt_seeds: list[int | None] = field(default_factory=list)
     texts: int = 0
     masked: int | None = None
@@ -206,69 +206,6 @@ class DriftRow(Record):
     embeddings: dict[str, float] = field(default_factory=dict)
     embeddings_read: dict[str, float] = field(default_factory=dict)
     layers: list[dict[str, float]] = field(default_factory=list)
-
-
-@dataclass(kw_only=True, eq=False)
-class CurvePoint(Record):
-    """A point of a learning curve."""
-
-    step: int | None = optional()
-    tokens: int | None = optional()
-    loss: float | None = optional()
-    terms: dict[str, float] = field(default_factory=dict)
-
-
-@dataclass(kw_only=True, eq=False)
-class UnreadRecords(Record):
-    """Records of a corpus that could not be read."""
-
-    records: int
-    documents: int
-    first: str
-
-
-@dataclass(kw_only=True, eq=False)
-class AdaptationRow(Record):
-    """One adaptation: its budget, duration and learning curve.
-
-    Attributes:
-        domain: Name of the domain; None for the warm-up of a head.
-        head: Whether it is the warm-up of a head that the checkpoint lacked.
-        folder: Folder of the model, relative to that of the study.
-        seconds: Duration of training.
-        broken: Records that could not be read; None if all could.
-        accounts: What the method recorded while it prepared the training, by file name.
-        importance: Importance of heads and units that the method measured, for the heat map.
-    """
-
-    model: str | None
-    domain: str | None
-    method: str
-    task: str | None = None
-    head: bool = False
-    seed: int | None = None
-    folder: str = ""
-    steps: int | None = None
-    tokens: int | None = None
-    seconds: float | None = None
-    losses: dict[str, float] | None = None
-    broken: UnreadRecords | None = None
-    accounts: dict[str, Any] = field(default_factory=dict)
-    importance: dict[str, Any] | None = None
-    curve: list[CurvePoint] = field(default_factory=list)
-    heldout_curve: list[CurvePoint] = field(default_factory=list)
-
-
-@dataclass(kw_only=True, eq=False)
-class MaskedSample(Record):
-    """A text under each masking strategy of a study.
-
-    Attributes:
-        maskings: By label, the tokens as :func:`acclimate.masking.preview.preview_tokens` returns them.
-    """
-
-    place: str
-    maskings: dict[str, list[dict[str, Any]]]
 
 
 @dataclass(kw_only=True, eq=False)
@@ -329,14 +266,14 @@ class TrialRow(Record):
 
     Attributes:
         state: ``"done"``, ``"failed"`` or ``"missing"``.
-        by_seed: The scores of each seed; ``values`` in the JSON.
+        by_seed: The scores of each seed.
         ece: Expected calibration error on dev; None for kinds of tasks without probabilities.
     """
 
     settings: dict[str, Any]
     state: str
     score: float | None = optional()
-    by_seed: list[float] | None = optional("values")
+    by_seed: list[float] | None = optional()
     ece: float | None = None
     chosen: bool = False
 
@@ -390,20 +327,32 @@ class ContaminatedTexts(Record):
 
 
 @dataclass(kw_only=True, eq=False)
+class ContaminationExample(Record):
+    """A dev or test text, and a document that contains it, both shortened; ``kind`` says how it was found."""
+
+    task: str
+    split: str
+    kind: str
+    text: str
+    document: str
+
+
+@dataclass(kw_only=True, eq=False)
 class ContaminationRow(Record):
     """Dev and test texts that were found in the corpus of a domain, or in a train split.
 
     Attributes:
         train_of: Name of the task whose train split was searched; None for a corpus.
+        rules: Thresholds of a match: :class:`acclimate.corpus.contamination.MatchRules`.
         flagged: Number of documents that contain such a text.
         removed: Whether the flagged documents were left out.
     """
 
     domain: str
     train_of: str | None = optional()
-    rules: dict[str, Any] = field(default_factory=dict)
+    rules: dict[str, float] = field(default_factory=dict)
     documents: int = 0
     flagged: int = 0
     texts: list[ContaminatedTexts] = field(default_factory=list)
-    examples: list[dict[str, Any]] = field(default_factory=list)
+    examples: list[ContaminationExample] = field(default_factory=list)
     removed: bool = False

@@ -101,7 +101,7 @@ def test_measures(accelerator, tiny_bert, tmp_path):
 def test_a_study(accelerator, folder, tmp_path):  # noqa: F811
     save_tiny("bert", folder / "model")
     path = write_study(folder, "[none, mlm]")
-    path.write_text(path.read_text().replace("max_length: 16}\nseeds", "max_length: 16, moved: true}\nseeds"))
+    path.write_text(path.read_text().replace("max_length: 16}\nseeds", "max_length: 16, drift: true}\nseeds"))
     results = compare(path, folder / "runs", progress=False)
-    assert results["cells"]["failed"] == 0
+    assert results["jobs"]["failed"] == 0
     assert results["scores"]

@@ -98,8 +98,8 @@ def test_statistics_against_a_slow_implementation(kind):
     assert counts["all_stop_words"] == sum(seen[word] for word in stops) / seen.total()
     assert all((hit[word], seen[word]) == (a, b) for word, a, b in counts["often"] + counts["mostly"])
     assert counts["often"][0][1] == max(count for word, count in hit.items() if word.isalnum())
-    assert sum(counts["fates"].values()) == pytest.approx(1)
-    assert 0.7 < counts["fates"]["mask"] < 0.9
+    assert sum(counts["replacements"].values()) == pytest.approx(1)
+    assert 0.7 < counts["replacements"]["mask"] < 0.9
 
 
 def test_a_sample_in_a_terminal_and_on_a_page():
@@ -114,7 +114,7 @@ def test_a_sample_in_a_terminal_and_on_a_page():
     assert as_rich(pieces).plain == "[the food] was [b→soup][a→z]d. [UNK] [wine=]"
     read = Reader(as_html(pieces))
     assert read.words == "the food was b → soupa → zd. [UNK] wine"
-    assert read.marks == ["mask", "random", "random", "kept"]
+    assert read.marks == ["mask", "random", "random", "unchanged"]
     assert preview_tokens(np.array([2, 3]), np.array([2, 3]), np.array([-100, -100]), [2, 3], vocabulary("bert")) == []
 
 
@@ -170,7 +170,7 @@ def test_custom_maskings(tiny_bert):
 
     (masking,) = inspect(tiny_bert, documents=TEXTS, maskings={"first": first})["maskings"]
     assert masking["counts"]["masked"] == len(TEXTS)
-    assert masking["counts"]["fates"] == {"mask": 0, "random": 0, "kept": 1}
+    assert masking["counts"]["replacements"] == {"mask": 0, "random": 0, "unchanged": 1}
     assert masking["counts"]["later_rate"] == 0
 
 
@@ -237,7 +237,7 @@ def test_a_task_adds_selective_masking_and_marks_important_tokens(tiny_bert, tmp
     assert "Gu et al." in selective["paper"]
     for sample in report["samples"]:
         random, found = sample["maskings"]["random"], sample["maskings"]["selective"]
-        assert [bool(piece["fate"]) for piece in found] == [piece.get("important", False) for piece in found]
+        assert [bool(piece["replacement"]) for piece in found] == [piece.get("important", False) for piece in found]
         assert [piece.get("important") for piece in random] == [piece.get("important") for piece in found]
     assert "important" in " ".join(Reader((tmp_path / "out" / "masks.html").read_text()).marks)
     console = Console(width=80, record=True, file=io.StringIO())
@@ -249,6 +249,6 @@ def test_a_task_adds_selective_masking_and_marks_important_tokens(tiny_bert, tmp
 
 
 def test_importance_is_visible_without_colours():
-    plain = {"text": "food", "space": True, "fate": "", "became": ""}
-    pieces = [{**plain, "important": True}, plain, {**plain, "fate": "mask", "important": True}]
+    plain = {"text": "food", "space": True, "replacement": "", "replaced_by": ""}
+    pieces = [{**plain, "important": True}, plain, {**plain, "replacement": "mask", "important": True}]
     assert as_rich(pieces).plain.split() == ["*food*", "food", "[*food*]"]

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from acclimate.device import KERNELS_VARIABLE
 from acclimate.errors import UserError
-from acclimate.kernels import KERNELS_VARIABLE, Kernels
+from acclimate.kernels import Kernels
 from acclimate.kernels import gradients as module
 from acclimate.kernels.attention import FastDropout
 from acclimate.models import attach, kernels_of, use_kernels

@@ -98,8 +98,8 @@ def test_words_are_chosen_whole_and_replaced_alike(listed, name, kind, seed):
 
 def test_tokens_of_a_word_can_be_replaced_independently():
     one, each = (
-        batches(get("whole-word", 0.5, fate=fate, mask=0.5, random=0), copies=300, texts=["unseen"])
-        for fate in ("word", "token")
+        batches(get("whole-word", 0.5, replacement=replacement, mask=0.5, random=0), copies=300, texts=["unseen"])
+        for replacement in ("word", "token")
     )
     hidden = [
         np.concatenate([(batch.masked == 4)[batch.labels >= 0].numpy().reshape(-1, 6).sum(1) for batch in made])

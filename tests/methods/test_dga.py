@@ -168,7 +168,7 @@ def test_random_importance_is_determined_by_the_seed():
     for seed in (0, 0, 1):
         method = get("dga", importance="random")
         units = {"H": [SimpleNamespace(units=4)] * 2}
-        run = SimpleNamespace(units=lambda parts, units=units: units, seed=seed, device="cpu", accounts={})
+        run = SimpleNamespace(units=lambda parts, units=units: units, seed=seed, device="cpu", preparation={})
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("acclimate.methods.dga.SoftMask", lambda *args, **options: None)
             method.prepare(run)

@@ -85,7 +85,7 @@ def test_distillation_takes_presets_in_python_and_in_a_study(preset, scale):
     assert build(DistillOptions, **TEACHER, preset=preset, **explicit).scale == expected
     row = {"teacher": "t", "preset": preset, **explicit}
     config = StudyConfig.of({"models": ["a"], "methods": ["none"], "domains": [DOMAIN], "distill": [row]})
-    split = _split_settings({}, config.distill[0].settings, "macro_f1", {"scale": 1e-3})
+    split = _split_settings({}, config.sections["distill"][0].settings, "macro_f1", {"scale": 1e-3})
     assert split.settings["scale"] == expected
     assert build(DistillOptions, **TEACHER, **split.options).scale == expected
 
@@ -139,6 +139,6 @@ def test_the_command_lists_departures_and_the_options_of_the_paper(monkeypatch, 
             f"{key} = {getattr(lookup('dga'), key)!r} (paper: {value!r}; released-code: {value!r}): {mark.reason}"
             in shown
         )
-    assert "--steps 2500 --batch-size 256 --max-length 164 --learning-rate 0.0001" in shown
+    assert "--steps 2500 --batch-size 256 --max-length 164 --learning-rate 0.0001 --max-gradient-norm 0" in shown
     _, plain, _ = call(monkeypatch, capsys, "methods", "none")
     assert "Departures" not in plain and "The paper adapts" not in plain

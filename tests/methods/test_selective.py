@@ -119,13 +119,13 @@ def test_exactly_the_predicted_tokens_are_masked_and_the_account_is_saved(
         (logits,) = classifier.logits([ids.tolist()], "fp32")
         assert ((labels != -100) == ((logits[:, 1] > logits[:, 0]) & (ids > 4))).all()
     assert any((labels != -100).any() for *_, labels in found)
-    account = json.loads((tmp_path / "out" / "selective.json").read_text())
-    assert account["finetune"]["better_than_chance"]
-    assert 0 < account["annotate"]["share"] < 1
-    assert account["train"]["f1"] > account["train"]["f1_of_all"]
-    assert account["mark"]["important"] == account["masking"]["masked"] > 0
-    assert all(account[stage]["minutes"] > 0 for stage in stages.STAGES)
-    assert account["masking"]["texts_without"] == account["mark"]["texts_without"]
+    summary = json.loads((tmp_path / "out" / "selective.json").read_text())
+    assert summary["finetune"]["better_than_chance"]
+    assert 0 < summary["annotate"]["share"] < 1
+    assert summary["train"]["f1"] > summary["train"]["f1_of_all"]
+    assert summary["mark"]["important"] == summary["masking"]["masked"] > 0
+    assert all(summary[stage]["minutes"] > 0 for stage in stages.STAGES)
+    assert summary["masking"]["texts_without"] == summary["mark"]["texts_without"]
     load_language_model(tmp_path / "out")
 
 
@@ -136,14 +136,14 @@ def test_the_marginal_criterion_finds_the_decisive_words(tiny_bert, tmp_path, ba
     assert np.isin(tokens, decisive).mean() > 0.6, "only one token in seven is decisive"
 
 
-@pytest.mark.parametrize("fate", ["static", "dynamic"])
-def test_static_masking_is_the_same_in_every_epoch(tiny_bert, tmp_path, batches, fate):
-    run(tiny_bert, tmp_path / fate, settings={"fate": fate}, steps=20, batch_size=40)
+@pytest.mark.parametrize("replacement", ["static", "dynamic"])
+def test_static_masking_is_the_same_in_every_epoch(tiny_bert, tmp_path, batches, replacement):
+    run(tiny_bert, tmp_path / replacement, settings={"replacement": replacement}, steps=20, batch_size=40)
     variants = {}
     for ids, masked, _ in texts_of(batches):
         variants.setdefault(ids.tobytes(), set()).add(masked.tobytes())
     assert len(variants) == 40
-    assert all(len(found) == 1 for found in variants.values()) == (fate == "static")
+    assert all(len(found) == 1 for found in variants.values()) == (replacement == "static")
 
 
 def test_the_control_masks_as_many_random_tokens_with_the_same_stages(tiny_bert, tmp_path, batches, monkeypatch):
@@ -239,9 +239,9 @@ def test_a_text_without_important_tokens_is_an_error_with_the_figures(tiny_bert,
 
 def test_pairs_and_a_task_without_dev(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "out", given=task(dev=False, pair=True))
-    account = json.loads((tmp_path / "out" / "selective.json").read_text())
-    assert account["finetune"]["split"] == "test"
-    assert account["annotate"]["units"] == 96
+    summary = json.loads((tmp_path / "out" / "selective.json").read_text())
+    assert summary["finetune"]["split"] == "test"
+    assert summary["annotate"]["units"] == 96
 
 
 def test_invalid_tasks_and_settings_are_errors(tiny_bert, tmp_path):

@@ -51,9 +51,9 @@ def test_given_target_vectors_skip_fasttext_and_their_norm_is_saved(tiny_bert, t
     tokens = len(VOCABULARY)
     np.save(tmp_path / "f.npy", np.full((tokens, 4), 2.0))
     result = run(tiny_bert, tmp_path / "out", vectors=str(tmp_path / "f.npy"), stop_words="none", precision="bf16")
-    account = {"tokens": tokens - 5, "dimension": 4, "mean_norm": 4.0}  # all but the five special tokens
-    assert result.accounts["fasttext.json"] == account
-    assert json.loads((tmp_path / "out" / "fasttext.json").read_text()) == account
+    summary = {"tokens": tokens - 5, "dimension": 4, "mean_norm": 4.0}  # all but the five special tokens
+    assert result.preparation["fasttext.json"] == summary
+    assert json.loads((tmp_path / "out" / "fasttext.json").read_text()) == summary
 
 
 def test_the_projection_is_trained(tiny_bert, tmp_path, monkeypatch):
@@ -182,8 +182,8 @@ def test_a_missing_general_text_has_no_content_hash(tmp_path):
             for value in (0, -3)
         ),
         ({"weight": -1}, "weight must be zero or more, not -1"),
-        ({"weight": "nan"}, "weight must be zero or more, not nan"),
-        ({"weight": "inf"}, "weight must be zero or more, not inf"),
+        ({"weight": "nan"}, "'weight': Input should be a finite number"),
+        ({"weight": "inf"}, "'weight': Input should be a finite number"),
     ],
 )
 def test_numbers_out_of_range_are_errors(setting, message):

@@ -15,6 +15,7 @@ from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
 from acclimate.masking import IGNORE_INDEX, RandomMasking
 from acclimate.models import KINDS, ModelKind, attach, load_language_model, register_kind
+from acclimate.models.checkpoints import instructions
 from acclimate.objectives import LanguageModelling
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
@@ -82,6 +83,7 @@ def test_loss_and_gradients_are_those_of_transformers(stories, layout, kernels, 
     total, count, gradients = expected_loss(TEXTS)
     loaded = load_language_model(stories)
     assert loaded.kind is CAUSAL and not loaded.absent_head
+    assert "load_language_model" in instructions(type(loaded.model).__name__, "adapters", "here")
     attach(loaded.model)
     rows = [np.array(loaded.tokenizer(text)["input_ids"]) for text in TEXTS]
     collator = Collator.of(loaded.tokenizer, RandomMasking(), 10_000, layout, kind=loaded.kind)

@@ -43,7 +43,7 @@ def save_classifier(folder, names):
     return folder
 
 
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(st.permutations(LABELS), st.sampled_from([str, str.upper, str.title]))
 def test_classes_are_matched_by_name(tmp_path_factory, names, spelling):
     folder = save_classifier(tmp_path_factory.mktemp("model"), [spelling(name) for name in names])
@@ -150,7 +150,7 @@ VALUES = (
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(st.sampled_from(sorted(tiny_model("bert").config.to_dict())), VALUES)
 def test_any_value_in_a_configuration_loads_or_is_one_line(tiny_bert, tmp_path_factory, name, value):
     folder = shutil.copytree(tiny_bert, tmp_path_factory.mktemp("models") / "model")

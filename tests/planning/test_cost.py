@@ -35,8 +35,8 @@ def made(tmp_path):
         model = tmp_path / "general" / f"step-{step:06d}"
         card(tmp_path / name, 864, 200_000, method="selective", model=str(model))
         stages = {**MINUTES, "mark": 120 if name == "amazon" else 40}
-        account = {stage: {"minutes": value, "share": 0.1} for stage, value in stages.items()}
-        write_json(tmp_path / name / "selective.json", {**account, "masking": {"texts": 3}})
+        summary = {stage: {"minutes": value, "share": 0.1} for stage, value in stages.items()}
+        write_json(tmp_path / name / "selective.json", {**summary, "masking": {"texts": 3}})
     for seed, minutes in enumerate((4, 8)):
         write_json(tmp_path / "tuned" / f"seed-{seed}" / "metrics.json", {"seconds": 60 * minutes})
     return tmp_path

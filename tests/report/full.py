@@ -7,16 +7,17 @@ import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
+from acclimate.adaptation_rows import Importance, MaskedSample
 from acclimate.report.formatting import Table
 from acclimate.report.tables import tables
 from acclimate.results import MethodRow, StudyResults
-from acclimate.rows import DistillationRow, DriftRow, MaskedSample
+from acclimate.rows import DistillationRow, DriftRow
 
 EVIL = "<script>window.evil = 1</script>"
 
 
-def piece(text, fate="", became="", space=True, **more):
-    return {"text": text, "space": space, "fate": fate, "became": became, **more}
+def piece(text, replacement="", replaced_by="", space=True, **more):
+    return {"text": text, "space": space, "replacement": replacement, "replaced_by": replaced_by, **more}
 
 
 def masked() -> list[MaskedSample]:
@@ -24,17 +25,17 @@ def masked() -> list[MaskedSample]:
     words = "the attention of a head is a distribution over the words of a text".split()
     plain = [piece(word, space=number > 0) for number, word in enumerate(words)]
     random = copy.deepcopy(plain)
-    random[1]["fate"], random[4]["fate"] = "mask", "kept"
-    random[7].update(fate="random", became=EVIL)
+    random[1]["replacement"], random[4]["replacement"] = "mask", "unchanged"
+    random[7].update(replacement="random", replaced_by=EVIL)
     selective = copy.deepcopy(plain)
     for position in (1, 4, 7, 10):
         selective[position]["important"] = True
     for position in (1, 4, 7):
-        selective[position]["fate"] = "mask"
+        selective[position]["replacement"] = "mask"
     evil = [piece(EVIL, "mask", space=False), piece("is"), piece(EVIL, important=True)]
     return [
-        MaskedSample(place="cs", maskings={"mlm, dga: random": random, "selective: selective": selective}),
-        MaskedSample(place="cs", maskings={"mlm, dga: random": evil}),
+        MaskedSample(domain="cs", maskings={"mlm, dga: random": random, "selective: selective": selective}),
+        MaskedSample(domain="cs", maskings={"mlm, dga: random": evil}),
     ]
 
 
@@ -91,7 +92,7 @@ def everything(results) -> StudyResults:
         notes=[EVIL],
         samples=[{"text": EVIL, "label": EVIL}],
         adaptations=[
-            replace(run, importance=importance()) if run.method.startswith("dga") else run
+            replace(run, importance=Importance.from_dict(importance())) if run.method.startswith("dga") else run
             for run in results.adaptations
         ],
     )

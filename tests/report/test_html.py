@@ -7,9 +7,10 @@ from dataclasses import replace
 
 import pytest
 
+from acclimate.adaptation_rows import CurvePoint
 from acclimate.report import render, summarize, write_report
 from acclimate.report.html import FIGURES
-from acclimate.report.masked_text import masked_samples
+from acclimate.report.masked_text import masked_examples
 from acclimate.report.score_figures import forest_plot, reliability_diagram
 from acclimate.report.training_figures import (
     curve_values,
@@ -23,7 +24,6 @@ from acclimate.report.training_figures import (
     teacher_agreement_table,
 )
 from acclimate.results import Failure, MethodRow
-from acclimate.rows import CurvePoint
 from tests.report.full import EVIL, crowded, everything, importance, parse
 
 
@@ -179,9 +179,9 @@ def test_agreement_with_the_teacher(full):
 
 
 def test_masked_text_marks_what_is_important(full):
-    shown = masked_samples(full)
-    assert [kind for kind, _ in shown["legend"]] == ["mask", "random", "kept", "important"]
-    (_, random), (_, selective) = shown["texts"][0]["maskings"]
+    shown = masked_examples(full)
+    assert [kind for kind, _ in shown.legend] == ["mask", "random", "unchanged", "important"]
+    (_, random), (_, selective) = shown.texts[0][1]
     assert '<mark class="mask" title="replaced by the mask' in random and "important" not in random
     assert selective.count('class="mask important"') == 3 and selective.count('class="important"') == 1
     text = render(full)
@@ -190,7 +190,7 @@ def test_masked_text_marks_what_is_important(full):
 
 
 def test_a_study_can_leave_out_its_text(full):
-    assert masked_samples(replace(full, masked=[])) is None
+    assert masked_examples(replace(full, masked=[])) is None
     assert "Masked text" not in render(replace(full, masked=[]))
 
 

@@ -23,7 +23,7 @@ def test_headline_and_lines(results):
     summary = summarize(results)
     assert summary.headline.startswith("mlm helped on 2 of 2 tasks")
     assert "On general text the masked-LM loss changed by +0." in summary.headline
-    lines = {(place.name, line.method): line for place in summary.places for line in place.lines}
+    lines = {(group.name, line.method): line for group in summary.groups for line in group.lines}
     assert lines["cs · intent", "mlm"].verdict == "win"
     assert "95 % interval" in lines["cs · intent", "mlm"].text
     assert caveats_with(results, "comparisons were made")
@@ -152,9 +152,9 @@ def test_without_results_of_the_baseline(tmp_path):
     world = World()
     found = StudyResults.from_dict(compare(values, tmp_path / "out", progress=False, backend=world.backend()))
     base = next(row for row in found.scores if row.method == "none")
-    text = summarize(found).places[0].lines[0].text
+    text = summarize(found).groups[0].lines[0].text
     assert f"macro-F1 {plain(100 * base.summaries['macro_f1'].mean)} → " in text
-    stored = tmp_path / "out" / "cells"
+    stored = tmp_path / "out" / "jobs"
 
     def without(lost):
         for path in stored.glob("*.json"):
@@ -166,7 +166,7 @@ def test_without_results_of_the_baseline(tmp_path):
     some = without(lambda job: "none" in job and not job.endswith("0"))
     (base,) = [row for row in some.scores if row.method == "none"]
     assert base.seeds == [0]
-    (text,) = [line.text for line in summarize(some).places[0].lines if line.method == "mlm"]
+    (text,) = [line.text for line in summarize(some).groups[0].lines if line.method == "mlm"]
     assert f"macro-F1 {plain(100 * base.summaries['macro_f1'].mean)} → " in text
     headline = summarize(without(lambda job: "none" in job or job == "lm_loss · model · cs · general")).headline
     assert "the baseline, none, has no scores" in headline

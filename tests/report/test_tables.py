@@ -6,15 +6,18 @@ import io
 import re
 from dataclasses import replace
 
+import pytest
 from rich.console import Console
 
+from acclimate.adaptation_rows import AdaptationRow
+from acclimate.errors import UserError
 from acclimate.evaluation.calibration import BINS
 from acclimate.model_kinds import KINDS, MASKED
 from acclimate.report import markdown, render, results_table, summarize
 from acclimate.report.tables import searches, tables
 from acclimate.report.timing import preparation_time
-from acclimate.results import Section, StudyResults
-from acclimate.rows import AdaptationRow, Comparisons, MetricSummary, SearchRow, TrialRow
+from acclimate.results import ReportTable, StudyResults
+from acclimate.rows import Comparisons, MetricSummary, SearchRow, TrialRow
 from tests.report.full import parse, texts, titled
 
 SCORES = "Scores on end tasks"
@@ -80,10 +83,10 @@ def test_tasks_of_different_kinds_share_a_table(results):
 
 
 def test_a_kind_of_job_can_add_a_table(results):
-    section = Section(title="Perplexity", note="By hand.", columns=["model", "name", "value", "count"])
+    section = ReportTable(title="Perplexity", note="By hand.", columns=["model", "name", "value", "count"])
     section.rows = [["a", "x", 1.23456, 1200], ["b", "y", None, 3]]
-    page = markdown(replace(results, sections=[section]))
-    table = titled(replace(results, sections=[section]), "Perplexity")
+    page = markdown(replace(results, tables=[section]))
+    table = titled(replace(results, tables=[section]), "Perplexity")
     assert table.numeric == [False, False, True, True] and "## Perplexity\n\nBy hand." in page
     assert [[entry.text for entry in row] for row in table.rows] == [
         ["a", "x", "1.235", "1,200"],
@@ -124,7 +127,7 @@ def test_minutes_of_every_stage_before_training():
     stages = {"finetune": {"minutes": 1.25, "f1": 0.8}, "annotate": {"minutes": 0.031}, "masking": {"share": 0.2}}
     run = AdaptationRow(model="bert", domain="cs", method="selective", task="mr", seed=0, seconds=90.0)
     plain = replace(run, method="mlm", task=None)
-    prepared = replace(run, accounts={"selective.json": stages})
+    prepared = replace(run, preparation={"selective.json": stages})
     assert texts(preparation_time(StudyResults(name="s", adaptations=[plain, prepared]))) == [
         {
             "model": "bert",
@@ -202,3 +205,16 @@ def test_the_kind_of_the_model_names_the_loss(results, monkeypatch):
     assert titled(found, LOSSES).note.startswith("Causal-LM loss in nats per token; lower is better")
     assert "On general text the causal-LM loss changed by" in summarize(found).headline
     assert "masked-LM" not in markdown(found)
+
+
+def test_a_loss_of_an_unknown_kind_is_an_error(results):
+    found = replace(results, losses=[replace(row, kind="from another package") for row in results.losses])
+    with pytest.raises(UserError, match="Unknown kind of language model 'from another package'"):
+        markdown(found)
+
+
+def test_a_kind_of_job_can_have_stages_of_its_own(results):
+    spent = {"finetuning": 60.0, "warm-up of the cache": 120.0, "sum": 180.0}
+    found = replace(results, scores=[replace(row, stage_seconds=spent) for row in results.scores])
+    row = texts(titled(found, "Time per score"))[0]
+    assert [row[name] for name in ("minutes", "fine-tuning", "warm-up of the cache")] == ["3.0", "1.0", "2.0"]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.robustness.dying import Ended, run
+from tests.robustness.killed_process import Ended, run
 from tests.tiny import TEXTS, WORDS, save_tiny
 
 SHORT = ["--batch-size", 6, "--max-length", 24, "--precision", "fp32", "--quiet"]

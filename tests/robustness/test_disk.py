@@ -10,7 +10,7 @@ from transformers import Trainer
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_writable, remove_leftovers, safe_join, translate_disk_errors
 from tests.cases import each
-from tests.robustness.dying import Trouble, left_over, results, run
+from tests.robustness.killed_process import Trouble, left_over, results, run
 
 VERBS = ("adapt", "finetune", "compare")
 
@@ -113,4 +113,4 @@ def test_what_a_killed_process_left_is_swept_and_what_it_took_away_comes_back(tm
 def test_a_name_cannot_lead_out_of_a_folder(tmp_path, name):
     with pytest.raises(UserError, match="is outside the folder"):
         safe_join(tmp_path / "out", name)
-    assert safe_join(tmp_path / "out", "account.json") == tmp_path / "out" / "account.json"
+    assert safe_join(tmp_path / "out", "summary.json") == tmp_path / "out" / "summary.json"

@@ -7,7 +7,7 @@ import signal
 
 import pytest
 
-from tests.robustness.dying import Trouble, left_over, results, run, stamps
+from tests.robustness.killed_process import Trouble, left_over, results, run, stamps
 
 VERBS = ("adapt", "pretrain", "finetune", "distill", "compare")
 

@@ -144,19 +144,19 @@ def test_what_is_written_holds_no_pickle(tiny_bert, tmp_path, monkeypatch):
 class Escaping(Method):
     """A method whose record has a file name that leads out of the folder."""
 
-    where: str = "../account.json"
+    where: str = "../summary.json"
     name = "escaping"
 
     def prepare(self, run) -> None:
-        run.accounts[self.where] = {"found": 1}
+        run.preparation[self.where] = {"found": 1}
 
 
 def test_the_account_of_a_method_cannot_leave_the_folder(tiny_bert, tmp_path):
-    with pytest.raises(UserError, match=r"'\.\./account\.json' is outside the folder"):
+    with pytest.raises(UserError, match=r"'\.\./summary\.json' is outside the folder"):
         adapt(tiny_bert, Corpus.of(TEXTS), Escaping(), tmp_path / "out", **SHORT)
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == []
-    adapt(tiny_bert, Corpus.of(TEXTS), Escaping("account.json"), tmp_path / "out", **SHORT)
-    assert json.loads((tmp_path / "out" / "account.json").read_text()) == {"found": 1}
+    adapt(tiny_bert, Corpus.of(TEXTS), Escaping("summary.json"), tmp_path / "out", **SHORT)
+    assert json.loads((tmp_path / "out" / "summary.json").read_text()) == {"found": 1}
 
 
 def test_names_in_a_study_cannot_leave_its_folder(tmp_path):

@@ -92,7 +92,7 @@ class World:
         made.disagreement = [20 + seed, *(48 * away + 10 / epoch for epoch in range(1, 4))]
         made.units, made.distilled_epochs, made.seconds = 48, 2, 9.0
         made.teacher_metrics, made.student_metrics = made.metrics, self.finetune(student, task, seed=seed).metrics
-        made.stage_seconds = {"teacher": 0.01, "student": 1.25, "signs": 0.25, "distillation": 3.0}
+        made.stage_seconds = {"teacher": 0.01, "student": 1.25, "teacher_targets": 0.25, "distillation": 3.0}
         return made
 
     @staticmethod

@@ -73,7 +73,7 @@ class Trials:
         share, penalty = options.get("distill_share", 0.9), options.get("confidence_penalty", 0.5)
         score = 0.8 - abs(share - 0.7) - abs(penalty - 0.3) / 10
         curve = {"units": 4, "distilled_epochs": 1, "disagreement": [3.0, 2.0, 2.0]}
-        curve["stage_seconds"] = {"teacher": 0.0, "student": 0.5, "signs": 0.1, "distillation": 0.4}
+        curve["stage_seconds"] = {"teacher": 0.0, "student": 0.5, "teacher_targets": 0.1, "distillation": 0.4}
         before = {"teacher_metrics": {"macro_f1": 0.9}, "student_metrics": {"macro_f1": 0.5}}
         return SimpleNamespace(**vars(self._result(task, seed, score, 0.1)), **curve, **before)
 

@@ -24,10 +24,10 @@ def test_results_and_files(folder, tmp_path, capsys):
     assert calls(world) == JOBS
     assert json.loads((tmp_path / "out" / "results.json").read_text()) == results.to_dict()
     assert "<html" in (tmp_path / "out" / "report.html").read_text()
-    assert len(list((tmp_path / "out" / "cells").glob("*.json"))) == JOBS
+    assert len(list((tmp_path / "out" / "jobs").glob("*.json"))) == JOBS
     assert [row["method"] for row in results["scores"]] == ["none", "mlm", "dga, no contrast"]
     row = results["scores"][1]
-    assert len(row["macro_f1"]["values"]) == 3 and row["test_items"] == 120
+    assert len(row["macro_f1"]["by_seed"]) == 3 and row["test_items"] == 120
     difference = row["difference"]["macro_f1"]
     assert difference["low"] <= difference["difference"] <= difference["high"]
     assert difference["p_holm"] >= difference["p"]
@@ -50,8 +50,8 @@ def test_an_interrupted_study_resumes_and_repeats_no_finished_job(no_report, fol
     assert not (tmp_path / "out" / "results.json").exists()
     again = World()
     results = compare(study(folder), tmp_path / "out", progress=False, backend=again.backend())
-    assert len(list((tmp_path / "out" / "cells").glob("*.json"))) == JOBS
-    done = results["cells"]
+    assert len(list((tmp_path / "out" / "jobs").glob("*.json"))) == JOBS
+    done = results["jobs"]
     assert (done["done"], done["reused"]) == (calls(again), JOBS - calls(again))
     for key in ("scores", "losses", "adaptations"):
         assert results[key] == whole[key]
@@ -105,7 +105,7 @@ def test_jobs_that_need_a_failed_adaptation_are_not_tried(no_report, folder, tmp
     with pytest.raises(UserError, match=r"1 of 17 jobs failed.*The loss is nan at step 3"):
         compare(study(folder), tmp_path / "out", progress=False, backend=world.backend())
     results = json.loads((tmp_path / "out" / "results.json").read_text())
-    assert results["cells"]["blocked"] == 5
+    assert results["jobs"]["blocked"] == 5
     assert [row["method"] for row in results["scores"]] == ["none", "mlm"]
 
 

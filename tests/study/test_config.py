@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from acclimate.errors import UserError
 from acclimate.study import StudyConfig, TaskSpec
+from acclimate.study.config import section_types
 from acclimate.study.inputs import read_method
 from tests.cases import each
 from tests.study.fakes import files, study
@@ -188,7 +189,7 @@ VALUES = st.recursive(
 )
 
 
-@given(st.sampled_from(sorted(StudyConfig.model_fields)), VALUES)
+@given(st.sampled_from(sorted({*StudyConfig.model_fields, *section_types()})), VALUES)
 def test_any_value_gives_a_study_or_a_user_error(key, value):
     try:
         StudyConfig.of(changed(**{key: value}))
@@ -272,7 +273,7 @@ def test_names_of_the_hub_may_have_a_dot(tmp_path):
         str(Path("~/far").expanduser()),
     ]
     assert [model.path for model in config.models] == [*models[:2], *paths]
-    assert config.distill[0].teacher.path == "BAAI/bge-base-en-v1.5"
+    assert config.sections["distill"][0].teacher.path == "BAAI/bge-base-en-v1.5"
     assert config.domains[0].corpus == [str(tmp_path / "c.v2")]
 
 

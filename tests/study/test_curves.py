@@ -32,6 +32,6 @@ def results(folder, tmp_path, no_report):
 
 
 def test_results_hold_the_t_test_of_the_scores(results):
-    base, mlm = (row["accuracy"]["values"] for row in results["scores"][:2])
+    base, mlm = (row["accuracy"]["by_seed"] for row in results["scores"][:2])
     difference = results["scores"][1]["difference"]
     assert difference["accuracy"]["p_t"] == pytest.approx(stats.ttest_rel(mlm, base).pvalue)

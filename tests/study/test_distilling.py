@@ -75,7 +75,7 @@ def test_rows_of_one_seed_are_adjacent_so_that_they_reuse_the_cached_student(two
     assert students == [(seed, label) for seed in (0, 1, 2) for label in ("DoKTra", "KL")]
 
 
-def test_a_foreign_classifier_of_the_task_is_not_fine_tuned_again(two_models):
+def test_an_external_classifier_of_the_task_is_not_fine_tuned_again(two_models):
     graph = two_models([{"teacher": {"path": str(two_models.folder / "ready")}}])
     assert not of_kind(graph, "teacher")
     assert {job.place.model for job in of_kind(graph, "distill")} == {"model", "other"}
@@ -123,8 +123,8 @@ def test_the_example_of_the_page_is_a_valid_study():
     page = (Path(__file__).resolve().parents[2] / "docs" / "distill.md").read_text(encoding="utf-8")
     (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.S)
     config = StudyConfig.of(yaml.safe_load(text))
-    assert [row.label for row in config.distill] == ["doktra", "kl", "external teacher"]
-    assert config.distill[1].settings == {"objective": "kl"}
+    assert [row.label for row in config.sections["distill"]] == ["doktra", "kl", "external teacher"]
+    assert config.sections["distill"][1].settings == {"objective": "kl"}
 
 
 def test_adapt_and_distil_in_one_file(folder):  # noqa: F811
@@ -148,7 +148,7 @@ def test_adapt_and_distil_in_one_file(folder):  # noqa: F811
     page = (folder / "out" / "results.md").read_text()
     assert "## Distillation" in page and "Time per score" in page
     again = compare(path, folder / "out", progress=False)
-    assert (again["cells"]["done"], again["cells"]["reused"]) == (0, results["cells"]["total"])
+    assert (again["jobs"]["done"], again["jobs"]["reused"]) == (0, results["jobs"]["total"])
     path.write_text(path.read_text() + "baseline: doktra\n")
     turned = {(row["model"], row["method"]): row for row in compare(path, folder / "out", progress=False)["scores"]}
     assert "difference" not in turned["student", "doktra"] and "difference" not in turned["model", "mlm"]
@@ -158,4 +158,4 @@ def test_adapt_and_distil_in_one_file(folder):  # noqa: F811
     # another seed reuses the teacher
     (folder / "study.yaml").write_text(path.read_text().replace("seeds: 2", "seeds: 3"))
     more = compare(path, folder / "out", progress=False)
-    assert more["cells"]["done"] == 2 * 2 + 1  # one seed of both models with both methods, and of the student
+    assert more["jobs"]["done"] == 2 * 2 + 1  # one seed of both models with both methods, and of the student

@@ -68,8 +68,8 @@ def test_limits_of_a_task(folder, tmp_path, no_report):
     trials = Trials()
     results = compare(config, tmp_path / "out", progress=False, backend=trials.backend())
     assert results["notes"] == [
-        "Of task only a random part was read, the same for all models and seeds: 8 of 24 rows of train. Scores on it "
-        "cannot be compared with those on the whole."
+        "Only a random sample of task was used, the same for all models and seeds: 8 of 24 rows of train. Scores "
+        "cannot be compared with those on the full data."
     ]
     assert {score["train_size"] for score in results["scores"]} == {8}
     whole = {**task, "limit_train": 24}

@@ -22,7 +22,7 @@ def keys(values) -> dict[str, set[str]]:
     return {kind: {job.key for job in of_kind(graph, kind)} for kind in ("adapt", "lm_loss", "drift", "finetune")}
 
 
-@pytest.mark.parametrize("extra", [{"other_tasks": ["aspect"]}, {"evaluate": {"documents": 20, "moved": True}}])
+@pytest.mark.parametrize("extra", [{"other_tasks": ["aspect"]}, {"evaluate": {"documents": 20, "drift": True}}])
 def test_further_measurements_add_jobs_and_change_none(folder, extra):
     if "other_tasks" in extra:
         extra = {"other_tasks": [str(folder / "aspect")]}
@@ -38,11 +38,11 @@ def test_every_adapted_model_is_fine_tuned_on_other_tasks(folder, tmp_path):
     results = compare(values, tmp_path / "out", progress=False, backend=world.backend())
     asked = [call for call in world.arguments if call["kind"] == "finetune" and call["task"] == "aspect"]
     assert len(asked) == 9 and {call["epochs"] for call in asked} == {2}
-    assert [(row["method"], row["task"]) for row in results["kept"]] == [
+    assert [(row["method"], row["task"]) for row in results["forgetting"]] == [
         ("mlm", "aspect"),
         ("dga, no contrast", "aspect"),
     ]
-    row = results["kept"][0]
+    row = results["forgetting"][0]
     difference = row["difference"]["accuracy"]  # the fake backend has the same difference in all metrics
     assert row["macro_f1"]["mean"] - row["before"] == pytest.approx(difference["difference"])
     difference = row["difference"]["macro_f1"]
@@ -59,8 +59,8 @@ def test_every_adapted_model_is_fine_tuned_on_other_tasks(folder, tmp_path):
 def test_the_reference_is_the_base_model_whatever_the_baseline(folder, tmp_path):
     values = study(folder, methods=["mlm", "dga"], baseline="mlm", other_tasks=[str(folder / "aspect")])
     results = compare(values, tmp_path / "out", progress=False, backend=World().backend())
-    assert [row["method"] for row in results["kept"]] == ["mlm", "dga"]
-    assert all(row["difference"] for row in results["kept"])
+    assert [row["method"] for row in results["forgetting"]] == ["mlm", "dga"]
+    assert all(row["difference"] for row in results["forgetting"])
 
 
 def test_a_task_of_the_domain_itself_does_not_measure_forgetting(folder):
@@ -92,15 +92,15 @@ def test_a_teacher_is_not_taken_from_other_tasks(folder):
 
 
 def test_drift_is_measured_if_the_study_asks_for_it(folder, tmp_path):
-    values = study(folder, evaluate={"documents": 20, "moved": True}, adapt_seeds=[0, 1])
+    values = study(folder, evaluate={"documents": 20, "drift": True}, adapt_seeds=[0, 1])
     results = compare(values, tmp_path / "out", progress=False, backend=World().backend())
-    assert [row["method"] for row in results["moved"]] == ["mlm", "dga, no contrast"]
-    assert results["moved"][0]["adapt_seeds"] == [0, 1]
-    assert [layer["cka"] for layer in results["moved"][0]["layers"]] == pytest.approx([0.9, 0.7, 0.8])
+    assert [row["method"] for row in results["drift"]] == ["mlm", "dga, no contrast"]
+    assert results["drift"][0]["adapt_seeds"] == [0, 1]
+    assert [layer["cka"] for layer in results["drift"][0]["layers"]] == pytest.approx([0.9, 0.7, 0.8])
     assert "## Representation drift" in markdown(results)
-    assert compare(study(folder), tmp_path / "plain", progress=False, backend=World().backend())["moved"] == []
-    with pytest.raises(UserError, match=r"evaluate\.moved measures on general text"):
-        StudyConfig.of(study(folder, evaluate={"moved": True}, general=None))
+    assert compare(study(folder), tmp_path / "plain", progress=False, backend=World().backend())["drift"] == []
+    with pytest.raises(UserError, match=r"evaluate\.drift measures on general text"):
+        StudyConfig.of(study(folder, evaluate={"drift": True}, general=None))
 
 
 def test_bits_per_byte_are_reported_with_nats(folder, tmp_path):
@@ -133,7 +133,7 @@ def leaked(folder):
 def test_contamination_is_reported_and_the_text_stays(leaked, folder, tmp_path, capsys):
     world = World()
     results = compare(study(folder), tmp_path / "out", backend=world.backend())
-    found, _ = results["leakage"]
+    found, _ = results["contamination"]
     assert (found["domain"], found["flagged"], found["removed"]) == ("cs", 2, False)
     assert [(row["task"], row["split"], row["texts"], row["found"]) for row in found["texts"]] == [
         ("intent", "dev", 2, 1),
@@ -144,14 +144,14 @@ def test_contamination_is_reported_and_the_text_stays(leaked, folder, tmp_path, 
     page = markdown(results)
     assert "1 of the 2 test texts of intent, without labels" in page and "## Test texts in the corpus" in page
     assert "2 documents of cs hold 2 dev or test texts" in " ".join(capsys.readouterr().err.split())
-    assert json.loads((tmp_path / "out" / "results.json").read_text())["leakage"] == results["leakage"]
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["contamination"] == results["contamination"]
 
 
 def test_contamination_is_removed_before_adaptation(leaked, folder, tmp_path):
     world = World()
     values = study(folder, leakage="remove")
     results = compare(values, tmp_path / "out", progress=False, backend=world.backend())
-    assert results["leakage"][0]["removed"]
+    assert results["contamination"][0]["removed"]
     whole = World()
     compare(study(folder), tmp_path / "whole", progress=False, backend=whole.backend())
     for clean, dirty in zip(corpora(world), corpora(whole), strict=True):
@@ -181,9 +181,11 @@ def test_a_corpus_is_searched_once(leaked, folder, tmp_path, monkeypatch):
     monkeypatch.setattr("acclimate.study.contamination.find_contamination", never)
     for options in ({}, {"report_only": True}, {"shard": "1/2"}):
         results = compare(study(folder), tmp_path / "out", progress=False, backend=World().backend(), **options)
-        assert results["leakage"][0]["flagged"] == 2
+        assert results["contamination"][0]["flagged"] == 2
     assert (
-        compare(study(folder, leakage="off"), tmp_path / "out", progress=False, backend=World().backend())["leakage"]
+        compare(study(folder, leakage="off"), tmp_path / "out", progress=False, backend=World().backend())[
+            "contamination"
+        ]
         == []
     )
 
@@ -197,7 +199,7 @@ def test_text_that_was_not_searched_is_reported(leaked, folder, tmp_path):
     for name, options in (("report", {"report_only": True}), ("whole", {})):
         results = compare(values, tmp_path / "out", progress=False, backend=world, **options)
         told[name] = [text for text in summarize(results).caveats if "the text of cs" in text and "searched" in text]
-        assert bool(results["leakage"]) == (name == "whole")
+        assert bool(results["contamination"]) == (name == "whole")
     assert told["report"] and not told["whole"]
 
 
@@ -218,7 +220,7 @@ def test_texts_in_the_train_split_are_reported_and_stay(twice, folder, tmp_path,
     # TWICE in train of intent and in test of aspect does not count: a model learns one task at a time.
     values = study(folder, leakage="remove", other_tasks=[str(folder / "aspect")])
     results = compare(values, tmp_path / "out", backend=World().backend())
-    corpus, intent, aspect = results["leakage"]
+    corpus, intent, aspect = results["contamination"]
     assert "train_of" not in corpus and corpus["removed"] and corpus["flagged"] == 0
     assert (intent["domain"], intent["train_of"], intent["documents"], intent["flagged"]) == ("cs", "intent", 2, 1)
     assert not intent["removed"] and "digests" not in intent
@@ -241,9 +243,9 @@ def test_texts_in_the_train_split_are_reported_and_stay(twice, folder, tmp_path,
 
     monkeypatch.setattr("acclimate.study.contamination.find_contamination", never)
     again = compare(values, tmp_path / "out", progress=False, backend=World().backend())
-    assert again["leakage"] == results["leakage"]
+    assert again["contamination"] == results["contamination"]
     off = compare({**values, "leakage": "off"}, tmp_path / "out", progress=False, backend=World().backend())
-    assert off["leakage"] == [] and "Test texts in train" not in markdown(off)
+    assert off["contamination"] == [] and "Test texts in train" not in markdown(off)
 
 
 def test_findings_in_train_splits_change_no_job(twice, folder):
@@ -261,7 +263,7 @@ def test_the_first_task_counts_and_the_same_task_once(folder, tmp_path):
         ("intent", "intent", 0),
         ("before", "intent", 1),
     ]
-    assert "1 of the 2 test texts of intent (in before, which is trained on before)" in markdown(results)
+    assert "1 of the 2 test texts of intent (in before, its first task)" in markdown(results)
 
 
 def test_yaml_reads_a_bare_off_as_false_and_typos_are_reported(folder):

@@ -49,11 +49,11 @@ def test_all_measurements_of_one_study(place):
         "other_tasks: [task, other]\nleakage: remove\n"
         "adapt: {steps: 2, batch_size: 8, max_length: 24, learning_rate: 0.01}\n"
         "finetune: {epochs: 1, max_length: 24}\n"
-        "evaluate: {documents: 10, max_length: 24, moved: true}\nseeds: 2\n"
+        "evaluate: {documents: 10, max_length: 24, drift: true}\nseeds: 2\n"
     )
     results = compare(place / "study.yaml", place / "out", progress=False)
-    assert results["cells"]["failed"] == 0
-    leaked, *trains = results["leakage"]
+    assert results["jobs"]["failed"] == 0
+    leaked, *trains = results["contamination"]
     assert [(row["train_of"], row["documents"], row["flagged"]) for row in trains] == [
         ("task", 16, 0),
         ("other", 16, 0),
@@ -63,10 +63,10 @@ def test_all_measurements_of_one_study(place):
     assert (test["texts"], test["contained"]) == (24, 1)
     folders = [place / "out" / run["folder"] for run in results["adaptations"]]
     assert {json.loads((folder / "acclimate.json").read_text())["text"]["documents"] for folder in folders} == {60}
-    assert {(row["method"], row["task"]) for row in results["kept"]} == {
+    assert {(row["method"], row["task"]) for row in results["forgetting"]} == {
         (method["label"], "other") for method in results["methods"][1:]
     }
-    rows = {row["method"]: row for row in results["moved"]}
+    rows = {row["method"]: row for row in results["drift"]}
     mlm, prompt = (rows[method["label"]] for method in results["methods"][1:])
     assert all(layer["cka"] < 1 for layer in mlm["layers"]) and mlm["embeddings"]["distance"] > 0
     # A soft prompt does not change the embeddings of words, so the input of the first layer stays the same.
@@ -75,4 +75,4 @@ def test_all_measurements_of_one_study(place):
     losses = [row for row in results["losses"] if row["text"] == "general" and "before" in row]
     ratios = {round(row["bits_per_byte"] / row["nats"], 9) for row in losses}
     assert len(ratios) == 1  # text and tokenizer are the same, so bits per byte are nats times one constant
-    assert compare(place / "study.yaml", place / "out", progress=False)["cells"]["done"] == 0
+    assert compare(place / "study.yaml", place / "out", progress=False)["jobs"]["done"] == 0

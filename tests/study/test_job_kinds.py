@@ -10,11 +10,12 @@ import pytest
 from acclimate.errors import UserError
 from acclimate.records import Record
 from acclimate.report import markdown, render
-from acclimate.results import Section, StudyResults
+from acclimate.results import ReportTable, StudyResults
 from acclimate.study import StudyConfig, compare
-from acclimate.study.config import KINDS, SectionEntry
+from acclimate.study.config import JOB_KINDS
 from acclimate.study.forecast import forecast
 from acclimate.study.jobs.base import Job, Model, register
+from acclimate.study.sections import SectionEntry
 from tests.study.fakes import World, graph_of, of_kind, study
 from tests.tiny import save_tiny
 
@@ -26,18 +27,18 @@ def shown(config, out, world) -> dict[str, tuple[int, int]]:
 
 @pytest.fixture
 def with_checkpoint(folder):
-    save_tiny("bert", folder / "foreign")
+    save_tiny("bert", folder / "external")
     (folder / "aspect" / "x").mkdir()
     return study(
         folder,
         methods=["none", "mlm"],
         other_tasks=[str(folder / "aspect")],
-        checkpoints=[{"path": str(folder / "foreign"), "label": "foreign"}],
+        checkpoints=[{"path": str(folder / "external"), "label": "external"}],
         seeds=2,
     )
 
 
-def test_a_foreign_checkpoint_is_measured_beside_the_methods(with_checkpoint, tmp_path):
+def test_an_external_checkpoint_is_measured_beside_the_methods(with_checkpoint, tmp_path):
     world, out = World(), tmp_path / "out"
     before = shown(with_checkpoint, out, world)
     assert before["checkpoint"] == (1, 0) and not world.calls
@@ -46,22 +47,29 @@ def test_a_foreign_checkpoint_is_measured_beside_the_methods(with_checkpoint, tm
     calls = [call for call in world.arguments if call.get("model") == path]
     assert {call["kind"] for call in calls} == {"lm_loss", "finetune"}
     assert not any(call["kind"] == "adapt" and call["model"] == path for call in world.arguments)
-    assert [row.method for row in results.scores] == ["none", "mlm", "foreign"]
+    assert [row.method for row in results.scores] == ["none", "mlm", "external"]
     assert results.scores[2].comparison is not None and results.scores[2].stage_seconds["finetuning"] == 1.5
-    assert {row.method for row in results.losses} == {row.method for row in results.forgetting} == {"mlm", "foreign"}
-    assert [(row.label, row.name) for row in results.methods][2] == ("foreign", "checkpoint")
-    (section,) = results.sections
-    domain, label, architecture, parameters, vocabulary, ratio = section.rows[0]
-    assert (domain, label, architecture) == ("cs", "foreign", "bert") and ratio >= 1
+    assert {row.method for row in results.losses} == {row.method for row in results.forgetting} == {"mlm", "external"}
+    assert [(row.label, row.name) for row in results.methods][2] == ("external", "checkpoint")
+    (table,) = results.tables
+    domain, label, architecture, parameters, vocabulary, ratio = table.rows[0]
+    assert (domain, label, architecture) == ("cs", "external", "bert") and ratio >= 1
     assert parameters > 1000 and vocabulary > 10
     stored = StudyResults.load(out / "results.json")
-    assert stored == results.to_dict() and stored.config["checkpoints"] == [{"label": "foreign", "path": path}]
+    assert stored == results.to_dict() and stored.config["checkpoints"] == [{"label": "external", "path": path}]
     for page in (markdown(results), render(results)):
-        assert "Foreign checkpoints" in page and "foreign" in page
+        assert "External checkpoints" in page and "external" in page
     assert shown(with_checkpoint, out, world)["checkpoint"] == (1, 1)
     again = World()
     compare(with_checkpoint, out, progress=False, backend=again.backend())
     assert not again.calls
+
+
+def test_a_section_is_a_list_an_entry_or_empty(folder):
+    teacher = {"label": "taught", "teacher": {"path": "x"}}
+    for given, count in (([], 0), (None, 0), (teacher, 1), ([teacher], 1)):
+        config = StudyConfig.of(study(folder, distill=given, checkpoints=[]))
+        assert len(config.sections["distill"]) == count and config.sections["checkpoints"] == []
 
 
 def test_a_checkpoint_changes_no_other_job(with_checkpoint):
@@ -69,13 +77,13 @@ def test_a_checkpoint_changes_no_other_job(with_checkpoint):
     graph = graph_of(with_checkpoint)
     assert plain.jobs.keys() < graph.jobs.keys()
     added = [job for key, job in graph.jobs.items() if key not in plain.jobs]
-    assert {job.place.method for job in added} == {"foreign"}
-    assert len(of_kind(graph, "finetune", method="foreign")) == 2 * 2  # its own and the other task, two seeds each
+    assert {job.place.method for job in added} == {"external"}
+    assert len(of_kind(graph, "finetune", method="external")) == 2 * 2  # its own and the other task, two seeds each
 
 
 def test_a_checkpoint_without_a_head_has_no_loss(with_checkpoint, tmp_path):
     graph = graph_of(with_checkpoint, World(headless=True))
-    assert not of_kind(graph, "lm_loss", method="foreign") and of_kind(graph, "finetune", method="foreign")
+    assert not of_kind(graph, "lm_loss", method="external") and of_kind(graph, "finetune", method="external")
 
 
 def test_a_checkpoint_in_a_search_keeps_the_settings_of_the_study(with_checkpoint, tmp_path):
@@ -84,7 +92,7 @@ def test_a_checkpoint_in_a_search_keeps_the_settings_of_the_study(with_checkpoin
         {**with_checkpoint, "search": search, "seeds": 1}, tmp_path / "out", progress=False, backend=World().backend()
     )
     assert [row.methods for row in results.searches] == [["none"], ["mlm"]]
-    (row,) = [row for row in results.scores if row.method == "foreign"]
+    (row,) = [row for row in results.scores if row.method == "external"]
     assert row.seeds == [0]
 
 
@@ -92,6 +100,7 @@ def test_mistakes_in_checkpoints(folder, tmp_path):
     cases = {
         "has no 'path'": ([{"label": "x"}], "checkpoints[0].path"),
         "has a typo": ([{"path": "x", "lable": "y"}], "Did you mean 'label'?"),
+        "sets a search": ([{"path": "x", "search": {}}], "unknown key 'checkpoints[0].search'"),
         "does not exist": (["./missing"], "the checkpoint 'checkpoint missing': There is no model folder"),
     }
     for name, (value, message) in cases.items():
@@ -107,9 +116,9 @@ def test_relative_paths_of_checkpoints_start_at_the_study_file(folder):
         "models: [model]\nmethods: [none]\ncheckpoints: [./model, org/name]\ndomains: [{name: d, corpus: cs.txt}]\n"
     )
     config = StudyConfig.load(folder / "study.yaml")
-    assert [spec.path for spec in config.extensions["checkpoints"]] == [str(folder / "model"), "org/name"]
-    assert [spec.label for spec in config.extensions["checkpoints"]] == ["checkpoint model", "checkpoint name"]
-    assert StudyConfig.of(config.resolved()) == config
+    assert [spec.path for spec in config.sections["checkpoints"]] == [str(folder / "model"), "org/name"]
+    assert [spec.label for spec in config.sections["checkpoints"]] == ["checkpoint model", "checkpoint name"]
+    assert StudyConfig.of(config.resolved()) == config and "sections" not in config.resolved()
 
 
 @dataclass(kw_only=True, eq=False)
@@ -146,31 +155,29 @@ def size_kind():
             return Size(bytes=(Path(context.path(self.model)) / "config.json").stat().st_size, limit=self.limit)
 
         @classmethod
-        def measure(cls, planner, source):
-            for spec in planner.config.extensions.get("sizes", []):
-                planner.add(cls(place=source.place, model=source.model, limit=spec.limit))
+        def measure(cls, planner, subject):
+            for spec in planner.config.sections.get("sizes", []):
+                planner.add(cls(place=subject.place, model=subject.model, limit=spec.limit))
 
         @classmethod
         def rows(cls, view):
             rows = [[job.place.method or "base model", result.bytes, result.limit] for job, result in view.find(Size)]
-            title = "Size of configurations"
-            return (
-                {"sections": [Section(title=title, columns=["method", "bytes", "limit"], rows=rows)]} if rows else {}
-            )
+            table = ReportTable(title="Size of configurations", columns=["method", "bytes", "limit"], rows=rows)
+            return {"tables": [table]} if rows else {}
 
     yield SizeJob
-    KINDS.entries.pop("size")
+    JOB_KINDS.entries.pop("size")
 
 
 def test_a_kind_that_only_this_test_registers(folder, tmp_path, size_kind):
     config, world, out = study(folder, sizes=[{"limit": 100}], seeds=1), World(), tmp_path / "out"
     assert shown(config, out, world)["size"] == (3, 0)  # the base model, shared with none, and two adapted ones
     results = compare(config, out, progress=False, backend=world.backend())
-    (section,) = results.sections
-    assert [row[0] for row in section.rows] == ["base model", "none", "mlm", "dga, no contrast"]
-    assert all(row[1] > 0 and row[2] == 100 for row in section.rows)
+    (table,) = results.tables
+    assert [row[0] for row in table.rows] == ["base model", "none", "mlm", "dga, no contrast"]
+    assert all(row[1] > 0 and row[2] == 100 for row in table.rows)
     written = json.loads((out / "results.json").read_text())
-    assert written["sections"][0]["title"] == "Size of configurations" and written["config"]["sizes"] == [
+    assert written["tables"][0]["title"] == "Size of configurations" and written["config"]["sizes"] == [
         {"label": "", "limit": 100}
     ]
     assert "## Size of configurations" in (out / "results.md").read_text()
@@ -185,9 +192,9 @@ def test_a_kind_that_only_this_test_registers(folder, tmp_path, size_kind):
 
 def test_results_of_an_unknown_kind_can_still_be_read(folder, tmp_path, size_kind):
     compare(study(folder, sizes=[{"limit": 1}]), tmp_path / "out", progress=False, backend=World().backend())
-    KINDS.entries.pop("size")
+    JOB_KINDS.entries.pop("size")
     results = StudyResults.load(tmp_path / "out" / "results.json")
-    KINDS.entries["size"] = size_kind
+    JOB_KINDS.entries["size"] = size_kind
     assert "## Size of configurations" in markdown(results)
 
 

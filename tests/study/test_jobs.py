@@ -149,7 +149,7 @@ def test_the_store_returns_what_was_stored_and_only_that(tmp_path):
     assert store.result(job) == {"nats": 2.5} and store.result(job.at(method="dga")) is not None
     assert store.result(Measurement(place=Place(), model="b")) is None
     assert store.result(Measurement(place=Place(), model="a", note="x")) is None
-    path = tmp_path / "cells" / f"{job.key}.json"
+    path = tmp_path / "jobs" / f"{job.key}.json"
     stored = path.read_text()
     for text in ("{half", stored.replace('"nats"', '"nuts"'), stored.replace('"format": 2', '"format": 1')):
         path.write_text(text)

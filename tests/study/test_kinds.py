@@ -60,4 +60,4 @@ def test_lists_of_labels_are_compared_by_document(folder, tmp_path):
     assert row["kind"] == "multi_label" and row["difference"]["document_f1"]["verdict"] == "win"
     assert "document F1" in (tmp_path / "out" / "report.html").read_text()
     again = compare(config, tmp_path / "out", progress=False, backend=backend)  # now from the stored results
-    assert again["cells"]["reused"] and again["scores"] == results["scores"]
+    assert again["jobs"]["reused"] and again["scores"] == results["scores"]

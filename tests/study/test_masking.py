@@ -25,11 +25,11 @@ def test_defaults_change_no_key(folder, own):
 
 
 def test_the_masking_of_one_method_changes_its_key_and_reaches_adapt(folder):
-    own = {"masking": "whole-word", "masking_settings": {"fate": "token"}}
+    own = {"masking": "whole-word", "masking_settings": {"replacement": "token"}}
     job = job_of(folder, ADAPT, own)
     assert job.key != job_of(folder, ADAPT).key
     assert job.settings["masking"]["name"] == "whole-word"
-    assert job.settings["masking"]["fate"] == "token"
+    assert job.settings["masking"]["replacement"] == "token"
     assert {name: job.options[name] for name in own} == own
     assert job.key == job_of(folder, {**ADAPT, **own}).key, "for all methods or for one: the same"
     assert job.key != job_of(folder, ADAPT, {"masking": "whole-word"}).key

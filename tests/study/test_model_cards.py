@@ -17,12 +17,12 @@ class Accounts(World):
 
     def adapt(self, model, corpus, method="mlm", out=None, **options):
         result = super().adapt(model, corpus, method, out, **options)
-        account = {
+        summary = {
             **{"method": method, "model": str(model), "settings": {}, "corpus": "c0ffee", "seed": options["seed"]},
             **{"result": {"steps": 40, "tokens": 200_000, "seconds": 1.0, "losses": {"mlm": 2.4}}},
             "text": {"documents": 300, "contents": [{"name": "/home/me/cs.txt", "bytes": 9000, "hash": "abc"}]},
         }
-        (result.out / "acclimate.json").write_text(json.dumps(account))
+        (result.out / "acclimate.json").write_text(json.dumps(summary))
         return result
 
 

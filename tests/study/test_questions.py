@@ -64,7 +64,7 @@ def test_questions_are_compared_by_f1_or_the_metric_of_the_task(folder):
     assert [row["metric"] for row in results["scores"]] == ["f1", "f1", "mrr", "mrr"]
     second = results["scores"][1]
     for name in ("f1", "exact_match", "strict_accuracy", "lenient_accuracy", "mrr"):
-        values = [results["scores"][0][name]["values"], second[name]["values"]]
+        values = [results["scores"][0][name]["by_seed"], second[name]["by_seed"]]
         mean = sum(a - b for a, b in zip(values[1], values[0], strict=True)) / 2
         assert second["difference"][name]["difference"] == pytest.approx(mean)
     assert 0 < results["scores"][3]["difference"]["mrr"]["p_holm"] <= 1
@@ -97,7 +97,7 @@ def test_questions_have_their_own_default_length(folder):
 def test_a_study_in_two_stages_runs(folder):
     config = study(folder, {"path": "food", "first": "before", "first_learning_rate": 1e-3}, methods=["none"], seeds=1)
     results = compare(config, folder / "out", progress=False)
-    assert results["cells"]["failed"] == 0
+    assert results["jobs"]["failed"] == 0
     assert len(list((folder / "cache" / "trained").iterdir())) == 1
 
 

@@ -48,14 +48,14 @@ def test_from_files_to_a_report_without_repeated_jobs(folder):
     save_tiny("bert", folder / "model")
     path = write_study(folder, "[none, mlm]")
     results = compare(path, folder / "out", progress=False)
-    assert results["cells"]["done"] == len(list((folder / "out" / "cells").iterdir()))
+    assert results["jobs"]["done"] == len(list((folder / "out" / "jobs").iterdir()))
     # The held-out text of the domain and the general text are the same here, so they share jobs: 1 + 2 + 4.
-    assert results["cells"]["done"] == 7
+    assert results["jobs"]["done"] == 7
     made = folder / "out" / results["adaptations"][0]["folder"]
     assert transformers.AutoModelForMaskedLM.from_pretrained(made).config.model_type == "bert"
     assert results["losses"][0]["difference"]["difference"] != 0
     assert len(results["scores"][1]["difference"]["seeds"]) == 2
-    assert compare(path, folder / "out", progress=False)["cells"]["reused"] == 7
+    assert compare(path, folder / "out", progress=False)["jobs"]["reused"] == 7
 
 
 @each(
@@ -79,7 +79,7 @@ def test_impossible_studies_are_refused_before_training(folder, said, instead, w
     path.write_text(path.read_text().replace(said, instead))
     with pytest.raises(UserError, match=why):
         compare(path, folder / "out", progress=False)
-    assert not (folder / "out" / "cells").exists()
+    assert not (folder / "out" / "jobs").exists()
 
 
 def test_the_text_of_the_task_and_held_out_text(folder):
@@ -87,7 +87,7 @@ def test_the_text_of_the_task_and_held_out_text(folder):
     path = write_study(folder, "[none, tapt, {name: dapt+tapt, task_steps: 1}]")
     path.write_text(path.read_text().replace("adapt: {", "adapt: {heldout_every: 1, "))
     results = compare(path, folder / "out", progress=False)
-    assert results["cells"]["failed"] == 0
+    assert results["jobs"]["failed"] == 0
     runs = {run["method"]: run for run in results["adaptations"]}
     assert [run["task"] for run in runs.values()] == ["task", "task"]
     tapt = json.loads((folder / "out" / runs["tapt"]["folder"] / "acclimate.json").read_text())
@@ -95,7 +95,7 @@ def test_the_text_of_the_task_and_held_out_text(folder):
     assert runs["dapt+tapt (task_steps=1)"]["steps"] == 3
     assert [point["step"] for point in runs["tapt"]["heldout_curve"]] == [0, 1, 2]
     assert {row.get("task") for row in results["losses"]} == {"task"}
-    assert compare(path, folder / "out", progress=False)["cells"]["done"] == 0
+    assert compare(path, folder / "out", progress=False)["jobs"]["done"] == 0
 
 
 def test_unreadable_records_are_reported(folder):
@@ -119,5 +119,5 @@ def test_a_model_without_a_head_and_a_method_with_parameters(folder):
     tiny_tokenizer().save_pretrained(folder / "model")
     path = write_study(folder, "[none, mlm, {name: dga, importance_tokens: 200}]")
     results = compare(path, folder / "out", progress=False)
-    assert results["adaptations"][0]["head"] and results["cells"]["failed"] == 0
+    assert results["adaptations"][0]["head"] and results["jobs"]["failed"] == 0
     assert [row["method"] for row in results["scores"]] == ["none", "mlm", "dga (importance_tokens=200)"]

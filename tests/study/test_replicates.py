@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from acclimate.rows import Comparison
-from acclimate.study.jobs.base import HEAD, Job, Measured, Place
+from acclimate.study.jobs.base import HEAD, Job, JobResult, Place
 from acclimate.study.summary import TaskResult, compare_runs, replicate_groups
 from tests.cases import each
 
@@ -78,7 +78,7 @@ def test_swapping_the_sides_mirrors_the_interval():
             predicted = [(label + int(miss)) % 3 for label, miss in zip(gold, wrong, strict=True)]
             accuracy = float(np.mean(np.equal(gold, predicted)))
             metrics = dict.fromkeys(("macro_f1", "micro_f1", "accuracy"), accuracy)
-            yield Measured(job, TaskResult(gold=gold, predicted=predicted, metrics=metrics))
+            yield JobResult(job, TaskResult(gold=gold, predicted=predicted, metrics=metrics))
 
     one, other = list(results(adapted, (0.0, 0.3))), list(results(plain, (0.0, 0.0)))
     there, back = compare_runs(one, other).metrics, compare_runs(other, one).metrics

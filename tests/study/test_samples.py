@@ -10,7 +10,7 @@ import pytest
 from acclimate.rows import ScoreRow
 from acclimate.study import compare
 from acclimate.study.jobs.adapt import masked_samples, read_importance
-from acclimate.study.jobs.base import Measured, Place
+from acclimate.study.jobs.base import JobResult, Place
 from acclimate.study.summary import count_wins
 from tests.cases import each
 from tests.report.full import importance
@@ -46,9 +46,9 @@ class Masks(World):
 
     def adapt(self, model, corpus, method="mlm", out=None, **options):
         result = super().adapt(model, corpus, method, out, **options)
-        fate = "mask" if method == "mlm" else "kept"
-        pieces = [{"text": "cs", "space": False, "fate": fate, "became": ""}]
-        other = [{"text": "more", "space": False, "fate": "", "became": ""}]
+        replacement = "mask" if method == "mlm" else "unchanged"
+        pieces = [{"text": "cs", "space": False, "replacement": replacement, "replaced_by": ""}]
+        other = [{"text": "more", "space": False, "replacement": "", "replaced_by": ""}]
         result.masked = {"masking": "random", "texts": [pieces, other]}
         if method == "dga":
             (result.out / "importance.json").write_text(json.dumps(importance()))
@@ -60,16 +60,16 @@ def test_masked_texts_and_importances_reach_the_results(folder, tmp_path):
     values = study(folder, methods=methods)
     found = compare(values, tmp_path / "out", progress=False, backend=Masks().backend())
     first, second = found["masked"]
-    assert {label: pieces[0]["fate"] for label, pieces in first["maskings"].items()} == {
+    assert {label: pieces[0]["replacement"] for label, pieces in first["maskings"].items()} == {
         "mlm: random": "mask",
-        "dga, dga 2: random": "kept",
+        "dga, dga 2: random": "unchanged",
     }
-    assert list(second["maskings"]) == ["mlm, dga, dga 2: random"] and first["place"] == "cs"
+    assert list(second["maskings"]) == ["mlm, dga, dga 2: random"] and first["domain"] == "cs"
     assert [run["importance"] is not None for run in found["adaptations"]] == [False, True, True]
     assert json.loads((tmp_path / "out" / "results.json").read_text())["masked"] == found["masked"]
     quiet = {**values, "evaluate": {"documents": 20, "masked_texts": 0}}
     hidden = compare(quiet, tmp_path / "out", progress=False, backend=Masks().backend())
-    assert hidden["masked"] == [] and hidden["cells"]["done"] == 0
+    assert hidden["masked"] == [] and hidden["jobs"]["done"] == 0
 
 
 @each("content", [None, "{", "[]", '{"parts": 3}'])
@@ -80,15 +80,15 @@ def test_files_that_hold_no_importance(tmp_path, content):
 
 
 def test_methods_of_a_task_are_beside_those_of_the_domain_on_the_same_text():
-    def found(method, word, name, fate, task=None):
+    def found(method, word, name, replacement, task=None):
         place = Place(domain="cs", method=method, adapted_for=task)
-        pieces = [{"text": word, "space": False, "fate": fate, "became": ""}]
-        return Measured(SimpleNamespace(place=place), SimpleNamespace(masked={"masking": name, "texts": [pieces]}))
+        pieces = [{"text": word, "space": False, "replacement": replacement, "replaced_by": ""}]
+        return JobResult(SimpleNamespace(place=place), SimpleNamespace(masked={"masking": name, "texts": [pieces]}))
 
     entries = [
         found("mlm", "w", "random", "mask"),
         found("selective", "w", "selective", "", "t1"),
-        found("selective", "w", "selective", "kept", "t2"),
+        found("selective", "w", "selective", "unchanged", "t2"),
         found("tapt", "v", "random", "", "t1"),
     ]
     first, second = masked_samples(entries, 3)

@@ -11,7 +11,7 @@ from acclimate.errors import UserError
 from acclimate.rows import SearchRow
 from acclimate.study import StudyConfig, compare
 from acclimate.study.graph import Choice, plan
-from acclimate.study.search import TrialScore, choose, stages
+from acclimate.study.search import TrialScore, choose, search_stages
 from acclimate.study.sections import combinations
 from acclimate.study.summary import CHOSEN, used_parameters
 from tests.cases import each
@@ -34,7 +34,7 @@ def test_every_combination_on_dev_and_the_best_on_test_once(folder, tmp_path):
     tested = list(trials.of("finetune", test=True))
     assert [(call["learning_rate"], call["seed"]) for call in tested] == [(BEST, 0), (BEST, 1), (BEST, 2)] * 2
     assert trials.calls.index(tested[0]) > trials.calls.index(tried[-1])
-    rows = {row["methods"][0]: row for row in results["searched"]}
+    rows = {row["methods"][0]: row for row in results["searches"]}
     assert set(rows) == {"none", "mlm"}
     assert rows["mlm"]["chosen"] == {"learning_rate": BEST}
     assert (rows["mlm"]["tried"], rows["mlm"]["possible"], rows["mlm"]["seeds"]) == (3, 3, [0, 1])
@@ -42,7 +42,7 @@ def test_every_combination_on_dev_and_the_best_on_test_once(folder, tmp_path):
     assert rows["mlm"]["trials"][1]["score"] == pytest.approx(0.9)
     assert trials.world.calls["adapt"] == 1  # fine-tuning alone is searched, so the adaptation is shared
     again = Trials()
-    assert run(folder, tmp_path / "out", again)["searched"] == results["searched"]
+    assert run(folder, tmp_path / "out", again)["searches"] == results["searches"]
     assert not again.calls
 
 
@@ -62,7 +62,7 @@ def test_a_search_does_not_depend_on_the_test_split(folder):
         values = searching(folder)
         write_task(folder / "task", marker)
         inputs = read(values, Trials())
-        (stage,) = stages(inputs, {})
+        (stage,) = search_stages(inputs, {})
         return [{job.key for job in of_kind(graph, "finetune")} for graph in (stage.graph, plan(inputs))]
 
     before, after = keys("TEST"), keys("OTHER")
@@ -85,7 +85,7 @@ def test_an_interrupted_search_resumes(folder, tmp_path):
     again = Trials()
     results = run(folder, tmp_path / "out", again)
     assert len(again.calls) == 2 * 3 * 2 + 6 - 5
-    assert results["searched"] == whole["searched"]
+    assert results["searches"] == whole["searches"]
 
 
 def test_settings_of_adaptation_and_of_a_method(folder, tmp_path):
@@ -96,7 +96,7 @@ def test_settings_of_adaptation_and_of_a_method(folder, tmp_path):
     runs = [call for call in trials.world.arguments if call["kind"] == "adapt"]
     made = [(call["settings"]["contrast_weight"], call["learning_rate"]) for call in runs]
     assert made == [(0.5, 1e-4), (1, 1e-4), (0.5, 2e-4), (1, 2e-4)]
-    (row,) = results["searched"]
+    (row,) = results["searches"]
     # All are equal, so the first is chosen.
     assert row["chosen"] == {"adapt.learning_rate": 1e-4, "contrast_weight": 0.5}
     assert len(list(trials.of("finetune", test=True))) == 6
@@ -120,9 +120,9 @@ def test_one_setting_for_all_methods(folder, tmp_path):
     trials.finetune = finetune
     grid = {"seeds": 1, "finetune": {"learning_rate": [3e-5, BEST]}}
     results = run(folder, tmp_path / "own", trials, search=grid)
-    assert [row["chosen"]["learning_rate"] for row in results["searched"]] == [3e-5, BEST]
+    assert [row["chosen"]["learning_rate"] for row in results["searches"]] == [3e-5, BEST]
     results = run(folder, tmp_path / "same", trials, search={**grid, "per": "task"})
-    (row,) = results["searched"]
+    (row,) = results["searches"]
     assert row["methods"] == ["none", "mlm"] and row["chosen"] == {"learning_rate": BEST}  # 0.75 against 0.7
     assert [trial["score"] for trial in row["trials"]] == pytest.approx([0.7, 0.75])
 
@@ -132,8 +132,8 @@ def test_a_task_may_have_values_of_its_own_to_try(folder, tmp_path):
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}]
     trials = Trials()
     results = run(folder, tmp_path / "out", trials, domains=domains, methods=["none"], search=None)
-    assert [trial["settings"] for trial in results["searched"][0]["trials"]] == [{"epochs": 1}, {"epochs": 2}]
-    assert results["searched"][0]["seeds"] == [0, 1, 2]
+    assert [trial["settings"] for trial in results["searches"][0]["trials"]] == [{"epochs": 1}, {"epochs": 2}]
+    assert results["searches"][0]["seeds"] == [0, 1, 2]
 
 
 def test_ties_are_broken_by_calibration_and_then_by_order():
@@ -158,7 +158,7 @@ def test_what_fails_is_left_out_and_reported(folder, tmp_path, caplog):
     trials = Trials()
     trials.fails_at = 3e-4
     results = run(folder, tmp_path / "out", trials)  # no error, as another combination could be chosen
-    assert [trial["state"] for trial in results["searched"][0]["trials"]] == ["done", "done", "failed"]
+    assert [trial["state"] for trial in results["searches"][0]["trials"]] == ["done", "done", "failed"]
     assert "learning_rate=0.0003 failed" in caplog.text
     assert len(results["failures"]) == 4 and len(results["scores"]) == 2
     trials.fails_at = BEST
@@ -166,7 +166,7 @@ def test_what_fails_is_left_out_and_reported(folder, tmp_path, caplog):
     with pytest.raises(UserError, match="2 of 3 jobs failed"):
         run(folder, tmp_path / "none", trials, search=grid)
     results = json.loads((tmp_path / "none" / "results.json").read_text())
-    assert results["searched"][0]["chosen"] is None and not results["scores"]
+    assert results["searches"][0]["chosen"] is None and not results["scores"]
 
 
 def test_an_adaptation_that_fails_is_left_out_and_reported(folder, tmp_path, caplog):
@@ -181,9 +181,9 @@ def test_an_adaptation_that_fails_is_left_out_and_reported(folder, tmp_path, cap
         fresh = trials.world.backend(adapt=adapt, finetune=trials.finetune)
         return compare(searching(folder, search=grid), tmp_path / "out", progress=False, backend=fresh, **options)
 
-    assert again(shard="1/1")["cells"]["left"] == 0 and (tmp_path / "out" / "results.json").exists()
+    assert again(shard="1/1")["jobs"]["left"] == 0 and (tmp_path / "out" / "results.json").exists()
     results = again()  # no error, as another combination could be chosen
-    (row,) = (row for row in results["searched"] if row["methods"] == ["mlm"])
+    (row,) = (row for row in results["searches"] if row["methods"] == ["mlm"])
     assert row["chosen"] == {"adapt.learning_rate": 1e-4}
     assert "adapt.learning_rate=0.01 failed and is not compared: RuntimeError: the loss is not a number" in caplog.text
     assert len(results["scores"]) == 2 and len(results["failures"]) == 2
@@ -195,7 +195,7 @@ def test_an_adaptation_that_fails_is_left_out_and_reported(folder, tmp_path, cap
 def test_the_results_have_the_parameters_that_were_used(folder, tmp_path):
     methods = ["none", {"name": "dga", "search": {"contrast_weight": [0.5, 1]}}]
     results = run(folder, tmp_path / "out", Trials(), methods=methods, search={"seeds": 1})
-    (row,) = results["searched"]
+    (row,) = results["searches"]
     (made,) = (method for method in results["methods"] if method["label"] == "dga")
     assert made["parameters"]["contrast_weight"] == row["chosen"]["contrast_weight"]
     assert made["parameters"]["temperature"] == 0.05
@@ -215,7 +215,7 @@ def test_a_task_without_dev_does_not_prevent_a_search_on_another(folder, tmp_pat
     values["domains"][0]["tasks"] = tasks
     trials = Trials()
     results = compare(values, tmp_path / "out", progress=False, backend=trials.backend())
-    assert {row["task"] for row in results["searched"]} == {"task"}
+    assert {row["task"] for row in results["searches"]} == {"task"}
     assert {row["task"] for row in results["scores"]} == {"task", "nodev"}
 
 
@@ -234,8 +234,8 @@ def test_a_report_of_an_unfinished_search(folder, tmp_path):
     trials = Trials()
     results = compare(config, out, report_only=True, progress=False, backend=trials.backend())
     assert not trials.calls and not results["scores"]
-    assert {row["chosen"] is None for row in results["searched"]} >= {True}
-    assert results["cells"]["missing"]
+    assert {row["chosen"] is None for row in results["searches"]} >= {True}
+    assert results["jobs"]["missing"]
 
 
 LISTS = {"a": [1, 2, 3], "b": ["x", "y"], "c": [0.1, 0.2]}

@@ -30,15 +30,15 @@ def test_each_stage_uses_what_earlier_ones_chose(folder, tmp_path, two, no_repor
     search = {"seeds": 2, "finetune": {"learning_rate": [3e-5, BEST]}, "distill": GRID}
     config = searching(folder, **two, distill=[ROW], search=search)
     results = compare(config, tmp_path / "out", progress=False, backend=trials.backend())
-    stages = [(row["stage"], row["model"], row["tried"], row["possible"]) for row in results["searched"]]
+    stages = [(row["stage"], row["model"], row["tried"], row["possible"]) for row in results["searches"]]
     assert stages == [("method", name, 2, 2) for name in ("model", "model", "other", "other")] + [
         ("teacher", "", 3, 3),
         ("distillation", "other", 4, 4),
     ]
     # The penalties cost 0.3 and 0.7 points and improve calibration: within one point, the strongest is chosen.
-    assert results["searched"][4]["chosen"] == {"teacher_penalty": 0.7}
-    assert results["searched"][4]["seeds"] == [0, 1]
-    assert results["searched"][5]["chosen"] == {"distill_share": 0.7, "confidence_penalty": 0.3}
+    assert results["searches"][4]["chosen"] == {"teacher_penalty": 0.7}
+    assert results["searches"][4]["seeds"] == [0, 1]
+    assert results["searches"][5]["chosen"] == {"distill_share": 0.7, "confidence_penalty": 0.3}
     tried = list(trials.of("distill", test=False))
     assert len(tried) == 4 * 2
     assert {(call["student_learning_rate"], "teacher_penalty" in call) for call in tried} == {(BEST, False)}
@@ -57,7 +57,7 @@ def test_a_zero_tolerance_chooses_the_best_teacher(folder, tmp_path, two, no_rep
     search = {"seeds": 1, "teacher_tolerance": 0, "distill": {"teacher_penalty": [0, 0.3]}}
     config = searching(folder, **two, distill=[ROW], search=search)
     results = compare(config, tmp_path / "out", progress=False, backend=trials.backend())
-    (row,) = results["searched"]
+    (row,) = results["searches"]
     assert (row["chosen"], row["methods"]) == ({"teacher_penalty": 0}, ["doktra"])
 
 
@@ -70,7 +70,7 @@ def test_an_external_teacher(folder, tmp_path, two, no_report):
     rows[0]["search"] = {"teacher_penalty": [0, 0.3]}
     config = searching(folder, **two, distill=rows, search={"seeds": 1, "distill": {"teacher_penalty": [0.7]}})
     results = compare(config, tmp_path / "out", progress=False, backend=trials.backend())
-    (row,) = results["searched"]  # a classifier of the task is not fine-tuned, so there is nothing to search
+    (row,) = results["searches"]  # a classifier of the task is not fine-tuned, so there is nothing to search
     assert [trial["settings"]["teacher_penalty"] for trial in row["trials"]] == [0, 0.3]
     assert {call["model"] for call in trials.of("finetune", test=False)} == {str(folder / "elsewhere")}
 
@@ -87,10 +87,10 @@ def test_a_real_search_does_not_depend_on_the_test_split(real_folder):  # noqa: 
     path = write_study(real_folder, "[none]")
     path.write_text(path.read_text() + "search: {seeds: 1, finetune: {learning_rate: [1e-5, 1e-2], epochs: [1, 2]}}\n")
     results = compare(path, real_folder / "out", progress=False)
-    (row,) = results["searched"]
+    (row,) = results["searches"]
     (taken,) = [trial for trial in row["trials"] if trial["chosen"]]
     assert row["tried"] == 4 and taken["score"] == max(trial["score"] for trial in row["trials"])
-    assert all("ece" in trial and len(trial["values"]) == 1 for trial in row["trials"])
+    assert all("ece" in trial and len(trial["by_seed"]) == 1 for trial in row["trials"])
     assert results["scores"][0]["test_items"] == 24
     assert "Hyper-parameter search" in (real_folder / "out" / "results.md").read_text()
     assert "Hyper-parameter search" in (real_folder / "out" / "report.html").read_text()
@@ -98,5 +98,5 @@ def test_a_real_search_does_not_depend_on_the_test_split(real_folder):  # noqa: 
     turned = [{**row, "label": {"no": "yes", "yes": "no"}[row["label"]]} for row in tests]
     (real_folder / "task" / "test.jsonl").write_text("".join(json.dumps(row) + "\n" for row in turned))
     other = compare(path, real_folder / "out", progress=False)
-    assert other["searched"] == results["searched"]
-    assert other["cells"]["done"] == 2  # the two seeds on the new test split; no job of the search runs again
+    assert other["searches"] == results["searches"]
+    assert other["jobs"]["done"] == 2  # the two seeds on the new test split; no job of the search runs again

@@ -104,7 +104,7 @@ def test_the_last_shard_writes_the_report_and_gathering_computes_nothing(no_repo
     for index, world in enumerate(worlds[:2], 1):
         results = compare(study(folder), out, backend=world.backend(), shard=f"{index}/3")
         assert not (out / "results.json").exists()
-        assert results["cells"]["missing"] == JOBS - sum(calls(world) for world in worlds)
+        assert results["jobs"]["missing"] == JOBS - sum(calls(world) for world in worlds)
     assert "Shard 2/3 is finished" in capsys.readouterr().err
     run(folder, out, worlds[2], shard="3/3")
     assert sum(calls(world) for world in worlds) == JOBS
@@ -113,8 +113,8 @@ def test_the_last_shard_writes_the_report_and_gathering_computes_nothing(no_repo
     for key in ("scores", "losses", "adaptations"):
         assert written[key] == whole[key]
     gather = World()
-    assert run(folder, out, gather)["cells"]["reused"] == JOBS and calls(gather) == 0
-    assert [path.name for path in (out / "cells").iterdir() if path.suffix != ".json"] == []
+    assert run(folder, out, gather)["jobs"]["reused"] == JOBS and calls(gather) == 0
+    assert [path.name for path in (out / "jobs").iterdir() if path.suffix != ".json"] == []
 
 
 def test_more_shards_than_work(no_report, folder, tmp_path):
@@ -150,11 +150,11 @@ def test_report_only(folder, tmp_path, capsys):
     results = compare(study(folder), out, backend=world.backend(), report_only=True)
     assert calls(world) == 0
     left = JOBS - calls(first)
-    assert results["cells"]["missing"] == left == len(results["failures"])
-    assert json.loads((out / "results.json").read_text())["cells"]["missing"] == left
-    assert results["failures"][0]["cell"] in (out / "report.html").read_text()
+    assert results["jobs"]["missing"] == left == len(results["failures"])
+    assert json.loads((out / "results.json").read_text())["jobs"]["missing"] == left
+    assert results["failures"][0]["job"] in (out / "report.html").read_text()
     said = capsys.readouterr().err
-    assert f"{left} of {JOBS} jobs of the study are left" in said and results["failures"][0]["cell"] in said
+    assert f"{left} of {JOBS} jobs of the study are left" in said and results["failures"][0]["job"] in said
 
 
 def work(folder) -> list[tuple[str, ...]]:
@@ -170,8 +170,8 @@ def test_processes_share_a_folder_and_repeat_nothing(no_report, folder, tmp_path
     done = work(tmp_path)
     assert len({what for _, what in done}) == len(done) == JOBS + 1
     assert len({who for who, _ in done}) == 3
-    assert json.loads((tmp_path / "out" / "results.json").read_text())["cells"]["missing"] == 0
-    assert [path.name for path in (tmp_path / "out" / "cells").iterdir() if path.suffix != ".json"] == []
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["jobs"]["missing"] == 0
+    assert [path.name for path in (tmp_path / "out" / "jobs").iterdir() if path.suffix != ".json"] == []
 
 
 def test_the_claim_of_a_killed_process_is_taken_over(no_report, folder, tmp_path):

@@ -131,7 +131,7 @@ def test_results_and_reports_have_a_row_for_each_task(folder, tmp_path):
     shown = [markdown(results), (tmp_path / "out" / "report.html").read_text()]
     for text in shown:
         assert "dga (on=task), intent" in text and "dga (on=task), aspect" in text
-    assert json.loads((tmp_path / "out" / "results.json").read_text())["cells"]["failed"] == 0
+    assert json.loads((tmp_path / "out" / "results.json").read_text())["jobs"]["failed"] == 0
 
 
 def test_held_out_text_is_measured_during_training_if_the_study_asks_for_it(folder):

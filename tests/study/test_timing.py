@@ -69,7 +69,7 @@ def test_stages_before_training_are_counted(folder, tmp_path, no_report):
 
     def adapt(*given, **options):
         made = world.adapt(*given, **options)
-        made.accounts = {"selective.json": {"annotate": {"minutes": 2.0}, "mark": {"minutes": 0.5}, "texts": 3}}
+        made.preparation = {"selective.json": {"annotate": {"minutes": 2.0}, "mark": {"minutes": 0.5}, "texts": 3}}
         return made
 
     found = took(run(study(folder), tmp_path / "out", backend=world.backend(adapt=adapt)))
@@ -92,7 +92,7 @@ def test_seeds_of_several_adaptations_are_averaged(folder, tmp_path, no_report):
 def test_a_score_without_the_result_of_its_adaptation_is_left_out(folder, tmp_path, no_report):
     values, out = study(folder, methods=["none", "mlm"]), tmp_path / "out"
     (made,) = run(values, out)["adaptations"]
-    (out / "cells" / f"{made['folder'].split('/')[1]}.json").unlink()
+    (out / "jobs" / f"{made['folder'].split('/')[1]}.json").unlink()
     results = run(values, out, report_only=True)
     assert took(results) == {"none": {"finetuning": 1.5, "sum": 1.5}, "mlm": {}}
     assert [row[1].text for row in shown(results).rows] == ["none"]

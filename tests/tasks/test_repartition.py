@@ -150,7 +150,7 @@ def test_a_study_has_other_jobs_only_where_it_is_set(tmp_path):
     assert not {key for key in set(plain.jobs) & set(moved.jobs) if kinds[key] == "finetune"}
     sizes = {len(job.task.test) for job in moved.jobs.values() if job.name == "finetune"}
     assert sizes == {8}
-    with pytest.raises(UserError, match="needs a dev split, and the task 'intent' has none, as repartition"):
+    with pytest.raises(UserError, match="needs a dev split; 'intent' has none after repartition"):
         planned(folder, {"path": str(task), "repartition": 0.5, "select": "dev"})
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
@@ -32,6 +32,7 @@ from tests.cases import each
 from tests.tiny import ENCODERS, SPECIAL, VOCABULARY, tiny_model, tiny_tokenizer
 
 CPU = torch.device("cpu")
+QUICK = {"deadline": None, "database": None, "phases": [Phase.generate]}  # shrinking would take minutes
 ROLES = (*SPECIAL, "<s>", "</s>", "<pad>", "<unk>", "<mask>")
 ADDED = ("drug-x", "Foo Bar", "<gene>", "[E1]", "<ent>", "[DRUG]", "GB")
 PIECES = st.sampled_from(
@@ -105,7 +106,7 @@ def saved(kind, letters, variant, auto):
 def test_probabilities_are_those_of_transformers(kind, letters, variant):
     head, model, tokenizer = saved(kind, letters, variant, transformers.AutoModelForSequenceClassification)
 
-    @settings(max_examples=8, deadline=None, database=None)
+    @settings(max_examples=5, **QUICK)
     @given(st.lists(st.tuples(TEXT, TEXT), min_size=1, max_size=6), st.booleans())
     def check(texts, pair):
         first, second = map(list, zip(*texts, strict=True))
@@ -132,7 +133,7 @@ def test_probabilities_are_those_of_transformers(kind, letters, variant):
 def test_the_logits_of_answers_are_those_of_transformers(kind, letters, variant):
     head, model, tokenizer = saved(kind, letters, variant, transformers.AutoModelForQuestionAnswering)
 
-    @settings(max_examples=6, deadline=None, database=None)
+    @settings(max_examples=4, **QUICK)
     @given(st.lists(st.tuples(TEXT.filter(str.strip), TEXT.filter(str.strip)), min_size=1, max_size=4))
     def check(texts):
         short = [pair for pair in texts if all(len(tokenizer(text)["input_ids"]) < 25 for text in pair)]
@@ -162,7 +163,7 @@ def test_held_out_losses_are_those_of_transformers(kind, letters, variant):
     model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
     assert tokenizer("the food <mask> [MASK]")["input_ids"].count(tokenizer.mask_token_id) == 1  # for a pipeline
 
-    @settings(max_examples=6, deadline=None, database=None)
+    @settings(max_examples=4, **QUICK)
     @given(st.lists(TEXT.filter(lambda text: not any(role in text for role in ROLES)), min_size=1, max_size=5))
     def check(texts):
         rows = tokenizer(texts, truncation=True, max_length=30, padding=True, return_tensors="pt")
@@ -191,7 +192,7 @@ def test_rows_of_a_corpus_are_those_of_the_tokenizer(letters, variant):
     tokenizer = make_tokenizer(letters, variant)
     before = tokenizer.backend_tokenizer.to_str()
 
-    @settings(max_examples=40, deadline=None, database=None)
+    @settings(max_examples=30, **QUICK)
     @given(TEXT)
     def check(text):
         (ids,) = encode(tokenizer, [text])

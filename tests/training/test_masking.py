@@ -63,13 +63,13 @@ FirstToken.name = "first-token"
 def test_a_name_an_object_and_the_default(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "plain")
     run(tiny_bert, tmp_path / "named", masking="random")
-    run(tiny_bert, tmp_path / "word", masking="whole-word", masking_settings={"fate": "token"}, mask_rate=0.3)
-    run(tiny_bert, tmp_path / "object", masking=get("whole-word", 0.3, fate="token"), mask_rate=0.3)
+    run(tiny_bert, tmp_path / "word", masking="whole-word", masking_settings={"replacement": "token"}, mask_rate=0.3)
+    run(tiny_bert, tmp_path / "object", masking=get("whole-word", 0.3, replacement="token"), mask_rate=0.3)
     assert same(tmp_path / "plain", tmp_path / "named")
     assert same(tmp_path / "word", tmp_path / "object")
     assert not same(tmp_path / "plain", tmp_path / "word")
     cards = [json.loads((tmp_path / name / "acclimate.json").read_text())["masking"] for name in ("plain", "word")]
-    assert cards == [None, {"name": "whole-word", "rate": 0.3, "mask": 0.8, "random": 0.1, "fate": "token"}]
+    assert cards == [None, {"name": "whole-word", "rate": 0.3, "mask": 0.8, "random": 0.1, "replacement": "token"}]
 
 
 def test_another_masking_is_another_adaptation(tiny_bert, tmp_path):

@@ -37,18 +37,18 @@ def measured(tiny_bert, out, **settings):
 
 
 def test_without_a_target_error_all_text_is_read(tiny_bert, tmp_path):
-    account, _ = measured(tiny_bert, tmp_path / "all", importance_error=0, importance_tokens=1_500)
-    assert 1_400 < account["tokens"] <= 1_500
-    assert 0 < account["standard_error"] < 1
+    summary, _ = measured(tiny_bert, tmp_path / "all", importance_error=0, importance_tokens=1_500)
+    assert 1_400 < summary["tokens"] <= 1_500
+    assert 0 < summary["standard_error"] < 1
 
 
 def test_measuring_stops_at_the_target_error(tiny_bert, tmp_path):
     whole, exact = measured(tiny_bert, tmp_path / "a", importance_error=0)
     error = 1.5 * whole["standard_error"]
-    account, _ = measured(tiny_bert, tmp_path / "b", importance_error=error)
-    assert 4 * GROUP < account["tokens"] < whole["tokens"]
-    assert account["standard_error"] <= error
-    off = normalise_importance(torch.tensor(account["parts"]["H"]["raw"])) - exact._importance["H"].cpu()
+    summary, _ = measured(tiny_bert, tmp_path / "b", importance_error=error)
+    assert 4 * GROUP < summary["tokens"] < whole["tokens"]
+    assert summary["standard_error"] <= error
+    off = normalise_importance(torch.tensor(summary["parts"]["H"]["raw"])) - exact._importance["H"].cpu()
     assert 0 < float(off.square().mean().sqrt()) < 3 * error
     soon, _ = measured(tiny_bert, tmp_path / "c", importance_error=1.0)
     assert 4 * GROUP < soon["tokens"] <= 4 * GROUP + 4 * SHORT["max_length"]
@@ -85,11 +85,11 @@ def test_measuring_continues_after_a_kill_and_for_a_smaller_error(tiny_bert, tmp
 
 
 def test_too_little_text_has_no_error_estimate(tiny_bert, tmp_path):
-    account, _ = measured(tiny_bert, tmp_path / "few", importance_tokens=100)
-    assert account["standard_error"] is None
-    assert account["tokens"] <= 100
-    account, _ = measured(tiny_bert, tmp_path / "random", importance="random")
-    assert account["measured"] == "random" and "tokens" not in account
+    summary, _ = measured(tiny_bert, tmp_path / "few", importance_tokens=100)
+    assert summary["standard_error"] is None
+    assert summary["tokens"] <= 100
+    summary, _ = measured(tiny_bert, tmp_path / "random", importance="random")
+    assert summary["measured"] == "random" and "tokens" not in summary
 
 
 def test_non_finite_values_are_reported_at_the_first_group(tiny_bert, tmp_path, monkeypatch):
@@ -126,8 +126,8 @@ def test_a_read_only_cache_does_not_stop_the_run(tiny_bert, tmp_path, monkeypatc
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("acclimate.training.method.save_file", full)
-    account, _ = measured(tiny_bert, tmp_path / "a", importance_tokens=100)
-    assert account["parts"]["H"]["raw"] and "Cannot store measured values" in caplog.text
+    summary, _ = measured(tiny_bert, tmp_path / "a", importance_tokens=100)
+    assert summary["parts"]["H"]["raw"] and "Cannot store measured values" in caplog.text
     assert not list((tmp_path / "cache").glob("importance/*/*"))
 
 

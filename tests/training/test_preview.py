@@ -41,7 +41,7 @@ def test_all_strategies_are_shown_on_the_same_texts():
     plain, words = shown(masking("random", 0.3)), shown(masking("whole-word", 0.3))
     assert [spelled(text) for text in plain] == [spelled(text) for text in words]
     assert len(plain) == 3 and len({spelled(text) for text in plain}) == 3
-    assert any(piece["fate"] for text in plain for piece in text)
+    assert any(piece["replacement"] for text in plain for piece in text)
     assert shown(masking("random", 0.3)) == plain
 
 
@@ -59,7 +59,7 @@ def test_important_and_masked_tokens_are_distinguished(tmp_path, static):
         assert find_importance_store(how) is selective.store
         for pieces in shown(how):
             important = [number for number, piece in enumerate(pieces) if piece.get("important")]
-            masked = [number for number, piece in enumerate(pieces) if piece["fate"]]
+            masked = [number for number, piece in enumerate(pieces) if piece["replacement"]]
             assert important == [0, 1, 2, 3] and 1 <= len(masked) <= 2
             if how in (selective, StaticMasking(selective, 0)):
                 assert set(masked) <= set(important)

@@ -109,9 +109,9 @@ def test_a_killed_run_resumes_with_the_same_result(together):
 
 def test_importance_sums_over_processes_and_stops_together(together):
     """Each group of 20 tokens is shared by both; a process that measured another group alone would wait forever."""
-    account = read_json(together / "early" / "importance.json")
-    assert 4 * 20 < account["tokens"] <= 4 * (20 + SHORT["max_length"])
-    assert 0 < account["standard_error"] < 1
+    summary = read_json(together / "early" / "importance.json")
+    assert 4 * 20 < summary["tokens"] <= 4 * (20 + SHORT["max_length"])
+    assert 0 < summary["standard_error"] < 1
 
 
 @each("size", [2, 3, 5])

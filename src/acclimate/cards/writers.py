@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from acclimate.adaptation_rows import AdaptationRow
 from acclimate.cards.card import Card, display_name, format_bytes, hub_name, markdown_table, settings_table
 from acclimate.cards.results import HUB_METRICS, eval_results, result_sections
 from acclimate.evaluation.scoring import find_hub_task, make_scoring
@@ -15,7 +16,7 @@ from acclimate.evaluation.statistics import bootstrap_intervals
 from acclimate.files import read_json
 from acclimate.model_kinds import kind_of_checkpoint
 from acclimate.results import StudyResults
-from acclimate.rows import AdaptationRow, ForgettingRow, LossRow, TaskScores
+from acclimate.rows import ForgettingRow, LossRow, TaskScores
 
 MANIFEST_FILE = "acclimate.json"
 TRAINING_KEYS = (
@@ -109,7 +110,7 @@ def _results_of(results: StudyResults, run: AdaptationRow) -> StudyResults:
     notes = []
     if (seeds := len(results.adapt_seeds)) > 1:
         notes.append(
-            f"These are results of the method over {seeds} adaptations; this model is that of seed {run.seed}."
+            f"The results are means over {seeds} adaptations with this method; this model is that of seed {run.seed}."
         )
     elif results.shared_adaptation:
         notes.append(

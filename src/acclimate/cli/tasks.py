@@ -159,7 +159,7 @@ def annotate(options: AnnotateOptions) -> None:
         precision=options.precision,
         progress=options.progress,
     )
-    found = result.account["annotate"]
+    found = result.summary["annotate"]
     typer.echo(
         f"{found['important']:,} of {found['tokens']:,} tokens are important ({found['share']:.1%}); "
         f"{found['share_first_half']:.1%} in first halves of the texts, {found['share_second_half']:.1%} in second."
@@ -170,4 +170,4 @@ def annotate(options: AnnotateOptions) -> None:
     )
     for line in result.samples:
         typer.echo(f"  {line}")
-    typer.echo(f"{options.out}: annotated.jsonl, account.json")
+    typer.echo(f"{options.out}: annotated.jsonl, summary.json")

@@ -313,8 +313,8 @@ def _list_files(folder: Path, text_column: str) -> list[Path]:
 
 def _warn_left_out(place: Path, files: list[Path]) -> None:
     if files:
-        names = ", ".join(printable(file.name) for file in sorted(files)[:5])
-        _warn_once(printable(str(place)), len(files), names + (", ..." if len(files) > 5 else ""))
+        names = [printable(str(file).removeprefix(f"{place}{os.sep}")) for file in sorted(files)[:5]]
+        _warn_once(printable(str(place)), len(files), ", ".join(names) + (", ..." if len(files) > 5 else ""))
 
 
 @cache  # a corpus is made several times in one run

@@ -113,7 +113,8 @@ def check_known(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> None:
             "The vocabulary of the model has no token of this text, so there is nothing to learn from; use a model "
             "for this language and script."
         )
-    places = np.flatnonzero(ids == tokenizer.unk_token_id) if isinstance(tokenizer.unk_token_id, int) else []
+    unknown = tokenizer.unk_token_id
+    places = np.flatnonzero(ids == (unknown if isinstance(unknown, int) else -1))
     share = len(places) / (len(places) + ordinary)
     if share > MAX_UNKNOWN_SHARE:
         near = ids[max(0, places[0] - 4) : places[0] + 5].tolist()

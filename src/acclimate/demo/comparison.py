@@ -197,16 +197,12 @@ def make_notes(data: DemoData) -> list[str]:
 
 def pick_samples(data: DemoData, count: int = 3) -> list[dict[str, str]]:
     """Return a few training examples of the task with different labels or answers."""
-    from acclimate.tasks import load_task
-    from acclimate.tasks.qa.data import Question
+    from acclimate.tasks.kinds import find_task_kind, load_task
 
     task = load_task(data.task)
-    by_label: dict[str, str] = {}
+    kind, by_answer = find_task_kind(task), dict[str, str]()
     for item in task.train:
-        if isinstance(item, Question):
-            text, second, label = item.text, item.passage, item.answers[0].text
-        else:
-            text, second, label = item.text, item.text_pair, ", ".join(task.labels[index] for index in item.places)
-        by_label.setdefault(label, text if second is None else f"{text} / {second}")
-    chosen = random.Random(0).sample(sorted(by_label), min(count, len(by_label)))
-    return [{"text": by_label[label], "label": label} for label in chosen]
+        texts = (text for text in kind.texts(item) if text is not None)
+        by_answer.setdefault(kind.answer(item, task), " / ".join(texts))
+    answers = random.Random(0).sample(sorted(by_answer), min(count, len(by_answer)))
+    return [{"text": by_answer[answer], "label": answer} for answer in answers]

@@ -12,7 +12,7 @@ from acclimate.masking import Vocabulary
 from acclimate.masking.words import Words, is_punctuation
 from acclimate.objectives import Batch
 from acclimate.report.html import render_template
-from acclimate.report.masked_text import FATES, IMPORTANT, as_html, as_rich
+from acclimate.report.masked_text import IMPORTANT, REPLACEMENTS, as_html, as_rich
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -49,8 +49,8 @@ def count_masks(
 
     Returns:
         JSON values. ``tokens``: maskable tokens; ``masked``: masked ones; ``rate``: their ratio; ``first_rate`` and
-        ``later_rate``: the rate of tokens that start and that continue a word; ``fates``: shares of the masked
-        tokens by replacement (``mask``, ``random``, ``kept``); ``run``: mean length of a masked span in tokens;
+        ``later_rate``: the rate of tokens that start and that continue a word; ``replacements``: shares of the masked
+        tokens by replacement (``mask``, ``random``, ``unchanged``); ``run``: mean length of a masked span in tokens;
         ``untouched``: share of texts without a mask; ``whole``: among the multi-token words with a masked token, the
         share in which all tokens are masked; ``stop_words`` and ``punctuation``: their share among the words with a
         masked token; ``all_stop_words`` and ``all_punctuation``: their share among all words; ``often`` and
@@ -81,7 +81,7 @@ def count_masks(
             first=int(starts.sum()),
             first_masked=int((is_masked & starts).sum()),
             mask=int((chosen & (masked == vocabulary.mask_id)).sum()),
-            kept=int((chosen & (masked == original)).sum()),
+            unchanged=int((chosen & (masked == original)).sum()),
             runs=int((flat & ~continues_span).sum()),
             texts=batch.texts,
             touched=len(np.unique(text[chosen])),
@@ -99,10 +99,10 @@ def count_masks(
         "rate": _ratio(total["masked"], total["tokens"]),
         "first_rate": _ratio(total["first_masked"], total["first"]),
         "later_rate": _ratio(later_masked, later),
-        "fates": {
+        "replacements": {
             "mask": _ratio(total["mask"], total["masked"]),
-            "random": _ratio(total["masked"] - total["mask"] - total["kept"], total["masked"]),
-            "kept": _ratio(total["kept"], total["masked"]),
+            "random": _ratio(total["masked"] - total["mask"] - total["unchanged"], total["masked"]),
+            "unchanged": _ratio(total["unchanged"], total["masked"]),
         },
         "run": _ratio(total["masked"], total["runs"]),
         "untouched": 1 - (_ratio(total["touched"], total["texts"]) or 0),
@@ -136,7 +136,7 @@ def render_page(report: dict[str, Any]) -> str:
         format_count=_format,
         all_words=_all_words(report),
         as_html=as_html,
-        fates=FATES,
+        replacements=REPLACEMENTS,
         important=IMPORTANT if "selective" in report else "",
         min_occurrences=MIN_OCCURRENCES,
     )

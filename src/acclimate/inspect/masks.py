@@ -199,5 +199,5 @@ def _selective_masking(
     store = find_importance_store(masking)
     if masking is None or store is None:
         raise UserError(f"The method '{SELECTIVE}' returned no masking strategy.")
-    (summary,) = context.accounts.values()
+    (summary,) = context.preparation.values()
     return method, masking, store, summary

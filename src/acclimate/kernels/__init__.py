@@ -17,16 +17,14 @@ import torch
 from torch import nn
 from transformers import TrainerCallback
 
-from acclimate.device import Precision, call_libc, malloc_trim
+from acclimate.device import KERNELS_VARIABLE, Precision, call_libc, malloc_trim
 from acclimate.errors import UserError
 from acclimate.kernels.attention import FastDropout, eager_attention
 from acclimate.kernels.gradients import BF16Weights, deferred_vocabulary_grads, faster_layer
 from acclimate.kernels.unpadding import Unpadded, cut_last_layer
 
-__all__ = ["KERNELS_VARIABLE", "Kernels", "Unpadded", "choose", "cut_last_layer", "eager_attention"]
+__all__ = ["Kernels", "Unpadded", "choose", "cut_last_layer", "eager_attention"]
 
-KERNELS_VARIABLE = "ACCLIMATE_KERNELS"
-"""Environment variable: ``auto`` (the default) picks what suits the device, ``torch`` turns every kernel off."""
 KNOWN_CODE = ("transformers.models.", "transformers.activations", "torch.nn.modules.", "acclimate.")
 """Prefixes of known Python modules. Models with other layers, such as remote code, read padding and all positions."""
 TRIM_SECONDS, TRIM_STEPS = 600.0, 16

@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, NotRequired, TypedDict
+from typing import Any
 
 import numpy as np
 
+from acclimate.adaptation_rows import MaskedToken, Replacement
 from acclimate.masking.base import Vocabulary
 from acclimate.masking.token_importance_store import TokenImportanceStore
 
-Fate = Literal["", "mask", "random", "kept"]
 CLOSING_PUNCTUATION = set(".,;:!?)]}%")
 """Punctuation that is shown without a space before it, since WordPiece does not record whether there was one."""
-
-
-class PreviewToken(TypedDict):
-    """A token to show.
-
-    Keys:
-        text: Characters of the original token.
-        space: Whether to show a space before it.
-        fate: ``""`` if the token was not chosen, else how it was replaced.
-        became: Characters of the replacement if ``fate`` is ``random``.
-        important: True if a token classifier found the token important to the end task; otherwise absent.
-    """
-
-    text: str
-    space: bool
-    fate: Fate
-    became: str
-    important: NotRequired[bool]
 
 
 def preview_tokens(
@@ -40,7 +22,7 @@ def preview_tokens(
     special: Iterable[int],
     vocabulary: Vocabulary,
     important: np.ndarray | None = None,
-) -> list[PreviewToken]:
+) -> list[MaskedToken]:
     """Return a masked text as plain values.
 
     Args:
@@ -55,19 +37,19 @@ def preview_tokens(
     ordinary = np.flatnonzero(~np.isin(original, list(special_ids)))
     if not len(ordinary):
         return []
-    result: list[PreviewToken] = []
+    result: list[MaskedToken] = []
     for position in range(ordinary[0], ordinary[-1] + 1):
         old, new = int(original[position]), int(masked[position])
-        fate: Fate = ""
+        replacement: Replacement = ""
         if labels[position] >= 0:
-            fate = "mask" if new == vocabulary.mask_id else "kept" if new == old else "random"
+            replacement = "mask" if new == vocabulary.mask_id else "unchanged" if new == old else "random"
         text = format_token(old, vocabulary)
         is_spaced = old in special_ids or bool(vocabulary.subwords.spaced[old])
-        token: PreviewToken = {
+        token: MaskedToken = {
             "text": text,
             "space": is_spaced and text not in CLOSING_PUNCTUATION and bool(result),
-            "fate": fate,
-            "became": format_token(new, vocabulary) if fate == "random" else "",
+            "replacement": replacement,
+            "replaced_by": format_token(new, vocabulary) if replacement == "random" else "",
         }
         if important is not None and important[position] and old not in special_ids:
             token["important"] = True

@@ -63,15 +63,15 @@ class WholeWordMasking(Strategy):
     of several tokens in a short text; see :func:`sample_words` for the rule used here.
 
     Attributes:
-        fate: Whether the tokens of a ``word`` are replaced alike, or each ``token`` independently, as in the released
-            code. The latter can leave a part of the word visible.
+        replacement: Whether the tokens of a ``word`` are replaced alike, or each ``token`` independently, as in the
+            released code. The latter can leave a part of the word visible.
     """
 
-    fate: Literal["word", "token"] = "word"
+    replacement: Literal["word", "token"] = "word"
 
     def choose(
         self, ids: np.ndarray, text: np.ndarray, allowed: np.ndarray, vocabulary: Vocabulary, rng: np.random.Generator
     ) -> np.ndarray:
         """Choose words."""
         words = Words.of(ids, text, allowed, vocabulary.subwords)
-        return words.leaders(sample_words(words, self.rate, rng), ids.shape, together=self.fate == "word")
+        return words.leaders(sample_words(words, self.rate, rng), ids.shape, together=self.replacement == "word")

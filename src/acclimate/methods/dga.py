@@ -60,6 +60,7 @@ class DGA(Method):
         "batch_size": 256,
         "max_length": 164,
         "learning_rate": 1e-4,
+        "max_gradient_norm": 0,  # the released code does not clip, and the paper does not mention it
     }
 
     preset: Literal["paper", "released-code"] | None = None
@@ -122,7 +123,7 @@ class DGA(Method):
         self._importance = {
             part: normalise_importance(values.to(run.device), self.protect) for part, values in raw.items()
         }
-        run.accounts["importance.json"] = summarise_importance(raw, self._importance, **about)
+        run.preparation["importance.json"] = summarise_importance(raw, self._importance, **about)
         self._mask = SoftMask(units, self._importance, on=self.mask_on)
 
     def objectives(self) -> list[Objective | BatchObjective]:

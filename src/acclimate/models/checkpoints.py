@@ -27,6 +27,7 @@ from transformers.utils import logging as their_logging
 
 from acclimate.errors import UserError, first_line
 from acclimate.files import check_regular_file, hash_file, read_json, write_text
+from acclimate.model_kinds import KINDS
 from acclimate.models.attention import attach
 from acclimate.models.extensions import ADAPTER_SIZE_KEY, ENSEMBLE_KEY, ORIGINAL, add_adapters, average_with_original
 
@@ -164,16 +165,14 @@ The weights in `{weights}` are those of a {kind} with {parts}, which that archit
 
 or pass it to `acclimate finetune --model`.
 """
-LOADERS = {
-    "ForMaskedLM": """    from acclimate.models import load_language_model
-    model = load_language_model("{folder}").model""",
-    "": """    import torch
+LOAD_LANGUAGE_MODEL = """    from acclimate.models import load_language_model
+    model = load_language_model("{folder}").model"""
+LOAD_TASK_MODEL = """    import torch
     import transformers
     from acclimate.tasks.loading import load_with_head
     auto = transformers.AutoModel{head}
-    model, tokenizer, length = load_with_head(auto, "{folder}", {{}}, 128, torch.device("cpu"), "model")""",
-}
-"""How to load such a model, by the suffix of its class; the last entry fits any end task."""
+    model, tokenizer, length = load_with_head(auto, "{folder}", {{}}, 128, torch.device("cpu"), "model")"""
+"""How to load such a model, with the head of a language model or of an end task."""
 
 
 UNREADABLE = (
@@ -387,13 +386,12 @@ SENTENCE_ENCODER_FILES = ("modules.json", "sentence_bert_config.json", "config_s
 MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
 
 
-def _copy_sentence_encoder_files(source: str, folder: Path) -> None:
+def _copy_sentence_encoder_files(source: str | None, folder: Path) -> None:
     """Copy what makes a model a sentence encoder for ``sentence-transformers``: its modules, such as the pooling.
 
     Without these files, that library would load the adapted model with another pooling.
     """
-    found = _find_file(source, "modules.json") if source else None
-    if found is None:
+    if not source or (found := _find_file(source, "modules.json")) is None:
         return
     names = [*SENTENCE_ENCODER_FILES]
     with suppress(OSError, ValueError, TypeError, KeyError):  # a damaged list has no modules
@@ -427,7 +425,8 @@ def instructions(kind: str, parts: str, folder: str) -> str:
         parts: The result of :func:`describe_extensions`.
         folder: Folder of the model.
     """
-    how = next(text for end, text in LOADERS.items() if kind.endswith(end))
+    is_language_model = any(kind.endswith(known.class_suffix) for known in KINDS.values())
+    how = LOAD_LANGUAGE_MODEL if is_language_model else LOAD_TASK_MODEL
     head = kind[kind.index("For") :] if "For" in kind else ""
     return README.format(weights=WEIGHTS, kind=kind, parts=parts, how=how.format(folder=folder, head=head))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from transformers import MODEL_FOR_MASKED_LM_MAPPING, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -48,7 +49,8 @@ def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, pa
     Raises:
         UserError: If the tokenizer has tokens that the model has no embedding for.
     """
-    vocabulary, rows = tokenizer.get_vocab(), model.get_input_embeddings().weight.shape[0]
+    embeddings: Any = model.get_input_embeddings()
+    vocabulary, rows = tokenizer.get_vocab(), embeddings.weight.shape[0]
     size = max(len(tokenizer), 1 + max(vocabulary.values(), default=-1))
     if size > rows:
         raise UserError(f"The tokenizer of '{path}' has {size} tokens, its model only {rows}.")

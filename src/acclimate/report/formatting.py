@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from acclimate.model_kinds import KINDS, MASKED, ModelKind
+from acclimate.adaptation_rows import AdaptationRow
+from acclimate.model_kinds import MASKED, ModelKind, get_kind
 from acclimate.results import StudyResults
-from acclimate.rows import AdaptationRow, DistillationRow, DriftRow, Interval, LossRow, MetricSummary, TaskScores
+from acclimate.rows import DistillationRow, DriftRow, Interval, LossRow, MetricSummary, TaskScores
 
 METRIC_NAMES = {
     "macro_f1": "macro-F1",
@@ -29,9 +30,12 @@ def metric_name(metric: str) -> str:
 
 
 def loss_kinds(rows: Iterable[LossRow]) -> list[ModelKind]:
-    """Return the distinct kinds of the models whose losses are given; masked models if there are none."""
-    names = dict.fromkeys(row.kind or MASKED.name for row in rows)
-    return [KINDS.get(name, MASKED) for name in names] or [MASKED]
+    """Return the distinct kinds of the models whose losses are given; masked models if there are none.
+
+    Raises:
+        UserError: If a kind is not registered, because the package that defines it is missing.
+    """
+    return [get_kind(name) for name in dict.fromkeys(row.kind or MASKED.name for row in rows)] or [MASKED]
 
 
 def loss_name(rows: Iterable[LossRow]) -> str:

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from acclimate.files import write_text
 from acclimate.report.figures import colour_index
 from acclimate.report.formatting import VERDICTS, Table
-from acclimate.report.masked_text import masked_samples
+from acclimate.report.masked_text import masked_examples
 from acclimate.report.score_figures import forest_plot, reliability_diagram, reliability_table, tradeoff_plot
 from acclimate.report.summary import summarize
 from acclimate.report.tables import tables
@@ -67,8 +67,8 @@ FIGURES = (
     Figure(
         "drift",
         "Drift by layer",
-        "Linear CKA between the hidden states of the base model and of the adapted model on the same general text: 1 "
-        "for a rotation, lower for larger changes. Layer 0 is the input of the first layer.",
+        "Linear CKA between the hidden states of the base model and of the adapted model on the same general text. It "
+        "is 1 if they differ only by a rotation, lower for larger changes. Layer 0 is the input of the first layer.",
         layer_drift,
         layer_drift_table,
     ),
@@ -144,7 +144,7 @@ def render(results: StudyResults) -> str:
         colours=colour_index(results),
         figures=figures,
         tables=tables(results),
-        masked=masked_samples(results),
+        masked=masked_examples(results),
         settings=yaml.safe_dump(results.config, sort_keys=False, allow_unicode=True, width=100),
         parameters={
             method.label: ", ".join(f"{key} = {value}" for key, value in method.parameters.items())

@@ -3,92 +3,108 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from markupsafe import Markup, escape
 
+from acclimate.adaptation_rows import MaskedToken, Replacement
 from acclimate.results import StudyResults
 
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from acclimate.masking.preview import Fate, PreviewToken
-
-FATES: dict[Fate, str] = {
+REPLACEMENTS: dict[Replacement, str] = {
     "mask": "replaced by the mask token",
     "random": "replaced by a random token",
-    "kept": "unchanged but predicted",
+    "unchanged": "unchanged but predicted",
 }
 IMPORTANT = "important to the end task, according to the token classifier"
+STYLES: dict[Replacement, str] = {
+    "": "",
+    "mask": "reverse",
+    "random": "underline magenta",
+    "unchanged": "bold underline",
+}
+"""Styles of ``rich``."""
 
 
-def _spans(pieces: Sequence[Any]) -> Iterable[tuple[Fate, bool, str, bool, str]]:
-    """Yield spans of equal appearance: fate, importance, text, whether a space precedes it, and the replacement."""
+def _spans(tokens: Sequence[MaskedToken]) -> Iterable[tuple[MaskedToken, str]]:
+    """Yield the first token and the text of each span of equal appearance."""
 
-    def appearance(item: tuple[int, PreviewToken]) -> tuple[str, bool, int]:
-        position, piece = item
+    def appearance(item: tuple[int, MaskedToken]) -> tuple[str, bool, int]:
+        position, token = item
         # Each randomly replaced token is a span of its own, shown with its replacement.
-        return piece["fate"], piece.get("important", False), position if piece["fate"] == "random" else -1
+        own = position if token["replacement"] == "random" else -1
+        return token["replacement"], token.get("important", False), own
 
-    for _, group in groupby(enumerate(pieces), key=appearance):
-        members = [piece for _, piece in group]
-        text = "".join(
-            (" " if piece["space"] and index else "") + piece["text"] for index, piece in enumerate(members)
+    for _, group in groupby(enumerate(tokens), key=appearance):
+        members = [token for _, token in group]
+        yield (
+            members[0],
+            "".join((" " if token["space"] and index else "") + token["text"] for index, token in enumerate(members)),
         )
-        first = members[0]
-        yield first["fate"], first.get("important", False), text, first["space"], first["became"]
 
 
-def as_html(pieces: Sequence[PreviewToken] | list[dict[str, Any]]) -> Markup:
+def as_html(tokens: Sequence[MaskedToken]) -> Markup:
     """Return a masked text as escaped inline HTML, for an element of class ``masked`` (see ``style.css.j2``)."""
     result = Markup()
-    for fate, important, text, space, became in _spans(pieces):
-        if space:
-            result += " "
-        if fate or important:
-            kind = f"{fate} important".strip() if important else fate
-            title = "; ".join([*([FATES[fate]] if fate else []), *([IMPORTANT] if important else [])])
-            note = Markup("<small> → {}</small>").format(became) if fate == "random" else ""
+    for first, text in _spans(tokens):
+        how, important = first["replacement"], first.get("important", False)
+        result += " " if first["space"] else ""
+        if how or important:
+            title = "; ".join([*([REPLACEMENTS[how]] if how else []), *([IMPORTANT] if important else [])])
+            note = Markup("<small> → {}</small>").format(first["replaced_by"]) if how == "random" else ""
+            kind = f"{how} important".strip() if important else how
             result += Markup('<mark class="{}" title="{}">{}{}</mark>').format(kind, title, text, note)
         else:
             result += escape(text)
     return result
 
 
-def as_rich(pieces: Sequence[PreviewToken]) -> Text:
-    """Return a masked text for a terminal: ``[masked]``, ``[replaced→other]``, ``[kept=]``, ``*important*``."""
+def as_rich(tokens: Sequence[MaskedToken]) -> Text:
+    """Return a masked text for a terminal: ``[masked]``, ``[replaced→other]``, ``[unchanged=]``, ``*important*``."""
     from rich.text import Text as RichText
 
-    styles: dict[Fate, str] = {"": "", "mask": "reverse", "random": "underline magenta", "kept": "bold underline"}
     result = RichText()
-    for fate, important, text, space, became in _spans(pieces):
-        result.append(" " if space else "")
+    for first, text in _spans(tokens):
+        how, important = first["replacement"], first.get("important", False)
+        result.append(" " if first["space"] else "")
         # Brackets keep the output readable without colours.
-        inner = f"{text}→{became}" if fate == "random" else f"{text}=" if fate == "kept" else text
+        inner = text + {"random": f"→{first['replaced_by']}", "unchanged": "="}.get(how, "")
         inner = f"*{inner}*" if important else inner
-        result.append(f"[{inner}]" if fate else inner, style=f"{styles[fate]} italic" if important else styles[fate])
+        style = f"{STYLES[how]} italic" if important else STYLES[how]
+        result.append(f"[{inner}]" if how else inner, style=style)
     return result
 
 
-def masked_samples(results: StudyResults) -> dict[str, Any] | None:
-    """Return the samples of masked text of a study, for the template of the report.
+@dataclass
+class MaskedExamples:
+    """The samples of masked text of a study, for the template of the report.
 
-    Returns:
-        ``texts``: for each text its ``name`` and ``maskings``, pairs of label and HTML; ``legend``: pairs of CSS class
-        and meaning, for the classes that occur. None if the study stored no samples.
+    Attributes:
+        texts: Name of each text, with pairs of label and HTML, one per masking strategy.
+        legend: Pairs of CSS class and meaning, for the classes that occur.
     """
+
+    texts: list[tuple[str, list[tuple[str, Markup]]]] = field(default_factory=list)
+    legend: list[tuple[str, str]] = field(default_factory=list)
+
+
+def masked_examples(results: StudyResults) -> MaskedExamples | None:
+    """Return the samples of masked text of a study; None if it stored none."""
     samples = results.masked
-    pieces = [piece for sample in samples for masked in sample.maskings.values() for piece in masked]
-    if not pieces:
+    tokens = [token for sample in samples for masked in sample.maskings.values() for token in masked]
+    if not tokens:
         return None
-    occurring = {piece["fate"] for piece in pieces}
-    legend: list[tuple[str, str]] = [(fate, note) for fate, note in FATES.items() if fate in occurring]
-    if any(piece.get("important") for piece in pieces):
+    occurring = {token["replacement"] for token in tokens}
+    legend: list[tuple[str, str]] = [(how, meaning) for how, meaning in REPLACEMENTS.items() if how in occurring]
+    if any(token.get("important") for token in tokens):
         legend.append(("important", IMPORTANT))
-    several = len({sample.place for sample in samples}) > 1
-    texts: list[dict[str, Any]] = []
+    domains = {sample.domain for sample in samples}
+    found = MaskedExamples(legend=legend)
     for number, sample in enumerate(samples, 1):
-        maskings: list[tuple[str, Markup]] = [(label, as_html(masked)) for label, masked in sample.maskings.items()]
-        texts.append({"name": f"Text {number}" + (f", {sample.place}" if several else ""), "maskings": maskings})
-    return {"texts": texts, "legend": legend}
+        maskings = [(label, as_html(masked)) for label, masked in sample.maskings.items()]
+        found.texts.append((f"Text {number}" + (f", {sample.domain}" if len(domains) > 1 else ""), maskings))
+    return found

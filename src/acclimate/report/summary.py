@@ -45,7 +45,7 @@ class Line:
 
 
 @dataclass
-class Place:
+class LineGroup:
     """The lines of one task or text."""
 
     name: str
@@ -58,14 +58,14 @@ class Summary:
 
     Attributes:
         headline: One or a few sentences.
-        places: The comparisons, by task or text.
-        details: Held-out losses by text, if they would make ``places`` too long.
+        groups: The comparisons, by task or text.
+        details: Held-out losses by text, if they would make ``groups`` too long.
         caveats: Limits of the results.
     """
 
     headline: str
-    places: list[Place]
-    details: list[Place]
+    groups: list[LineGroup]
+    details: list[LineGroup]
     caveats: list[str]
 
 
@@ -86,8 +86,8 @@ def summarize(results: StudyResults) -> Summary:
                     texts.setdefault(_text_name(results, loss), []).append(_loss_line(loss))
     return Summary(
         headline=_headline(results, compared),
-        places=_places({**tasks, **texts} if single or not tasks else tasks),
-        details=[] if single or not tasks else _places(texts),
+        groups=_groups({**tasks, **texts} if single or not tasks else tasks),
+        details=[] if single or not tasks else _groups(texts),
         caveats=caveats(results, compared),
     )
 
@@ -96,8 +96,8 @@ def _is_single(results: StudyResults) -> bool:
     return len(results.models) == 1 and len(results.domains) == 1
 
 
-def _places(lines: dict[str, list[Line]]) -> list[Place]:
-    return [Place(name, some) for name, some in lines.items()]
+def _groups(lines: dict[str, list[Line]]) -> list[LineGroup]:
+    return [LineGroup(name, some) for name, some in lines.items()]
 
 
 def _text_name(results: StudyResults, row: LossRow) -> str:
@@ -359,7 +359,7 @@ def _contaminated_train_splits(results: StudyResults) -> list[str]:
     for split in results.contamination:
         for row in split.texts if split.train_of is not None else []:
             if row.found:
-                where = "" if split.train_of == row.task else f" (in {split.train_of}, which is trained on before)"
+                where = "" if split.train_of == row.task else f" (in {split.train_of}, its first task)"
                 parts.append(f"{_found_texts(row)}{where}")
     if not parts:
         return []

@@ -24,7 +24,7 @@ from acclimate.report.formatting import (
     signed_entry,
 )
 from acclimate.report.timing import adaptation_runs, preparation_time, score_time
-from acclimate.results import Section, StudyResults
+from acclimate.results import ReportTable, StudyResults
 from acclimate.rows import Comparison, ContaminatedTexts, ScoreRow
 
 MATCHES = ("exact", "near", "contained")
@@ -36,7 +36,7 @@ def tables(results: StudyResults) -> list[Table]:
     every = [win_counts(results), scores(results), losses(results), forgetting(results), drift(results)]
     every += [corpus_contamination(results), train_contamination(results)]
     every += [score_time(results), adaptation_runs(results), preparation_time(results)]
-    every += [distillations(results), *map(_section_table, results.sections), searches(results)]
+    every += [distillations(results), *map(_from_job, results.tables), searches(results)]
     return [_without_constant_columns(table) for table in every if table.rows]
 
 
@@ -129,7 +129,7 @@ def losses(results: StudyResults) -> Table:
         note += (
             " Bits per byte: the same loss, extrapolated to all tokens read and divided by their UTF-8 bytes, which "
             "is comparable across vocabularies"
-            + ("; a pseudo-measure, since each token is predicted from both sides." if is_masked else ".")
+            + ("; not a code length, since each token is predicted from both sides." if is_masked else ".")
         )
     table = Table("Held-out loss and forgetting", note, names, numeric)
     for row in results.losses:
@@ -186,7 +186,7 @@ def drift(results: StudyResults) -> Table:
         "Base model and adapted model on the same general text. Embeddings: mean Euclidean distance between rows of "
         "the input matrix, the same relative to the mean norm of the rows, and mean cosine similarity. CKA: linear "
         "CKA of the hidden states of all tokens (Kornblith et al., 2019), which is 1 for a rotation; layer 0 is the "
-        "input of the first layer. Drift is not forgetting: read it next to the losses."
+        "input of the first layer. Drift does not imply forgetting; compare it with the losses."
     )
     table = Table("Representation drift", note, names, [False] * 3 + [True] * 8)
     for row in results.drift:
@@ -306,15 +306,15 @@ def _setting(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _section_table(section: Section) -> Table:
+def _from_job(table: ReportTable) -> Table:
     """Return the table that a kind of job adds to the report."""
-    positions = range(len(section.columns))
-    numeric = [all(isinstance(row[position], int | float | None) for row in section.rows) for position in positions]
-    rows = [[_section_entry(value, section.digits) for value in row] for row in section.rows]
-    return Table(section.title, section.note, list(section.columns), numeric, rows)
+    positions = range(len(table.columns))
+    numeric = [all(isinstance(row[position], int | float | None) for row in table.rows) for position in positions]
+    rows = [[_plain_entry(value, table.digits) for value in row] for row in table.rows]
+    return Table(table.title, table.note, list(table.columns), numeric, rows)
 
 
-def _section_entry(value: Any, digits: int) -> Entry:
+def _plain_entry(value: Any, digits: int) -> Entry:
     if value is None:
         return DASH
     if isinstance(value, float):

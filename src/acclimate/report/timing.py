@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from acclimate.adaptation_rows import AdaptationRow
 from acclimate.report.formatting import (
     DASH,
     Entry,
@@ -17,16 +18,15 @@ from acclimate.report.formatting import (
     number_entry,
 )
 from acclimate.results import StudyResults
-from acclimate.rows import AdaptationRow
 
-STAGES = {
+STAGE_NAMES = {
     "adaptation": "adaptation",
     "teacher": "teacher",
     "student": "student before",
     "distillation": "distillation",
     "finetuning": "fine-tuning",
 }
-"""Column names of the stages behind a score."""
+"""Column names of the usual stages behind a score, in the order of the columns."""
 STAGE_NOTES = {
     "adaptation": "Adaptation: training, and preparation where it was recorded.",
     "teacher": "Teacher: its adaptation and fine-tuning; an external classifier counts as zero.",
@@ -45,8 +45,14 @@ PREPARATION_NAMES = {
 def score_time(results: StudyResults) -> Table:
     """Return the minutes it takes to produce one model for each score, starting from the base model."""
     rows = [row for row in results.scores if row.stage_seconds]
-    found = [name for name in STAGES if any(name in row.stage_seconds for row in rows)]
-    names = ["model", "domain", "task", "method", "metric", "score", "minutes", *(STAGES[name] for name in found)]
+    stages = dict.fromkeys(name for row in rows for name in row.stage_seconds if name != "sum")
+    order = [
+        *STAGE_NAMES,
+        *(name for name in stages if name not in STAGE_NAMES),
+    ]
+    found = [name for name in order if name in stages]
+    names = ["model", "domain", "task", "method", "metric", "score", "minutes"]
+    names += [STAGE_NAMES.get(name, name) for name in found]
     note = (
         "Score: mean ± standard deviation over seeds, in percent. Minutes: wall-clock time from the base model to the "
         "scored model, mean over seeds, in total and per stage; other load on the machine increases it. Work shared "
@@ -80,7 +86,7 @@ def adaptation_runs(results: StudyResults) -> Table:
 
 def preparation_time(results: StudyResults) -> Table:
     """Return the minutes of each stage before training, for methods that have such stages."""
-    found = [(row, list(preparation_minutes(row.accounts))) for row in results.adaptations]
+    found = [(row, list(preparation_minutes(row.preparation))) for row in results.adaptations]
     stages = list(dict.fromkeys(name for _, minutes in found for name, _ in minutes))
     names = ["model", "domain", "method", "seed", *(PREPARATION_NAMES.get(stage, stage) for stage in stages)]
     names += ["total", "training"]
@@ -102,7 +108,7 @@ def preparation_minutes(records: Mapping[str, Any]) -> Iterator[tuple[str, float
     """Yield the name and minutes of each stage before training.
 
     Args:
-        records: Records of the method by file name, as in :attr:`acclimate.rows.AdaptationRow.accounts`.
+        records: Records of the method by file name, as in :attr:`acclimate.adaptation_rows.AdaptationRow.preparation`.
     """
     for record in records.values():
         for name, stage in record.items() if isinstance(record, Mapping) else ():

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from acclimate.adaptation_rows import AdaptationRow, CurvePoint, PartImportance
 from acclimate.model_kinds import KINDS, loss_terms
 from acclimate.report.figures import (
     CARD,
@@ -37,7 +38,7 @@ from acclimate.report.formatting import (
     row_place,
 )
 from acclimate.results import StudyResults
-from acclimate.rows import AdaptationRow, CurvePoint, DistillationRow
+from acclimate.rows import DistillationRow
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -65,12 +66,12 @@ def learning_curves(results: StudyResults) -> str:
     panels = _curve_panels(runs)
     figure = new_figure(0.5 + 2.6 * len(panels))
     grid = figure.subplots(len(panels), 1, squeeze=False)
-    several = len({panel[:2] for panel in panels}) > 1
+    show_place = len({panel[:2] for panel in panels}) > 1
     for axes, (model, domain, term) in zip(grid[:, 0], panels, strict=True):
         for run in runs:
             if (run.model, run.domain) == (model, domain):
                 _draw_curve(axes, run, term, series(colours[run.method]))
-        if several:
+        if show_place:
             axes.set_title(short(place_name(results, model, domain), 50), loc="left")
         axes.grid(color=GRID, linewidth=0.8)
         axes.set_ylabel(_term_label(term, common=term == panels[0][2]))
@@ -250,14 +251,13 @@ class ImportancePanel:
 
     Attributes:
         title: Title of the panel.
-        part: ``name``, the kind of unit; ``units``, their number per layer; ``raw`` importance and ``protection``,
-            each (layers, shown units); and ``sorted``, whether the units are sorted by importance.
+        part: The importance.
         place: Model, domain and task.
         methods: Methods that use this measurement.
     """
 
     title: str
-    part: dict[str, Any]
+    part: PartImportance
     place: str
     methods: list[str]
 
@@ -266,17 +266,17 @@ def importance_panels(results: StudyResults) -> list[ImportancePanel]:
     """Return the distinct measurements of importance, at most :data:`MAX_HEAT_MAPS`."""
     panels: list[ImportancePanel] = []
     for run in results.adaptations:
-        for part in (run.importance or {}).get("parts", {}).values():
+        for part in run.importance.parts.values() if run.importance else ():
             place = row_place(results, run)
             same = next((panel for panel in panels if panel.part == part and panel.place == place), None)
             if same is None:
                 panels.append(ImportancePanel("", part, place, [run.method]))
             elif run.method not in same.methods:
                 same.methods.append(run.method)
-    several = len({panel.place for panel in panels}) > 1
+    show_place = len({panel.place for panel in panels}) > 1
     for panel in panels:
-        where = f" · {panel.place}" if several else ""
-        panel.title = f"{panel.part['name']}, {', '.join(panel.methods)}{where}"
+        where = f" · {panel.place}" if show_place else ""
+        panel.title = f"{panel.part.name}, {', '.join(panel.methods)}{where}"
     return panels[:MAX_HEAT_MAPS]
 
 
@@ -290,7 +290,7 @@ def importance_heat_map(results: StudyResults) -> str:
     panels = importance_panels(results)
     if not panels:
         return ""
-    heights = [0.27 * len(panel.part["raw"]) + 0.9 for panel in panels]
+    heights = [0.27 * len(panel.part.raw) + 0.9 for panel in panels]
     figure = new_figure(0.5 + sum(heights))
     grid = figure.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
     for axes, panel in zip(grid[:, 0], panels, strict=True):
@@ -302,7 +302,7 @@ def importance_heat_map(results: StudyResults) -> str:
 def _draw_importance(axes: Axes, panel: ImportancePanel) -> None:
     from matplotlib.patches import Rectangle
 
-    raw, protection = panel.part["raw"], panel.part["protection"]
+    raw, protection = panel.part.raw, panel.part.protection
     units = len(raw[0])
     numbered = units <= MAX_NUMBERED_UNITS
     for layer, (values, shares) in enumerate(zip(raw, protection, strict=True)):
@@ -326,22 +326,22 @@ def _draw_importance(axes: Axes, panel: ImportancePanel) -> None:
     axes.tick_params(length=0)
     axes.spines[["left", "bottom"]].set_visible(False)
     axes.set_ylabel("layer")
-    unit_name = "head" if panel.part["name"] == "attention heads" else "unit"
-    order = f"{panel.part['units']:,} units of each layer, most important first"
-    axes.set_xlabel(order if panel.part["sorted"] else unit_name)
+    unit_name = "head" if panel.part.name == "attention heads" else "unit"
+    order = f"{panel.part.units:,} units of each layer, most important first"
+    axes.set_xlabel(order if panel.part.sorted else unit_name)
     axes.set_title(short(panel.title, 60), loc="left")
 
 
 def importance_table(results: StudyResults) -> Table | None:
     """Return the protection of each unit, for panels with units in their original order; None without such panels."""
-    panels = [panel for panel in importance_panels(results) if not panel.part["sorted"]]
+    panels = [panel for panel in importance_panels(results) if not panel.part.sorted]
     if not panels:
         return None
-    units = max(len(panel.part["raw"][0]) for panel in panels)
+    units = max(len(panel.part.raw[0]) for panel in panels)
     names = ["part", "layer", *(f"unit {unit}" for unit in range(units))]
     table = Table("Protection of each unit", "", names, [False] + [True] * (units + 1))
     for panel in panels:
-        for layer, shares in enumerate(panel.part["protection"]):
+        for layer, shares in enumerate(panel.part.protection):
             row = [Entry(plain(share, 2), share) for share in shares] + [DASH] * (units - len(shares))
             table.rows.append([Entry(panel.title), count_entry(layer), *row])
     return table

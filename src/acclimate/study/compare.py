@@ -38,7 +38,7 @@ def compare(
 ) -> StudyResults:
     """Compare a grid of models, methods, domains with their tasks, and seeds.
 
-    The result of each job is stored in ``out/cells`` under a hash of everything that determines it. After an
+    The result of each job is stored in ``out/jobs`` under a hash of everything that determines it. After an
     interruption, or after methods are added, the same call computes only the missing jobs. At the end ``out`` contains
     ``results.json``, ``results.md`` and ``report.html``.
 
@@ -68,7 +68,7 @@ def compare(
     """
     share = Shard.parse(shard) if shard is not None else None
     if share and report_only:
-        raise UserError("--shard computes and --report-only does not: give one of them.")
+        raise UserError("--shard and --report-only exclude each other; give one of them.")
     backend, out = backend or Backend(), Path(os.path.expanduser(out))
     if out.is_file():
         raise UserError(f"'{out}' is a file; give a folder for the study.")

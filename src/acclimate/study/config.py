@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -25,7 +25,7 @@ from acclimate.models.checkpoints import is_written_as_path
 from acclimate.options.declaration import explain_value
 from acclimate.options.training import SeedNumber
 from acclimate.registry import Registry
-from acclimate.study.sections import DistillSpec, MethodSearch, SearchSettings
+from acclimate.study.sections import MethodSearch, SearchSettings, SectionEntry
 from acclimate.study.settings import (
     UNADAPTED,
     AdaptSettings,
@@ -33,41 +33,24 @@ from acclimate.study.settings import (
     FinetuneSettings,
     Label,
     Paths,
+    ShortForm,
     Strict,
     TaskSpec,
+    as_list,
     check_plain_values,
     distinct,
     seed_list,
-    several,
 )
 
-KINDS: Registry[Any] = Registry("acclimate.study.jobs", "kind of job", "kinds of jobs")
+JOB_KINDS: Registry[Any] = Registry("acclimate.study.jobs", "kind of job", "kinds of jobs")
 """The kinds of jobs, subclasses of :class:`acclimate.study.jobs.base.Job`."""
 
 
-class SectionEntry(Strict):
-    """An entry of a list that a kind of job adds to the study file.
-
-    Attributes:
-        label: Row label in the tables; empty if the entry has no row.
-    """
-
-    label: str = ""
-
-    def resolve_paths(self, resolve: Callable[[str], str]) -> None:
-        """Make the paths of models absolute; ``resolve`` returns a name on the Hub unchanged."""
-
-
-class ModelSpec(Strict):
+class ModelSpec(Strict, ShortForm):
     """A base model: a path, or ``{name, path}``."""
 
     name: Label = ""
     path: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        return {"path": str(value)} if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
     def _named(self) -> ModelSpec:
@@ -83,7 +66,7 @@ def _adapt_value(name: str, value: Any) -> Any:
         raise ValueError(f"search.adapt: {error}") from error
 
 
-class MethodSpec(BaseModel):
+class MethodSpec(ShortForm):
     """A method of adaptation: its name, or ``{name, label?, on?, adapt?, search?, **parameters}``.
 
     All other keys are parameters of the method.
@@ -97,6 +80,7 @@ class MethodSpec(BaseModel):
     """
 
     model_config = ConfigDict(extra="allow")
+    short: ClassVar[str] = "name"
     name: str
     label: Label = ""
     on: Literal["domain", "task"] | None = None
@@ -110,10 +94,10 @@ class MethodSpec(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _short(cls, value: Any) -> Any:
+    def _yaml_on(cls, value: Any) -> Any:
         if isinstance(value, Mapping) and True in value:  # YAML reads a bare "on" as true
-            value = {"on" if key is True else key: entry for key, entry in value.items()}
-        return {"name": value} if isinstance(value, str) else value
+            return {"on" if key is True else key: entry for key, entry in value.items()}
+        return value
 
     @model_validator(mode="after")
     def _labelled(self) -> MethodSpec:
@@ -136,8 +120,8 @@ class DomainSpec(Strict):
     """A domain: text to adapt to, held-out text, and end tasks."""
 
     name: Annotated[Label, Field(min_length=1)]
-    corpus: Annotated[Paths, BeforeValidator(several), Field(min_length=1)]
-    heldout: Annotated[Paths | None, BeforeValidator(several)] = None
+    corpus: Annotated[Paths, BeforeValidator(as_list), Field(min_length=1)]
+    heldout: Annotated[Paths | None, BeforeValidator(as_list)] = None
     tasks: list[TaskSpec] = Field(default_factory=list)
 
 
@@ -163,10 +147,9 @@ class StudyConfig(Strict):
         finetune: Settings of fine-tuning for all tasks.
         seeds: Seeds of fine-tuning: a list, or a number n for the seeds 0 to n - 1.
         evaluate: Settings of the language-model loss and of drift.
-        distill: Rows whose students are distilled from a teacher.
         search: How settings are searched on the dev splits, and values to try for the whole study.
         baseline: Label of the row that the others are compared with.
-        extensions: Sections added by other kinds of jobs, by key. In the file each is a key at the top level.
+        sections: Sections that configure kinds of jobs, by key. In the file each is a key at the top level.
     """
 
     name: Label = "study"
@@ -177,7 +160,7 @@ class StudyConfig(Strict):
     methods: list[MethodSpec] = Field(min_length=1)
     domains: list[DomainSpec] = Field(min_length=1)
     other_tasks: list[TaskSpec] = Field(default_factory=list)
-    general: Annotated[Paths | None, BeforeValidator(several)] = None
+    general: Annotated[Paths | None, BeforeValidator(as_list)] = None
     leakage: Annotated[Literal["report", "remove", "off"], BeforeValidator(lambda v: "off" if v is False else v)] = (
         "report"  # YAML reads a bare off as false
     )
@@ -186,10 +169,9 @@ class StudyConfig(Strict):
     finetune: FinetuneSettings = FinetuneSettings()
     seeds: Annotated[list[SeedNumber], Field(min_length=1)] = [0, 1, 2, 3, 4]
     evaluate: EvaluateSettings = EvaluateSettings()
-    distill: list[DistillSpec] = Field(default_factory=list)
     search: SearchSettings | None = None
     baseline: str = "none"
-    extensions: dict[str, list[Any]] = Field(default_factory=dict)
+    sections: dict[str, list[Any]] = Field(default_factory=dict)
 
     @model_validator(mode="before")
     @classmethod
@@ -206,12 +188,12 @@ class StudyConfig(Strict):
             raise ValueError(f"seeds: give a number of them, or a list of seeds, not {seeds!r}")
         if isinstance(seeds, int) and not isinstance(seeds, bool):
             value["seeds"] = seed_list(seeds)
-        given = value.get("extensions") or {}
+        given = value.get("sections") or {}
         if not isinstance(given, Mapping):
-            raise ValueError(f"extensions: give sections by name, not {given!r}")
-        value["extensions"] = {
-            key: _read_section(key, entry, value.pop(key, None) or given.get(key))
-            for key, entry in extension_types().items()
+            raise ValueError(f"sections: give sections by name, not {given!r}")
+        value["sections"] = {
+            key: _read_section(key, entry, value.pop(key) if key in value else given[key])
+            for key, entry in section_types().items()
             if key in value or key in given
         }
         return value
@@ -220,8 +202,7 @@ class StudyConfig(Strict):
     def _consistent(self) -> StudyConfig:
         distinct("models", [model.name for model in self.models], "give one a different 'name'")
         rows = self.row_labels
-        sources = [*(["distill"] if self.distill else []), *self.extensions]
-        distinct(" and ".join(("methods", *sources)), rows, "give one a different 'label'")
+        distinct(" and ".join(("methods", *self.sections)), rows, "give one a different 'label'")
         distinct("domains", [domain.name for domain in self.domains], "give one a different 'name'")
         distinct("seeds", [str(seed) for seed in self.seeds], "list each seed once")
         distinct("adapt_seeds", [str(seed) for seed in self.adapt_seeds or []], "list each seed once")
@@ -230,11 +211,11 @@ class StudyConfig(Strict):
         distinct("other_tasks", [task.name for task in self.other_tasks], "give one a different 'name'")
         if any(task.search for task in self.other_tasks):
             raise ValueError("other_tasks: settings cannot be searched on tasks of other domains; remove 'search'")
-        if self.evaluate.moved and not self.general:
-            raise ValueError("evaluate.moved measures on general text: give 'general', or remove it")
+        if self.evaluate.drift and not self.general:
+            raise ValueError("evaluate.drift measures on general text: give 'general', or remove it")
         tasks = [task for domain in self.domains for task in domain.tasks]
-        searchable: list[Any] = [*self.methods, *self.distill, *tasks]
-        if self.search is None and any(entry.search for entry in searchable):
+        searchable: list[Any] = [*self.methods, *self.entries, *tasks]
+        if self.search is None and any(getattr(entry, "search", None) for entry in searchable):
             self.search = SearchSettings()
         searches: list[Any] = [self.search, *(method.search for method in self.methods)]
         for grid in (search.adapt for search in searches if search):
@@ -247,10 +228,14 @@ class StudyConfig(Strict):
         return self
 
     @property
+    def entries(self) -> list[SectionEntry]:
+        """The entries of the sections of all kinds of jobs."""
+        return [entry for entries in self.sections.values() for entry in entries]
+
+    @property
     def row_labels(self) -> list[str]:
         """Row labels of the score tables, in order."""
-        further = [entry.label for entries in self.extensions.values() for entry in entries if entry.label]
-        return [*(method.label for method in self.methods), *further, *(row.label for row in self.distill)]
+        return [*(method.label for method in self.methods), *(entry.label for entry in self.entries if entry.label)]
 
     def finetune_settings(self, task: TaskSpec) -> dict[str, Any]:
         """Return the explicit settings of fine-tuning for a task; those of the task override those of the study."""
@@ -280,13 +265,12 @@ class StudyConfig(Strict):
     @property
     def searched_tasks(self) -> list[tuple[DomainSpec, TaskSpec]]:
         """Each task on which settings are searched, with its domain."""
-        distilled = self.search.distill if self.search else {}
         return [
             (domain, task)
             for domain in self.domains
             for task in domain.tasks
             if self.search_lists(task, self.methods)
-            or any(distilled or row.search for row in self.distill if row.is_for(domain.name))
+            or (self.search and any(entry.is_searched(self.search, domain.name) for entry in self.entries))
         ]
 
     @classmethod
@@ -331,9 +315,7 @@ class StudyConfig(Strict):
         for task in (*copy.other_tasks, *(task for domain in copy.domains for task in domain.tasks)):
             task.path = _inside(task.path, folder)
             task.first = task.first and _inside(task.first, folder)
-        for row in copy.distill:
-            row.teacher.path = row.teacher.path and _model(row.teacher.path, folder)
-        for entry in (entry for entries in copy.extensions.values() for entry in entries):
+        for entry in copy.entries:
             entry.resolve_paths(lambda path: _model(path, folder))
         copy.general = copy.general and [_read(source, folder) for source in copy.general]
         searches: list[Any] = [copy.search, *(method.search for method in copy.methods)]
@@ -350,38 +332,41 @@ class StudyConfig(Strict):
     def resolved(self) -> dict[str, Any]:
         """Return the study as plain values, defaults included."""
         values = self.model_dump(mode="json", exclude_none=True, exclude={"notes", "samples"})
-        return {**values, **values.pop("extensions")}
+        return values.pop("sections") | values
 
 
-def extension_types() -> dict[str, type[SectionEntry]]:
-    """Return the entry types of the sections that kinds of jobs add to the study file, by key."""
-    kinds = (KINDS.lookup(name) for name in KINDS.names())
+def section_types() -> dict[str, type[SectionEntry]]:
+    """Return the entry types of the sections that configure kinds of jobs, by key."""
+    kinds = (JOB_KINDS.lookup(name) for name in JOB_KINDS.names())
     return {kind.section[0]: kind.section[1] for kind in kinds if kind.section}
 
 
 def _read_section(key: str, entry: type[SectionEntry], value: Any) -> list[Any]:
+    values = value if isinstance(value, list) else [] if value is None else [value]
     try:
-        return TypeAdapter(list[entry]).validate_python(value if isinstance(value, list) else [value])  # type: ignore[valid-type]
+        return TypeAdapter(list[entry]).validate_python(values)  # type: ignore[valid-type]
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in first["loc"])
-        hint = did_you_mean(str(first["loc"][-1]), entry.model_fields) if first["type"] == "extra_forbidden" else ""
-        raise ValueError(f"'{key}{place}': {first['msg']}{'.' + hint if hint else ''}") from error
+        raise ValueError(_explain(error, entry, key).removesuffix(".")) from error
 
 
-def _explain(error: ValidationError, root: type[BaseModel]) -> str:
-    """Describe the first validation error of a ``root`` model in one line, with the path of the key."""
+def _explain(error: ValidationError, root: type[BaseModel], where: str = "") -> str:
+    """Describe the first validation error in one line, with the path of the key.
+
+    Args:
+        error: The error of a ``root`` model, or of a list of them.
+        root: The model.
+        where: Path of the list; empty for a single model.
+    """
     # A misspelled key also causes a "missing" error; the unknown key is the one to report.
     errors = error.errors(include_url=False)
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
-    where = ""
     for part in first["loc"]:
         where += f"[{part}]" if isinstance(part, int) else f"{'.' if where else ''}{part}"
     if first["type"] == "extra_forbidden":
         name = str(first["loc"][-1])
         known = set(_fields_at(root, first["loc"][:-1]))
         if len(first["loc"]) == 1:
-            known = known - {"extensions"} | extension_types().keys()
+            known = known - {"sections"} | section_types().keys()
         return f"unknown key '{where}'.{did_you_mean(name, known)} Known here: {', '.join(sorted(known))}."
     if first["type"] == "missing":
         return f"the key '{where}' is missing."
@@ -411,8 +396,9 @@ def _locate(given: Any, names: Collection[str], folder: Path) -> None:
         return
     for name in set(names) & given.keys():
         value = given[name]
-        several = isinstance(value, list)
-        given[name] = [_located(str(one), folder) for one in value] if several else _located(str(value), folder)
+        given[name] = (
+            [_located(str(one), folder) for one in value] if isinstance(value, list) else _located(str(value), folder)
+        )
 
 
 def _inside(path: str, folder: Path) -> str:

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from acclimate.locks import Claim
 from acclimate.progress import Progress
 from acclimate.records import Record
 from acclimate.study.graph import Shard, with_needs
-from acclimate.study.jobs.base import FORMAT, Job, JobGraph, Outcome, RunContext, place_values
+from acclimate.study.jobs.base import FORMAT, Job, JobGraph, Outcome, RunContext
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ LONGEST_ERROR = 500
 
 
 class JobStore:
-    """Results of jobs, one file ``out/cells/KEY.json`` per job, written atomically."""
+    """Results of jobs, one file ``out/jobs/KEY.json`` per job, written atomically."""
 
     def __init__(self, out: Path) -> None:
         """Use the folder ``out``, which is created when the first result is stored."""
@@ -62,7 +62,7 @@ class JobStore:
 
     def finished(self) -> Iterator[dict[str, Any]]:
         """Yield the records of all finished jobs, including those of earlier versions of the study."""
-        for path in sorted((self.out / "cells").glob("*.json")):
+        for path in sorted((self.out / "jobs").glob("*.json")):
             record = self._read(path)
             if record and record.get("status") == "done":
                 yield record
@@ -73,7 +73,7 @@ class JobStore:
         The claim file is in the folder of the results. Creating it makes a network file system refresh its listing of
         the folder, so that the holder of the claim sees a result that another process has just stored.
         """
-        return Claim(self.out / "cells" / f"{job.key}.claim")
+        return Claim(self.out / "jobs" / f"{job.key}.claim")
 
     def finish(self, job: Job, result: Record, seconds: float) -> None:
         """Store the result of a job and its duration in seconds."""
@@ -84,7 +84,7 @@ class JobStore:
         self._write(job, {"status": "failed", "seconds": round(seconds, 3), "error": message})
 
     def _path(self, job: Job) -> Path:
-        return self.out / "cells" / f"{job.key}.json"
+        return self.out / "jobs" / f"{job.key}.json"
 
     @staticmethod
     def _read(path: Path) -> dict[str, Any] | None:
@@ -102,7 +102,7 @@ class JobStore:
             "description": job.description,
             "finished": datetime.now(UTC).isoformat(timespec="seconds"),
             "identity": job.identity,
-            "place": place_values(job.place),
+            "place": {name: value for name, value in asdict(job.place).items() if value is not None},
         }
         write_json(self._path(job), {**head, **outcome})
 

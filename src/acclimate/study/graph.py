@@ -96,9 +96,9 @@ def plan_models(inputs: StudyInputs) -> JobGraph:
     planner = Planner(inputs, JobGraph())
     for model in inputs.config.models:
         for domain in inputs.config.domains:
-            for source in (source for kind in kinds() for source in kind.sources(planner, model, domain)):
+            for subject in (subject for kind in kinds() for subject in kind.models(planner, model, domain)):
                 for kind in kinds():
-                    kind.measure(planner, source)
+                    kind.measure(planner, subject)
     return planner.graph
 
 
@@ -135,7 +135,7 @@ def narrow(
     part = domain.model_copy(update={"tasks": [choice.apply_to_task(task)] if task else []})
     config = inputs.config.model_copy(
         update={
-            **{"models": [model], "domains": [part], "methods": changed, "distill": [], "extensions": {}},
+            **{"models": [model], "domains": [part], "methods": changed, "sections": {}},
             **({"seeds": seeds} if seeds else {}),
         }
     )

@@ -13,10 +13,10 @@ from acclimate.corpus import Corpus
 from acclimate.corpus.documents import subsample_documents
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.models.checkpoints import model_fingerprint
-from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, option_fields
+from acclimate.options import option_fields
 from acclimate.records import texts_fingerprint
 from acclimate.study.backend import Backend
-from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
+from acclimate.study.config import JOB_KINDS, DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
 from acclimate.study.settings import UNADAPTED
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class StudyInputs:
         general: General text; None if the study has none.
         tasks: Tasks, by domain (:data:`OTHER` for tasks of other domains) and name.
         methods: Methods of adaptation, by label.
-        options: Defaults of the options of ``adapt``, ``finetune`` and ``distill``, by function.
+        options: Defaults of the options that determine results, by kind of job.
         extras: Further inputs that kinds of jobs read, by kind: see :meth:`acclimate.study.jobs.base.Job.read`.
     """
 
@@ -216,15 +216,16 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
 
 
 def read_options() -> dict[str, dict[str, Any]]:
-    """Return the defaults of the options that a study file may set and that determine results, by verb."""
-    verbs = {"adapt": AdaptOptions, "finetune": FinetuneOptions, "distill": DistillOptions}
+    """Return the defaults of the options that a study file may set and that determine results, by kind of job."""
+    kinds = {name: JOB_KINDS.lookup(name).options_type for name in JOB_KINDS.names()}
     return {
-        verb: {
+        kind: {
             name: field.default
             for name, field in option_fields(cls).items()
             if field.option.study and field.option.recorded
         }
-        for verb, cls in verbs.items()
+        for kind, cls in kinds.items()
+        if cls
     }
 
 
@@ -318,8 +319,8 @@ def _read_task(spec: TaskSpec, config: StudyConfig) -> TaskInput:
     if spec.repartition is not None:
         task = repartition(task, spec.repartition)
     if config.finetune_settings(spec).get("select") == "dev" and not task.dev:
-        why = ", as repartition leaves none" if spec.repartition is not None else ""
-        raise UserError(f"study: select: dev needs a dev split, and the task '{spec.name}' has none{why}; use last.")
+        why = " after repartition" if spec.repartition is not None else ""
+        raise UserError(f"study: 'select: dev' needs a dev split; '{spec.name}' has none{why}. Set 'select: last'.")
     limited: dict[str, tuple[int, int]] = {}
     if spec.limits:
         whole, task = task, limit_splits(task, **spec.limits)

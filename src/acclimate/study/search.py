@@ -1,15 +1,14 @@
 """Hyper-parameter search on the dev splits, in stages.
 
-The first stage searches the settings of methods: fine-tuning, adaptation, parameters. The second searches the settings
-of teachers, whose models come from the first stage; the third those of distillation, which needs the teachers. The
-DoKTra paper searches in the same order: fine-tuning of the student, penalty of the teacher, distillation.
+The first stage searches the settings of methods: fine-tuning, adaptation, parameters. Kinds of jobs that build on the
+models of the first stage add further stages.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,18 +16,17 @@ import numpy as np
 from acclimate.errors import UserError
 from acclimate.rows import SearchRow, TrialRow
 from acclimate.study.config import DomainSpec, MethodSpec, TaskSpec
-from acclimate.study.graph import Choice, Choices, SearchPlace, extend, narrow, plan, plan_chosen, plan_models
+from acclimate.study.graph import Choice, Choices, SearchPlace, narrow, plan, plan_models
 from acclimate.study.inputs import StudyInputs, check_not_shared, read_method
-from acclimate.study.jobs.base import Job, JobGraph, Outcome, Place
-from acclimate.study.jobs.distill import TEACHER_OPTIONS, DistillJob
-from acclimate.study.jobs.finetune import FinetuneJob
-from acclimate.study.jobs.teacher import TeacherJob
-from acclimate.study.sections import DistillSpec, SearchSettings, combinations, count_combinations
+from acclimate.study.jobs.base import Job, JobGraph, Outcome, Place, kinds
+from acclimate.study.sections import SearchSettings, combinations, count_combinations
 
 log = logging.getLogger(__name__)
 
 Lists = dict[tuple[str, str], list[Any]]
 """Values to try, by section and name."""
+Fill = Callable[["SearchStage", StudyInputs, Choices], None]
+"""Adds the searches of a stage, given the inputs, in which dev replaces test, and the settings chosen so far."""
 Execute = Callable[[JobGraph], Mapping[str, Outcome]]
 """Computes the jobs of a graph, or looks up their stored results, and returns the outcomes by key."""
 
@@ -46,7 +44,7 @@ class Search:
     """The search for the best settings of one place, or of several that share their settings.
 
     Attributes:
-        stage: ``"method"``, ``"teacher"`` or ``"distillation"``.
+        stage: What is searched: ``"method"``, or a name that a kind of job gives.
         places: The places that get the chosen settings.
         metric: The metric to maximise.
         tolerance: See :class:`acclimate.study.sections.SearchSettings`.
@@ -63,7 +61,7 @@ class Search:
 
 
 @dataclass
-class Stage:
+class SearchStage:
     """Searches that do not depend on each other, and the graph of their jobs."""
 
     graph: JobGraph = field(default_factory=JobGraph)
@@ -108,7 +106,7 @@ def run_search(inputs: StudyInputs, execute: Execute, *, guess: bool = False) ->
     found = SearchOutcome()
     if inputs.config.search is None:
         return found
-    for stage in stages(inputs, found.choices):
+    for stage in search_stages(inputs, found.choices):
         found.outcomes |= execute(stage.graph)
         for search in stage.searches:
             _decide(search, stage, found, guess)
@@ -124,10 +122,10 @@ def final_graph(inputs: StudyInputs, found: SearchOutcome) -> JobGraph:
     return plan(inputs, found.choices if found.rows else None)
 
 
-def stages(inputs: StudyInputs, choices: Choices) -> Iterator[Stage]:
+def search_stages(inputs: StudyInputs, choices: Choices) -> Iterator[SearchStage]:
     """Yield the stages that have searches. After each, the caller adds the chosen settings to ``choices``."""
-    for fill in (_search_methods, _search_teachers, _search_distillations):
-        stage = Stage()
+    for fill in (_search_methods, *(fill for kind in kinds() for fill in kind.search_stages())):
+        stage = SearchStage()
         fill(stage, inputs.trial, choices)
         if stage.searches:
             yield stage
@@ -149,13 +147,13 @@ def check_search(inputs: StudyInputs) -> None:
         trial = inputs.trial.tasks[domain.name, task.name].task  # raises if there is no dev split
         if metric not in trial.scoring(negative=task.negative).metrics:
             raise UserError(
-                f"study: '{task.name}' is evaluated on {metric}, which its dev split does not have, so nothing can be "
-                "searched on it; add documents to its dev rows, or choose another metric."
+                f"study: the metric of '{task.name}' is {metric}, which its dev split does not have, so settings "
+                "cannot be searched on it; add documents to the dev rows, or choose another metric."
             )
     if search.per == "task" and (search.adapt or any(method.search for method in config.methods)):
         raise UserError(
-            "study: with search.per: task all methods share their settings, and not all have parameters or an "
-            "adaptation; search these with per: method."
+            "study: with 'search.per: task' all methods share the same settings, so only those of fine-tuning can be "
+            "searched; search settings of adaptation and of methods with 'per: method'."
         )
     given = [*search.adapt, *(name for method in config.methods if method.search for name in method.search.adapt)]
     check_not_shared(given, "search.adapt")
@@ -166,108 +164,46 @@ def check_search(inputs: StudyInputs) -> None:
             read_method(Choice.of(combination).apply_to_method(method))
 
 
-def _settings(inputs: StudyInputs) -> SearchSettings:
+def search_settings(inputs: StudyInputs) -> SearchSettings:
+    """Return the ``search`` section of a study that has one."""
     assert inputs.config.search is not None, "nothing to search"
     return inputs.config.search
 
 
-def _choices(inputs: StudyInputs, lists: Lists) -> list[Choice]:
-    settings = _settings(inputs)
+def choices_to_try(inputs: StudyInputs, lists: Lists) -> list[Choice]:
+    """Return the combinations of values that the study tries."""
+    settings = search_settings(inputs)
     return [Choice.of(one) for one in combinations(lists, settings.combinations, settings.seed)]
 
 
-def _seeds(inputs: StudyInputs) -> list[int]:
-    return _settings(inputs).seeds or inputs.config.seeds
+def search_seeds(inputs: StudyInputs) -> list[int]:
+    """Return the seeds of fine-tuning that each combination is tried with."""
+    return search_settings(inputs).seeds or inputs.config.seeds
 
 
-def _tasks(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpec, str]]:
+def tasks_with_metric(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpec, str]]:
     """Yield domain, task and primary metric of each task."""
     for domain in inputs.config.domains:
         for task in domain.tasks:
             yield domain, task, inputs.tasks[domain.name, task.name].metric
 
 
-def _search_methods(stage: Stage, inputs: StudyInputs, choices: Choices) -> None:
-    config, settings = inputs.config, _settings(inputs)
+def _search_methods(stage: SearchStage, inputs: StudyInputs, choices: Choices) -> None:
+    config, settings = inputs.config, search_settings(inputs)
     groups: list[list[MethodSpec]] = (
         [config.methods] if settings.per == "task" else [[method] for method in config.methods]
     )
     for model in config.models:
-        for domain, task, metric in _tasks(inputs):
+        for domain, task, metric in tasks_with_metric(inputs):
             for group in groups:
                 if not (lists := config.search_lists(task, group)):
                     continue
                 places = [(model.name, domain.name, task.name, method.label) for method in group]
                 search = Search("method", places, metric, settings.tolerance, count_combinations(lists))
-                for choice in _choices(inputs, lists):
-                    part = plan_models(narrow(inputs, model, domain, task, group, choice, _seeds(inputs)))
-                    scored = [job for job in part.entries if type(job) is FinetuneJob and job.place.role is None]
-                    stage.add_trial(search, choice, scored)
+                for choice in choices_to_try(inputs, lists):
+                    part = plan_models(narrow(inputs, model, domain, task, group, choice, search_seeds(inputs)))
+                    stage.add_trial(search, choice, [job for job in part.entries if job.is_scored])
                 stage.searches.append(search)
-
-
-def _distillation_rows(
-    inputs: StudyInputs, choices: Choices, of_teacher: bool
-) -> Iterator[tuple[DistillSpec, DomainSpec, TaskSpec, str, Lists, JobGraph]]:
-    """Yield for each row of distillation and task: row, domain, task, metric, values to try, and graph of base jobs.
-
-    Args:
-        inputs: Inputs of the search.
-        choices: Settings chosen in earlier stages.
-        of_teacher: Select the settings of the teacher, or all others.
-    """
-    graphs: dict[tuple[str, str], JobGraph] = {}
-    for row in inputs.config.distill:
-        given = {**_settings(inputs).distill, **(row.search or {})}
-        chosen = {name: values for name, values in given.items() if (name in TEACHER_OPTIONS.values()) == of_teacher}
-        lists: Lists = {("distill", name): values for name, values in chosen.items()}
-        for domain, task, metric in _tasks(inputs) if lists else ():
-            if not row.is_for(domain.name):
-                continue
-            place = (domain.name, task.name)
-            if place not in graphs:
-                part = domain.model_copy(update={"tasks": [task]})
-                graphs[place] = plan_chosen(inputs, choices, [part], _seeds(inputs))
-            yield row, domain, task, metric, lists, graphs[place]
-
-
-def _plan_row(
-    inputs: StudyInputs, graph: JobGraph, row: DistillSpec, domain: DomainSpec, task: TaskSpec, choices: Choices
-) -> JobGraph:
-    """Return ``graph`` extended by the jobs of one row of distillation on one task."""
-    part = domain.model_copy(update={"tasks": [task]})
-    changes = {"domains": [part], "distill": [row.model_copy(update={"domains": None})], "seeds": _seeds(inputs)}
-    return extend(graph, replace(inputs, config=inputs.config.model_copy(update=changes)), choices)
-
-
-def _search_teachers(stage: Stage, inputs: StudyInputs, choices: Choices) -> None:
-    for row, domain, task, metric, lists, graph in _distillation_rows(inputs, choices, of_teacher=True):
-        place = ("", domain.name, task.name, row.label)
-        search = Search("teacher", [place], metric, _settings(inputs).teacher_tolerance, count_combinations(lists))
-        for choice in _choices(inputs, lists):
-            part = _plan_row(inputs, graph, row, domain, task, {**choices, place: choice})
-            teachers = [job for job in part.entries if isinstance(job, TeacherJob)]  # one entry per seed
-            scored = [_as_trial(job, seed) for job, seed in zip(teachers, _seeds(inputs), strict=False)]
-            if scored:  # empty if the teacher already is a classifier of the task and is not fine-tuned
-                stage.add_trial(search, choice, scored)
-        if search.trials:
-            stage.searches.append(search)
-
-
-def _as_trial(job: TeacherJob, seed: int) -> FinetuneJob:
-    return job.as_trial(replace(job.place, seed=seed))
-
-
-def _search_distillations(stage: Stage, inputs: StudyInputs, choices: Choices) -> None:
-    for row, domain, task, metric, lists, graph in _distillation_rows(inputs, choices, of_teacher=False):
-        for student in row.student_names([model.name for model in inputs.config.models]):
-            place = (student, domain.name, task.name, row.label)
-            search = Search("distillation", [place], metric, _settings(inputs).tolerance, count_combinations(lists))
-            alone = row.model_copy(update={"students": [student]})
-            for choice in _choices(inputs, lists):
-                part = _plan_row(inputs, graph, alone, domain, task, {**choices, place: choice})
-                stage.add_trial(search, choice, [job for job in part.entries if isinstance(job, DistillJob)])
-            stage.searches.append(search)
 
 
 @dataclass(frozen=True)
@@ -294,7 +230,7 @@ class TrialScore:
         return float(np.mean(self.by_seed))
 
 
-def _decide(search: Search, stage: Stage, found: SearchOutcome, guess: bool) -> None:
+def _decide(search: Search, stage: SearchStage, found: SearchOutcome, guess: bool) -> None:
     scored = [_score(trial, stage.graph, found.outcomes, search.metric) for trial in search.trials]
     best = choose(scored, search.tolerance)
     failed = [trial for trial, one in zip(search.trials, scored, strict=True) if one.state == "failed"]
@@ -338,7 +274,9 @@ def choose(scored: Sequence[TrialScore], tolerance: float) -> TrialScore | None:
     return min(near, key=lambda one: (0.0 if one.ece is None else one.ece, -one.score))
 
 
-def _search_row(search: Search, stage: Stage, scored: Sequence[TrialScore], best: TrialScore | None) -> SearchRow:
+def _search_row(
+    search: Search, stage: SearchStage, scored: Sequence[TrialScore], best: TrialScore | None
+) -> SearchRow:
     model, domain, task, _ = search.places[0]
     trials = [
         TrialRow(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -18,11 +18,12 @@ from acclimate.study.settings import (
     FinetuneLists,
     Label,
     Lists,
+    ShortForm,
     Strict,
+    as_list,
     distinct,
     lists,
     seed_list,
-    several,
 )
 
 Name = TypeVar("Name", bound=Hashable)
@@ -93,6 +94,23 @@ class MethodSearch(BaseModel):
         return own | ({"adapt": value["adapt"]} if "adapt" in value else {})
 
 
+class SectionEntry(Strict):
+    """An entry of a list in the study file that configures a kind of job.
+
+    Attributes:
+        label: Row label in the tables; empty if the entry has no row.
+    """
+
+    label: Label = ""
+
+    def resolve_paths(self, resolve: Callable[[str], str]) -> None:
+        """Make the paths of models absolute; ``resolve`` returns a name on the Hub unchanged."""
+
+    def is_searched(self, search: SearchSettings, domain: str) -> bool:
+        """Return whether settings of the entry are searched on the tasks of a domain."""
+        return False
+
+
 def count_combinations(given: Mapping[Name, list[Any]]) -> int:
     """Return the number of possible combinations."""
     return math.prod(len(values) for values in given.values())
@@ -117,29 +135,24 @@ def combinations(given: Mapping[Name, list[Any]], how: str | int, seed: int) -> 
     rng, drawn = random.Random(f"{seed}/search"), set[int]()
     while len(drawn) < int(how):  # draw indices, since there may be too many combinations to list
         drawn.add(rng.randrange(total))
-    return [_combination_at(given, place) for place in sorted(drawn)]
+    return [_combination_at(given, index) for index in sorted(drawn)]
 
 
-def _combination_at(given: Mapping[Name, list[Any]], place: int) -> dict[Name, Any]:
-    """Return the combination at index ``place`` of :func:`itertools.product`."""
+def _combination_at(given: Mapping[Name, list[Any]], index: int) -> dict[Name, Any]:
+    """Return the combination at ``index`` of :func:`itertools.product`."""
     made: dict[Name, Any] = {}
     for name in reversed(list(given)):
-        place, index = divmod(place, len(given[name]))
-        made[name] = given[name][index]
+        index, choice = divmod(index, len(given[name]))
+        made[name] = given[name][choice]
     return {name: made[name] for name in given}
 
 
-class TeacherSpec(Strict):
+class TeacherSpec(Strict, ShortForm):
     """A teacher: a model of the study adapted with one of its methods, ``{model, method?}``, or any ``{path}``."""
 
     model: str | None = None
     method: str = "none"
     path: str | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        return {"path": str(value)} if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
     def _one(self) -> TeacherSpec:
@@ -155,7 +168,7 @@ class TeacherSpec(Strict):
         return Path(self.path).name if self.path else f"{self.model}, {self.method}"
 
 
-class DistillSpec(DistillSection):
+class DistillSpec(DistillSection, SectionEntry):
     """A row of a study whose students are distilled from a teacher: ``{teacher, label?, students?, **settings}``.
 
     Other keys are settings of :func:`acclimate.distill`. They override the study's fine-tuning settings, with which
@@ -163,17 +176,23 @@ class DistillSpec(DistillSection):
 
     Attributes:
         teacher: The teacher.
-        label: Row label in the tables.
         students: Names of models of the study; None for all but the model of the teacher.
         domains: Names of the domains that the row applies to; None for all.
         search: Values to try for settings of this row; they override those under ``search.distill``.
     """
 
     teacher: TeacherSpec
-    label: Label = ""
-    students: Annotated[list[str] | None, BeforeValidator(several), Field(min_length=1)] = None
-    domains: Annotated[list[str] | None, BeforeValidator(several), Field(min_length=1)] = None
+    students: Annotated[list[str] | None, BeforeValidator(as_list), Field(min_length=1)] = None
+    domains: Annotated[list[str] | None, BeforeValidator(as_list), Field(min_length=1)] = None
     search: DistillLists | None = None
+
+    def resolve_paths(self, resolve: Callable[[str], str]) -> None:
+        """Make the path of the teacher absolute."""
+        self.teacher.path = self.teacher.path and resolve(self.teacher.path)
+
+    def is_searched(self, search: SearchSettings, domain: str) -> bool:
+        """Return whether settings of the row are searched on the tasks of a domain."""
+        return self.is_for(domain) and bool(search.distill or self.search)
 
     @property
     def settings(self) -> dict[str, Any]:

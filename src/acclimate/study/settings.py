@@ -5,7 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import (
     AfterValidator,
@@ -28,8 +28,8 @@ MOST_SEEDS = 1000
 """Maximum for a number of seeds. A larger one is probably a mistake, and its list could fill the memory."""
 
 
-def several(value: Any) -> Any:
-    """Turn a single path into a list."""
+def as_list(value: Any) -> Any:
+    """Turn a single path or name into a list."""
     return [str(value)] if isinstance(value, str | Path) else value
 
 
@@ -122,8 +122,20 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", protected_namespaces=(), coerce_numbers_to_str=True)
 
 
+class ShortForm(BaseModel):
+    """An entry that can also be written as a plain text, the value of its key :attr:`short`."""
+
+    short: ClassVar[str] = "path"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _expand(cls, value: Any) -> Any:
+        return {cls.short: str(value)} if isinstance(value, str | Path) else value
+
+
 OF_ONE_TASK = ("metric", "negative", "first", "first_epochs", "first_learning_rate")
 """Options of ``finetune`` that a study sets for single tasks."""
+
 
 if TYPE_CHECKING:
 
@@ -149,7 +161,7 @@ else:
     AdaptSection = section(AdaptOptions)
 
 
-class TaskSpec(TaskSection):
+class TaskSpec(TaskSection, ShortForm):
     """A labelled end task: a folder, or ``{path, name?, metric?, ...}`` with its own settings of fine-tuning.
 
     Attributes:
@@ -177,11 +189,6 @@ class TaskSpec(TaskSection):
         given = {"train": self.limit_train, "dev": self.limit_dev, "test": self.limit_test}
         return {split: count for split, count in given.items() if count is not None}
 
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        return {"path": str(value)} if isinstance(value, str | Path) else value
-
     @model_validator(mode="after")
     def _named(self) -> TaskSpec:
         self.name = self.name or Path(self.path).name
@@ -202,11 +209,11 @@ class EvaluateSettings(Strict):
     Attributes:
         documents: Number of documents for the language-model loss.
         max_length: Maximum tokens per document.
-        moved: Whether to measure representation drift on the general text.
+        drift: Whether to measure representation drift on the general text.
         masked_texts: Number of domain texts shown masked in the report; 0 shows none.
     """
 
     documents: Count = 200
     max_length: Count = 128
-    moved: bool = False
+    drift: bool = False
     masked_texts: Annotated[Integer, Field(ge=0, le=1000)] = 3

@@ -16,11 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.device import KERNELS_VARIABLE
 from acclimate.evaluation import calibration
 from acclimate.evaluation.scoring import Scoring, make_scoring
 from acclimate.evaluation.statistics import holm, paired_bootstrap, paired_t_test, permutation_test
 from acclimate.records import Record, optional
-from acclimate.results import Failure, JobCounts, MethodRow, StudyResults
+from acclimate.results import Failure, JobCounts, MethodRow, Sample, StudyResults
 from acclimate.rows import (
     Comparison,
     Comparisons,
@@ -33,7 +34,7 @@ from acclimate.rows import (
 )
 from acclimate.study.contamination import Contamination
 from acclimate.study.inputs import StudyInputs
-from acclimate.study.jobs.base import HEAD, Job, JobGraph, Measured, Outcome, StudyView, kinds
+from acclimate.study.jobs.base import HEAD, Job, JobGraph, JobResult, Outcome, StudyView, kinds
 
 PACKAGES = ("acclimate", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn", "numpy")
 STATES = ("done", "reused", "failed", "blocked", "missing")
@@ -72,7 +73,7 @@ def summarize(
         name=config.name,
         title=config.title or config.name,
         notes=[*config.notes, *_limit_notes(inputs)],
-        samples=[sample.model_dump(exclude_none=True) for sample in config.samples],
+        samples=[Sample(text=sample.text, label=sample.label) for sample in config.samples],
         finished=datetime.now(UTC).isoformat(timespec="seconds"),
         baseline=config.baseline,
         models=[model.name for model in config.models],
@@ -114,9 +115,9 @@ def used_parameters(parameters: Mapping[str, Any], label: str, searches: Sequenc
 def _limit_notes(inputs: StudyInputs) -> list[str]:
     """Return a paragraph for each task with a row limit; equal paragraphs of several domains appear once."""
     notes = [
-        f"Of {name} only a random part was read, the same for all models and seeds: "
+        f"Only a random sample of {name} was used, the same for all models and seeds: "
         + " and ".join(f"{kept:,} of {whole:,} rows of {split}" for split, (kept, whole) in task.limited.items())
-        + ". Scores on it cannot be compared with those on the whole."
+        + ". Scores cannot be compared with those on the full data."
         for (_, name), task in inputs.tasks.items()
         if task.limited
     ]
@@ -133,7 +134,7 @@ def environment() -> dict[str, str]:
             continue
     found["system"] = f"{platform.system()} {platform.machine()}"
     found["processor"] = f"{_processor()}, {os.cpu_count()} logical cores"
-    if kernels := os.environ.get("ACCLIMATE_KERNELS"):
+    if kernels := os.environ.get(KERNELS_VARIABLE):
         found["kernels"] = kernels
     accelerator = _accelerator()
     return {**found, "accelerator": accelerator} if accelerator else found
@@ -184,7 +185,7 @@ class TaskResult(Record):
         return cls.from_dict({name: value for name, value in vars(result).items() if name != "probabilities"})
 
 
-TaskRuns = Sequence[Measured[TaskResult]]
+TaskRuns = Sequence[JobResult[TaskResult]]
 """Runs that differ only in their seeds."""
 
 

@@ -169,9 +169,8 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
         started=started,
     )
     result = FinetuneResult(**fields, first=before.task.name if before else None)
-    about = {name: value for name, value in used.items() if name != "metric"} | {"first": result.first}
-    models = {"model": str(options.model)}
-    run.write(learner, trained, result, verb="finetune", models=models, task=data, options=about)
+    used["first"] = result.first
+    run.write(learner, trained, result, verb="finetune", models={"model": options.model}, task=data, options=used)
     return result
 
 

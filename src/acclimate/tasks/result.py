@@ -137,7 +137,7 @@ class RunFolder:
             return None
         try:
             record = read_json(self.out / RECORD_FILE)
-            found = kind(**record["result"]) if record["decided_by"] == self.identity else None
+            found = kind(**record["result"]) if record["identity"] == self.identity else None
         except (OSError, ValueError, KeyError, TypeError):
             return None
         if found is not None:  # a killed process may have left its working folder
@@ -156,7 +156,7 @@ class RunFolder:
         result: FinetuneResult,
         *,
         verb: str,
-        models: Mapping[str, str],
+        models: Mapping[str, str | Path],
         task: LabelledTask,
         options: Mapping[str, Any],
     ) -> None:
@@ -169,15 +169,17 @@ class RunFolder:
             verb: ``"finetune"`` or ``"distill"``.
             models: The models that were read, by role.
             task: The task.
-            options: The options that the card reports.
+            options: The options, which the card reports.
         """
+        shown = {name: value for name, value in options.items() if name != "metric"}
+        sources = {role: str(model) for role, model in models.items()}
         if self.out is not None and self.group.first:
             with atomic_folder(self.out) as folder:
                 save_model(learner.head.model, folder, self.out)
                 learner.head.tokenizer.save_pretrained(folder)
                 _write_result(folder, result, learner.readable, trained.log)
-                write_task_model_card(folder, self.out.name, verb, dict(models), task, dict(options), result)
-                write_json(folder / RECORD_FILE, {"decided_by": self.identity, "result": asdict(result)})
+                write_task_model_card(folder, self.out.name, verb, sources, task, shown, result)
+                write_json(folder / RECORD_FILE, {"identity": self.identity, "result": asdict(result)})
             shutil.rmtree(self._work(self.out), ignore_errors=True)
         self.group.wait()
 

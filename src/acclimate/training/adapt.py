@@ -154,7 +154,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task
         )
         method.prepare(run)
-        result.accounts = run.accounts
+        result.preparation = run.preparation
         objectives = [term.for_kind(kind) for term in method.objectives()]
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model)
@@ -270,11 +270,13 @@ def _write_model_files(
     save_model(loaded.model, folder, out)
     loaded.tokenizer.save_pretrained(folder)
     # The folder contains a numeric summary of the text, so that the model can be traced back to it.
-    account = {**text.report.as_dict(), "contents": text.contents()}
-    write_json(folder / MANIFEST_FILE, {**config, "about": result.about, "text": account, "result": result.measured()})
+    text_report = {**text.report.as_dict(), "contents": text.contents()}
+    write_json(
+        folder / MANIFEST_FILE, {**config, "about": result.about, "text": text_report, "result": result.measured()}
+    )
     write_adapted_card(folder, out.name)
-    for name, account in result.accounts.items():
-        write_json(safe_join(folder, name), account)
+    for name, record in result.preparation.items():
+        write_json(safe_join(folder, name), record)
 
 
 def ensure_head(

@@ -48,6 +48,10 @@ class TaskKind(ABC):
         """Return the text that identifies an example: if it is also in another split, that is contamination."""
 
     @abstractmethod
+    def answer(self, example: Any, task: Any) -> str:
+        """Return the expected answer to an example in words."""
+
+    @abstractmethod
     def learner(self, model: str | Path, task: Any, options: Any, device: Any) -> Any:
         """Load a checkpoint as a model for the task; return a :class:`acclimate.tasks.kinds.Learner`.
 

@@ -150,7 +150,8 @@ class AdaptContext:
         group: The processes of the run.
         task: The labelled task that was given, see :mod:`acclimate.tasks`, or None. Cached values that depend on it
             need ``task.fingerprint()`` among their options.
-        accounts: What a method found while it prepared, by the name of the JSON file to write into the model folder.
+        preparation: What a method recorded before training, by the name of the JSON file to write into the model
+            folder.
     """
 
     model: PreTrainedModel
@@ -163,7 +164,7 @@ class AdaptContext:
     progress: bool = True
     group: ProcessGroup = field(default_factory=ProcessGroup)
     task: Any = None
-    accounts: dict[str, Any] = field(default_factory=dict)
+    preparation: dict[str, Any] = field(default_factory=dict)
 
     @property
     def device(self) -> torch.device:

@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from acclimate.adaptation_rows import MaskedTexts, MaskedToken
 from acclimate.errors import UserError
 from acclimate.files import read_json, write_json
-from acclimate.masking.preview import PreviewToken, find_importance_store, preview_tokens
+from acclimate.masking.preview import find_importance_store, preview_tokens
 from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
@@ -35,7 +36,7 @@ class AdaptResult:
         seconds: Training time, without loading and tokenizing.
         losses: Mean of each term over the last logging interval, in nats.
         parameters: The resolved configuration.
-        accounts: What the method found while it prepared, by the name of the JSON file beside the model.
+        preparation: What the method recorded before training, by the name of the JSON file beside the model.
         masked: A few texts with their masked tokens, see :func:`sample_masked_texts`; None if the run was finished
             before and the cache is gone. They are not written beside the model, since texts of the corpus may be
             confidential.
@@ -49,8 +50,8 @@ class AdaptResult:
     seconds: float
     losses: dict[str, float]
     parameters: dict[str, Any] = field(default_factory=dict)
-    accounts: dict[str, Any] = field(default_factory=dict)
-    masked: dict[str, Any] | None = None
+    preparation: dict[str, Any] = field(default_factory=dict)
+    masked: MaskedTexts | None = None
     about: dict[str, str] = field(default_factory=dict)
 
     def take(self, trainer: StepTrainer) -> None:
@@ -61,7 +62,7 @@ class AdaptResult:
     def measured(self) -> dict[str, Any]:
         """Return what was measured, as the manifest contains it."""
         numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
-        return {**numbers, "accounts": sorted(self.accounts)} if self.accounts else numbers
+        return {**numbers, "preparation": sorted(self.preparation)} if self.preparation else numbers
 
 
 def open_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
@@ -101,10 +102,10 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
             f"The directory '{out}' holds another adaptation; give another, or replace it with --overwrite."
         )
     measured = card["result"]
-    files = [name for name in measured.get("accounts", []) if Path(name).name == name and (out / name).is_file()]
-    accounts = {name: read_json(out / name) for name in files}
+    files = [name for name in measured.get("preparation", []) if Path(name).name == name and (out / name).is_file()]
+    preparation = {name: read_json(out / name) for name in files}
     steps, tokens, seconds, losses = (measured[name] for name in ("steps", "tokens", "seconds", "losses"))
-    return AdaptResult(out, card["method"], steps, tokens, seconds, losses, config, accounts)
+    return AdaptResult(out, card["method"], steps, tokens, seconds, losses, config, preparation)
 
 
 def read_manifest(folder: Path) -> Any:
@@ -124,7 +125,7 @@ MIN_SHOWN_TOKENS, MAX_SHOWN_TOKENS = 12, 60
 """Preferred length of a preview, in tokens."""
 
 
-def sample_masked_texts(rows: Sequence[np.ndarray], collator: Collator) -> list[list[PreviewToken]]:
+def sample_masked_texts(rows: Sequence[np.ndarray], collator: Collator) -> list[list[MaskedToken]]:
     """Return previews of some texts, see :func:`acclimate.masking.preview.preview_tokens`.
 
     Which texts are chosen depends on the rows alone, and all strategies get the same random numbers, so that methods
@@ -143,7 +144,7 @@ def sample_masked_texts(rows: Sequence[np.ndarray], collator: Collator) -> list[
     ]
     collator = replace(collator, rewritings=(), policy=MINIMAL_PADDING)  # a single text needs no padding
     marks, special = find_importance_store(collator.masking), collator.special.tolist()
-    shown: list[list[PreviewToken]] = []
+    shown: list[list[MaskedToken]] = []
     try:
         for number, index in enumerate(chosen):
             (batch,) = collator([np.asarray(rows[index])], np.random.default_rng([0, number]))
@@ -155,18 +156,18 @@ def sample_masked_texts(rows: Sequence[np.ndarray], collator: Collator) -> list[
     return [pieces for pieces in shown if pieces]
 
 
-def describe_masked_texts(texts: Sequence[Sequence[PreviewToken]], masking: Any) -> dict[str, Any]:
+def describe_masked_texts(texts: Sequence[Sequence[MaskedToken]], masking: Any) -> MaskedTexts:
     """Return the previews with the name of their masking strategy."""
     return {"masking": str(getattr(masking, "name", "") or _wrapped_name(masking)), "texts": [list(t) for t in texts]}
 
 
-def cache_masked_texts(config: Mapping[str, Any], account: Mapping[str, Any] | None) -> None:
+def cache_masked_texts(config: Mapping[str, Any], texts: MaskedTexts | None) -> None:
     """Store the previews of a run in the cache, for a later call that finds the run finished."""
-    if account is not None:
-        write_json(_masked_texts_file(config), account)
+    if texts is not None:
+        write_json(_masked_texts_file(config), texts)
 
 
-def load_masked_texts(config: Mapping[str, Any]) -> dict[str, Any] | None:
+def load_masked_texts(config: Mapping[str, Any]) -> MaskedTexts | None:
     """Return the previews of a run that was finished before, None if they are not in the cache."""
     place = _masked_texts_file(config)
     return read_json(place) if place.is_file() else None

@@ -209,15 +209,15 @@ def test_marking_no_or_every_token_logs_a_warning(tiny_bert, caplog, delta, word
     with caplog.at_level(logging.WARNING):
         result = annotate(sharp_classifier(tiny_bert), examples(), annotation_options(delta=delta))
     (record,) = caplog.records
-    tokens = result.account["tokens"]
+    tokens = result.summary["tokens"]
     assert f"{0 if word == 'few' else tokens} of {tokens} tokens" in record.getMessage()
     assert word in record.getMessage()
 
 
 def test_a_moderate_share_logs_no_warning(caplog):
-    account = {"share": 0.2, "options": {}}
+    summary = {"share": 0.2, "options": {}}
     with caplog.at_level(logging.WARNING):
-        warn_if_share_is_extreme(account)
+        warn_if_share_is_extreme(summary)
     assert not caplog.records
 
 

@@ -64,7 +64,7 @@ def make(folder, journal):
         return {"value": 1}
 
     stages._make_once(folder, made)
-    assert stages.read_json(folder / stages.ACCOUNT_FILE)["value"] == 1
+    assert stages.read_json(folder / stages.SUMMARY_FILE)["value"] == 1
 
 
 def test_concurrent_processes_compute_a_stage_once(tmp_path):

@@ -45,16 +45,16 @@ def trained(tiny_bert):
 
 
 def test_training_reports_the_quality_on_held_out_texts(trained):
-    _, account = trained
-    assert account["held_out_texts"] == 6
-    assert account["train_texts"] == 54
-    assert account["f1"] > 0.95 > account["f1_of_all"]
-    assert 0.1 < account["share"] < 0.5
+    _, summary = trained
+    assert summary["held_out_texts"] == 6
+    assert summary["train_texts"] == 54
+    assert summary["f1"] > 0.95 > summary["f1_of_all"]
+    assert 0.1 < summary["share"] < 0.5
 
 
 def test_the_same_seed_gives_the_same_weights(trained, tiny_bert):
-    again, account = train_token_classifier(tiny_bert, texts(), FAST, seed=0, precision="fp32")
-    assert account == trained[1]
+    again, summary = train_token_classifier(tiny_bert, texts(), FAST, seed=0, precision="fp32")
+    assert summary == trained[1]
     pairs = zip(again.model.parameters(), trained[0].model.parameters(), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
 
@@ -123,8 +123,8 @@ def test_the_loss_breaks_ties_between_epochs_of_equal_f1(tiny_bert, monkeypatch)
     losses = iter([3.0, 1.0, 2.0, 1.0])
     monkeypatch.setattr(token_classifier, "measure_quality", lambda *_: {"f1": 0.0, "loss": next(losses)})
     options = TokenTrainingOptions(epochs=3, batch_size=8)
-    _, account = train_token_classifier(tiny_bert, texts(16), options, seed=0, precision="fp32")
-    assert account["epoch"] == 2
+    _, summary = train_token_classifier(tiny_bert, texts(16), options, seed=0, precision="fp32")
+    assert summary["epoch"] == 2
 
 
 def test_the_last_epoch_is_kept_if_no_held_out_token_is_important(tiny_bert):
@@ -132,15 +132,15 @@ def test_the_last_epoch_is_kept_if_no_held_out_token_is_important(tiny_bert):
     for place in np.random.default_rng([0, 5]).permutation(20)[:2]:  # the held-out texts
         made[place] = [THE, SOUP, VOCABULARY["[UNK]"]], [False, False, True]
     options = TokenTrainingOptions(epochs=12, learning_rate=5e-3, batch_size=8)
-    classifier, account = train_token_classifier(tiny_bert, made, options, seed=0, precision="fp32")
-    assert (account["f1"], account["share"], account["epoch"]) == (0, 0, 12)
+    classifier, summary = train_token_classifier(tiny_bert, made, options, seed=0, precision="fp32")
+    assert (summary["f1"], summary["share"], summary["epoch"]) == (0, 0, 12)
     assert measure_quality(classifier, make_rows(made, classifier, 80, False), "fp32")["f1"] > 0.9
 
 
 def test_mark_rows_ranks_the_predicted_tokens(trained, tmp_path, monkeypatch):
     monkeypatch.setattr("acclimate.methods.selective.token_classifier.TOKENS_PER_CHUNK", 40)
     corpus = TokenDataset.of([[2, *ids, 3] for ids, _ in texts(30, 3)] + [[2, THE, VOCABULARY["[UNK]"], 3]])
-    account = mark_rows(trained[0], corpus, tmp_path, precision="fp32")
+    summary = mark_rows(trained[0], corpus, tmp_path, precision="fp32")
     marks = TokenImportanceStore.load(tmp_path)
     important = without = 0
     for row in corpus:
@@ -151,8 +151,8 @@ def test_mark_rows_ranks_the_predicted_tokens(trained, tmp_path, monkeypatch):
         best = np.flatnonzero(ranks == 1)
         assert not any(expected) or logits[best[0], 1] == max(logits[expected, 1])
         important, without = important + sum(expected), without + (not any(expected))
-    assert (account["important"], account["texts_without"], account["texts"]) == (important, without, 31)
-    assert account["tokens"] == sum(len(ids) for ids, _ in texts(30, 3)) + 1
+    assert (summary["important"], summary["texts_without"], summary["texts"]) == (important, without, 31)
+    assert summary["tokens"] == sum(len(ids) for ids, _ in texts(30, 3)) + 1
 
 
 def test_a_saved_classifier_loads_with_the_same_predictions(trained, tmp_path):
@@ -180,30 +180,30 @@ def test_invalid_options_and_too_few_texts_are_errors(tiny_bert, count, options,
 @each("kind", sorted(ENCODERS))
 def test_every_architecture_trains(encoders, kind):
     fast = TokenTrainingOptions(epochs=1, batch_size=8)
-    _, account = train_token_classifier(encoders[kind], texts(16), fast, seed=0, precision="fp32")
-    assert 0 <= account["f1"] <= 1
+    _, summary = train_token_classifier(encoders[kind], texts(16), fast, seed=0, precision="fp32")
+    assert 0 <= summary["f1"] <= 1
     assert tiny_tokenizer().pad_token_id == 0
 
 
 def test_marking_hardly_any_token_logs_a_warning(caplog):
-    account = {"texts": 50, "tokens": 1000, "important": 1, "share": 0.001, "texts_without": 49}
+    summary = {"texts": 50, "tokens": 1000, "important": 1, "share": 0.001, "texts_without": 49}
     with caplog.at_level(logging.WARNING):
-        token_classifier.warn_if_marked_share_is_extreme(account)
+        token_classifier.warn_if_marked_share_is_extreme(summary)
         token_classifier.warn_if_marked_share_is_extreme(
-            {**account, "important": 0, "share": 0.0}
+            {**summary, "important": 0, "share": 0.0}
         )  # the caller raises an error
-        token_classifier.warn_if_marked_share_is_extreme({**account, "important": 200, "share": 0.2})
+        token_classifier.warn_if_marked_share_is_extreme({**summary, "important": 200, "share": 0.2})
     (message,) = caplog.messages
     assert "1 of the 1000 tokens" in message and "49 of 50 texts" in message
 
 
 def test_a_token_classifier_no_better_than_marking_everything_logs_a_warning(caplog):
-    account = {
+    summary = {
         "f1": 0.3, "f1_of_all": 0.4, "held_out_texts": 9, "precision": 0.2,
         "recall": 0.6, "share": 0.25, "predicted_share": 0.7,
     }  # fmt: skip
     with caplog.at_level(logging.WARNING):
-        stages._warn_if_useless(account)
-        stages._warn_if_useless({**account, "f1": 0.5})
+        stages._warn_if_useless(summary)
+        stages._warn_if_useless({**summary, "f1": 0.5})
     (message,) = caplog.messages
     assert "F1 0.300 on 9 held-out texts, against 0.400" in message

@@ -55,7 +55,7 @@ def test_the_student_learns_to_be_active_where_the_teacher_is(run):
     assert result.teacher_metrics["accuracy"] > 0.9
     assert not result.teacher_trained
     assert (result.epoch, result.steps, result.train_size) == (16, 128, 64)
-    assert set(result.stage_seconds) == {"teacher", "student", "signs", "distillation"}
+    assert set(result.stage_seconds) == {"teacher", "student", "teacher_targets", "distillation"}
     assert result.stage_seconds["distillation"] <= result.seconds
     json.dumps(dataclasses.asdict(result))
 
@@ -248,7 +248,7 @@ def test_shared_stages_run_once(tiny_bert, student, monkeypatch, tmp_path):
     first = distill(tiny_bert, student, keyword_task(), **options)
     alone = distill(tiny_bert, student, keyword_task(), objective="kl", **options)
     assert alone.teacher_trained
-    for name in ("teacher", "student", "signs"):  # the time of training, not of loading from the cache
+    for name in ("teacher", "student", "teacher_targets"):  # the time of training, not of loading from the cache
         assert alone.stage_seconds[name] == first.stage_seconds[name] > 0
     assert (alone.teacher_metrics, alone.student_metrics) == (first.teacher_metrics, first.student_metrics)
 
@@ -308,7 +308,7 @@ def test_an_unusable_cache_only_costs_time(tiny_bert, student, monkeypatch, tmp_
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     first = distill(tiny_bert, student, keyword_task(), **options)
     files = [file for file in (tmp_path / "cache").rglob("*") if file.is_file()]
-    assert {file.parent.parent.name for file in files} >= {"trained", "signs"}
+    assert {file.parent.parent.name for file in files} >= {"trained", "teacher_targets"}
     for file in files:
         file.write_bytes(b"broken")
     left = next((tmp_path / "cache" / "trained").iterdir())

@@ -80,7 +80,7 @@ def test_the_divergence_uses_the_right_examples(distillation_loss, student):
 def test_disagreement_counts_units_of_each_example(distillation_loss, student):
     classifier, rows, _ = batch(student, [0])
     watch = DisagreementCallback(classifier, rows, distillation_loss, 0)
-    assert watch.places == list(range(12))
+    assert watch.indices == list(range(12))
     counts = []
     for place, row in enumerate(rows):
         ids = torch.tensor([row["input_ids"]])

@@ -34,8 +34,8 @@ def loaded(teacher):
 def test_targets_equal_those_of_each_example_alone(loaded, kind):
     connectors = Connectors(kind, 32, 32 if kind == "none" else 13, 0)
     rows = loaded.features(keyword_task().train)
-    signs = compute_teacher_targets(loaded, rows, connectors, "fp32", cache=False)
-    active = signs.active(range(len(rows)))
+    targets = compute_teacher_targets(loaded, rows, connectors, "fp32", cache=False)
+    active = targets.active(range(len(rows)))
     assert active.shape == (64, connectors.units)
     model = loaded.model.eval()
     for place, row in enumerate(rows):
@@ -48,9 +48,9 @@ def test_targets_equal_those_of_each_example_alone(loaded, kind):
             assert torch.equal(first_token_states(model, inputs)[0], output.hidden_states[-1][0, 0])
         sure = state.abs() > 1e-4  # padding changes the last bits
         assert torch.equal((state > 0)[sure], active[place][sure])
-        torch.testing.assert_close(output.logits[0], signs.logits[place], atol=1e-5, rtol=0)
+        torch.testing.assert_close(output.logits[0], targets.logits[place], atol=1e-5, rtol=0)
     assert active.float().mean() not in (0.0, 1.0)
-    assert torch.equal(signs.active([5, 2]), active[[5, 2]])
+    assert torch.equal(targets.active([5, 2]), active[[5, 2]])
 
 
 def test_cached_targets_equal_recomputed_ones(loaded, monkeypatch):
@@ -65,9 +65,9 @@ def test_cached_targets_equal_recomputed_ones(loaded, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(module, "_run_teacher", no_pass)
         kept = compute_teacher_targets(loaded, rows, Connectors("teacher", 32, 24, 0), "fp32")
-    for signs in (first, kept):
-        assert torch.equal(signs.bits, anew.bits)
-        assert torch.equal(signs.logits, anew.logits)
+    for targets in (first, kept):
+        assert torch.equal(targets.bits, anew.bits)
+        assert torch.equal(targets.logits, anew.logits)
 
 
 def test_the_teacher_reads_without_dropout(loaded):
@@ -100,7 +100,7 @@ def test_every_architecture_returns_first_token_states(encoders, kind):
     torch.manual_seed(0)
     classifier = load_classifier(encoders[kind], task.labels, 64, CPU)
     rows = classifier.features(task.train)
-    signs = compute_teacher_targets(
+    targets = compute_teacher_targets(
         classifier, rows, Connectors("none", representation_width(encoders[kind]), 32, 0), "fp32", cache=False
     )
     inputs = classifier.collate(rows)
@@ -111,7 +111,7 @@ def test_every_architecture_returns_first_token_states(encoders, kind):
         last = classifier.model(**inputs, output_hidden_states=True).hidden_states[-1][:, 0]
     torch.testing.assert_close(states, last)
     sure = states.abs() > 1e-4
-    assert torch.equal((states > 0)[sure], signs.active(range(6))[sure])
+    assert torch.equal((states > 0)[sure], targets.active(range(6))[sure])
 
 
 @each("change", ["no token", "last", "padded in front", "decoder"])

@@ -148,7 +148,7 @@ class Annotations:
     """Annotated units, and a summary of them as JSON values."""
 
     annotated: list[AnnotatedUnit]
-    account: dict[str, Any]
+    summary: dict[str, Any]
 
 
 def annotate(
@@ -170,7 +170,7 @@ def annotate(
     made = make_units(examples, classifier.tokenizer, classifier.max_length, options)
     stop_words = make_stop_word_mask(classifier.tokenizer, options.stop_words)
     annotated = annotate_units(made.units, confidence, options, stop_words=stop_words, progress=progress)
-    account = {
+    summary = {
         "options": asdict(options),
         "rows": len(examples),
         "units": len(made.units),
@@ -181,8 +181,8 @@ def annotate(
         "tokens_read": confidence.read,
         "minutes": (time.perf_counter() - start) / 60,
     }
-    warn_if_share_is_extreme(account)
-    return Annotations(annotated, account)
+    warn_if_share_is_extreme(summary)
+    return Annotations(annotated, summary)
 
 
 def summarize_annotations(annotated: Sequence[AnnotatedUnit], options: AnnotationOptions) -> dict[str, Any]:
@@ -208,22 +208,22 @@ def summarize_annotations(annotated: Sequence[AnnotatedUnit], options: Annotatio
     }
 
 
-def warn_if_share_is_extreme(account: dict[str, Any]) -> None:
+def warn_if_share_is_extreme(summary: dict[str, Any]) -> None:
     """Log a warning if hardly any or nearly all tokens are important."""
-    if MIN_IMPORTANT_SHARE <= account["share"] <= MAX_IMPORTANT_SHARE:
+    if MIN_IMPORTANT_SHARE <= summary["share"] <= MAX_IMPORTANT_SHARE:
         return
-    options = account["options"]
+    options = summary["options"]
     threshold = options["delta"] if options["criterion"] == "paper" else options["epsilon"]
     log.warning(
         "The annotator found %d of %d tokens important (%.2f %%) at threshold %s: too %s to learn from. %d of %d "
         "units are misclassified. Check the accuracy of the classifier, or change the threshold.",
-        account["important"],
-        account["tokens"],
-        100 * account["share"],
+        summary["important"],
+        summary["tokens"],
+        100 * summary["share"],
         threshold,
-        "few" if account["share"] < MIN_IMPORTANT_SHARE else "many",
-        account["misclassified"],
-        account["units"] - account["dropped"],
+        "few" if summary["share"] < MIN_IMPORTANT_SHARE else "many",
+        summary["misclassified"],
+        summary["units"] - summary["dropped"],
     )
 
 
@@ -287,7 +287,7 @@ def format_annotated_unit(item: AnnotatedUnit, tokenizer: PreTrainedTokenizerBas
     return " ".join(f"[{token}]" if important else token for token, important in marks)
 
 
-ACCOUNT_FILE = "account.json"
+SUMMARY_FILE = "summary.json"
 
 
 @dataclass(frozen=True)
@@ -295,11 +295,11 @@ class AnnotatedTask:
     """Result of :func:`annotate_task`.
 
     Attributes:
-        account: Summary of the fine-tuning (or of the given classifier) and of the annotation, as JSON values.
+        summary: Summary of the fine-tuning (or of the given classifier) and of the annotation, as JSON values.
         samples: Some texts with their important tokens in brackets.
     """
 
-    account: dict[str, Any]
+    summary: dict[str, Any]
     samples: list[str]
 
 
@@ -321,7 +321,7 @@ def annotate_task(
         model: A classifier of the task, which is used unchanged; any other model is fine-tuned first, and the
             classifier is saved in ``out``.
         task: The task or its folder.
-        out: Output directory: ``annotated.jsonl`` with one line per text, and ``account.json``.
+        out: Output directory: ``annotated.jsonl`` with one line per text, and ``summary.json``.
         options: Options of the rule.
         tuning: Options of the fine-tuning.
         seed: Random seed of the fine-tuning and of the choice of samples.
@@ -336,29 +336,29 @@ def annotate_task(
     check_not_negative(samples=samples)
     data = check_task(load_task(task) if isinstance(task, str | Path) else task)
     tuning = tuning or FineTuningOptions()
-    check_replaceable(out, ACCOUNT_FILE, "annotations")
+    check_replaceable(out, SUMMARY_FILE, "annotations")
     chosen = choose_precision(precision, default_device())
     with atomic_folder(out) as folder:
-        account: dict[str, Any] = {"model": str(model), "task": data.name, "fingerprint": data.fingerprint()}
+        summary: dict[str, Any] = {"model": str(model), "task": data.name, "fingerprint": data.fingerprint()}
         classifier_path: str | Path = model
         if not is_classifier_of(model, data):
             classifier_path = folder / "classifier"
-            account["finetune"] = fine_tune_annotator(
+            summary["finetune"] = fine_tune_annotator(
                 model, data, Path(classifier_path), tuning, seed=seed, precision=chosen, progress=progress
             )
         classifier = load_annotator(classifier_path, data, tuning.max_length)
-        if "finetune" not in account:
+        if "finetune" not in summary:
             split, items = ("dev", data.dev) if data.dev else ("test", data.test)
             gold = np.array([example.label for example in items])
             right = classifier.probabilities(items, "fp32").argmax(1).numpy() == gold
-            account["finetune"] = compare_with_chance(split, gold.tolist(), float(right.mean()))
-            warn_if_at_chance(account["finetune"])
+            summary["finetune"] = compare_with_chance(split, gold.tolist(), float(right.mean()))
+            warn_if_at_chance(summary["finetune"])
         found = annotate(classifier, data.train, options, progress=progress)
-        account["annotate"] = found.account
+        summary["annotate"] = found.summary
         write_annotations(folder / ANNOTATIONS_FILE, found.annotated, classifier.tokenizer, data.labels)
-        write_json(folder / ACCOUNT_FILE, account)
+        write_json(folder / SUMMARY_FILE, summary)
     drawn = [
         found.annotated[index] for index in np.random.default_rng(seed).permutation(len(found.annotated))[:samples]
     ]
     lines = [f"{data.labels[item.unit.label]}: {format_annotated_unit(item, classifier.tokenizer)}" for item in drawn]
-    return AnnotatedTask(account, lines)
+    return AnnotatedTask(summary, lines)

@@ -207,15 +207,15 @@ def fine_tune_annotator(
     )
     split, metrics = ("dev", result.dev_metrics) if task.dev else ("test", result.metrics)
     assert metrics is not None
-    account = {
+    summary = {
         "options": asdict(options),
         "seed": seed,
         "epoch": result.epoch,
         **compare_with_chance(split, [example.label for example in getattr(task, split)], metrics["accuracy"]),
         "minutes": (time.perf_counter() - start) / 60,
     }
-    warn_if_at_chance(account)
-    return account
+    warn_if_at_chance(summary)
+    return summary
 
 
 def compare_with_chance(split: str, gold: Any, accuracy: float) -> dict[str, Any]:
@@ -244,18 +244,18 @@ def compare_with_chance(split: str, gold: Any, accuracy: float) -> dict[str, Any
     }
 
 
-def warn_if_at_chance(account: dict[str, Any]) -> None:
+def warn_if_at_chance(summary: dict[str, Any]) -> None:
     """Log a warning if a classifier is no better than chance, since its important tokens are then noise."""
-    if not account["better_than_chance"]:
+    if not summary["better_than_chance"]:
         log.warning(
             "The classifier that finds important tokens is no better than chance: accuracy %.3f on the %d items of "
             "%s, against %.3f for always predicting the most frequent label (p = %.2f). Its important tokens are not "
             "meaningful; train it longer or on more texts.",
-            account["accuracy"],
-            account["items"],
-            account["split"],
-            account["majority"],
-            account["doubt"],
+            summary["accuracy"],
+            summary["items"],
+            summary["split"],
+            summary["majority"],
+            summary["doubt"],
         )
 
 

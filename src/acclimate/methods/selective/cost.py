@@ -17,7 +17,7 @@ from acclimate.files import read_json
 from acclimate.methods.selective.stages import STAGES
 from acclimate.training.result import MANIFEST_FILE
 
-ACCOUNT_FILE = "selective.json"
+SUMMARY_FILE = "selective.json"
 ROW_TITLES = {
     "general_to_stop": "General pre-training, to the early stop",
     "finetune": "Fine-tuning the annotator",
@@ -154,15 +154,15 @@ def _training_seconds(manifest: Mapping[str, Any], folder: str | Path) -> float:
 
 
 def _stage_minutes(adapted: Path, manifest: Mapping[str, Any]) -> dict[str, float]:
-    account = _read_json_if_valid(adapted / ACCOUNT_FILE)
-    if not isinstance(account, dict):
+    summary = _read_json_if_valid(adapted / SUMMARY_FILE)
+    if not isinstance(summary, dict):
         raise UserError(
-            f"'{adapted}' was adapted by '{manifest.get('method')}' and has no {ACCOUNT_FILE}; give a folder of "
+            f"'{adapted}' was adapted by '{manifest.get('method')}' and has no {SUMMARY_FILE}; give a folder of "
             "acclimate adapt --method selective."
         )
-    minutes = {stage: (account.get(stage) or {}).get("minutes") for stage in STAGES}
+    minutes = {stage: (summary.get(stage) or {}).get("minutes") for stage in STAGES}
     if missing := [stage for stage, value in minutes.items() if not isinstance(value, int | float)]:
-        raise UserError(f"The {ACCOUNT_FILE} of '{adapted}' has no minutes for: {', '.join(missing)}.")
+        raise UserError(f"The {SUMMARY_FILE} of '{adapted}' has no minutes for: {', '.join(missing)}.")
     return {stage: float(value) for stage, value in minutes.items()}  # type: ignore[arg-type]
 
 

@@ -12,7 +12,7 @@ from acclimate.masking.token_importance_store import TokenImportanceStore
 from acclimate.masking.wrappers import RandomSameCount, StaticMasking
 from acclimate.methods import Method, register
 from acclimate.methods.selective.annotator import FineTuningOptions
-from acclimate.methods.selective.cost import ACCOUNT_FILE
+from acclimate.methods.selective.cost import SUMMARY_FILE
 from acclimate.methods.selective.options import (
     AnnotatedUnits,
     Criterion,
@@ -66,8 +66,8 @@ class Selective(Method):
         special_tokens: Whether special tokens count in the token classifier's loss.
         cap: Maximum share of a row that is masked, with the highest scores first; 1 masks all important tokens. The
             released code applies it to each sentence.
-        fate: Whether a selected token becomes the mask token, a random token or stays unchanged is drawn once per text
-            (``"static"``, as in the paper's masked corpora) or at each epoch (``"dynamic"``).
+        replacement: Whether a selected token becomes the mask token, a random token or stays unchanged is drawn once
+            per text (``"static"``, as in the paper's masked corpora) or at each epoch (``"dynamic"``).
         choice: ``"important"``, or the control ``"random-same-count"``, which masks as many random tokens of each
             text.
         annotator_seed: Random seed of the four stages, so that adaptations with different seeds share them; None for
@@ -102,7 +102,7 @@ class Selective(Method):
     special_tokens: Annotated[bool, Published({"released-code": True})] = False
     # Masking of the domain text
     cap: Annotated[float, Published({"released-code": 0.15})] = 1.0
-    fate: Literal["static", "dynamic"] = "static"
+    replacement: Literal["static", "dynamic"] = "static"
     choice: Literal["important", "random-same-count"] = "important"
     annotator_seed: int | None = 42
 
@@ -148,11 +148,11 @@ class Selective(Method):
     def prepare(self, run: AdaptContext) -> None:
         """Find the important tokens of the text, or read them from the cache."""
         seed = run.seed if self.annotator_seed is None else self.annotator_seed
-        marks, account = find_important_tokens(run, self.selection_options(seed))
-        run.accounts[ACCOUNT_FILE] = {**account, "masking": self._summarize_masking(marks, run)}
+        marks, summary = find_important_tokens(run, self.selection_options(seed))
+        run.preparation[SUMMARY_FILE] = {**summary, "masking": self._summarize_masking(marks, run)}
         masking: Masking = SelectiveMasking(store=marks, cap=self.cap)
         masking = masking if self.choice == "important" else RandomSameCount.matching(masking)
-        self._masking = masking if self.fate == "dynamic" else StaticMasking(masking, run.seed)
+        self._masking = masking if self.replacement == "dynamic" else StaticMasking(masking, run.seed)
 
     def _summarize_masking(self, marks: TokenImportanceStore, run: AdaptContext) -> dict[str, Any]:
         """Count and report what is masked. Texts without an important token are read but contribute no loss."""

@@ -61,7 +61,7 @@ def shared_head_tensors(model: PreTrainedModel) -> dict[str, Tensor]:
 
 
 log = logging.getLogger(__name__)
-ACCOUNT_FILE = "account.json"
+SUMMARY_FILE = "summary.json"
 STAGES = ("finetune", "annotate", "train", "mark")
 """The paper's "Finetune BERT", "Downstream Mask", "Train NN" and "In-domain Mask"."""
 
@@ -149,17 +149,17 @@ class _StageRunner:
     ) -> tuple[Path, dict[str, Any]]:
         """Return the folder and the summary of a stage; compute them if they are not cached."""
         folder = cache_folder() / "selective" / f"{name}-{cache_key(key)}"
-        is_cached = (folder / ACCOUNT_FILE).is_file()
+        is_cached = (folder / SUMMARY_FILE).is_file()
         if not is_cached and self._run.group.size > 1:
             raise UserError(
                 "Selective masking finds the important tokens in a single process and caches them. Run the same "
                 "command once without torchrun or accelerate, with --steps 1 and another --out, then run this again."
             )
         is_cached = is_cached or not _make_once(folder, make)
-        account = read_json(folder / ACCOUNT_FILE)
+        summary = read_json(folder / SUMMARY_FILE)
         for warn in warnings if is_cached else ():  # computing the stage has logged them already
-            warn(account)
-        return folder, account
+            warn(summary)
+        return folder, summary
 
     @property
     def _base(self) -> Path:
@@ -190,13 +190,13 @@ class _StageRunner:
         found = annotation.annotate(classifier, task.train, options.annotation, progress=run.progress)
         path = folder / annotation.ANNOTATIONS_FILE
         annotation.write_annotations(path, found.annotated, classifier.tokenizer, task.labels)
-        return found.account
+        return found.summary
 
     def _train(self, annotated: Path, folder: Path) -> dict[str, Any]:
         run, options = self._run, self._options
         run.say("Selective masking, 3 of 4: training the token classifier.")
         items = annotation.read_annotations(annotated / annotation.ANNOTATIONS_FILE, self._task.labels)
-        classifier, account = train_token_classifier(
+        classifier, summary = train_token_classifier(
             self._base,
             annotation.make_training_texts(items, options.annotation),
             options.token_training,
@@ -205,7 +205,7 @@ class _StageRunner:
             progress=run.progress,
         )
         classifier.save(folder)
-        return {"options": asdict(options.token_training), **account}
+        return {"options": asdict(options.token_training), **summary}
 
     def _mark(self, trained: Path, folder: Path) -> dict[str, Any]:
         run = self._run
@@ -220,26 +220,26 @@ def _make_once(folder: Path, make: Callable[[Path], dict[str, Any]]) -> bool:
     An existing folder is never replaced, since other processes may be reading it.
     """
     with cache_lock(folder):
-        if (folder / ACCOUNT_FILE).is_file():
+        if (folder / SUMMARY_FILE).is_file():
             return False
         start = time.perf_counter()
         with atomic_folder(folder) as temporary:
-            account = make(temporary)
-            write_json(temporary / ACCOUNT_FILE, {**account, "minutes": (time.perf_counter() - start) / 60})
+            summary = make(temporary)
+            write_json(temporary / SUMMARY_FILE, {**summary, "minutes": (time.perf_counter() - start) / 60})
     return True
 
 
-def _warn_if_useless(account: dict[str, Any]) -> None:
+def _warn_if_useless(summary: dict[str, Any]) -> None:
     """Log a warning if the token classifier is no better than marking every token."""
-    if account["f1"] <= account["f1_of_all"]:
+    if summary["f1"] <= summary["f1_of_all"]:
         log.warning(
             "The token classifier is no better than marking every token: F1 %.3f on %d held-out texts, against %.3f "
             "(precision %.3f, recall %.3f; %.1f %% of the tokens are important, %.1f %% are predicted to be).",
-            account["f1"],
-            account["held_out_texts"],
-            account["f1_of_all"],
-            account["precision"],
-            account["recall"],
-            100 * account["share"],
-            100 * account["predicted_share"],
+            summary["f1"],
+            summary["held_out_texts"],
+            summary["f1_of_all"],
+            summary["precision"],
+            summary["recall"],
+            100 * summary["share"],
+            100 * summary["predicted_share"],
         )

@@ -253,20 +253,20 @@ def mark_rows(
     }
 
 
-def warn_if_marked_share_is_extreme(account: dict[str, Any]) -> None:
+def warn_if_marked_share_is_extreme(summary: dict[str, Any]) -> None:
     """Log a warning if hardly any or nearly all tokens are important; the caller raises an error if none is."""
-    if not account["important"] or MIN_IMPORTANT_SHARE <= account["share"] <= MAX_IMPORTANT_SHARE:
+    if not summary["important"] or MIN_IMPORTANT_SHARE <= summary["share"] <= MAX_IMPORTANT_SHARE:
         return
-    few = account["share"] < MIN_IMPORTANT_SHARE
+    few = summary["share"] < MIN_IMPORTANT_SHARE
     log.warning(
         "The token classifier finds %d of the %d tokens of the text important (%.2f %%): %s. %d of %d texts have no "
         "important token.",
-        account["important"],
-        account["tokens"],
-        100 * account["share"],
+        summary["important"],
+        summary["tokens"],
+        100 * summary["share"],
         "too few to learn from" if few else "masking them leaves too few tokens to predict them from",
-        account["texts_without"],
-        account["texts"],
+        summary["texts_without"],
+        summary["texts"],
     )
 
 

@@ -93,7 +93,7 @@ class TAPTER(Method):
         targets = make_fasttext_targets(run, self.settings())
         count, dimension = int(targets.regularised.sum()), targets.vectors.shape[1]
         run.say(f"TAPTER: {count:,} vocabulary tokens are regularised; mean norm of F {targets.mean_norm:.2f}.")
-        run.accounts["fasttext.json"] = {"tokens": count, "dimension": dimension, "mean_norm": targets.mean_norm}
+        run.preparation["fasttext.json"] = {"tokens": count, "dimension": dimension, "mean_norm": targets.mean_norm}
         table: Tensor = run.model.get_input_embeddings().weight  # type: ignore[assignment]
         projection = run.seeded(lambda: EmbeddingProjection(table.shape[1], dimension))
         run.model.add_module(PROJECTION_NAME, projection.to(run.device))

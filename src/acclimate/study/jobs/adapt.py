@@ -11,26 +11,36 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from acclimate.adaptation_rows import (
+    AdaptationRow,
+    CurvePoint,
+    Importance,
+    MaskedSample,
+    MaskedTexts,
+    MaskedToken,
+    UnreadRecords,
+)
 from acclimate.cards.writers import MANIFEST_FILE
 from acclimate.corpus import Corpus
+from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.masking import MASK_RATE, identify
+from acclimate.options import AdaptOptions
 from acclimate.options.training import BUDGETS
 from acclimate.records import Record, optional
 from acclimate.report.timing import preparation_minutes
 from acclimate.results import MethodRow
-from acclimate.rows import AdaptationRow, CurvePoint, MaskedSample, UnreadRecords
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec
 from acclimate.study.inputs import StudyInputs, Texts
 from acclimate.study.jobs.base import (
     HEAD,
     Job,
-    Measured,
+    JobResult,
     Model,
     Place,
     Planner,
     RunContext,
-    Source,
+    StudyModel,
     StudyView,
     register,
 )
@@ -53,8 +63,8 @@ class Adaptation(Record):
         tokens: Tokens read.
         seconds: Duration of training in seconds.
         losses: Mean of each loss term at the end of training.
-        masked: Samples of masked text: ``masking``, its name, and ``texts``; None if there are none.
-        accounts: JSON records of the stages before training, by file name.
+        masked: Samples of masked text; None if there are none.
+        preparation: What the method recorded before training, by file name.
         broken: Unreadable records of the text; None if all were readable.
     """
 
@@ -63,14 +73,14 @@ class Adaptation(Record):
     tokens: int
     seconds: float
     losses: dict[str, float]
-    masked: dict[str, Any] | None = optional()
-    accounts: dict[str, Any] | None = optional()
+    masked: MaskedTexts | None = optional()
+    preparation: dict[str, Any] | None = optional()
     broken: UnreadRecords | None = optional()
 
     @property
     def total_seconds(self) -> float:
         """Duration of training and of all stages before it, in seconds."""
-        return self.seconds + 60 * sum(minutes for _, minutes in preparation_minutes(self.accounts or {}))
+        return self.seconds + 60 * sum(minutes for _, minutes in preparation_minutes(self.preparation or {}))
 
 
 @register("adapt", summary="adapt a model to the text of a domain or a task")
@@ -102,6 +112,7 @@ class AdaptJob(Job):
     result_type: ClassVar[type[Record]] = Adaptation
     makes_model: ClassVar[bool] = True
     shows_progress: ClassVar[bool] = True
+    options_type: ClassVar[type[Any]] = AdaptOptions
 
     @property
     def is_shared_base(self) -> bool:
@@ -127,23 +138,23 @@ class AdaptJob(Job):
         return Adaptation(
             **{name: getattr(result, name) for name in ("method", "steps", "tokens", "seconds", "losses")},
             masked=getattr(result, "masked", None) or None,
-            accounts=getattr(result, "accounts", None) or None,
+            preparation=getattr(result, "preparation", None) or None,
             broken=_read_problems(folder),
         )
 
     @classmethod
-    def sources(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterator[Source]:
+    def models(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterator[StudyModel]:
         """Yield the base model, and the models that each method adapts from it."""
         config = planner.config
         base: Model = planner.inputs.checkpoints[model.name]
         if model.name in planner.inputs.headless:
             base = planner.add(_head_job(planner.inputs, model))
         place = Place(model=model.name, domain=domain.name)
-        yield Source(base, place, domain, config.seeds)
+        yield StudyModel(base, place, domain, config.seeds)
         for method in config.methods:
             here = Place(model=model.name, domain=domain.name, method=method.label)
             if method.name == UNADAPTED:
-                yield Source(base, here, domain, config.seeds, measures_loss=False, measures_forgetting=False)
+                yield StudyModel(base, here, domain, config.seeds, measures_loss=False, measures_forgetting=False)
                 continue
             seeds = config.adapt_seeds or [config.adapt.seed]
             for scope, task in planner.inputs.methods[method.label].scopes(domain):
@@ -153,7 +164,7 @@ class AdaptJob(Job):
                     )
                     job = planner.add(_adapt_job(planner.inputs, method, base, there, seed))
                     tuned = config.seeds[number :: len(seeds)]  # see adapt_seeds of StudyConfig
-                    yield Source(job, there, scope, tuned, base)
+                    yield StudyModel(job, there, scope, tuned, base)
 
     @classmethod
     def method_rows(cls, inputs: StudyInputs) -> list[MethodRow]:
@@ -218,8 +229,8 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
 
 def _read_problems(folder: Path) -> UnreadRecords | None:
     """Return the unreadable records that the manifest of an adaptation reports; None if there are none."""
-    account = folder / MANIFEST_FILE
-    card = read_json(account) if account.is_file() else {}
+    manifest = folder / MANIFEST_FILE
+    card = read_json(manifest) if manifest.is_file() else {}
     texts = [part.get("text") or {} for part in card.get("stages") or [card]]
     texts = list({tuple(text["problems"]): text for text in texts if text.get("broken")}.values())
     if not texts:
@@ -242,10 +253,10 @@ def adaptation_seconds(model: Model, view: StudyView) -> float | None:
     return sum(result.total_seconds for result in results)
 
 
-def _adaptation_row(entry: Measured[Adaptation], folder: Path) -> AdaptationRow:
+def _adaptation_row(entry: JobResult[Adaptation], folder: Path) -> AdaptationRow:
     job, result = entry
-    place, accounts = job.place, dict(result.accounts or {})
-    importance = accounts.pop(IMPORTANCE, None) or read_importance(folder)
+    place, preparation = job.place, dict(result.preparation or {})
+    importance = read_importance(folder, preparation.pop(IMPORTANCE, None))
     curves = read_curves(folder / "log.jsonl")
     return AdaptationRow(
         model=place.model,
@@ -260,20 +271,24 @@ def _adaptation_row(entry: Measured[Adaptation], folder: Path) -> AdaptationRow:
         seconds=result.seconds,
         losses=result.losses,
         broken=result.broken,
-        accounts=accounts,
+        preparation=preparation,
         importance=importance,
         curve=curves["curve"],
         heldout_curve=curves["heldout_curve"],
     )
 
 
-def read_importance(folder: Path) -> dict[str, Any] | None:
-    """Return the importance of heads and units stored with an adapted model; None if there is none."""
+def read_importance(folder: Path, stored: Any = None) -> Importance | None:
+    """Return the importance of heads and units that a method measured; None if there is none that can be drawn.
+
+    Args:
+        folder: Folder of the adapted model.
+        stored: The same from the result of the job; None reads it from the folder.
+    """
     try:
-        found = read_json(folder / IMPORTANCE)
-    except (OSError, ValueError):
+        return Importance.from_dict(stored or read_json(folder / IMPORTANCE))
+    except (OSError, ValueError, TypeError, AttributeError, UserError):  # a user's method may write anything
         return None
-    return found if isinstance(found, dict) and isinstance(found.get("parts"), dict) else None
 
 
 def read_curves(log: Path) -> dict[str, list[CurvePoint]]:
@@ -307,7 +322,7 @@ def _thinned(points: list[CurvePoint]) -> list[CurvePoint]:
     return [points[index] for index in chosen]
 
 
-def masked_samples(found: Sequence[Measured[Adaptation]], count: int) -> list[MaskedSample]:
+def masked_samples(found: Sequence[JobResult[Adaptation]], count: int) -> list[MaskedSample]:
     """Return samples of masked text, taken from the first adaptation with each method.
 
     Args:
@@ -318,7 +333,7 @@ def masked_samples(found: Sequence[Measured[Adaptation]], count: int) -> list[Ma
         One sample per text, with the maskings of all methods that read it. Methods that mask the same tokens share a
         label.
     """
-    texts: dict[tuple[str, str], dict[str, dict[str, Any]]] = {}
+    texts: dict[tuple[str, str], dict[str, tuple[str, list[MaskedToken]]]] = {}
     seen: set[tuple[Any, ...]] = set()
     tasks = {(entry.job.place.domain, entry.job.place.adapted_for) for entry in found}
     for job, result in found:
@@ -327,23 +342,21 @@ def masked_samples(found: Sequence[Measured[Adaptation]], count: int) -> list[Ma
         if not result.masked or not domain or which in seen:
             continue
         seen.add(which)
-        several = sum(home == domain and task is not None for home, task in tasks) > 1
-        name = f"{place.method}, {place.adapted_for}" if several and place.adapted_for else str(place.method)
-        for pieces in result.masked["texts"][:count]:
-            text = "".join(f"{' ' * piece['space']}{piece['text']}" for piece in pieces)
-            hidden = {"masking": result.masked["masking"], "pieces": pieces}
-            texts.setdefault((domain, text), {})[name] = hidden
-    return [MaskedSample(place=place, maskings=_merge_equal(hidden)) for (place, _), hidden in texts.items()]
+        per_task = sum(home == domain and task is not None for home, task in tasks) > 1
+        name = f"{place.method}, {place.adapted_for}" if per_task and place.adapted_for else str(place.method)
+        for tokens in result.masked["texts"][:count]:
+            text = "".join(f"{' ' * token['space']}{token['text']}" for token in tokens)
+            texts.setdefault((domain, text), {})[name] = (result.masked["masking"], tokens)
+    return [MaskedSample(domain=domain, maskings=_merge_equal(found)) for (domain, _), found in texts.items()]
 
 
-def _merge_equal(found: dict[str, dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+def _merge_equal(found: dict[str, tuple[str, list[MaskedToken]]]) -> dict[str, list[MaskedToken]]:
     """Merge methods with the same masking and masked tokens under one label that names them all."""
     groups: dict[str, list[str]] = {}
-    for method, hidden in found.items():
-        groups.setdefault(json.dumps([hidden["masking"], hidden["pieces"]]), []).append(method)
+    for method, masked in found.items():
+        groups.setdefault(json.dumps(masked), []).append(method)
     merged = {}
-    for key, methods in groups.items():
-        masking = json.loads(key)[0]
-        label = ", ".join(methods) + (f": {masking}" if methods != [masking] else "")
-        merged[label] = found[methods[0]]["pieces"]
+    for methods in groups.values():
+        masking, tokens = found[methods[0]]
+        merged[", ".join(methods) + (f": {masking}" if methods != [masking] else "")] = tokens
     return merged

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
@@ -13,8 +13,9 @@ from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 from acclimate.records import Record, fingerprint, identity
 from acclimate.results import MethodRow
 from acclimate.study.backend import Backend
-from acclimate.study.config import KINDS, DomainSpec, ModelSpec, SectionEntry, StudyConfig
+from acclimate.study.config import JOB_KINDS, DomainSpec, ModelSpec, StudyConfig
 from acclimate.study.inputs import Checkpoint, StudyInputs
+from acclimate.study.sections import SectionEntry
 
 FORMAT = 2
 """Version of job identities and results. Increasing it invalidates all stored results."""
@@ -24,7 +25,7 @@ FORGETTING = "forgetting"
 """Role of a job that measures forgetting on a task of another domain."""
 
 R = TypeVar("R", bound=Record)
-register = KINDS.register
+register = JOB_KINDS.register
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ class Job(ABC):
         makes_model: Whether the job writes a model to its folder.
         shows_progress: Whether the job shows a progress bar itself.
         counts_as_score: Whether jobs of this kind have a row in the score tables.
+        options_type: Class of the options of the function that does the work; the defaults become
+            ``inputs.options[name]``.
         section: Key of the list in the study file that configures the kind, and the type of its entries.
     """
 
@@ -117,6 +120,7 @@ class Job(ABC):
     makes_model: ClassVar[bool] = False
     shows_progress: ClassVar[bool] = False
     counts_as_score: ClassVar[bool] = False
+    options_type: ClassVar[type[Any] | None] = None
     section: ClassVar[tuple[str, type[SectionEntry]] | None] = None
 
     @cached_property
@@ -150,6 +154,11 @@ class Job(ABC):
         return f"{self.name} · {self.place}"
 
     @property
+    def is_scored(self) -> bool:
+        """Whether the result is a score on a task of the domain, and not on one that measures forgetting."""
+        return self.counts_as_score and self.place.role is None
+
+    @property
     def is_shared_base(self) -> bool:
         """Whether all methods start from the model of this job; sharding then separates it from its dependents."""
         return False
@@ -180,17 +189,25 @@ class Job(ABC):
         """Raise UserError if the inputs are invalid for this kind."""
 
     @classmethod
-    def sources(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterable[Source]:
+    def models(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterable[StudyModel]:
         """Add the jobs that make models from a base model, and yield the models to measure."""
         return ()
 
     @classmethod
-    def measure(cls, planner: Planner, source: Source) -> None:
+    def measure(cls, planner: Planner, subject: StudyModel) -> None:
         """Add the jobs that measure a model."""
 
     @classmethod
     def finish(cls, planner: Planner) -> None:
         """Add the jobs that depend on the jobs of all models."""
+
+    @classmethod
+    def search_stages(cls) -> Sequence[Callable[..., None]]:
+        """Return the functions that plan searches of settings of this kind: see :data:`acclimate.study.search.Fill`.
+
+        They run in this order, each with the settings that the earlier ones chose.
+        """
+        return ()
 
     @classmethod
     def method_rows(cls, inputs: StudyInputs) -> list[MethodRow]:
@@ -208,11 +225,11 @@ Model = Checkpoint | Job
 
 def kinds() -> list[type[Job]]:
     """Return all registered kinds of jobs, sorted by name."""
-    return [KINDS.lookup(name) for name in KINDS.names()]
+    return [JOB_KINDS.lookup(name) for name in JOB_KINDS.names()]
 
 
 @dataclass(frozen=True)
-class Source:
+class StudyModel:
     """A model that the study measures in a domain.
 
     Attributes:
@@ -312,7 +329,7 @@ class Outcome:
         return f"✗ {self.job.description}: {self.error}"
 
 
-class Measured(NamedTuple, Generic[R]):
+class JobResult(NamedTuple, Generic[R]):
     """A job with its result."""
 
     job: Job
@@ -335,26 +352,21 @@ class StudyView:
     outcomes: Mapping[str, Outcome]
     out: Path
 
-    def find(self, kind: type[R], accept: Callable[[Job], bool] = lambda job: True) -> Iterator[Measured[R]]:
+    def find(self, kind: type[R], accept: Callable[[Job], bool] = lambda job: True) -> Iterator[JobResult[R]]:
         """Yield each entry of the graph whose result has type ``kind`` and whose job is accepted, with the result."""
         for job in self.graph.entries:
             result = self.outcomes[job.key].result
             if isinstance(result, kind) and accept(job):
-                yield Measured(job, result)
+                yield JobResult(job, result)
 
     def group(
         self, kind: type[R], accept: Callable[[Job], bool] = lambda job: True
-    ) -> dict[tuple[str | None, ...], list[Measured[R]]]:
+    ) -> dict[tuple[str | None, ...], list[JobResult[R]]]:
         """Return the entries of :meth:`find` grouped by :attr:`Place.row`, with seeds in the order of the study."""
-        found: dict[tuple[str | None, ...], list[Measured[R]]] = {}
+        found: dict[tuple[str | None, ...], list[JobResult[R]]] = {}
         for entry in self.find(kind, accept):
             found.setdefault(entry.job.place.row, []).append(entry)
-        order = {seed: place for place, seed in enumerate(self.inputs.config.seeds)}
+        order = {seed: index for index, seed in enumerate(self.inputs.config.seeds)}
         for entries in found.values():
             entries.sort(key=lambda entry: order.get(entry.job.place.seed or 0, 0))
         return found
-
-
-def place_values(place: Place) -> dict[str, Any]:
-    """Return the fields of a place that are not None, as plain values."""
-    return {name: value for name, value in asdict(place).items() if value is not None}

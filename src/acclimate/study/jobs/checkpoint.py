@@ -1,4 +1,4 @@
-"""Foreign checkpoints: existing models that the study compares with its methods without adapting them.
+"""External checkpoints: existing models that the study compares with its methods without adapting them.
 
 A checkpoint is fine-tuned on all tasks and its losses are measured like those of an adapted model, so it has a row in
 all tables. Since its size and tokenizer may differ, a job describes them.
@@ -15,22 +15,19 @@ from pydantic import model_validator
 
 from acclimate.errors import UserError
 from acclimate.records import Record
-from acclimate.results import MethodRow, Section
+from acclimate.results import MethodRow, ReportTable
 from acclimate.study.backend import Backend
-from acclimate.study.config import DomainSpec, ModelSpec, SectionEntry, StudyConfig
+from acclimate.study.config import DomainSpec, ModelSpec, StudyConfig
 from acclimate.study.inputs import Checkpoint, StudyInputs, Texts, longest_text, read_options
-from acclimate.study.jobs.base import Job, Place, Planner, RunContext, Source, StudyView, register
+from acclimate.study.jobs.base import Job, Place, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.sections import SectionEntry
+from acclimate.study.settings import ShortForm
 
 
-class CheckpointSpec(SectionEntry):
+class CheckpointSpec(SectionEntry, ShortForm):
     """An entry of ``checkpoints``: a model folder or a name on the Hub, or ``{path, label?}``."""
 
     path: str
-
-    @model_validator(mode="before")
-    @classmethod
-    def _short(cls, value: Any) -> Any:
-        return {"path": str(value)} if isinstance(value, str | Path) else value
 
     @model_validator(mode="after")
     def _labelled(self) -> CheckpointSpec:
@@ -43,8 +40,8 @@ class CheckpointSpec(SectionEntry):
 
 
 @dataclass(frozen=True)
-class ForeignModel:
-    """A foreign checkpoint, and whether it has a language-model head, so that its loss can be measured."""
+class ExternalModel:
+    """An external checkpoint, and whether it has a language-model head, so that its loss can be measured."""
 
     checkpoint: Checkpoint
     has_head: bool
@@ -69,7 +66,7 @@ class Description(Record):
     words: int
 
 
-@register("checkpoint", summary="describe an unchanged foreign checkpoint")
+@register("checkpoint", summary="describe an unchanged external checkpoint")
 @dataclass(frozen=True, kw_only=True, eq=False)
 class CheckpointJob(Job):
     """Count the parameters of a checkpoint, and the tokens of held-out text under its tokenizer.
@@ -102,32 +99,32 @@ class CheckpointJob(Job):
         )
 
     @classmethod
-    def read(cls, config: StudyConfig, backend: Backend) -> dict[str, ForeignModel]:
+    def read(cls, config: StudyConfig, backend: Backend) -> dict[str, ExternalModel]:
         """Return the checkpoints by label."""
         length, found = longest_text(config, read_options()["adapt"]), {}
-        for spec in config.extensions.get("checkpoints", []):
+        for spec in config.sections.get("checkpoints", []):
             try:
-                found[spec.label] = ForeignModel(Checkpoint.read(spec.path), backend.has_head(spec.path, length))
+                found[spec.label] = ExternalModel(Checkpoint.read(spec.path), backend.has_head(spec.path, length))
             except UserError as error:
                 raise UserError(f"study: the checkpoint '{spec.label}': {error}") from error
         return found
 
     @classmethod
-    def sources(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterator[Source]:
+    def models(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterator[StudyModel]:
         """Yield each checkpoint, to be compared with the methods of a base model."""
-        for spec in planner.config.extensions.get("checkpoints", []):
-            found: ForeignModel = planner.inputs.extras[cls.name][spec.label]
+        for spec in planner.config.sections.get("checkpoints", []):
+            found: ExternalModel = planner.inputs.extras[cls.name][spec.label]
             place = Place(model=model.name, domain=domain.name, method=spec.label)
             planner.add(cls(place=place, model=found.checkpoint, texts=planner.inputs.heldout[domain.name]))
-            yield Source(found.checkpoint, place, domain, planner.config.seeds, measures_loss=found.has_head)
+            yield StudyModel(found.checkpoint, place, domain, planner.config.seeds, measures_loss=found.has_head)
 
     @classmethod
     def method_rows(cls, inputs: StudyInputs) -> list[MethodRow]:
         """Return one row per checkpoint."""
         found = inputs.extras[cls.name]
         return [
-            MethodRow(label=label, name="checkpoint", parameters={"path": foreign.checkpoint.path})
-            for label, foreign in found.items()
+            MethodRow(label=label, name="checkpoint", parameters={"path": external.checkpoint.path})
+            for label, external in found.items()
         ]
 
     @classmethod
@@ -140,12 +137,11 @@ class CheckpointJob(Job):
         if not rows:
             return {}
         note = (
-            "Models from elsewhere, measured as they are. Losses in nats per predicted token compare only within one "
+            "Models that were not adapted by the study. Losses in nats per predicted token compare only within one "
             "tokenizer; bits per byte compare across tokenizers. Tokens per word: on held-out text of the domain."
         )
         columns = ["domain", "checkpoint", "architecture", "parameters", "vocabulary", "tokens per word"]
-        return {
-            "sections": [
-                Section(title="Foreign checkpoints", note=note, columns=columns, rows=list(rows.values()), digits=2)
-            ]
-        }
+        table = ReportTable(
+            title="External checkpoints", note=note, columns=columns, rows=list(rows.values()), digits=2
+        )
+        return {"tables": [table]}

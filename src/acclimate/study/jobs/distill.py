@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -16,12 +16,23 @@ from acclimate.results import MethodRow
 from acclimate.rows import DistillationRow
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, StudyConfig, TaskSpec
+from acclimate.study.graph import Choices, extend, plan_chosen
 from acclimate.study.inputs import Checkpoint, StudyInputs
 from acclimate.study.jobs.adapt import adaptation_seconds
-from acclimate.study.jobs.base import Job, Model, Place, Planner, RunContext, StudyView, register
+from acclimate.study.jobs.base import Job, JobGraph, Model, Place, Planner, RunContext, StudyView, register
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.teacher import TeacherJob
-from acclimate.study.sections import DistillSpec
+from acclimate.study.search import (
+    Fill,
+    Lists,
+    Search,
+    SearchStage,
+    choices_to_try,
+    search_seeds,
+    search_settings,
+    tasks_with_metric,
+)
+from acclimate.study.sections import DistillSpec, SectionEntry, count_combinations
 from acclimate.study.settings import UNADAPTED
 from acclimate.study.summary import TaskResult
 
@@ -37,7 +48,6 @@ COMMON_OPTIONS = (
     *("batch_size", "max_length", "warmup", "weight_decay", "max_gradient_norm", "few_shot", "precision", "negative"),
 )
 """Options that ``finetune`` and ``distill`` share; they apply to teacher and student."""
-CLASSIFICATION = ("single_label", "multi_label")
 
 
 @dataclass(kw_only=True, eq=False)
@@ -55,6 +65,11 @@ class DistillationResult(TaskResult):
     student_metrics: dict[str, Any]
     student_dev_metrics: dict[str, Any] | None = None
     stage_seconds: dict[str, float]
+
+
+def distill_rows(config: StudyConfig) -> list[DistillSpec]:
+    """Return the rows of distillation of a study."""
+    return config.sections.get("distill", [])
 
 
 @register("distill", summary="distill a teacher into a student")
@@ -81,6 +96,8 @@ class DistillJob(Job):
     cost: ClassVar[float] = 3.0
     result_type: ClassVar[type[Record]] = DistillationResult
     counts_as_score: ClassVar[bool] = True
+    options_type: ClassVar[type[Any]] = DistillOptions
+    section: ClassVar[tuple[str, type[SectionEntry]]] = ("distill", DistillSpec)
 
     def run(self, context: RunContext) -> DistillationResult:
         """Train the student and score it on the test split."""
@@ -92,7 +109,7 @@ class DistillJob(Job):
     def stage_seconds(self, result: DistillationResult, view: StudyView) -> dict[str, float] | None:
         """Return the seconds of the teacher (adaptation included), of the student, and of the distillation."""
         spent = result.stage_seconds
-        row = {"student": spent["student"], "distillation": spent["signs"] + spent["distillation"]}
+        row = {"student": spent["student"], "distillation": spent["teacher_targets"] + spent["distillation"]}
         if not isinstance(self.teacher, TeacherJob):
             return row
         taught = view.outcomes[self.teacher.key].result
@@ -104,17 +121,17 @@ class DistillJob(Job):
     @classmethod
     def read(cls, config: StudyConfig, backend: Backend) -> dict[str, Checkpoint]:
         """Validate the rows of distillation; return the teachers that are not models of the study, by path."""
-        for row in config.distill:
+        for row in distill_rows(config):
             _check_names(row, config)
-        paths = [row.teacher.path for row in config.distill if row.teacher.path]
+        paths = [row.teacher.path for row in distill_rows(config) if row.teacher.path]
         return {path: Checkpoint.read(path) for path in dict.fromkeys(paths)}
 
     @classmethod
     def check(cls, inputs: StudyInputs) -> None:
         """Raise UserError for tasks that cannot be distilled."""
         for domain in inputs.config.domains:
-            for task in domain.tasks if any(row.is_for(domain.name) for row in inputs.config.distill) else ():
-                if inputs.tasks[domain.name, task.name].task.scoring().kind not in CLASSIFICATION:
+            for task in domain.tasks if any(row.is_for(domain.name) for row in distill_rows(inputs.config)) else ():
+                if not inputs.tasks[domain.name, task.name].task.labels:
                     raise UserError(
                         f"study: '{task.name}' is not a classification task, and only those can be distilled; set "
                         "'domains' of the row."
@@ -135,19 +152,29 @@ class DistillJob(Job):
         places = ((domain, task, seed) for domain in config.domains for task in domain.tasks for seed in config.seeds)
         for domain, task, seed in places:
             # Rows are the inner loop, so that rows with the same student reuse the fine-tuned student in the cache.
-            for row in config.distill:
+            for row in distill_rows(config):
                 if row.is_for(domain.name):
                     _add_row(planner, row, domain, task, seed)
 
     @classmethod
+    def search_stages(cls) -> Sequence[Fill]:
+        """Search the settings of teachers, whose models come from the search for methods, then those of distillation.
+
+        The DoKTra paper searches in the same order: fine-tuning of the student, penalty of the teacher, distillation.
+        """
+        return _search_teachers, _search_distillations
+
+    @classmethod
     def method_rows(cls, inputs: StudyInputs) -> list[MethodRow]:
         """Return one row per row of distillation."""
-        return [MethodRow(label=row.label, name="distill", parameters=row.settings) for row in inputs.config.distill]
+        return [
+            MethodRow(label=row.label, name="distill", parameters=row.settings) for row in distill_rows(inputs.config)
+        ]
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
         """Return one row per student, task and row of distillation, with means over seeds."""
-        order = [row.label for row in view.inputs.config.distill]
+        order = [row.label for row in distill_rows(view.inputs.config)]
         made = []
         for runs in view.group(DistillationResult).values():
             place, results = runs[0].job.place, [run.result for run in runs]
@@ -254,11 +281,11 @@ def _teachers(
     planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskSpec, seed: int
 ) -> Iterator[FinetuneJob]:
     """Yield the fine-tuning jobs with this task, this seed, and the model that the teacher starts from."""
-    wanted = (row.teacher.model, domain.name, row.teacher.method, task.name, seed, None)
+    wanted = (row.teacher.model, domain.name, row.teacher.method, task.name, seed)
     for job in planner.graph.entries:
         place = job.place
-        found = (place.model, place.domain, place.method, place.task, place.seed, place.role)
-        if type(job) is FinetuneJob and found == wanted:
+        found = (place.model, place.domain, place.method, place.task, place.seed)
+        if isinstance(job, FinetuneJob) and job.is_scored and found == wanted:
             yield job
 
 
@@ -297,3 +324,69 @@ def _is_classifier(checkpoint: Checkpoint, task: Any) -> bool:
     from acclimate.tasks.loading import is_classifier_of
 
     return is_classifier_of(checkpoint.path, task)
+
+
+def _distillation_rows(
+    inputs: StudyInputs, choices: Choices, of_teacher: bool
+) -> Iterator[tuple[DistillSpec, DomainSpec, TaskSpec, str, Lists, JobGraph]]:
+    """Yield for each row of distillation and task: row, domain, task, metric, values to try, and graph of base jobs.
+
+    Args:
+        inputs: Inputs of the search.
+        choices: Settings chosen in earlier stages.
+        of_teacher: Select the settings of the teacher, or all others.
+    """
+    graphs: dict[tuple[str, str], JobGraph] = {}
+    for row in distill_rows(inputs.config):
+        given = {**search_settings(inputs).distill, **(row.search or {})}
+        chosen = {name: values for name, values in given.items() if (name in TEACHER_OPTIONS.values()) == of_teacher}
+        lists: Lists = {("distill", name): values for name, values in chosen.items()}
+        for domain, task, metric in tasks_with_metric(inputs) if lists else ():
+            if not row.is_for(domain.name):
+                continue
+            place = (domain.name, task.name)
+            if place not in graphs:
+                part = domain.model_copy(update={"tasks": [task]})
+                graphs[place] = plan_chosen(inputs, choices, [part], search_seeds(inputs))
+            yield row, domain, task, metric, lists, graphs[place]
+
+
+def _plan_row(
+    inputs: StudyInputs, graph: JobGraph, row: DistillSpec, domain: DomainSpec, task: TaskSpec, choices: Choices
+) -> JobGraph:
+    """Return ``graph`` extended by the jobs of one row of distillation on one task."""
+    part = domain.model_copy(update={"tasks": [task]})
+    rows = {"distill": [row.model_copy(update={"domains": None})]}
+    changes = {"domains": [part], "sections": rows, "seeds": search_seeds(inputs)}
+    return extend(graph, replace(inputs, config=inputs.config.model_copy(update=changes)), choices)
+
+
+def _search_teachers(stage: SearchStage, inputs: StudyInputs, choices: Choices) -> None:
+    for row, domain, task, metric, lists, graph in _distillation_rows(inputs, choices, of_teacher=True):
+        place = ("", domain.name, task.name, row.label)
+        search = Search(
+            "teacher", [place], metric, search_settings(inputs).teacher_tolerance, count_combinations(lists)
+        )
+        for choice in choices_to_try(inputs, lists):
+            part = _plan_row(inputs, graph, row, domain, task, {**choices, place: choice})
+            teachers = [job for job in part.entries if isinstance(job, TeacherJob)]  # one entry per seed
+            pairs = zip(teachers, search_seeds(inputs), strict=False)
+            scored = [job.as_trial(replace(job.place, seed=seed)) for job, seed in pairs]
+            if scored:  # empty if the teacher already is a classifier of the task and is not fine-tuned
+                stage.add_trial(search, choice, scored)
+        if search.trials:
+            stage.searches.append(search)
+
+
+def _search_distillations(stage: SearchStage, inputs: StudyInputs, choices: Choices) -> None:
+    for row, domain, task, metric, lists, graph in _distillation_rows(inputs, choices, of_teacher=False):
+        for student in row.student_names([model.name for model in inputs.config.models]):
+            place = (student, domain.name, task.name, row.label)
+            search = Search(
+                "distillation", [place], metric, search_settings(inputs).tolerance, count_combinations(lists)
+            )
+            alone = row.model_copy(update={"students": [student]})
+            for choice in choices_to_try(inputs, lists):
+                part = _plan_row(inputs, graph, alone, domain, task, {**choices, place: choice})
+                stage.add_trial(search, choice, [job for job in part.entries if isinstance(job, DistillJob)])
+            stage.searches.append(search)

@@ -11,7 +11,7 @@ import numpy as np
 from acclimate.records import Record
 from acclimate.rows import DriftRow
 from acclimate.study.inputs import Checkpoint, Texts
-from acclimate.study.jobs.base import Job, Model, Planner, RunContext, Source, StudyView, register
+from acclimate.study.jobs.base import Job, Model, Planner, RunContext, StudyModel, StudyView, register
 
 
 @dataclass(kw_only=True, eq=False)
@@ -58,12 +58,14 @@ class DriftJob(Job):
         return Drift.from_dict(context.backend.drift(*models, self.texts.texts, max_length=self.max_length))
 
     @classmethod
-    def measure(cls, planner: Planner, source: Source) -> None:
-        """Add a job for an adapted model if the study sets ``evaluate.moved``."""
+    def measure(cls, planner: Planner, subject: StudyModel) -> None:
+        """Add a job for an adapted model if the study sets ``evaluate.drift``."""
         evaluate, general = planner.config.evaluate, planner.inputs.general
-        if evaluate.moved and general is not None and source.base is not None:
-            base = planner.inputs.checkpoints[str(source.place.model)]
-            job = cls(place=source.place, base=base, model=source.model, texts=general, max_length=evaluate.max_length)
+        if evaluate.drift and general is not None and subject.base is not None:
+            base = planner.inputs.checkpoints[str(subject.place.model)]
+            job = cls(
+                place=subject.place, base=base, model=subject.model, texts=general, max_length=evaluate.max_length
+            )
             planner.add(job.at(text="general"))
 
     @classmethod

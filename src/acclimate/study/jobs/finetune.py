@@ -9,12 +9,23 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from acclimate.options import FinetuneOptions
 from acclimate.records import Record
 from acclimate.rows import ForgettingRow, ScoreRow
 from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import OTHER, StudyInputs, TaskInput
 from acclimate.study.jobs.adapt import adaptation_seconds
-from acclimate.study.jobs.base import FORGETTING, Job, Model, Place, Planner, RunContext, Source, StudyView, register
+from acclimate.study.jobs.base import (
+    FORGETTING,
+    Job,
+    Model,
+    Place,
+    Planner,
+    RunContext,
+    StudyModel,
+    StudyView,
+    register,
+)
 from acclimate.study.summary import (
     TaskResult,
     TaskRuns,
@@ -24,9 +35,6 @@ from acclimate.study.summary import (
     pool_confidence,
     summarize_scores,
 )
-
-STAGES = ("adaptation", "teacher", "student", "distillation", "finetuning")
-"""Stages that lead to a score, in the order of the tables."""
 
 
 @register("finetune", summary="fine-tune a model on an end task and score it")
@@ -52,6 +60,7 @@ class FinetuneJob(Job):
 
     result_type: ClassVar[type[Record]] = TaskResult
     counts_as_score: ClassVar[bool] = True
+    options_type: ClassVar[type[Any] | None] = FinetuneOptions
 
     def run(self, context: RunContext) -> TaskResult:
         """Fine-tune the model and score it on the test split."""
@@ -71,17 +80,17 @@ class FinetuneJob(Job):
         return None if adapted is None else {"adaptation": adapted, **tuned} if adapted else tuned
 
     @classmethod
-    def measure(cls, planner: Planner, source: Source) -> None:
+    def measure(cls, planner: Planner, subject: StudyModel) -> None:
         """Add fine-tunings on the tasks of the domain and, to measure forgetting, on tasks of other domains."""
-        tasks = [] if source.is_reference else [(source.domain.name, task) for task in source.domain.tasks]
-        others = [(OTHER, task) for task in planner.inputs.other_tasks(source.domain)]
-        for seed in source.seeds:
-            for home, task in [*tasks, *(others if source.measures_forgetting else [])]:
+        tasks = [] if subject.is_reference else [(subject.domain.name, task) for task in subject.domain.tasks]
+        others = [(OTHER, task) for task in planner.inputs.other_tasks(subject.domain)]
+        for seed in subject.seeds:
+            for home, task in [*tasks, *(others if subject.measures_forgetting else [])]:
                 settings, options = finetune_settings(planner.inputs, home, task)
                 found = planner.inputs.tasks[home, task.name]
                 job = cls(
-                    place=source.place,
-                    model=source.model,
+                    place=subject.place,
+                    model=subject.model,
                     task=found.task,
                     first=found.first,
                     settings=settings,
@@ -115,15 +124,11 @@ def finetune_settings(inputs: StudyInputs, home: str, task: TaskSpec) -> tuple[d
     return settings, given
 
 
-def _counts(job: Job) -> bool:
-    return job.counts_as_score and job.place.role is None and job.place.search is None
-
-
 def _score_rows(view: StudyView) -> list[ScoreRow]:
     """Return one row per model, domain, task and row label."""
     config = view.inputs.config
     found: dict[tuple[str | None, ...], TaskRuns] = {}
-    for group in view.group(TaskResult, _counts).values():
+    for group in view.group(TaskResult, lambda job: job.is_scored and job.place.search is None).values():
         place = group[0].job.place
         found[place.model, place.domain, place.task, place.method] = group
     rows = []
@@ -151,7 +156,7 @@ def mean_stage_seconds(runs: TaskRuns, view: StudyView) -> dict[str, float]:
     long. Runs with a missing adaptation or teacher result are skipped; empty if all are.
     """
     found = [row for job, result in runs if (row := job.stage_seconds(result, view)) is not None]
-    names = [name for name in STAGES if any(name in row for row in found)]
+    names = dict.fromkeys(name for row in found for name in row)
     means = {name: float(np.mean([row.get(name, 0.0) for row in found])) for name in names}
     return {**means, "sum": sum(means.values())} if means else {}
 

@@ -14,7 +14,7 @@ from acclimate.evaluation.statistics import paired_difference
 from acclimate.records import Record, optional
 from acclimate.rows import Interval, LossRow
 from acclimate.study.inputs import Texts
-from acclimate.study.jobs.base import Job, Measured, Model, Planner, RunContext, Source, StudyView, register
+from acclimate.study.jobs.base import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
 
 
 @dataclass(kw_only=True, eq=False)
@@ -68,17 +68,17 @@ class LmLossJob(Job):
         return TextLoss.from_dict(context.backend.lm_loss(path, self.texts.texts, max_length=self.max_length))
 
     @classmethod
-    def measure(cls, planner: Planner, source: Source) -> None:
+    def measure(cls, planner: Planner, subject: StudyModel) -> None:
         """Add jobs for held-out text of the domain and for general text."""
-        if not source.measures_loss:
+        if not subject.measures_loss:
             return
         for role, texts in (
-            ("domain", planner.inputs.heldout[source.domain.name]),
+            ("domain", planner.inputs.heldout[subject.domain.name]),
             ("general", planner.inputs.general),
         ):
             if texts is not None:
                 length = planner.config.evaluate.max_length
-                job = cls(place=source.place, model=source.model, texts=texts, max_length=length)
+                job = cls(place=subject.place, model=subject.model, texts=texts, max_length=length)
                 planner.add(job.at(text=role))
 
     @classmethod
@@ -96,7 +96,7 @@ class LmLossJob(Job):
         return {"losses": made}
 
 
-def _loss_row(after: Sequence[Measured[TextLoss]], base: Sequence[Measured[TextLoss]]) -> LossRow:
+def _loss_row(after: Sequence[JobResult[TextLoss]], base: Sequence[JobResult[TextLoss]]) -> LossRow:
     """Return the loss of a method and, if it can be compared, its difference to the base model."""
     place, results = after[0].job.place, [entry.result for entry in after]
     row = LossRow(

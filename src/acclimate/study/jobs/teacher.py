@@ -18,7 +18,7 @@ class TeacherJob(FinetuneJob):
     counts_as_score: ClassVar[bool] = False
 
     @classmethod
-    def measure(cls, planner: object, source: object) -> None:
+    def measure(cls, planner: object, subject: object) -> None:
         """Add nothing: distillations add their teacher jobs."""
 
     @classmethod

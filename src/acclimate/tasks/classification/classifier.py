@@ -133,6 +133,10 @@ class Classification(TaskKind):
         """Return the text; for a pair, both texts joined by a line break."""
         return example.text if example.text_pair is None else f"{example.text}\n{example.text_pair}"
 
+    def answer(self, example: Example, task: Task) -> str:
+        """Return the names of the labels."""
+        return ", ".join(task.labels[index] for index in example.places)
+
     def learner(
         self, model: str | Path, task: Task, options: ResolvedOptions, device: torch.device
     ) -> ClassificationLearner:

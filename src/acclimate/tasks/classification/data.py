@@ -121,7 +121,9 @@ def _parse_row(where: str, row: dict[str, Any], pair: bool) -> _ParsedRow:
     if any("\ud800" <= letter <= "\udfff" for letter in text + (second or "")):
         raise UserError(f"{where}: the text contains half of a surrogate pair, which is not a character; fix the row.")
     if (second is not None) != pair:
-        state = "has no 'text_pair', but other rows have one" if pair else "has a 'text_pair', but other rows have none"
+        state = (
+            "has no 'text_pair', but other rows have one" if pair else "has a 'text_pair', but other rows have none"
+        )
         raise UserError(f"{where}: {state}; give one to every row or to none.")
     return _ParsedRow(where, text, second, _document_id(row))
 

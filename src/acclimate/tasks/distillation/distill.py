@@ -61,8 +61,8 @@ class DistillResult(FinetuneResult):
     """Seconds of each stage.
 
     The stages are ``teacher`` and ``student`` (their fine-tuning; zero if they already were classifiers of the task),
-    ``signs`` (computing the teacher's targets) and ``distillation`` (both phases). A cached stage counts the seconds
-    that it originally took, so the sum can exceed ``seconds``.
+    ``teacher_targets`` (computing them) and ``distillation`` (both phases). A cached stage counts the seconds that it
+    originally took, so the sum can exceed ``seconds``.
     """
 
 
@@ -140,7 +140,7 @@ def _distill(options: DistillOptions) -> DistillResult:
     distillation_loss = DistillationLoss(
         targets, connectors, options.objective, options.margin, options.scale, options.temperature, several, chosen
     )
-    rows = [{**row, "place": place} for place, row in enumerate(learner.rows(data.train))]
+    rows = [{**row, "index": index} for index, row in enumerate(learner.rows(data.train))]
     switch = options.distilled_epochs
     hooks, watch = build_phase_hooks(
         distillation_loss, learner.head, rows, resolved, switch, options.schedule, options.connector_learning_rate
@@ -167,7 +167,7 @@ def _distill(options: DistillOptions) -> DistillResult:
     seconds = {
         "teacher": teacher_seconds,
         "student": student_seconds,
-        "signs": targets.seconds,
+        "teacher_targets": targets.seconds,
         "distillation": time.perf_counter() - begin,
     }
     fields = evaluate_splits(
@@ -187,16 +187,7 @@ def _distill(options: DistillOptions) -> DistillResult:
         student_dev_metrics=student_scores.get("dev"),
         stage_seconds={name: round(value, 3) for name, value in seconds.items()},
     )
-    shown = {name: value for name, value in used.items() if name != "metric"}
-    run.write(
-        learner,
-        trained,
-        result,
-        verb="distill",
-        models={role: str(path) for role, path in models.items()},
-        task=data,
-        options={**shown, "precision": chosen},
-    )
+    run.write(learner, trained, result, verb="distill", models=models, task=data, options=used)
     return result
 
 

@@ -53,24 +53,24 @@ class DistillationLoss:
     multi_label: bool
     precision: Precision
 
-    def loss(self, model: Any, inputs: dict[str, Tensor], places: Sequence[int]) -> Tensor:
+    def loss(self, model: Any, inputs: dict[str, Tensor], indices: Sequence[int]) -> Tensor:
         """Return the loss of a batch.
 
         Args:
             model: The student.
             inputs: Inputs of the student by name (rows, tokens), without labels.
-            places: Indices of the train examples (rows,).
+            indices: Indices of the train examples (rows,).
         """
         device = inputs["input_ids"].device
         with autocast(self.precision, device):
             if self.objective == "kl":
                 logits = model(**inputs).logits
                 return soft_target_loss(
-                    logits, self.targets.logits[list(places)].to(device), self.temperature, self.multi_label
+                    logits, self.targets.logits[list(indices)].to(device), self.temperature, self.multi_label
                 )
             states = first_token_states(model, inputs)
         return activation_boundary_loss(
-            self.connectors.student(states.float()), self.targets.active(places).to(device), self.margin, self.scale
+            self.connectors.student(states.float()), self.targets.active(indices).to(device), self.margin, self.scale
         )
 
 
@@ -89,10 +89,10 @@ class DisagreementCallback(ResumableCallback):
             seed: Random seed of the choice.
         """
         self.classifier, self.distillation_loss = classifier, distillation_loss
-        self.places = sorted(
+        self.indices = sorted(
             random.Random(f"{seed}/watch").sample(range(len(rows)), min(MAX_TRACKED_EXAMPLES, len(rows)))
         )
-        self.rows = [rows[place] for place in self.places]
+        self.rows = [rows[index] for index in self.indices]
         self.curve: list[float] = []
         """Mean number of units that differ (Eq. 4): before training, then after each epoch."""
 
@@ -119,12 +119,12 @@ class DisagreementCallback(ResumableCallback):
         model, device = self.classifier.model.eval(), self.classifier.device
         total = 0
         for batch in self.classifier.batches([row["input_ids"] for row in self.rows]):
-            inputs = self.classifier.collate([self.rows[place] for place in batch])
+            inputs = self.classifier.collate([self.rows[index] for index in batch])
             for name in set(inputs) - {"input_ids", "attention_mask", "token_type_ids"}:
                 inputs.pop(name)
             with autocast(self.distillation_loss.precision, device):
                 states = first_token_states(model, {name: value.to(device) for name, value in inputs.items()})
-            active = self.distillation_loss.targets.active([self.places[place] for place in batch]).to(device)
+            active = self.distillation_loss.targets.active([self.indices[index] for index in batch]).to(device)
             total += int(count_disagreements(self.distillation_loss.connectors.student(states.float()), active).sum())
         return total / len(self.rows)
 
@@ -183,7 +183,7 @@ def build_phase_hooks(
     Args:
         distillation_loss: The loss of the first phase.
         classifier: The student.
-        rows: Its train examples, each with its index (``place``) in the targets of the teacher.
+        rows: Its train examples, each with its index (``index``) in the targets of the teacher.
         options: Options of training.
         switch: Number of epochs of the first phase.
         schedule: One learning-rate schedule for both phases, or one for each.
@@ -197,11 +197,11 @@ def build_phase_hooks(
     labels_loss = supervised_loss(options.confidence_penalty)
 
     def loss(model: PreTrainedModel, inputs: dict[str, Tensor], step: int) -> Tensor:
-        places = inputs.pop("place")
+        indices = inputs.pop("index")
         if step >= switch * epoch_steps:
             return labels_loss(model, inputs, step)
         inputs.pop("labels")
-        return distillation_loss.loss(model, inputs, places.tolist())
+        return distillation_loss.loss(model, inputs, indices.tolist())
 
     watch = DisagreementCallback(classifier, rows, distillation_loss, options.seed)
     callbacks: list[ResumableCallback] = [watch]

@@ -24,7 +24,7 @@ from acclimate.tasks.head_model import check_finite
 from acclimate.tasks.training_cache import computation_key, hash_rows, load_tensors, warn_on_write_error
 from acclimate.training.method import cache_folder, cache_key, fingerprint_weights
 
-TARGETS_FILE = "signs.safetensors"
+TARGETS_FILE = "teacher_targets.safetensors"
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def compute_teacher_targets(
     """
     if not cache:
         return _run_teacher(classifier, rows, connectors, precision)
-    folder = cache_folder() / "signs" / _targets_key(classifier, rows, connectors, precision)
+    folder = cache_folder() / "teacher_targets" / _targets_key(classifier, rows, connectors, precision)
     if (found := load_tensors(folder / TARGETS_FILE)) is not None:
         tensors, seconds = found
         return TeacherTargets(tensors["bits"], tensors["logits"], connectors.units, seconds)

@@ -203,6 +203,10 @@ class QuestionAnswering(TaskKind):
         """Return the passage."""
         return example.passage
 
+    def answer(self, example: Question, task: QATask) -> str:
+        """Return the first answer."""
+        return example.answers[0].text
+
     def learner(self, model: str | Path, task: QATask, options: ResolvedOptions, device: torch.device) -> QALearner:
         """Load a checkpoint as a question answering model."""
         head = load_qa_model(model, WindowConfig(max_length=options.max_length), device)

@@ -29,9 +29,9 @@ def test_they_reach_the_results_after_an_interruption(folder, monkeypatch):  # n
         compare(path, folder / "out", progress=False)
     results = compare(path, folder / "out", progress=False)
     plain, selective = results["adaptations"]
-    assert plain["accounts"] == {}
-    account = selective["accounts"]["selective.json"]
-    assert all(account[stage]["minutes"] > 0 for stage in ("finetune", "annotate", "train", "mark"))
-    assert account == json.loads((folder / "out" / selective["folder"] / "selective.json").read_text())
+    assert plain["preparation"] == {}
+    summary = selective["preparation"]["selective.json"]
+    assert all(summary[stage]["minutes"] > 0 for stage in ("finetune", "annotate", "train", "mark"))
+    assert summary == json.loads((folder / "out" / selective["folder"] / "selective.json").read_text())
     page = (folder / "out" / "results.md").read_text()
     assert "Preparation before training" in page and "token classifier" in page

@@ -40,22 +40,22 @@ def test_the_command_writes_one_line_per_text_and_an_account(tiny_bert, folder, 
     for line in lines:
         assert len(line["tokens"]) == len(line["importance"]) == len(line["score"])
         assert line["importance"] == [int(score < 0.1) for score in line["score"]]
-    account = json.loads((tmp_path / "out" / "account.json").read_text())
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     important = sum(sum(line["importance"]) for line in lines)
-    assert account["annotate"]["important"] == important
-    assert f"{important:,} of {account['annotate']['tokens']:,} tokens are important" in out
+    assert summary["annotate"]["important"] == important
+    assert f"{important:,} of {summary['annotate']['tokens']:,} tokens are important" in out
     assert len([line for line in out.splitlines() if line.startswith("  ")]) == 2
 
 
 def test_a_classifier_of_the_task_is_not_fine_tuned_again(tiny_bert, folder, tmp_path, monkeypatch):
     options = annotation_options(delta=0.1)
     first = annotate_task(tiny_bert, folder, tmp_path / "a", options, QUICK, precision="fp32", progress=False)
-    assert "minutes" in first.account["finetune"]
+    assert "minutes" in first.summary["finetune"]
     monkeypatch.setattr("acclimate.methods.selective.annotation.fine_tune_annotator", None)
     second = annotate_task(
         tmp_path / "a" / "classifier", folder, tmp_path / "b", options, precision="fp32", progress=False
     )
-    assert second.account["finetune"]["accuracy"] == first.account["finetune"]["accuracy"]
+    assert second.summary["finetune"]["accuracy"] == first.summary["finetune"]["accuracy"]
     one, two = ((tmp_path / name / "annotated.jsonl").read_text() for name in "ab")
     assert one == two
     assert second.samples == first.samples
@@ -73,7 +73,7 @@ def test_a_classifier_of_another_task_is_fine_tuned(tiny_bert, folder, tmp_path)
     made = annotate_task(
         tmp_path / "other", folder, tmp_path / "out", options, FineTuningOptions(epochs=1), progress=False
     )
-    assert "minutes" in made.account["finetune"]
+    assert "minutes" in made.summary["finetune"]
 
 
 def test_an_output_directory_with_other_files_is_an_error(tiny_bert, folder, tmp_path):

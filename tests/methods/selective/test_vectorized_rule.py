@@ -80,7 +80,7 @@ def test_texts_beyond_the_maximum_length_are_truncated_and_counted(tmp_path):
     long, short = examples(1, seed=3, longest=6)[0], examples(1, seed=4)[0]
     long = dataclasses.replace(long, text="good food and cold soup " * 60)
     result = annotate(classifier, [long, short], annotation_options())
-    assert result.account["cut"] == 1
+    assert result.summary["cut"] == 1
     assert len(result.annotated[0].important) == 78
     flags, _ = reference(classifier, result.annotated[0].unit.tokens, long.label)
     assert result.annotated[0].important.tolist() == flags
@@ -88,7 +88,7 @@ def test_texts_beyond_the_maximum_length_are_truncated_and_counted(tmp_path):
     units = make_units(pairs, classifier.tokenizer, classifier.max_length, annotation_options())
     assert units.truncated == 1
     assert len(units.units[0].tokens) + len(units.units[0].second) == 77
-    assert annotate(classifier, pairs, annotation_options()).account["units"] == 2
+    assert annotate(classifier, pairs, annotation_options()).summary["units"] == 2
 
 
 def test_no_units_give_no_annotations(classifier):

@@ -134,7 +134,7 @@ def results(folder: Path) -> dict[str, str]:
         elif file.name == "log.jsonl":
             lines = [json.loads(line) for line in file.read_text().splitlines()]
             found[name] = str([{**line, "seconds": None} for line in lines])
-        elif file.parent.name == "cells" and file.suffix == ".json":
+        elif file.parent.name == "jobs" and file.suffix == ".json":
             record = json.loads(file.read_text())
             if record["status"] == "done":
                 found[name] = str(_timeless(record["result"]))

@@ -1,0 +1,139 @@
+"""Rows of the results of a study about its adaptations: budget, learning curves, importance, and masked text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal, NotRequired, TypedDict
+
+from acclimate.records import Record, optional
+
+
+@dataclass(kw_only=True, eq=False)
+class CurvePoint(Record):
+    """A point of a learning curve."""
+
+    step: int | None = optional()
+    tokens: int | None = optional()
+    loss: float | None = optional()
+    terms: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(kw_only=True, eq=False)
+class UnreadRecords(Record):
+    """Records of a corpus that could not be read."""
+
+    records: int
+    documents: int
+    first: str
+
+
+@dataclass(kw_only=True, eq=False)
+class PartImportance(Record):
+    """Importance of the units of one part of a model.
+
+    Attributes:
+        name: What the units are, such as ``"attention heads"``.
+        layers: Number of layers.
+        units: Number of units per layer.
+        sorted: Whether the units are a sample in descending order of ``raw``, instead of all in their order.
+        raw: Importance as measured (layers, units).
+        protection: Importance as normalised, from 0 to 1 (layers, units).
+    """
+
+    name: str
+    layers: int
+    units: int
+    sorted: bool
+    raw: list[list[float]]
+    protection: list[list[float]]
+
+
+@dataclass(kw_only=True, eq=False)
+class Importance(Record):
+    """Importance of heads and units, as a method such as ``dga`` measured it.
+
+    Attributes:
+        measured: How it was measured.
+        tokens: Tokens read; None if none were.
+        standard_error: Standard error of the importance; None if unknown.
+        parts: Importance by the letter of the part.
+    """
+
+    measured: str
+    tokens: int | None = optional()
+    standard_error: float | None = optional()
+    parts: dict[str, PartImportance]
+
+
+@dataclass(kw_only=True, eq=False)
+class AdaptationRow(Record):
+    """One adaptation: its budget, duration and learning curve.
+
+    Attributes:
+        domain: Name of the domain; None for the warm-up of a head.
+        head: Whether it is the warm-up of a head that the checkpoint lacked.
+        folder: Folder of the model, relative to that of the study.
+        seconds: Duration of training.
+        broken: Records that could not be read; None if all could.
+        preparation: What the method recorded before training, by file name.
+        importance: Importance of heads and units that the method measured, for the heat map.
+    """
+
+    model: str | None
+    domain: str | None
+    method: str
+    task: str | None = None
+    head: bool = False
+    seed: int | None = None
+    folder: str = ""
+    steps: int | None = None
+    tokens: int | None = None
+    seconds: float | None = None
+    losses: dict[str, float] | None = None
+    broken: UnreadRecords | None = None
+    preparation: dict[str, Any] = field(default_factory=dict)
+    importance: Importance | None = None
+    curve: list[CurvePoint] = field(default_factory=list)
+    heldout_curve: list[CurvePoint] = field(default_factory=list)
+
+
+Replacement = Literal["", "mask", "random", "unchanged"]
+"""How a token was replaced; empty if it was not chosen for prediction."""
+
+
+class MaskedToken(TypedDict):
+    """A token of a masked text.
+
+    Keys:
+        text: Characters of the original token.
+        space: Whether to show a space before it.
+        replacement: How the token was replaced.
+        replaced_by: Characters of the replacement if ``replacement`` is ``"random"``.
+        important: True if a token classifier found the token important to the end task; otherwise absent.
+    """
+
+    text: str
+    space: bool
+    replacement: Replacement
+    replaced_by: str
+    important: NotRequired[bool]
+
+
+class MaskedTexts(TypedDict):
+    """A few texts of a corpus, masked with one strategy.
+
+    Keys:
+        masking: Name of the masking strategy.
+        texts: The tokens of each text.
+    """
+
+    masking: str
+    texts: list[list[MaskedToken]]
+
+
+@dataclass(kw_only=True, eq=False)
+class MaskedSample(Record):
+    """A text of a domain under each masking strategy of a study, by label."""
+
+    domain: str
+    maskings: dict[str, list[MaskedToken]]
