@@ -170,8 +170,9 @@ def check_writable(out: str | Path | None) -> None:
     """
     if out is None:
         return
-    if Path.cwd().is_relative_to(os.path.realpath(out)):
-        raise UserError(f"'{out}' is or contains the current folder, which cannot be replaced; name a new folder.")
+    # A result is written beside its folder and then moved there, which fails for a folder that is in use.
+    if Path(out).name in ("", "..") or Path.cwd().is_relative_to(os.path.realpath(out)):
+        raise UserError(f"'{out}' cannot be the output: give the name of a new folder.")
     parent = Path(out).parent
     try:
         parent.mkdir(parents=True, exist_ok=True)

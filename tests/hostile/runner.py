@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import logging
 import multiprocessing
 import os
 import re
@@ -121,6 +122,7 @@ def _child(case: Case, folder: Path, log: Path) -> None:
         os.dup2(file.fileno(), 2)
     sys.stdout = open(1, "w", encoding=case.env.get("PYTHONIOENCODING", "utf-8"), closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
+    logging.getLogger().handlers.clear()  # those of pytest; without one, warnings go to the terminal
     for name in VARIABLES:
         os.environ.pop(name, None)
     os.mkdir(folder / "scratch")
