@@ -298,6 +298,9 @@ def check_writable(out: str | Path | None) -> None:
         str(out).encode()
     except UnicodeEncodeError as error:
         raise UserError(f"The name {str(out)!r} is not valid UTF-8; choose another folder.") from error
+    # A result is written beside its folder and then moved there, which fails for a folder that is in use.
+    if Path(out).name in ("", "..") or Path.cwd().is_relative_to(os.path.realpath(out)):
+        raise UserError(f"'{out}' cannot be the output: give the name of a new folder.")
     parent = follow_link(out).parent
     try:
         parent.mkdir(parents=True, exist_ok=True)

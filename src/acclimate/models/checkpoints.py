@@ -110,14 +110,23 @@ def load_config(path: str | Path, **changes: Any) -> Any:
     except UNREADABLE as error:
         hint = "" if folder is None or _read_settings(folder).get("model_type") else _suggest(folder)
         raise UserError(f"No model could be read from '{path}': {load_error(error, path)}{hint}") from error
-    for name, most in LIMITS.items():
-        value = getattr(config, name, 1)
-        if isinstance(value, int | float) and not 1 <= value <= most:
-            raise UserError(f"In config.json of '{path}', {name} is {value}; it must be between 1 and {most:,}.")
+    check_limits(config, f"config.json of '{path}'")
     padding, size = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)
     if isinstance(padding, int) and isinstance(size, int) and padding >= size:
         raise UserError(f"In config.json of '{path}', pad_token_id is {padding}, but vocab_size is only {size}.")
     return config
+
+
+def check_limits(config: Any, where: str) -> None:
+    """Check that the sizes in a configuration are positive, and not absurdly large.
+
+    Raises:
+        UserError: If one is not; ``where`` says where it stands.
+    """
+    for name, most in LIMITS.items():
+        value = getattr(config, name, 1)
+        if isinstance(value, int | float) and not 1 <= value <= most:
+            raise UserError(f"In {where}, {name} is {value}; it must be between 1 and {most:,}.")
 
 
 def model_fingerprint(path: str) -> str:

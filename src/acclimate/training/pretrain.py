@@ -21,7 +21,7 @@ from acclimate.files import MANIFEST_FILE, atomic_folder, follow_link, write_jso
 from acclimate.locks import output_lock
 from acclimate.model_kinds import MASKED
 from acclimate.models import load_tokenizer, longest_text
-from acclimate.models.checkpoints import local_folder
+from acclimate.models.checkpoints import check_limits, local_folder
 from acclimate.models.families import FAMILIES, family_of
 from acclimate.options import PretrainOptions, TrainingOptions, recorded, values, verb
 from acclimate.progress import print_message
@@ -34,7 +34,6 @@ from acclimate.training.result import AdaptResult, read_manifest, roundtrip_json
 from acclimate.training.tokenizer import TOKENIZER_KINDS, sample_documents, train_tokenizer
 
 ARCHITECTURES = tuple(sorted(name for name, family in FAMILIES.items() if family.tokenizer))
-MAX_LAYERS, MAX_WIDTH = 1_000, 100_000
 SIZES = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768)}
 """Layers and width of Turc et al., 2019 ("Well-Read Students Learn Better"); a head for every 64 units of width."""
 
@@ -63,11 +62,8 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
     named = {**_size_settings(config, size), **_parse_changes(config, changes or {})}
     try:
         config = type(config).from_dict({**config.to_dict(), **named})
+        check_limits(config, "these settings")
         width, heads = config.hidden_size, config.num_attention_heads
-        if min(width, heads, config.num_hidden_layers) < 1:
-            raise UserError("The numbers of layers, hidden units and heads of a model must be at least 1.")
-        if config.num_hidden_layers > MAX_LAYERS or width > MAX_WIDTH:
-            raise UserError(f"num_hidden_layers can be at most {MAX_LAYERS:,}, and hidden_size {MAX_WIDTH:,}.")
         if width % heads:
             raise UserError(
                 f"hidden_size {width} is not divisible by {heads} heads: set num_attention_heads to a divisor."
