@@ -174,7 +174,7 @@ def read_json_object(path: str | Path) -> dict[str, Any] | None:
     """Return the content of a JSON file; None if it is missing or not a JSON object."""
     try:
         value = read_json(path)
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -26,7 +26,7 @@ from transformers.utils import cached_file
 from transformers.utils import logging as their_logging
 
 from acclimate.errors import UserError, first_line
-from acclimate.files import check_regular_file, hash_file, read_json, write_text
+from acclimate.files import check_regular_file, hash_file, read_json, read_json_object, write_text
 from acclimate.model_kinds import KINDS
 from acclimate.models.attention import attach
 from acclimate.models.extensions import ADAPTER_SIZE_KEY, ENSEMBLE_KEY, ORIGINAL, add_adapters, average_with_original
@@ -73,18 +73,12 @@ def check_folder(path: str | Path) -> None:
 
 def _suggest(folder: Path) -> str:
     """Name a sub-folder that holds a model, as in old folders of sentence-transformers; empty if there is none."""
-    found = [child for child in sorted(folder.iterdir()) if (child / "config.json").is_file()]
-    model = next((child for child in found if _read_settings(child).get("model_type")), None)
+    model = next((child for child in sorted(folder.iterdir()) if _model_type(child)), None)
     return f" The folder '{model}' is one." if model else ""
 
 
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """Return the content of the ``config.json`` of a folder; empty if it is not a JSON object."""
-    try:
-        content = read_json(folder / "config.json")
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def _model_type(folder: Path) -> Any:
+    return (read_json_object(folder / "config.json") or {}).get("model_type")
 
 
 LIMITS = {"num_hidden_layers": 10_000, "num_attention_heads": 10_000, "hidden_size": 10**6, "vocab_size": 10**8}
@@ -108,7 +102,11 @@ def load_config(path: str | Path, **changes: Any) -> Any:
             raise ValueError("config.json is not a JSON object")
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code(), **changes)
     except UNREADABLE as error:
-        hint = "" if folder is None or _read_settings(folder).get("model_type") else _suggest(folder)
+        hint = (
+            ""
+            if folder is None or (read_json_object(folder / "config.json") or {}).get("model_type")
+            else _suggest(folder)
+        )
         raise UserError(f"No model could be read from '{path}': {load_error(error, path)}{hint}") from error
     check_limits(config, f"config.json of '{path}'")
     padding, size = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)

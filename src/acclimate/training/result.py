@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -202,7 +202,7 @@ def cache_masked_texts(config: Mapping[str, Any], texts: MaskedTexts | None) -> 
 
 def load_masked_texts(config: Mapping[str, Any]) -> MaskedTexts | None:
     """Return the previews of a run that was finished before, None if they are not in the cache."""
-    return read_json_object(_masked_texts_file(cache_path(), config))
+    return cast(MaskedTexts | None, read_json_object(_masked_texts_file(cache_path(), config)))
 
 
 def _masked_texts_file(cache: Path, config: Mapping[str, Any]) -> Path:
