@@ -227,7 +227,7 @@ def evaluate_splits(
         "epoch": trained.epoch,
         "train_loss": trained.loss,
         "precision": precision,
-        "kind": task.kind,
+        "kind": scoring.kind,
         "scoring": scoring.details(),
     }
 
