@@ -16,7 +16,7 @@ from acclimate.study import Backend, StudyConfig
 from acclimate.study.graph import plan, read_study
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import JobGraph
-from acclimate.study.search import stages
+from acclimate.study.search import search_stages
 from tests.tiny import save_tiny
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
@@ -84,11 +84,13 @@ def test_every_study_loads_and_plans(load, name):
 
 def test_the_small_study_adapts_as_the_single_ones_but_for_its_budget(load):
     small = load("dga/small.yaml")[1]
-    adapted = {job.method: job.settings for job in jobs(small, "adapt")}
+    adapted = {(job.method, job.place.adapt_seed): job.settings for job in jobs(small, "adapt")}
     for name in ("dga/cs.yaml", "dga/restaurant.yaml"):
         graph = load(name)[1]
         for job in jobs(graph, "adapt"):
-            assert {key for key, value in job.settings.items() if value != adapted[job.method][key]} == {
+            assert {
+                key for key, value in job.settings.items() if value != adapted[job.method, job.place.adapt_seed][key]
+            } == {
                 "tokens",
                 "precision",
             }
@@ -137,7 +139,7 @@ def test_the_grids_of_doktra(load):
     """Choi et al., 3.2 and A.1: each of the three grids with three seeds."""
     inputs, _ = load("doktra/paper.yaml")
     sizes, choices = {}, {}
-    for stage in stages(inputs, choices):
+    for stage in search_stages(inputs, choices):
         for search in stage.searches:
             sizes[search.stage] = (len(search.trials), search.possible, len(search.trials[0].keys))
             choices |= dict.fromkeys(search.places, search.trials[0].choice)

@@ -21,6 +21,7 @@ from acclimate.rows import (
     DriftRow,
     ForgettingRow,
     LossRow,
+    MeanRow,
     ScoreRow,
     SearchRow,
     WinCount,
@@ -113,6 +114,7 @@ class StudyResults(Record):
         baseline: Label of the method that the others are compared with.
         shared_adaptation: Whether all seeds of fine-tuning start from one adaptation.
         searches: Settings that were chosen on dev.
+        means: Means over tasks; empty with a single task.
         win_counts: Wins, ties and losses over tasks.
         forgetting: Scores on tasks of other domains.
         drift: How far adaptation moved embeddings and hidden states.
@@ -135,6 +137,7 @@ class StudyResults(Record):
     shared_adaptation: bool = False
     searches: list[SearchRow] = field(default_factory=list)
     scores: list[ScoreRow] = field(default_factory=list)
+    means: list[MeanRow] = field(default_factory=list)
     win_counts: list[WinCount] = field(default_factory=list)
     losses: list[LossRow] = field(default_factory=list)
     forgetting: list[ForgettingRow] = field(default_factory=list)

@@ -8,10 +8,20 @@ whole domain.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, Self
 
 from acclimate.records import Record, flattened, optional
+
+WITHHELD = "withheld"
+"""Instead of a verdict: one adaptation or one seed, so the variance between trainings is unknown."""
+NOT_LEARNED = "not_learned"
+"""Instead of a verdict: no model of either side is better than chance."""
+VERDICTS = {
+    **{"win": "helped", "loss": "hurt", "tie": "no difference shown"},
+    **{WITHHELD: "–", NOT_LEARNED: "cannot be answered"},
+}
+"""Words for the verdicts on a method."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -20,15 +30,26 @@ class Interval(Record):
 
     Attributes:
         difference: Method minus what it is compared with, in the unit of what is compared.
-        p: Two-sided p-value of the bootstrap.
-        verdict: ``"win"``, ``"loss"`` or ``"tie"``: the interval lies above zero, below it, or includes it.
+        p: Two-sided p-value of the bootstrap; None without a verdict.
+        verdict: ``"win"``, ``"loss"`` or ``"tie"``: the interval lies above zero, below it, or includes it; or why
+            there is no verdict, :data:`WITHHELD` or :data:`NOT_LEARNED`.
     """
 
     difference: float
     low: float
     high: float
-    p: float
+    p: float | None
     verdict: str
+
+    def without_verdict(self, reason: str) -> Self:
+        """Return a copy with a reason instead of a verdict and without p-values."""
+        nothing: dict[str, Any] = {one.name: None for one in fields(self) if one.name.startswith("p")}
+        return replace(self, verdict=reason, **nothing)
+
+    @property
+    def is_answered(self) -> bool:
+        """Whether there is a verdict."""
+        return self.verdict not in (WITHHELD, NOT_LEARNED)
 
 
 @dataclass(kw_only=True, eq=False)
@@ -45,7 +66,7 @@ class Comparison(Interval):
 
     before: float
     after: float
-    p_models: float
+    p_models: float | None = None
     p_t: float | None = None
     p_holm: float | None = optional()
 
@@ -241,23 +262,41 @@ class WinCount(Record):
     """On how many tasks a method helped or hurt.
 
     Attributes:
+        tasks: Tasks with a comparison.
+        unanswered: Tasks without a verdict.
         win: Tasks whose interval lies above zero.
         tie: Tasks whose interval includes zero.
         loss: Tasks whose interval lies below zero.
         win_holm: Wins with p below 0.05 after Holm's correction.
         loss_holm: Losses with p below 0.05 after Holm's correction.
-        mean: Mean difference over tasks, each in its own metric.
     """
 
     model: str
     method: str
     tasks: int
+    unanswered: int = 0
     win: int
     tie: int
     loss: int
     win_holm: int
     loss_holm: int
-    mean: float
+
+
+@dataclass(kw_only=True, eq=False)
+class MeanRow(Record):
+    """The mean of a method over all tasks of the study, each in its own metric.
+
+    Attributes:
+        tasks: Number of tasks.
+        score: Mean over tasks, over the seeds that all tasks have.
+        difference: Mean over tasks of the difference to the baseline; None for the baseline itself.
+    """
+
+    model: str
+    method: str
+    tasks: int
+    score: MetricSummary
+    difference: Interval | None = optional()
 
 
 @dataclass(kw_only=True, eq=False)

@@ -14,9 +14,12 @@ from sklearn.metrics import f1_score
 from acclimate.evaluation.scoring import MultiLabel, Scoring, SingleLabel
 from acclimate.evaluation.statistics import (
     Interval,
+    PairedPredictions,
     bootstrap_intervals,
     bootstrap_weights,
     holm,
+    is_above_chance,
+    mean_paired_bootstrap,
     paired_bootstrap,
     paired_difference,
     paired_t_test,
@@ -353,3 +356,51 @@ def test_items_are_documents_for_a_metric_over_documents():
 
 def test_a_perfect_score_has_a_degenerate_interval():
     assert score_interval(SingleLabel(), GOLD, GOLD, "macro_f1") == (1.0, 1.0)
+
+
+def test_the_mean_over_equal_tasks_has_a_narrower_interval():
+    gold, a, b = null_study(np.random.default_rng(11), seeds=4, items=400, seed_effect=0.0)
+    task = PairedPredictions(gold, a, b, "accuracy", SingleLabel())
+    one, four = mean_paired_bootstrap([task]), mean_paired_bootstrap([task] * 4)
+    assert one == paired_bootstrap(gold, a, b, "accuracy") and four.difference == pytest.approx(one.difference)
+    assert 0.4 < (four.high - four.low) / (one.high - one.low) < 0.9  # the items of each task are independent
+
+
+def test_the_mean_over_tasks_keeps_what_seeds_have_in_common():
+    """An adaptation that is better on all tasks does not average out."""
+    gold = np.arange(300) % 3
+    rng = np.random.default_rng(12)
+    tasks = []
+    for _ in range(4):
+        a = [np.where(rng.random(300) < share, gold, (gold + 1) % 3) for share in (0.5, 0.6, 0.7)]
+        b = [np.where(rng.random(300) < 0.6, gold, (gold + 1) % 3) for _ in range(3)]
+        tasks.append(PairedPredictions(gold, a, b, "accuracy", SingleLabel()))
+    found = mean_paired_bootstrap(tasks)
+    assert found.high - found.low > 0.3 and found.verdict == "tie"
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=60), st.integers(0, 3), st.sampled_from(SingleLabel().metrics))
+def test_one_answer_for_all_items_is_never_above_chance(gold, answer, metric):
+    assert not is_above_chance(gold, [[answer] * len(gold)] * 3, metric, SingleLabel())
+    labels = [[label] for label in gold]
+    assert not is_above_chance(labels, [[[answer]] * len(gold)], "micro_f1", MultiLabel(4))
+
+
+@each(("share", "expected"), [(1 / 3, False), (0.45, True), (0.9, True)])
+@each("metric", ["macro_f1", "accuracy"])
+def test_answers_that_depend_on_the_item_are_above_chance(share, expected, metric):
+    rng = np.random.default_rng(13)
+    gold = (np.arange(300) % 3).tolist()
+    runs = []
+    for _ in range(4):
+        shuffled = rng.permutation(gold)
+        runs.append(np.where(rng.random(300) < 1.5 * (share - 1 / 3), gold, shuffled).tolist())
+    assert is_above_chance(gold, runs, metric, SingleLabel()) == expected
+
+
+def test_a_score_below_that_of_the_most_frequent_answer_is_not_above_chance():
+    gold = [0] * 90 + [1] * 10
+    predicted = [0] * 80 + [1] * 20  # accuracy 0.9 by finding all of the rare class
+    assert not is_above_chance(gold, [predicted], "accuracy", SingleLabel())
+    assert is_above_chance(gold, [predicted], "macro_f1", SingleLabel())

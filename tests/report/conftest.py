@@ -18,8 +18,9 @@ def results(tmp_path_factory) -> StudyResults:
         {"name": "cs", "corpus": str(data / "cs.txt"), "tasks": [str(data / "intent")]},
         {"name": "food", "corpus": str(data / "food.txt"), "tasks": [str(data / "aspect")]},
     ]
-    world = World(items=600, gain=0.25)
-    found = compare(study(data, domains=domains, seeds=5), folder / "out", progress=False, backend=world.backend())
+    world = World(items=300, gain=0.25)
+    config = study(data, domains=domains, seeds=5, adapt_seeds=None)  # three adaptations
+    found = compare(config, folder / "out", progress=False, backend=world.backend())
     return StudyResults.from_dict(found)
 
 

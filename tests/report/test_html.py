@@ -122,7 +122,8 @@ def test_equal_importance_shares_a_panel(full):
     shown = importance_panels(full)
     assert len(shown) == 4 and {panel.part["sorted"] for panel in shown} == {False, True}
     other = replace(runs[0], method="dga-2")
-    again = importance_panels(replace(full, adaptations=[runs[0], other]))
+    later = replace(runs[1], seed=1)  # only the first adaptation of a method has panels
+    again = importance_panels(replace(full, adaptations=[runs[0], other, later]))
     assert [panel.methods for panel in again] == [[runs[0].method, "dga-2"]] * 2
 
 

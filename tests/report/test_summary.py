@@ -6,7 +6,7 @@ import json
 import re
 from dataclasses import fields, replace
 
-from acclimate.report import render, summarize
+from acclimate.report import markdown, render, summarize
 from acclimate.report.formatting import p_text, plain, signed
 from acclimate.results import MethodRow, StudyResults
 from acclimate.rows import ForgettingRow, TaskScores
@@ -115,12 +115,22 @@ def test_of_many_methods_the_headline_names_the_best_and_the_worst(results):
 def test_one_seed_is_too_few(small):
     found = small(seeds=1)
     parse(render(found))
-    assert caveats_with(found, "Only one seed")
+    assert "With one seed there are no verdicts and p-values" in summarize(found).headline
 
 
-def test_shared_adaptations_are_reported(results):
-    assert caveats_with(results, "adapted once")
-    assert not caveats_with(replace(results, shared_adaptation=False), "adapted once")
+def test_without_a_verdict_the_headline_says_why(small, results):
+    headline = summarize(results).headline
+    assert "no verdict" not in headline and "cannot be answered" not in headline
+    found = small()
+    headline = summarize(found).headline
+    assert "mlm got no verdict (+" in headline and "With one adaptation of each method there are no" in headline
+    assert "Set adapt_seeds to three seeds" in headline
+    page = markdown(found)
+    verdicts = ("helped", "hurt", "no difference", "p =", "p <", "higher |", "lower |", "forgetting:", "better on")
+    assert not [word for word in verdicts if word in page]
+    assert not caveats_with(found, "comparisons were made")
+    lines = [line for group in summarize(found).groups for line in group.lines]
+    assert lines and {line.text.split(":")[0] for line in lines} == {"got no verdict"}
 
 
 def test_without_general_text(small):

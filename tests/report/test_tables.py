@@ -6,6 +6,7 @@ import io
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
@@ -29,16 +30,36 @@ def test_wins_and_losses_are_counted(results):
     table = titled(results, WINS)
     rows = {row[0].text: [entry.text for entry in row] for row in table.rows}
     assert table.columns[:5] == ["method", "tasks", "helped", "no difference shown", "hurt"]
-    assert rows["mlm"][1:7] == ["2", "2", "0", "0", "2", "0"]
-    scores = [row for row in results.scores if row.method == "mlm"]
-    assert rows["mlm"][7] == f"{sum(100 * row.comparison.difference for row in scores) / 2:+.1f}"
+    assert rows["mlm"][1:] == ["2", "2", "0", "0", "2", "0", "0"]
     assert f"## {WINS}" in markdown(results)
+
+
+def test_means_over_tasks(results):
+    none, mlm, _ = texts(titled(results, "Means over tasks"))
+    scores = [row for row in results.scores if row.method == "mlm"]
+    mean = np.mean([row.summaries["macro_f1"].mean for row in scores])
+    assert mlm["mean"].startswith(f"{100 * mean:.1f} ± ") and mlm["tasks"] == "2"
+    assert mlm["difference"] == f"{sum(100 * row.comparison.difference for row in scores) / 2:+.1f}"
+    (entry,) = [row.difference for row in results.means if row.method == "mlm"]
+    assert mlm["95 % interval"] == f"{100 * entry.low:+.1f} to {100 * entry.high:+.1f}"
+    assert entry.low < entry.difference < entry.high
+    assert none["difference"] == none["95 % interval"] == "–"
+
+
+def test_a_student_retains_a_share_of_the_score_of_its_teacher(full):
+    rows = texts(titled(full, "Distillation"))
+    assert [row["retained"] for row in rows] == ["92.9"] * 6  # 65 of 70; two methods on two tasks, and their means
+    assert [row["task"] for row in rows[-2:]] == ["mean over tasks"] * 2
+    lost = replace(full, distillations=[replace(row, teacher=0.0) for row in full.distillations])
+    assert {row["retained"] for row in texts(titled(lost, "Distillation"))} == {"–"}
 
 
 def test_one_task_needs_no_count(results):
     one = replace(results, win_counts=[replace(row, tasks=1) for row in results.win_counts])
     assert WINS not in [table.title for table in tables(one)]
     assert WINS not in [table.title for table in tables(replace(results, win_counts=[]))]
+    unanswered = [replace(row, unanswered=row.tasks) for row in results.win_counts]
+    assert WINS not in [table.title for table in tables(replace(results, win_counts=unanswered))]
 
 
 def test_all_p_values_are_in_the_table(results):

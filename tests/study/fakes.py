@@ -206,7 +206,7 @@ def distilling(folder: Path, **changes) -> dict:
 
 
 def study(folder: Path, **changes) -> dict:
-    """Return the configuration of a small study of these files."""
+    """Return the configuration of a small study of these files; with one adaptation, so without verdicts."""
     return {
         "name": "small",
         "models": [str(folder / "model")],
@@ -216,6 +216,7 @@ def study(folder: Path, **changes) -> dict:
         "adapt": {"tokens": 200_000},
         "finetune": {"epochs": 3},
         "seeds": 3,
+        "adapt_seeds": [0],
         "evaluate": {"documents": 20},
         **changes,
     }

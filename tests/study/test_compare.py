@@ -30,13 +30,14 @@ def test_results_and_files(folder, tmp_path, capsys):
     assert len(row["macro_f1"]["by_seed"]) == 3 and row["test_items"] == 120
     difference = row["difference"]["macro_f1"]
     assert difference["low"] <= difference["difference"] <= difference["high"]
-    assert difference["p_holm"] >= difference["p"]
+    assert difference["p"] is None and "p_holm" not in difference  # one adaptation
     general = next(row for row in results["losses"] if row["text"] == "general" and row["method"] == "mlm")
     assert general["nats"] - general["before"] == pytest.approx(general["difference"]["difference"], abs=1e-9)
     assert general["percent"] == pytest.approx(100 * (general["nats"] / general["before"] - 1), abs=1e-6)
     assert results["adaptations"][0]["tokens"] == 200_000 and len(results["adaptations"][0]["curve"]) == 40
     output = capsys.readouterr()
-    assert "helped" in output.out or "tie" in output.out or "win" in output.out
+    printed = " ".join(output.out.split())
+    assert "mlm got no verdict" in printed and "Set adapt_seeds" in printed
     assert output.err.count("✓") == JOBS
 
 

@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.errors import UserError
+from acclimate.options.training import MAX_SEED
 from acclimate.study import StudyConfig, TaskSpec
 from acclimate.study.config import section_types
-from acclimate.study.inputs import read_method
+from acclimate.study.inputs import StudyInputs, read_method
 from tests.cases import each
 from tests.study.fakes import files, study
 
@@ -108,7 +109,10 @@ def test_files_among_parameters_and_searched_values_are_relative_to_the_study_fi
         ),
         ({"finetune": {"learningrate": 1}}, "unknown key 'finetune.learningrate'. Did you mean 'learning_rate'?"),
         ({"domains": [{"corpus": "c"}]}, "the key 'domains[0].name' is missing"),
-        ({"seeds": "many"}, "seeds: give a number of them, or a list of seeds"),
+        ({"seeds": "many"}, "'seeds': give a number of them, or a list of seeds"),
+        ({"adapt_seeds": "many"}, "'adapt_seeds': give a number of them, or a list of seeds"),
+        ({"adapt_seeds": []}, "'adapt_seeds'"),
+        ({"seeds": [3, 4], "search": {"seeds": [4, 5]}}, "search.seeds: seed 4 is also scored"),
         ({"domain": []}, "unknown key 'domain'. Did you mean 'domains'?"),
         ({"adapt": {"warmup": 5}}, "'adapt.warmup'"),
         ({"adapt": {"precision": "fp16"}}, "'adapt.precision'"),
@@ -128,6 +132,7 @@ def test_files_among_parameters_and_searched_values_are_relative_to_the_study_fi
         ({"search": {"seeds": [0, 0]}}, "'0' is duplicated under search.seeds"),
         ({"search": {"seeds": [-3]}}, "'search.seeds"),
         ({"search": {"seeds": 10**15}}, "give a list"),
+        ({"search": {"seeds": 0}}, "'search.seeds': give at least one seed, not 0"),
         ({"search": {"adapt": {"learning_rate": ["fast"]}}}, "'learning_rate' must be"),
         ({"methods": [{"name": "mlm", "search": {"adapt": {"mask_rate": [2]}}}]}, "'mask_rate' must be"),
         ({"methods": [{"name": "none", "adapt": {"learning_rate": 1e-4}}]}, "'none' is the base model"),
@@ -306,3 +311,37 @@ def test_a_resolved_search_can_be_read_again(tmp_path):
     assert config.search.adapt == {"learning_rate": [1e-4]}
     assert config.methods[-1].search.parameters == {"x": [1]} and config.methods[-1].parameters == {}
     assert StudyConfig.of(config.resolved()) == config
+
+
+FIRST = st.integers(0, 9) | st.just(MAX_SEED)
+SEEDS = st.none() | st.integers(1, 4) | st.lists(st.integers(0, 9), min_size=1, max_size=4, unique=True)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seeds=SEEDS,
+    adapt_seeds=SEEDS,
+    search_seeds=SEEDS,
+    first=st.integers(0, 9) | st.just(MAX_SEED),
+    distilled=st.booleans(),
+)
+def test_no_seed_of_a_search_is_scored(seeds, adapt_seeds, search_seeds, first, distilled):
+    values = {
+        **{"models": ["m", "n"], "methods": ["none", "mlm"], "domains": [{"name": "d", "corpus": "c"}]},
+        **{"adapt": {"seed": first}, "adapt_seeds": adapt_seeds, "search": {"seeds": search_seeds}},
+        **({} if seeds is None else {"seeds": seeds}),
+        **({"distill": [{"teacher": {"model": "m"}}]} if distilled else {}),
+    }
+    try:
+        config = StudyConfig.of(values)
+    except UserError as error:
+        assert isinstance(search_seeds, list) and "is also scored" in str(error)
+        return
+    inputs = StudyInputs(config, {}, frozenset(), {}, None, {}, None, {}, {}, {}, {})
+    trial = inputs.trial.config
+    scored = {*config.seeds, *config.adapt_seeds}
+    assert not set(trial.seeds) & set(scored if distilled else config.seeds) and not set(trial.adapt_seeds) & scored
+    assert not set(trial.adapt_seeds) & set(trial.seeds)
+    count = len(search_seeds) if isinstance(search_seeds, list) else search_seeds or len(config.seeds)
+    assert len(trial.seeds) == count and StudyConfig.of(config.resolved()) == config
+    assert max(*config.adapt_seeds, *trial.seeds, *trial.adapt_seeds, 0) <= MAX_SEED

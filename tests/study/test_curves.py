@@ -28,7 +28,8 @@ def test_both_kinds_of_lines_are_distinguished(tmp_path):
 
 @pytest.fixture
 def results(folder, tmp_path, no_report):
-    return compare(study(folder), tmp_path / "out", progress=False, backend=World().backend())
+    values = study(folder, adapt_seeds=None)
+    return compare(values, tmp_path / "out", progress=False, backend=World().backend())
 
 
 def test_results_hold_the_t_test_of_the_scores(results):

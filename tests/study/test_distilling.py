@@ -56,6 +56,8 @@ def test_each_adaptation_has_a_teacher_and_each_few_shot_sample(two_models):
     assert [job.place.seed for job in of_kind(graph, "teacher")] == [5, 6]
     needs = [job.needs.key for job in of_kind(graph, "distill")]
     assert needs[0] == needs[2] != needs[1]
+    graph = two_models([{"teacher": {"model": "model"}}], adapt_seeds=[5, 6])  # not adapted, but fine-tuned
+    assert [job.place.seed for job in of_kind(graph, "teacher")] == [5, 6]
     graph = two_models([ROW], finetune={"few_shot": 2})
     assert [job.place.seed for job in of_kind(graph, "teacher")] == [0, 1, 2]
 

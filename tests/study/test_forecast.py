@@ -53,7 +53,7 @@ def test_jobs_after_an_unfinished_search_are_a_guess(folder, tmp_path, no_report
     plan = forecast(config, tmp_path / "out", Trials().backend())
     assert plan.guessed
     counts = {("search 1", "finetune"): (12, 0), ("search 1", "adapt"): (1, 0)}
-    counts |= {("study", "lm_loss"): (6 - 2, 0), ("study", "finetune"): (6, 0)}
+    counts |= {("study", "lm_loss"): (6 - 2, 0), ("study", "finetune"): (6, 0), ("study", "adapt"): (1, 0)}
     assert shown(plan) == counts
     compare(config, tmp_path / "out", progress=False, backend=Trials().backend())
     plan = forecast(config, tmp_path / "out", Trials().backend())

@@ -36,7 +36,7 @@ def test_number_of_jobs(folder):
         {"finetune": {"epochs": 3, "learning_rate": 3e-5}},
         {"seeds": [2, 0, 1]},
         {"baseline": "mlm"},
-        {"adapt_seeds": [0]},
+        {"adapt_seeds": 1},
     ],
 )
 def test_what_cannot_change_a_result_changes_no_key(folder, changes):
@@ -48,7 +48,7 @@ def test_what_cannot_change_a_result_changes_no_key(folder, changes):
     [
         ({"adapt": {"tokens": 300_000}}, {"adapt", "lm_loss", "finetune"}),
         ({"adapt": {"tokens": 200_000, "learning_rate": 2e-4}}, {"adapt", "lm_loss", "finetune"}),
-        ({"adapt": {"tokens": 200_000, "seed": 1}}, {"adapt", "lm_loss", "finetune"}),
+        ({"adapt_seeds": [1]}, {"adapt", "lm_loss", "finetune"}),
         ({"finetune": {"epochs": 4}}, {"finetune"}),
         ({"finetune": {"epochs": 3, "select": "dev"}}, {"finetune"}),
         ({"evaluate": {"documents": 20, "max_length": 64}}, {"lm_loss"}),
@@ -113,6 +113,12 @@ def test_seeds_of_fine_tuning_take_turns_with_several_adaptations(folder):
     used = {job.place.seed: job.place.adapt_seed for job in of_kind(graph, "finetune")}
     assert used == {0: 7, 1: 8, 2: 7, 3: 8, 4: 7}
     assert [job.place.adapt_seed for job in of_kind(graph, "adapt")] == [7, 8]
+
+
+@each(("seeds", "expected"), [(1, [4]), (2, [4, 5]), (3, [4, 5, 6]), (9, [4, 5, 6])])
+def test_by_default_there_are_as_many_adaptations_as_seeds_up_to_three(folder, seeds, expected):
+    values = study(folder, adapt_seeds=None, seeds=seeds, methods=["mlm"], adapt={"seed": 4})
+    assert [job.options["seed"] for job in of_kind(graph_of(values), "adapt")] == expected
 
 
 def test_the_budget_of_a_method_replaces_that_of_the_study(folder):

@@ -17,7 +17,8 @@ def test_a_task_with_a_negative_class_is_evaluated_on_the_others(folder, tmp_pat
     task = {"path": str(folder / "intent"), "negative": "b", "metric": "positive_micro_f1"}
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}]
     world = World(items=300, gain=0.3)
-    results = compare(study(folder, domains=domains), tmp_path / "out", progress=False, backend=world.backend())
+    config = study(folder, domains=domains, adapt_seeds=None)
+    results = compare(config, tmp_path / "out", progress=False, backend=world.backend())
     assert all(call["negative"] == ("b",) for call in world.arguments if call["kind"] == "finetune")
     row = next(row for row in results["scores"] if row["method"] == "mlm")
     assert row["metric"] == "positive_micro_f1" and row["metrics"][-1] == "positive_micro_f1"
@@ -54,7 +55,7 @@ def test_lists_of_labels_are_compared_by_document(folder, tmp_path):
     task = {"path": str(folder / "intent"), "metric": "document_f1"}
     domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [task]}]
     backend = world.backend(finetune=lists)
-    config = study(folder, domains=domains)
+    config = study(folder, domains=domains, adapt_seeds=None)
     results = compare(config, tmp_path / "out", progress=False, backend=backend)
     row = next(row for row in results["scores"] if row["method"] == "mlm")
     assert row["kind"] == "multi_label" and row["difference"]["document_f1"]["verdict"] == "win"

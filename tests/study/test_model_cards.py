@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 
+import numpy as np
 import pytest
 from huggingface_hub import ModelCard
 
-from acclimate.cards.results import VERDICTS
+from acclimate.rows import NOT_LEARNED, VERDICTS, WITHHELD
 from acclimate.study import compare
+from tests.cases import each
 from tests.study.fakes import World, study
 
 
@@ -26,14 +29,15 @@ class Accounts(World):
         return result
 
 
-@pytest.mark.parametrize("adapt_seeds", [None, [3, 4]])
+@pytest.mark.parametrize("adapt_seeds", [[0], [3, 4]])
 def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds):
     values = study(folder, adapt_seeds=adapt_seeds)
     results = compare(values, tmp_path / "out", progress=False, backend=Accounts(gain=0.3).backend())
     row = next(row for row in results["scores"] if row["method"] == "mlm")
     entry = row["difference"]["macro_f1"]
     runs = [run for run in results["adaptations"] if run["method"] == "mlm"]
-    assert len(runs) == len(adapt_seeds or [0])
+    assert len(runs) == len(adapt_seeds)
+    several = len(adapt_seeds) > 1
     for run in runs:
         made = ModelCard.load(tmp_path / "out" / run["folder"] / "README.md")
         score, domain, general = made.data.eval_results
@@ -43,12 +47,40 @@ def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds):
         span = f"{100 * entry['low']:+.1f} to {100 * entry['high']:+.1f}"
         assert span in made.text and f"| {VERDICTS[entry['verdict']]} |" in made.text
         assert "cs.txt" in made.text and "/home/me" not in made.text
-        assert (f"that of seed {run['seed']}" in made.text) == (adapt_seeds is not None)
-        assert ("not that of the adaptation" in made.text) == (adapt_seeds is None)
-        assert made.data.model_name == "model-mlm-cs" + (f"-seed-{run['seed']}" if adapt_seeds else "")
+        assert (f"that of seed {run['seed']}" in made.text) == several
+        assert ("not that of the adaptation, so they allow no verdict" in made.text) == (not several)
+        assert (entry["p"] is None) == (entry["verdict"] == WITHHELD) == (not several)
+        assert made.data.model_name == "model-mlm-cs" + (f"-seed-{run['seed']}" if several else "")
     other = next(run for run in results["adaptations"] if run["method"] != "mlm")
     text = (tmp_path / "out" / other["folder"] / "README.md").read_text()
     assert span not in text  # each card has the numbers of its own model
+
+
+@each("guess", [lambda rng, gold: [2] * len(gold), lambda rng, gold: rng.permutation(gold).tolist()])
+def test_models_that_learned_nothing_give_no_answer(folder, tmp_path, capsys, guess):
+    """All answers are equal, or do not depend on the item: in report, terminal, ``results.md`` and cards."""
+    world = Accounts()
+
+    def finetune(model, task, *, seed=0, **options):
+        made = world.finetune(model, task, seed=seed, **options)
+        made.predicted = guess(np.random.default_rng([seed, len(str(model))]), made.gold)
+        for name in ("accuracy", "macro_f1", "micro_f1"):
+            made.metrics[name] = task.scoring().score(made.gold, made.predicted, name)
+        return made
+
+    values = study(folder, methods=["none", "mlm"], adapt_seeds=None)
+    results = compare(values, tmp_path / "out", backend=world.backend(finetune=finetune))
+    comparison = results.scores[1].comparison
+    assert (comparison.verdict, comparison.p, comparison.p_holm, comparison.p_t) == (NOT_LEARNED, None, None, None)
+    outputs = [capsys.readouterr().out]
+    outputs += [(tmp_path / "out" / name).read_text() for name in ("results.md", "report.html")]
+    for text in (" ".join(text.split()) for text in outputs):
+        assert "Whether mlm helped on intent cannot be answered" in text
+        assert text.count("cannot be answered") >= 2  # the headline and a table
+    outputs += [(tmp_path / "out" / run.folder / "README.md").read_text() for run in results.adaptations]
+    for text in outputs:
+        assert "cannot be answered" in text
+        assert not re.search(r"made no difference|difference shown \||\btie\n", text)
 
 
 def test_a_folder_without_a_record_gets_no_card(folder, tmp_path):

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from acclimate.errors import UserError
+from acclimate.rows import NOT_LEARNED, WITHHELD
 from acclimate.study import StudyConfig, compare
 from acclimate.study.backend import Backend
 from acclimate.study.graph import plan, read_study
@@ -48,6 +49,7 @@ def study(folder, *tasks, **more):
             "finetune": {"epochs": 1, "max_length": 48},
             "evaluate": {"documents": 5, "max_length": 16},
             "seeds": 2,
+            "adapt_seeds": [0],
             **more,
         }
     )
@@ -67,7 +69,7 @@ def test_questions_are_compared_by_f1_or_the_metric_of_the_task(folder):
         values = [results["scores"][0][name]["by_seed"], second[name]["by_seed"]]
         mean = sum(a - b for a, b in zip(values[1], values[0], strict=True)) / 2
         assert second["difference"][name]["difference"] == pytest.approx(mean)
-    assert 0 < results["scores"][3]["difference"]["mrr"]["p_holm"] <= 1
+    assert results["scores"][3]["difference"]["mrr"]["verdict"] in (WITHHELD, NOT_LEARNED)
     assert second["test_items"] == 10
     assert (folder / "out" / "report.html").is_file()
     with pytest.raises(UserError, match="Unknown metric of the task 'food' 'macro_f1'"):

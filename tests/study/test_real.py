@@ -39,7 +39,8 @@ def write_study(folder, methods: str, model: str = "model"):
         f"models: [{model}]\nmethods: {methods}\n"
         "domains: [{name: d, corpus: domain.txt, heldout: general.txt, tasks: [task]}]\ngeneral: general.txt\n"
         "adapt: {steps: 2, batch_size: 8, max_length: 16, head_tokens: 300}\n"
-        "finetune: {epochs: 1, max_length: 16}\nevaluate: {documents: 10, max_length: 16}\nseeds: 2\n"
+        "finetune: {epochs: 1, max_length: 16}\nevaluate: {documents: 10, max_length: 16}\n"
+        "seeds: 2\nadapt_seeds: [0]\n"
     )
     return folder / "study.yaml"
 

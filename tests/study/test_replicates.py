@@ -1,13 +1,17 @@
 """Seeds that start from the same adaptation, on either side of a comparison, are not independent replicates."""
 
+import itertools
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from acclimate.rows import Comparison
+from acclimate.evaluation.scoring import SingleLabel
+from acclimate.rows import NOT_LEARNED, WITHHELD, Comparison
 from acclimate.study.jobs.base import HEAD, Job, JobResult, Place
-from acclimate.study.summary import TaskResult, compare_runs, replicate_groups
+from acclimate.study.summary import TaskResult, average_over_tasks, compare_runs, is_replicated, replicate_groups
 from tests.cases import each
 
 
@@ -87,3 +91,98 @@ def test_swapping_the_sides_mirrors_the_interval():
         assert there[metric].low == pytest.approx(-back[metric].high)
         assert there[metric].p == pytest.approx(back[metric].p)
     assert there["macro_f1"].high - there["macro_f1"].low > 0.2  # two replicates, not six
+
+
+def simulated(rng, origins, effects, gold, ease):
+    """Runs of a method on one task; ``effects`` are those of its adaptations on the logit of a right answer."""
+    for seed, job in enumerate(runs("mlm", origins)):
+        logit = ease + effects.get(origins[seed], 0.0) + rng.normal(0, 0.1)
+        right = rng.random(len(gold)) < 1 / (1 + np.exp(-logit))
+        predicted = np.where(right, gold, (gold + rng.integers(1, 3, len(gold))) % 3)
+        accuracy = float(np.mean(predicted == gold))
+        metrics = dict.fromkeys(("macro_f1", "accuracy", "micro_f1"), accuracy)
+        yield JobResult(job, TaskResult(gold=gold.tolist(), predicted=predicted.tolist(), metrics=metrics))
+
+
+def coverage(studies, origins, tasks=1, items=200, adapted_baseline=False):
+    """Share of simulated studies without a true difference whose 95 % interval contains zero.
+
+    The effect of an adaptation has a standard deviation of 0.2 on the logit, twice that of a fine-tuning.
+    """
+    rng, inside = np.random.default_rng(3), 0
+    for _ in range(studies):
+        sides = ([], [])
+        effects = [dict(zip("abc", rng.normal(0, 0.2, 3), strict=True)) for _ in sides]
+        for _ in range(tasks):
+            gold, ease = rng.integers(3, size=items), rng.normal(1, 1.5, items)
+            sides[0].append(list(simulated(rng, origins, effects[0], gold, ease)))
+            sides[1].append(list(simulated(rng, origins if adapted_baseline else [None] * 5, effects[1], gold, ease)))
+        if tasks == 1:
+            found = compare_runs(sides[0][0], sides[1][0], n=200).metrics["accuracy"]
+        else:
+            found = average_over_tasks(*sides, ["accuracy"] * tasks, n=200).difference
+        inside += found.low <= 0 <= found.high
+    return inside / studies
+
+
+@each("options", [{}, {"adapted_baseline": True}, {"tasks": 2}])
+def test_intervals_cover_the_variance_between_adaptations(options):
+    assert 0.92 <= coverage(60, "abcab", **options) <= 0.99
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("options", [{}, {"adapted_baseline": True}, {"tasks": 2}, {"items": 1000}])
+def test_coverage_is_95_percent_with_three_adaptations(options):
+    assert 0.93 <= coverage(1000, "abcab", **options) <= 0.97
+    assert coverage(300, "aaaaa", **options) < 0.85  # which is why one adaptation gets no verdict
+
+
+def learned(jobs, score=0.8):
+    """The runs of jobs on a task that they learned."""
+    gold = [0, 1, 2] * 20
+    rng = np.random.default_rng(len(jobs))
+    for job in jobs:
+        predicted = [label if rng.random() < score else (label + 1) % 3 for label in gold]
+        metrics = {name: SingleLabel().score(gold, predicted, name) for name in SingleLabel().metrics}
+        yield JobResult(job, TaskResult(gold=gold, predicted=predicted, metrics=metrics))
+
+
+ORIGINS = st.lists(st.sampled_from(["a", "b", "c", None]), min_size=5, max_size=5)
+
+
+@settings(max_examples=40, deadline=None)
+@given(ORIGINS, ORIGINS, st.integers(1, 5))
+def test_a_verdict_needs_two_adaptations_of_each_adapted_side(ours, theirs, seeds):
+    sides = runs("ours", ours[:seeds]), runs("theirs", theirs[:seeds])
+    pairs = list(zip(*sides, strict=True))
+    groups = replicate_groups(pairs)
+    single = any(len(set(side[:seeds])) == 1 and side[0] for side in (ours, theirs))
+    assert is_replicated(pairs) == (len(set(groups)) > 1 and not single)
+    if is_replicated(pairs):
+        for side in (ours, theirs):
+            for first, second in itertools.combinations(range(seeds), 2):
+                assert groups[first] == groups[second] or side[first] is None or side[first] != side[second]
+    entry = compare_runs(*(list(learned(jobs)) for jobs in sides), n=20).metrics["accuracy"]
+    assert (entry.verdict == WITHHELD) == (entry.p is None) == (not is_replicated(pairs))
+    assert entry.low <= entry.difference <= entry.high  # the interval stays
+
+
+def test_only_one_side_has_to_learn():
+    origins = "abcab"
+    for score, expected in ((0.8, False), (1 / 3, True)):
+        entry = compare_runs(list(learned(runs("a", origins), score)), list(learned(runs("b", origins), 1 / 3)))
+        assert (entry.metrics["accuracy"].verdict == NOT_LEARNED) == expected
+
+
+def test_the_mean_over_tasks_uses_the_seeds_of_all_tasks():
+    one, two = (list(learned(runs("a", "abcab"))), list(learned(runs("a", "abcab"), 0.6)))
+    base = [list(learned(runs("none", [None] * 5))) for _ in range(2)]
+    row = average_over_tasks([one, two[1:]], base, ["accuracy", "macro_f1"])
+    metrics = ([run.result.metrics["accuracy"] for run in one], [run.result.metrics["macro_f1"] for run in two])
+    expected = np.mean(metrics, axis=0)[1:].tolist()
+    assert row.score.by_seed == pytest.approx(expected) and row.score.mean == pytest.approx(np.mean(expected))
+    assert row.difference.verdict in ("win", "loss", "tie")
+    assert average_over_tasks([one, two], [], ["accuracy"] * 2).difference is None
+    assert average_over_tasks([one[:1], two[1:]], [], ["accuracy"] * 2) is None
+    alone = [list(learned(runs("a", "aaaaa"))) for _ in range(2)]
+    assert average_over_tasks(alone, base, ["accuracy"] * 2).difference.verdict == WITHHELD

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
-import pytest
-
-from acclimate.rows import ScoreRow
+from acclimate.rows import NOT_LEARNED, WITHHELD, ScoreRow
 from acclimate.study import compare
 from acclimate.study.jobs.adapt import masked_samples, read_importance
 from acclimate.study.jobs.base import JobResult, Place
@@ -31,14 +29,16 @@ def test_verdicts_are_counted_for_each_model_and_method():
         row("a", "tie", 0.01, 1.0),
         row("a", "loss", -0.04, 0.04),
         row("b", "tie", 0.0, 1.0),
+        row("b", WITHHELD, 0.2, None),
+        row("b", NOT_LEARNED, 0.0, None),
         row("a", "win", 0.2, 0.001, model="n"),
         ScoreRow(model="m", domain="d", task="t", method="none", metric="macro_f1"),
     ]
     first, second, third = count_wins(rows)
     assert (first.tasks, first.win, first.tie, first.loss) == (4, 2, 1, 1)
     assert (first.win_holm, first.loss_holm) == (1, 1)
-    assert first.mean == pytest.approx(0.03)
-    assert (second.method, second.tie) == ("b", 1) and (third.model, third.win) == ("n", 1)
+    assert (second.method, second.tasks, second.tie, second.unanswered) == ("b", 3, 1, 2)
+    assert (third.model, third.win) == ("n", 1)
 
 
 class Masks(World):

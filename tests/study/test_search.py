@@ -37,10 +37,10 @@ def test_every_combination_on_dev_and_the_best_on_test_once(folder, tmp_path):
     rows = {row["methods"][0]: row for row in results["searches"]}
     assert set(rows) == {"none", "mlm"}
     assert rows["mlm"]["chosen"] == {"learning_rate": BEST}
-    assert (rows["mlm"]["tried"], rows["mlm"]["possible"], rows["mlm"]["seeds"]) == (3, 3, [0, 1])
+    assert (rows["mlm"]["tried"], rows["mlm"]["possible"], rows["mlm"]["seeds"]) == (3, 3, [3, 4])
     assert [trial["chosen"] for trial in rows["mlm"]["trials"]] == [False, True, False]
     assert rows["mlm"]["trials"][1]["score"] == pytest.approx(0.9)
-    assert trials.world.calls["adapt"] == 1  # fine-tuning alone is searched, so the adaptation is shared
+    assert trials.world.calls["adapt"] == 2  # fine-tuning alone is searched, so its combinations share one
     again = Trials()
     assert run(folder, tmp_path / "out", again)["searches"] == results["searches"]
     assert not again.calls
@@ -53,7 +53,7 @@ def test_a_metric_that_dev_does_not_have_is_found_before_anything_is_tried(folde
     config["domains"][0]["tasks"][0]["metric"] = "document_f1"
     for split, held in rows.items():
         (folder / "task" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held))
-    with pytest.raises(UserError, match="evaluated on document_f1, which its dev split does not have"):
+    with pytest.raises(UserError, match="is document_f1, which its dev split does not have"):
         read(config, Trials())
 
 
@@ -68,6 +68,26 @@ def test_a_search_does_not_depend_on_the_test_split(folder):
     before, after = keys("TEST"), keys("OTHER")
     assert before[0] == after[0]
     assert not before[1] & after[1]
+
+
+def test_the_jobs_of_a_search_have_other_seeds(folder):
+    teacher = {"label": "kl", "teacher": {"model": "model", "method": "none"}, "students": ["other"]}
+    (folder / "other").mkdir()
+    (folder / "other" / "config.json").write_text('{"model_type": "bert", "hidden_size": 4}')
+    lists = {"finetune": {"learning_rate": [3e-5, BEST]}, "distill": {"teacher_penalty": [0, 0.3], "epochs": [3, 4]}}
+    models = [str(folder / name) for name in ("model", "other")]
+    inputs = read(searching(folder, models=models, distill=[teacher], search=lists, adapt_seeds=None), Trials())
+    searched = [job for stage in search_stages(inputs, {}) for job in stage.graph.jobs.values()]
+    final = list(plan(inputs).jobs.values())
+    kinds = ("adapt", "finetune", "teacher", "distill")
+
+    def seeds(jobs):
+        """The random seeds that jobs train with."""
+        found = [job.options["seed"] if job.name == "adapt" else job.seed for job in jobs if job.name in kinds]
+        assert {job.name for job in jobs} >= set(kinds)
+        return set(found)
+
+    assert seeds(final) == {0, 1, 2} and not seeds(searched) & seeds(final)
 
 
 def test_an_interrupted_search_resumes(folder, tmp_path):
@@ -94,8 +114,8 @@ def test_settings_of_adaptation_and_of_a_method(folder, tmp_path):
     results = run(folder, tmp_path / "out", trials, methods=["none", dga], search={"seeds": 1})
     assert StudyConfig.of(searching(folder, methods=["none", dga])).methods[1].label == "dga"
     runs = [call for call in trials.world.arguments if call["kind"] == "adapt"]
-    made = [(call["settings"]["contrast_weight"], call["learning_rate"]) for call in runs]
-    assert made == [(0.5, 1e-4), (1, 1e-4), (0.5, 2e-4), (1, 2e-4)]
+    made = [(call["settings"]["contrast_weight"], call["learning_rate"], call["seed"]) for call in runs]
+    assert made == [(0.5, 1e-4, 4), (1, 1e-4, 4), (0.5, 2e-4, 4), (1, 2e-4, 4), (0.5, 1e-4, 0)]
     (row,) = results["searches"]
     # All are equal, so the first is chosen.
     assert row["chosen"] == {"adapt.learning_rate": 1e-4, "contrast_weight": 0.5}
@@ -133,7 +153,7 @@ def test_a_task_may_have_values_of_its_own_to_try(folder, tmp_path):
     trials = Trials()
     results = run(folder, tmp_path / "out", trials, domains=domains, methods=["none"], search=None)
     assert [trial["settings"] for trial in results["searches"][0]["trials"]] == [{"epochs": 1}, {"epochs": 2}]
-    assert results["searches"][0]["seeds"] == [0, 1, 2]
+    assert results["searches"][0]["seeds"] == [3, 4, 5]
 
 
 def test_ties_are_broken_by_calibration_and_then_by_order():
@@ -269,7 +289,7 @@ def test_combinations():
         ({"search": {"adapt": {"learning_rat": [1]}}}, "search.adapt: unknown option 'learning_rat'"),
         ({"search": {"adapt": {"seed": [1, 2]}}}, "'search.adapt.seed' cannot be set for one method"),
         ({"methods": [{"name": "dga", "search": {"contrast": [1]}}]}, "contrast_weight"),
-        ({"search": {"per": "task", "adapt": {"learning_rate": [1]}}}, "search these with per: method"),
+        ({"search": {"per": "task", "adapt": {"learning_rate": [1]}}}, "with 'per: method'"),
     ],
 )
 def test_mistakes_are_found_before_any_time_is_spent(folder, changes, message):

@@ -9,11 +9,10 @@ from acclimate.cards.card import escape_markdown, markdown_table
 from acclimate.evaluation.scoring import find_hub_task
 from acclimate.model_kinds import MASKED, ModelKind
 from acclimate.results import StudyResults
-from acclimate.rows import Comparison, ForgettingRow, Interval, LossRow, MetricSummary, TaskScores
+from acclimate.rows import VERDICTS, Comparison, ForgettingRow, Interval, LossRow, MetricSummary, TaskScores
 
 HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "positive_micro_f1": "f1", "document_f1": "f1", "em": "exact_match"}
 """Hub names of metrics, where they differ from the names in this package."""
-VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
 
 
 def result_sections(results: StudyResults, model_kind: ModelKind = MASKED) -> list[tuple[str, str]]:
@@ -56,7 +55,7 @@ def _score_row(row: TaskScores) -> tuple[Any, ...]:
     score, entry = _score(row), row.comparison
     spread = "" if score.sd is None else f" ± {100 * score.sd:.1f}"
     p = entry and (entry.p if entry.p_holm is None else entry.p_holm)
-    compared = (*_difference(entry), f"{p:.3f}") if entry else (None,) * 4
+    compared = (*_difference(entry), None if p is None else f"{p:.3f}") if entry else (None,) * 4
     return (row.task, row.metric, f"{100 * score.mean:.1f}{spread}", len(score.by_seed), *compared)
 
 

@@ -7,9 +7,11 @@ only one of the two sources of variance is too narrow.
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -17,11 +19,23 @@ from scipy import stats
 
 from acclimate.evaluation.scoring import Scoring, SingleLabel
 
+SHUFFLES = 19
+"""Random orders of the answers of a model; a score above all of them has p <= 0.05 (one-sided permutation test)."""
 MAX_BLOCK_ELEMENTS = 4_000_000
 """Elements of a block of resamples, of shape (resamples, items): 32 MB of float64."""
 
 WeightedDifference = Callable[[np.ndarray], np.ndarray]
 """Maps weights of the items (resamples, items) to differences of scores (resamples, seeds)."""
+
+
+class PairedPredictions(NamedTuple):
+    """The predictions of two methods on one task: see :func:`paired_bootstrap`."""
+
+    gold: Any
+    a: Sequence[Any]
+    b: Sequence[Any]
+    metric: str
+    scoring: Scoring
 
 
 @dataclass(frozen=True)
@@ -119,7 +133,9 @@ def paired_bootstrap(
     weight ``w = its seeds / all seeds``, and both components are variances of that weighted mean. The seed component
     is the variance between group means times ``sum(w ** 2)``: 1 / 3 for three groups of equal size, 0.36 for groups of
     2, 2 and 1. This assumes that all group means have the same variance, which holds if the adaptation causes it. If
-    the fine-tuning causes it, large groups vary less and the interval is conservative.
+    the fine-tuning causes it, large groups vary less and the interval is conservative. Measured coverage of zero with
+    five seeds in three groups, where the standard deviation of adaptations on the logit (0.2) is twice that of
+    fine-tunings: 95.0 % with 200 items, 95.2 % with 1,000; with one adaptation for all seeds 76 and 62 %.
 
     Args:
         gold: The true answer to each item: class numbers, shape (items,), or what ``scoring`` expects.
@@ -139,14 +155,68 @@ def paired_bootstrap(
     Raises:
         ValueError: If the metric is unknown, the shapes do not match, or there are no items or seeds.
     """
-    items, score = weighted_difference(gold, predictions_a, predictions_b, metric, scoring or SingleLabel())
-    observed = score(np.ones((1, items)))[0]
-    resampled = np.concatenate([score(weights) for weights in bootstrap_weights(items, n, seed)])  # (n, seeds)
+    task = PairedPredictions(gold, predictions_a, predictions_b, metric, scoring or SingleLabel())
+    return mean_paired_bootstrap([task], n, seed, groups)
+
+
+def mean_paired_bootstrap(
+    tasks: Sequence[PairedPredictions], n: int = 2000, seed: int = 0, groups: Sequence[Any] | None = None
+) -> Interval:
+    """Estimate the mean over tasks of the difference between two methods, each task in its own metric.
+
+    The interval is about these tasks. Their items are resampled independently of each other. Entry ``i`` of the
+    predictions of all tasks is of the same seed, so the interval accounts for an adaptation that is good or bad on all
+    tasks. Otherwise as :func:`paired_bootstrap`, which is the case of one task. The degrees of freedom of the items
+    are those of the smallest task.
+
+    Raises:
+        ValueError: As :func:`paired_bootstrap`, or if the tasks have different numbers of seeds.
+    """
+    observed: Any = 0.0
+    resampled: Any = 0.0
+    sizes = []
+    for number, task in enumerate(tasks):
+        items, score = weighted_difference(*task)
+        blocks = [score(weights) for weights in bootstrap_weights(items, n, seed + number)]  # (resamples, seeds) each
+        observed = observed + score(np.ones((1, items)))[0] / len(tasks)
+        resampled = resampled + np.concatenate(blocks) / len(tasks)
+        sizes.append(items)
     draws = _group_seeds(groups, len(observed))
     whole, parts = (np.stack([values[..., draw].mean(-1) for draw in draws], -1) for values in (observed, resampled))
-    found = _student_interval(whole, parts, float(observed.mean()), items=items, sizes=[len(draw) for draw in draws])
+    draw_sizes = [len(draw) for draw in draws]
+    found = _student_interval(whole, parts, float(observed.mean()), items=min(sizes), sizes=draw_sizes)
     # With two seeds the interval can exceed the range of a difference of shares.
     return Interval(found.difference, max(found.low, -1.0), min(found.high, 1.0), found.p)
+
+
+def is_above_chance(gold: Sequence[Any], runs: Sequence[Sequence[Any]], metric: str, scoring: Scoring) -> bool:
+    """Return whether any of several models has learned a task.
+
+    A model that gives the most frequent answer to all items has not, nor one whose answers do not depend on the item.
+    So a score must be above that of the most frequent answer, and the mean score above that of the same answers in
+    random order, which is a permutation test at the 5 % level.
+
+    Args:
+        gold: The true answer to each item.
+        runs: The predicted answers of each model.
+        metric: A metric of the scoring.
+        scoring: The scoring of the task.
+    """
+    scores = [scoring.score(gold, predicted, metric) - 1e-12 for predicted in runs]
+    (common, _), *_ = Counter(map(json.dumps, gold)).most_common(1)
+    if max(scores) <= scoring.score(gold, [json.loads(common)] * len(gold), metric):
+        return False
+    rng = np.random.default_rng(0)
+
+    def shuffled_score(predicted: Sequence[Any]) -> float:
+        return scoring.score(gold, [predicted[place] for place in rng.permutation(len(gold))], metric)
+
+    # Five standard errors of a share, so that one random order is enough for most models.
+    margin = 2.5 / len(gold) ** 0.5
+    if any(score - shuffled_score(run) > margin for score, run in zip(scores, runs, strict=True)):
+        return True
+    means = (np.mean([shuffled_score(predicted) for predicted in runs]) for _ in range(SHUFFLES))
+    return all(np.mean(scores) > mean for mean in means)
 
 
 def paired_difference(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from acclimate.adaptation_rows import AdaptationRow
 from acclimate.model_kinds import MASKED, ModelKind, get_kind
 from acclimate.results import StudyResults
-from acclimate.rows import DistillationRow, DriftRow, Interval, LossRow, MetricSummary, TaskScores
+from acclimate.rows import WITHHELD, DistillationRow, DriftRow, Interval, LossRow, MetricSummary, TaskScores
 
 METRIC_NAMES = {
     "macro_f1": "macro-F1",
@@ -18,8 +18,7 @@ METRIC_NAMES = {
     "f1": "F1",
     "mrr": "MRR",
 }
-VERDICTS = {"win": "helped", "loss": "hurt", "tie": "no difference shown"}
-LOSS_VERDICTS = {"win": "loss", "loss": "win", "tie": "tie"}
+LOSS_VERDICTS = {"win": "loss", "loss": "win", "tie": "tie", WITHHELD: WITHHELD}
 """Verdict on a model, by the verdict on the difference in its loss: a higher loss is worse."""
 Row = TaskScores | LossRow | DriftRow | AdaptationRow | DistillationRow
 
@@ -111,7 +110,7 @@ class Entry:
     Attributes:
         text: Displayed text.
         value: Sort key; None sorts by the text.
-        mark: ``"win"``, ``"loss"``, ``"tie"`` or empty.
+        mark: A verdict, or empty.
     """
 
     text: str

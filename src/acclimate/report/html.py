@@ -13,7 +13,7 @@ from markupsafe import Markup
 
 from acclimate.files import write_text
 from acclimate.report.figures import colour_index
-from acclimate.report.formatting import VERDICTS, Table
+from acclimate.report.formatting import Table
 from acclimate.report.masked_text import masked_examples
 from acclimate.report.score_figures import forest_plot, reliability_diagram, reliability_table, tradeoff_plot
 from acclimate.report.summary import summarize
@@ -140,7 +140,6 @@ def render(results: StudyResults) -> str:
         "template.html.j2",
         results=results,
         summary=summarize(results),
-        verdicts=VERDICTS,
         colours=colour_index(results),
         figures=figures,
         tables=tables(results),

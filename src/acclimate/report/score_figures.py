@@ -61,7 +61,7 @@ def forest_plot(results: StudyResults) -> str:
         if line is not None and (entry := line.comparison):
             colour = series(colours[line.method])
             axes.plot([100 * entry.low, 100 * entry.high], [y, y], color=colour, linewidth=2)
-            fill = CARD if entry.verdict == "tie" else colour
+            fill = colour if entry.verdict in ("win", "loss") else CARD
             axes.plot([100 * entry.difference], [y], "o", color=colour, markerfacecolor=fill, markersize=7, mew=1.8)
     axes.set_yticks(range(len(lines)), ["" if line is None else short(name, 26) for name, line in lines])
     for y, (name, line) in enumerate(lines):

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from acclimate.report.formatting import (
-    VERDICTS,
     interval_text,
     joined,
     loss_name,
@@ -19,10 +19,19 @@ from acclimate.report.formatting import (
     signed,
 )
 from acclimate.results import StudyResults
-from acclimate.rows import Comparison, ContaminatedTexts, LossRow, ScoreRow, TaskScores
+from acclimate.rows import (
+    NOT_LEARNED,
+    VERDICTS,
+    WITHHELD,
+    Comparison,
+    ContaminatedTexts,
+    LossRow,
+    ScoreRow,
+    TaskScores,
+)
 
 NO_DIFFERENCE = "made no difference that these data can show"
-HEADLINE_VERDICTS = {**VERDICTS, "tie": NO_DIFFERENCE}
+HEADLINE_VERDICTS = {**VERDICTS, "tie": NO_DIFFERENCE, WITHHELD: "got no verdict"}
 MAX_METHODS = 5
 """Maximum number of methods that the headline describes one by one; of more, it names the best and the worst."""
 
@@ -32,7 +41,7 @@ class Line:
     """A sentence about one method.
 
     Attributes:
-        verdict: ``"win"``, ``"loss"`` or ``"tie"``.
+        verdict: See :class:`acclimate.rows.Interval`.
         method: Label of the method, which determines its colour.
         name: Displayed name of the method.
         text: The sentence; the part before the colon is the verdict in words.
@@ -113,7 +122,8 @@ def _score_line(row: ScoreRow, baseline: str) -> Line:
         f"{metric_name(row.metric)} {plain(100 * entry.before)} → {plain(100 * entry.after)}, "
         f"{signed(100 * entry.difference)} percentage points against the baseline ({baseline})"
     )
-    interval = f"95 % interval {interval_text(entry, 100)}, {p_text(entry.p)}"
+    p = "" if entry.p is None else f", {p_text(entry.p)}"
+    interval = f"95 % interval {interval_text(entry, 100)}{p}"
     text = f"{HEADLINE_VERDICTS[entry.verdict]}: {change} ({interval})."
     if _lost_by_correction(entry):
         text += f" Not significant after correction for all comparisons of the study ({p_text(_corrected_p(entry))})."
@@ -130,8 +140,9 @@ def _loss_line(row: LossRow) -> Line:
         f"({signed(entry.difference, 3)}{percent}; {interval})"
     )
     general = row.text == "general"
-    if entry.verdict == "tie":
-        verdict, word = "tie", "no change that these texts can show"
+    if entry.verdict in ("tie", WITHHELD):
+        verdict = entry.verdict
+        word = "no change that these texts can show" if verdict == "tie" else HEADLINE_VERDICTS[WITHHELD]
     elif entry.difference > 0:  # an increase of the loss is a regression
         verdict, word = "loss", "forgetting" if general else "worse on the domain"
     else:
@@ -142,9 +153,10 @@ def _loss_line(row: LossRow) -> Line:
 def _headline(results: StudyResults, compared: list[ScoreRow]) -> str:
     sentences = []
     methods = [method.label for method in results.methods]
-    places = {row_place(results, row) for row in compared}
-    if compared:
-        rows = {method: [row for row in compared if row.method == method] for method in methods}
+    answered = [row for row in compared if _comparison(row).verdict != NOT_LEARNED]
+    places = {row_place(results, row) for row in answered}
+    if answered:
+        rows = {method: [row for row in answered if row.method == method] for method in methods}
         rows = {method: own for method, own in rows.items() if own}
         where = f"On {next(iter(places))}, " if len(places) == 1 else ""
         if len(rows) > MAX_METHODS:
@@ -152,11 +164,12 @@ def _headline(results: StudyResults, compared: list[ScoreRow]) -> str:
         else:
             words = [f"{method} {_describe_method(own, len(places))}" for method, own in rows.items()]
             sentences.append(f"{where}{joined(words)}.")
-    elif results.scores:
+    elif results.scores and not compared:
         why = "only one method has scores"
         if len({row.method for row in results.scores}) > 1:
             why = f"the baseline, {results.baseline}, has no scores"
         sentences.append(f"There is nothing to compare: {why}.")
+    sentences += _missing_verdicts(results, compared) if compared else []
     general = [row for row in results.losses if row.text == "general" and row.difference]
     loss = loss_name(results.losses)
     if not compared:
@@ -164,6 +177,7 @@ def _headline(results: StudyResults, compared: list[ScoreRow]) -> str:
         sentences += _describe_losses(domain, methods, f"On held-out domain text the {loss} changed by")
     sentences += _describe_losses(general, methods, f"On general text the {loss} changed by")
     sentences += _describe_other_tasks(results, methods)
+    sentences += [] if compared else _missing_verdicts(results, compared)
     if results.losses and not general:
         measured = any(row.text == "general" for row in results.losses)
         why = "was not measured"
@@ -171,6 +185,30 @@ def _headline(results: StudyResults, compared: list[ScoreRow]) -> str:
             why = "is unknown: the base model has no loss, or there are fewer than two documents"
         sentences.append(f"Forgetting of general text {why}.")
     return " ".join(sentences) or "No job of this study has a result."
+
+
+def _missing_verdicts(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
+    """Say why comparisons have no verdict, and what to do."""
+    found = []
+    if missed := [row for row in compared if _comparison(row).verdict == NOT_LEARNED]:
+        methods = joined(list(dict.fromkeys(row.method for row in missed)))
+        places = joined(list(dict.fromkeys(row_place(results, row) for row in missed)))
+        found.append(
+            f"Whether {methods} helped on {places} cannot be answered: neither side learned the task, as no score is "
+            "above that of the most frequent answer and of guessing. Train longer, with another learning rate or with "
+            "more examples; 'search' tunes this on dev."
+        )
+    entries: list[Any] = [*(row.comparison for row in compared), *(row.difference for row in results.losses)]
+    if any(entry and entry.verdict == WITHHELD for entry in entries):
+        seeds = max((len(row.difference.seeds) for row in compared if row.difference), default=2)
+        cause, remedy = "adaptation of each method", "Set adapt_seeds to three seeds, or remove it."
+        if seeds == 1:
+            cause, remedy = "seed", "Set seeds to at least three."
+        found.append(
+            f"With one {cause} there are no verdicts and p-values, since the intervals do not include the variance "
+            f"between trainings. {remedy}"
+        )
+    return found
 
 
 def _describe_method(rows: Sequence[TaskScores], places: int) -> str:
@@ -221,12 +259,12 @@ def _mean_points(rows: Sequence[TaskScores]) -> float:
 
 
 def _corrected_p(entry: Comparison) -> float:
-    return entry.p if entry.p_holm is None else entry.p_holm
+    return (entry.p or 0.0) if entry.p_holm is None else entry.p_holm
 
 
 def _lost_by_correction(entry: Comparison) -> bool:
     """Return whether a significant difference is no longer significant after Holm's correction."""
-    return entry.verdict != "tie" and _corrected_p(entry) >= 0.05
+    return entry.verdict in ("win", "loss") and _corrected_p(entry) >= 0.05
 
 
 def _describe_losses(rows: list[LossRow], methods: list[str], start: str) -> list[str]:
@@ -256,9 +294,10 @@ def _describe_other_tasks(results: StudyResults, methods: list[str]) -> list[str
     for method in methods:
         rows = [row for row in results.forgetting if row.method == method and row.comparison]
         if rows:
-            hurt = sum(_comparison(row).verdict == "loss" for row in rows)
+            verdicts = [entry.verdict for row in rows if (entry := _comparison(row)).is_answered]
+            hurt = f"hurt on {verdicts.count('loss')} of {len(verdicts)}" if verdicts else "got no verdict"
             mean = _mean_points(rows)
-            words[f"{method} hurt on {hurt} of {len(rows)} (mean {signed(mean)} percentage points)"] = mean
+            words[f"{method} {hurt} (mean {signed(mean)} percentage points)"] = mean
     text = _all_or_extremes(words, "the worst and the best methods on average: {} and {}")
     return [f"On tasks of other domains, {text}."] if words else []
 
@@ -283,21 +322,11 @@ def caveats(results: StudyResults, compared: list[ScoreRow]) -> list[str]:
         )
     if compared:
         seeds = min(len(row.difference.seeds) for row in compared if row.difference)
-        if seeds == 1:
-            found.append(
-                "Only one seed: the intervals include the variance between test items but not between training runs, "
-                "so they are too narrow. Run at least three seeds."
-            )
-        elif seeds == 2:
+        if seeds == 2:
             found.append("Two seeds give an unreliable estimate of the variance between training runs.")
-        if results.shared_adaptation:
+        if (tested := sum(_comparison(row).is_answered for row in compared)) > 1:
             found.append(
-                "Each method was adapted once for all fine-tuning seeds, so the intervals do not include the variance "
-                "between adaptations. Set adapt_seeds to include it."
-            )
-        if len(compared) > 1:
-            found.append(
-                f"{len(compared)} comparisons were made. Without any true difference, about one in twenty is "
+                f"{tested} comparisons were made. Without any true difference, about one in twenty is "
                 "significant by chance; p (Holm) corrects for that."
             )
     return found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
 
 from acclimate.report.formatting import (
     DASH,
     LOSS_VERDICTS,
-    VERDICTS,
     Entry,
     Table,
     count_entry,
@@ -25,15 +27,17 @@ from acclimate.report.formatting import (
 )
 from acclimate.report.timing import adaptation_runs, preparation_time, score_time
 from acclimate.results import ReportTable, StudyResults
-from acclimate.rows import Comparison, ContaminatedTexts, ScoreRow
+from acclimate.rows import VERDICTS, WITHHELD, Comparison, ContaminatedTexts, DistillationRow, ScoreRow
 
+LOSS_WORDS = {"win": "lower", "loss": "higher", "tie": "no change shown", WITHHELD: VERDICTS[WITHHELD]}
 MATCHES = ("exact", "near", "contained")
 
 
 def tables(results: StudyResults) -> list[Table]:
     """Return the tables of a study that have rows."""
     results = StudyResults.from_dict(results)
-    every = [win_counts(results), scores(results), losses(results), forgetting(results), drift(results)]
+    every = [win_counts(results), means(results), scores(results), losses(results), forgetting(results)]
+    every.append(drift(results))
     every += [corpus_contamination(results), train_contamination(results)]
     every += [score_time(results), adaptation_runs(results), preparation_time(results)]
     every += [distillations(results), *map(_from_job, results.tables), searches(results)]
@@ -41,20 +45,38 @@ def tables(results: StudyResults) -> list[Table]:
 
 
 def win_counts(results: StudyResults) -> Table:
-    """Return wins, ties and losses over tasks; without rows for a study of one task."""
+    """Return wins, ties and losses over tasks; without rows for a study of one task, or without verdicts."""
     names = ["model", "method", "tasks", "helped", "no difference shown", "hurt", "helped (Holm)", "hurt (Holm)"]
     note = (
         f"Number of tasks on which the 95 % interval of the difference to the baseline ({results.baseline}) lies "
         "above zero, includes zero, or lies below zero; then the number of wins and losses after Holm's correction "
-        "for all comparisons of the study. Mean: mean difference over tasks in percentage points, each task in its "
-        "primary metric and with equal weight."
+        "for all comparisons of the study. No verdict: no model learned the task, or the variance between trainings "
+        "is unknown."
     )
-    table = Table("Wins, ties and losses over tasks", note, [*names, "mean"], [False] * 2 + [True] * 7)
-    if max((row.tasks for row in results.win_counts), default=0) > 1:
-        for row in results.win_counts:
-            counts = [row.tasks, row.win, row.tie, row.loss, row.win_holm, row.loss_holm]
-            mean = signed_entry(row.mean, scale=100)
-            table.rows.append([Entry(row.model), Entry(row.method), *map(count_entry, counts), mean])
+    table = Table("Wins, ties and losses over tasks", note, [*names, "no verdict"], [False] * 2 + [True] * 7)
+    rows = results.win_counts
+    if any(row.tasks > 1 for row in rows) and any(row.tasks > row.unanswered for row in rows):
+        for row in rows:
+            counts = [row.tasks, row.win, row.tie, row.loss, row.win_holm, row.loss_holm, row.unanswered]
+            table.rows.append([Entry(row.model), Entry(row.method), *map(count_entry, counts)])
+    return table
+
+
+def means(results: StudyResults) -> Table:
+    """Return the means of each method over tasks; without rows for a study of one task."""
+    names = ["model", "method", "tasks", "mean", "difference", "95 % interval"]
+    note = (
+        "Mean over the tasks in percent ± standard deviation over seeds, each task in its primary metric and with "
+        f"equal weight, for methods with a score on every task. Difference: to the baseline ({results.baseline}) in "
+        "percentage points. The interval is about these tasks, for other seeds, adaptations and test items."
+    )
+    table = Table("Means over tasks", note, names, [False] * 2 + [True] * 4)
+    for row in results.means:
+        shown = [DASH, DASH]
+        if entry := row.difference:
+            shown = [signed_entry(entry.difference, scale=100), Entry(interval_text(entry, 100), entry.low)]
+        cells = [Entry(row.model), Entry(row.method), count_entry(row.tasks), mean_entry(row.score)]
+        table.rows.append([*cells, *shown])
     return table
 
 
@@ -69,7 +91,8 @@ def scores(results: StudyResults) -> Table:
     note = (
         f"Scores: mean ± standard deviation over seeds, in percent. Difference: to the baseline ({results.baseline}), "
         f"paired by seed and test item, in percentage points of the primary metric of the task ({primary} unless "
-        "stated otherwise). Interval and p: bootstrap over test items combined with the variance over seeds. p "
+        "stated otherwise). Interval and p: bootstrap over test items combined with the variance over seeds, where "
+        "the seeds of one adaptation count as one. Cannot be answered: no model is better than guessing. p "
         "(Holm): corrected for all comparisons of the study. p (t-test): paired t-test over seeds, which ignores the "
         "variance between test items. p (these models): permutation of test items, which ignores the variance between "
         "seeds."
@@ -144,7 +167,7 @@ def losses(results: StudyResults) -> Table:
                 signed_entry(entry.difference, 3),
                 Entry(interval_text(entry, 1, 3), entry.low),
                 signed_entry(row.percent),
-                Entry({"win": "lower", "loss": "higher", "tie": "no change shown"}[mark], None, mark),
+                Entry(LOSS_WORDS[mark], None, mark),
             ]
         else:
             cells += [DASH, after, *[DASH] * 4]
@@ -251,13 +274,15 @@ def _match_cells(row: ContaminatedTexts) -> list[Entry]:
 
 def distillations(results: StudyResults) -> Table:
     """Return the scores of teachers and students, and the number of units on which they disagree."""
-    names = ["model", "domain", "task", "method", "metric", "teacher", "student before", "after"]
+    names = ["model", "domain", "task", "method", "metric", "teacher", "student before", "after", "retained"]
     names += ["disagreement: before", "distilled", "at the end", "of"]
     note = (
-        "Means over seeds, in percent. Disagreement: number of units of the representation that are active in only "
-        "one of teacher and student (Eq. 4 of DoKTra)."
+        "Means over seeds, in percent. Retained: score of the student in percent of that of the teacher (“Retain” in "
+        "DoKTra). Disagreement: number of units of the representation that are active in only one of teacher and "
+        "student (Eq. 4 of DoKTra)."
     )
-    table = Table("Distillation", note, names, [False] * 5 + [True] * 7)
+    table = Table("Distillation", note, names, [False] * 5 + [True] * 8)
+    by_student: dict[tuple[str, str], list[DistillationRow]] = {}
     for row in results.distillations:
         curve = row.disagreement
         cells = [
@@ -267,10 +292,23 @@ def distillations(results: StudyResults) -> Table:
             Entry(row.method),
             Entry(metric_name(row.metric)),
         ]
-        cells += [number_entry(value, scale=100) for value in (row.teacher, row.before, row.after)]
         units = [curve[0], curve[row.distilled_epochs], curve[-1], row.units]
-        table.rows.append([*cells, *(number_entry(value, 0) for value in units)])
+        table.rows.append([*cells, *_retained([row]), *(number_entry(value, 0) for value in units)])
+        by_student.setdefault((row.model, row.method), []).append(row)
+    for (model, method), rows in by_student.items():
+        if len(rows) > 1:
+            domains = {row.domain for row in rows}
+            domain = domains.pop() if len(domains) == 1 else DASH.text
+            cells = [Entry(model), Entry(domain), Entry("mean over tasks"), Entry(method), DASH]
+            table.rows.append([*cells, *_retained(rows), *[DASH] * 4])
     return table
+
+
+def _retained(rows: Sequence[DistillationRow]) -> list[Entry]:
+    """Return the mean scores over tasks: teacher, student before and after, and the last in percent of the first."""
+    teacher, before, after = np.mean([[row.teacher, row.before, row.after] for row in rows], axis=0).tolist()
+    retained = after / teacher if teacher else None
+    return [number_entry(value, scale=100) for value in (teacher, before, after, retained)]
 
 
 def searches(results: StudyResults) -> Table:

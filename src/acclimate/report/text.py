@@ -24,7 +24,7 @@ from acclimate.report.formatting import (
 from acclimate.report.summary import summarize
 from acclimate.report.tables import tables
 from acclimate.results import StudyResults
-from acclimate.rows import LossRow, ScoreRow
+from acclimate.rows import VERDICTS, LossRow, ScoreRow
 
 if TYPE_CHECKING:
     import rich.table
@@ -108,7 +108,8 @@ def _score_cells(row: ScoreRow, metrics: Sequence[str]) -> list[Entry]:
     entry = row.comparison
     if entry is None:
         return [*cells, Entry(""), Entry("")]
-    return [*cells, Entry(bracket_text(entry, 100)), Entry(entry.verdict, None, entry.verdict)]
+    word = entry.verdict if entry.is_answered else VERDICTS[entry.verdict]
+    return [*cells, Entry(bracket_text(entry, 100)), Entry(word, None, entry.verdict)]
 
 
 def _loss_cells(row: LossRow) -> list[Entry]:

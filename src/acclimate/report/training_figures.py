@@ -263,9 +263,9 @@ class ImportancePanel:
 
 
 def importance_panels(results: StudyResults) -> list[ImportancePanel]:
-    """Return the distinct measurements of importance, at most :data:`MAX_HEAT_MAPS`."""
+    """Return the distinct measurements of importance for the first adaptations, at most :data:`MAX_HEAT_MAPS`."""
     panels: list[ImportancePanel] = []
-    for run in results.adaptations:
+    for run in (run for run in results.adaptations if run.seed in (None, *results.adapt_seeds[:1])):
         for part in run.importance.parts.values() if run.importance else ():
             place = row_place(results, run)
             same = next((panel for panel in panels if panel.part == part and panel.place == place), None)

@@ -19,12 +19,12 @@ from pydantic import (
 )
 
 from acclimate.errors import UserError, did_you_mean, unknown_name_error
-from acclimate.files import read_settings
 from acclimate.masking import file_parameters
 from acclimate.models.checkpoints import is_written_as_path
 from acclimate.options.declaration import explain_value
-from acclimate.options.training import SeedNumber
+from acclimate.options.training import MAX_SEED
 from acclimate.registry import Registry
+from acclimate.settings_file import read_settings
 from acclimate.study.sections import MethodSearch, SearchSettings, SectionEntry
 from acclimate.study.settings import (
     UNADAPTED,
@@ -33,13 +33,13 @@ from acclimate.study.settings import (
     FinetuneSettings,
     Label,
     Paths,
+    Seeds,
     ShortForm,
     Strict,
     TaskSpec,
     as_list,
     check_plain_values,
     distinct,
-    seed_list,
 )
 
 JOB_KINDS: Registry[Any] = Registry("acclimate.study.jobs", "kind of job", "kinds of jobs")
@@ -142,8 +142,9 @@ class StudyConfig(Strict):
         leakage: What to do with documents that contain dev or test texts of a task: ``"report"`` counts them,
             ``"remove"`` excludes them from adaptation, ``"off"`` does not search for them.
         adapt: Settings of adaptation.
-        adapt_seeds: Seeds of adaptation. The i-th seed of fine-tuning starts from the model of adaptation seed i
-            modulo the length of the list. None adapts once per method, for all seeds of fine-tuning.
+        adapt_seeds: Seeds of adaptation, as ``seeds``. The i-th seed of fine-tuning starts from the model of
+            adaptation seed i modulo their number. By default as many as ``seeds``, at most three, counted from
+            ``adapt.seed``. With a single one no comparison gets a verdict.
         finetune: Settings of fine-tuning for all tasks.
         seeds: Seeds of fine-tuning: a list, or a number n for the seeds 0 to n - 1.
         evaluate: Settings of the language-model loss and of drift.
@@ -165,9 +166,9 @@ class StudyConfig(Strict):
         "report"  # YAML reads a bare off as false
     )
     adapt: AdaptSettings = AdaptSettings()
-    adapt_seeds: list[SeedNumber] | None = Field(default=None, min_length=1)
+    adapt_seeds: Seeds = []
     finetune: FinetuneSettings = FinetuneSettings()
-    seeds: Annotated[list[SeedNumber], Field(min_length=1)] = [0, 1, 2, 3, 4]
+    seeds: Seeds = [0, 1, 2, 3, 4]
     evaluate: EvaluateSettings = EvaluateSettings()
     search: SearchSettings | None = None
     baseline: str = "none"
@@ -179,15 +180,10 @@ class StudyConfig(Strict):
         if not isinstance(value, Mapping):
             raise ValueError("a study is a table of keys such as models, methods and domains")
         check_plain_values(value)
-        value = dict(value)
+        value = {key: entry for key, entry in value.items() if key != "adapt_seeds" or entry is not None}
         for key in ("models", "methods"):
             if isinstance(value.get(key), str | Path):
                 value[key] = [value[key]]
-        seeds = value.get("seeds")
-        if isinstance(seeds, str | float):
-            raise ValueError(f"seeds: give a number of them, or a list of seeds, not {seeds!r}")
-        if isinstance(seeds, int) and not isinstance(seeds, bool):
-            value["seeds"] = seed_list(seeds)
         given = value.get("sections") or {}
         if not isinstance(given, Mapping):
             raise ValueError(f"sections: give sections by name, not {given!r}")
@@ -205,7 +201,9 @@ class StudyConfig(Strict):
         distinct(" and ".join(("methods", *self.sections)), rows, "give one a different 'label'")
         distinct("domains", [domain.name for domain in self.domains], "give one a different 'name'")
         distinct("seeds", [str(seed) for seed in self.seeds], "list each seed once")
-        distinct("adapt_seeds", [str(seed) for seed in self.adapt_seeds or []], "list each seed once")
+        distinct("adapt_seeds", [str(seed) for seed in self.adapt_seeds], "list each seed once")
+        first, count = self.adapt.seed, min(len(self.seeds), 3)
+        self.adapt_seeds = self.adapt_seeds or [(first + number) % (MAX_SEED + 1) for number in range(count)]
         for domain in self.domains:
             distinct(f"tasks of {domain.name}", [task.name for task in domain.tasks], "give one a different 'name'")
         distinct("other_tasks", [task.name for task in self.other_tasks], "give one a different 'name'")
@@ -217,6 +215,12 @@ class StudyConfig(Strict):
         searchable: list[Any] = [*self.methods, *self.entries, *tasks]
         if self.search is None and any(getattr(entry, "search", None) for entry in searchable):
             self.search = SearchSettings()
+        if self.search:
+            scored = {
+                *self.seeds,
+                *(self.adapt_seeds if self.sections.get("distill") else ()),
+            }  # teachers have seeds of adaptation
+            self.search.reserve_seeds(scored, len(self.seeds))
         searches: list[Any] = [self.search, *(method.search for method in self.methods)]
         for grid in (search.adapt for search in searches if search):
             grid.update({name: [_adapt_value(name, value) for value in values] for name, values in grid.items()})
@@ -360,7 +364,7 @@ def _explain(error: ValidationError, root: type[BaseModel], where: str = "") -> 
     # A misspelled key also causes a "missing" error; the unknown key is the one to report.
     errors = error.errors(include_url=False)
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
-    for part in first["loc"]:
+    for part in (part for part in first["loc"] if "[" not in str(part)):  # a type among several, as list[int]
         where += f"[{part}]" if isinstance(part, int) else f"{'.' if where else ''}{part}"
     if first["type"] == "extra_forbidden":
         name = str(first["loc"][-1])

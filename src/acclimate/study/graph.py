@@ -117,7 +117,6 @@ def narrow(
     task: TaskSpec | None,
     methods: Sequence[MethodSpec],
     choice: Choice,
-    seeds: list[int] | None = None,
 ) -> StudyInputs:
     """Return inputs restricted to one model, one task and some methods, with other settings.
 
@@ -129,15 +128,11 @@ def narrow(
         methods: The methods.
         choice: The settings. If they include settings of adaptation or parameters, methods adapt once per task, since
             the settings may differ between tasks.
-        seeds: Seeds of fine-tuning; None for those of the study.
     """
     changed = [choice.apply_to_method(method) for method in methods]
     part = domain.model_copy(update={"tasks": [choice.apply_to_task(task)] if task else []})
     config = inputs.config.model_copy(
-        update={
-            **{"models": [model], "domains": [part], "methods": changed, "sections": {}},
-            **({"seeds": seeds} if seeds else {}),
-        }
+        update={"models": [model], "domains": [part], "methods": changed, "sections": {}}
     )
     found = dict(inputs.methods)
     if choice.adapt or choice.parameters:
@@ -148,19 +143,13 @@ def narrow(
     return replace(inputs, config=config, methods=found)
 
 
-def plan_chosen(
-    inputs: StudyInputs,
-    choices: Choices,
-    domains: Sequence[DomainSpec] | None = None,
-    seeds: list[int] | None = None,
-) -> JobGraph:
+def plan_chosen(inputs: StudyInputs, choices: Choices, domains: Sequence[DomainSpec] | None = None) -> JobGraph:
     """Return the jobs that make and measure all models with the settings chosen for each task.
 
     Args:
         inputs: Inputs of the study.
         choices: The chosen settings.
         domains: Domains to plan; None for all.
-        seeds: Seeds of fine-tuning; None for those of the study.
     """
     config = inputs.config
     graph, known = JobGraph(), set[Any]()
@@ -171,7 +160,7 @@ def plan_chosen(
         tasks: list[TaskSpec | None] = [*domain.tasks] or [None]
         for task, method in itertools.product(tasks, config.methods):
             choice = choices.get((model.name, domain.name, task.name if task else "", method.label), Choice())
-            parts.append(narrow(inputs, model, domain, task, [method], choice, seeds))
+            parts.append(narrow(inputs, model, domain, task, [method], choice))
         for job in (job for part in parts for job in plan_models(part).entries):
             if (job.key, job.place) not in known:  # tasks of a domain share jobs such as the loss measurements
                 known.add((job.key, job.place))

@@ -17,7 +17,7 @@ from acclimate.options import option_fields
 from acclimate.records import texts_fingerprint
 from acclimate.study.backend import Backend
 from acclimate.study.config import JOB_KINDS, DomainSpec, MethodSpec, ModelSpec, StudyConfig, TaskSpec
-from acclimate.study.settings import UNADAPTED
+from acclimate.study.settings import UNADAPTED, unused_seeds
 
 if TYPE_CHECKING:
     from acclimate.tasks.kinds import LabelledTask
@@ -151,6 +151,8 @@ class StudyInputs:
     def trial(self) -> StudyInputs:
         """The inputs for a search: in tasks with searched settings the dev split replaces the test split.
 
+        Seeds of fine-tuning and the seed of the single adaptation are not among those that are scored.
+
         Raises:
             UserError: If such a task has no dev split.
         """
@@ -160,7 +162,10 @@ class StudyInputs:
         for domain, task in self.config.searched_tasks:
             place = (domain.name, task.name)
             tasks[place] = replace(tasks[place], task=replace_test_with_dev(tasks[place].task))
-        return replace(self, tasks=tasks)
+        config, seeds = self.config, getattr(self.config.search, "seeds", self.config.seeds)
+        unused = unused_seeds({*config.seeds, *config.adapt_seeds, *seeds}, 1)
+        config = config.model_copy(update={"seeds": seeds, "adapt_seeds": unused})
+        return replace(self, config=config, tasks=tasks)
 
     @cached_property
     def task_corpora(self) -> dict[tuple[str, str], Corpus]:

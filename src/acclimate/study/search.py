@@ -96,7 +96,9 @@ class SearchOutcome:
 
 
 def run_search(inputs: StudyInputs, execute: Execute, *, guess: bool = False) -> SearchOutcome:
-    """Run all searches of a study. In their tasks dev replaces test, so no job of a search can read a test split.
+    """Run all searches of a study.
+
+    In their tasks dev replaces test, so no job of a search can read a test split. No seed of a search is scored.
 
     Args:
         inputs: Inputs of the study.
@@ -176,11 +178,6 @@ def choices_to_try(inputs: StudyInputs, lists: Lists) -> list[Choice]:
     return [Choice.of(one) for one in combinations(lists, settings.combinations, settings.seed)]
 
 
-def search_seeds(inputs: StudyInputs) -> list[int]:
-    """Return the seeds of fine-tuning that each combination is tried with."""
-    return search_settings(inputs).seeds or inputs.config.seeds
-
-
 def tasks_with_metric(inputs: StudyInputs) -> Iterator[tuple[DomainSpec, TaskSpec, str]]:
     """Yield domain, task and primary metric of each task."""
     for domain in inputs.config.domains:
@@ -201,7 +198,7 @@ def _search_methods(stage: SearchStage, inputs: StudyInputs, choices: Choices) -
                 places = [(model.name, domain.name, task.name, method.label) for method in group]
                 search = Search("method", places, metric, settings.tolerance, count_combinations(lists))
                 for choice in choices_to_try(inputs, lists):
-                    part = plan_models(narrow(inputs, model, domain, task, group, choice, search_seeds(inputs)))
+                    part = plan_models(narrow(inputs, model, domain, task, group, choice))
                     stage.add_trial(search, choice, [job for job in part.entries if job.is_scored])
                 stage.searches.append(search)
 

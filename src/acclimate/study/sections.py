@@ -24,18 +24,19 @@ from acclimate.study.settings import (
     distinct,
     lists,
     seed_list,
+    unused_seeds,
 )
 
 Name = TypeVar("Name", bound=Hashable)
 
 
-def _seeds(value: Any) -> Any:
-    """Expand a number n to the seeds 0 to n - 1."""
-    return seed_list(value) if isinstance(value, int) and not isinstance(value, bool) else value
+def _check_count(value: Any) -> Any:
+    seed_list(value)
+    return value
 
 
-def _check_distinct(seeds: list[int] | None) -> list[int] | None:
-    distinct("search.seeds", [str(seed) for seed in seeds or []], "list each seed once")
+def _check_distinct(seeds: list[int]) -> list[int]:
+    distinct("search.seeds", [str(seed) for seed in seeds], "list each seed once")
     return seeds
 
 
@@ -43,7 +44,8 @@ class SearchSettings(Strict):
     """How settings are chosen on the dev splits, and which values are tried.
 
     Attributes:
-        seeds: Seeds of fine-tuning per combination; by default those of the study.
+        seeds: Seeds of fine-tuning per combination, none of which is scored: a list, or a number of them; by default
+            as many as the study has.
         combinations: ``"all"``; ``"one-factor"``: the first value of each list, then one change at a time; or the
             number of combinations to draw at random. Rows with the same lists get the same sample.
         seed: Random seed of that sample.
@@ -62,7 +64,8 @@ class SearchSettings(Strict):
     """
 
     seeds: Annotated[
-        list[SeedNumber] | None, BeforeValidator(_seeds), AfterValidator(_check_distinct), Field(min_length=1)
+        Annotated[list[SeedNumber], AfterValidator(_check_distinct), Field(min_length=1)] | Count | None,
+        BeforeValidator(_check_count),
     ] = None
     combinations: Literal["all", "one-factor"] | Count = "all"
     seed: SeedNumber = 0
@@ -72,6 +75,24 @@ class SearchSettings(Strict):
     finetune: FinetuneLists = Field(default_factory=dict)
     adapt: Lists = Field(default_factory=dict)
     distill: DistillLists = Field(default_factory=dict)
+
+    def reserve_seeds(self, scored: set[int], count: int) -> None:
+        """Set the seeds to some that are not scored, unless they are listed.
+
+        Args:
+            scored: The seeds that are scored.
+            count: Number of seeds if the study file gives none.
+
+        Raises:
+            ValueError: If a listed seed is scored.
+        """
+        if not isinstance(self.seeds, list):
+            self.seeds = unused_seeds(scored, len(seed_list(self.seeds or count)))
+        elif shared := scored & {*self.seeds}:
+            raise ValueError(
+                f"search.seeds: seed {min(shared)} is also scored, so the choice would favour its score; list other "
+                "seeds, or give a number of them"
+            )
 
 
 class MethodSearch(BaseModel):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -47,15 +48,26 @@ def lists(value: Any) -> Any:
     return {str(name): [parse_number(entry) for entry in values] for name, values in value.items()}
 
 
-def seed_list(count: int) -> list[int]:
-    """Return the seeds 0 to ``count`` - 1.
+def seed_list(value: Any) -> Any:
+    """Expand a number n to the seeds 0 to n - 1.
 
     Raises:
-        ValueError: If ``count`` is above :data:`MOST_SEEDS`.
+        ValueError: If the number is below 1 or above :data:`MOST_SEEDS`, or the value is neither a number nor a list.
     """
-    if count > MOST_SEEDS:
-        raise ValueError(f"seeds: {shorten(count)} is more than {MOST_SEEDS}; give a list of the seeds that you want")
-    return list(range(count))
+    if isinstance(value, str | float):
+        raise ValueError(f"give a number of them, or a list of seeds, not {shorten(value)}")
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if value < 1:
+        raise ValueError(f"give at least one seed, not {shorten(value)}")
+    if value > MOST_SEEDS:
+        raise ValueError(f"{shorten(value)} is more than {MOST_SEEDS}; give a list of the seeds that you want")
+    return list(range(value))
+
+
+def unused_seeds(used: Collection[int], count: int) -> list[int]:
+    """Return the lowest seeds that are not used."""
+    return list(itertools.islice((seed for seed in itertools.count() if seed not in used), count))
 
 
 def distinct(what: str, names: list[str], remedy: str) -> None:
@@ -114,6 +126,9 @@ def check_plain_values(value: Any, where: str = "", seen: set[int] | None = None
         for key, inner in value.items() if isinstance(value, Mapping) else enumerate(value):
             place = f"[{key}]" if isinstance(value, list) else f"{'.' if where else ''}{key}"
             check_plain_values(inner, where + place, seen)
+
+
+Seeds = Annotated[list[SeedNumber], BeforeValidator(seed_list), Field(min_length=1)]
 
 
 class Strict(BaseModel):

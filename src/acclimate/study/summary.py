@@ -19,13 +19,25 @@ import numpy as np
 from acclimate.device import KERNELS_VARIABLE
 from acclimate.evaluation import calibration
 from acclimate.evaluation.scoring import Scoring, make_scoring
-from acclimate.evaluation.statistics import holm, paired_bootstrap, paired_t_test, permutation_test
+from acclimate.evaluation.statistics import (
+    PairedPredictions,
+    holm,
+    is_above_chance,
+    mean_paired_bootstrap,
+    paired_bootstrap,
+    paired_t_test,
+    permutation_test,
+)
 from acclimate.records import Record, optional
 from acclimate.results import Failure, JobCounts, MethodRow, Sample, StudyResults
 from acclimate.rows import (
+    NOT_LEARNED,
+    WITHHELD,
     Comparison,
     Comparisons,
     ConfidenceBin,
+    Interval,
+    MeanRow,
     MetricSummary,
     ScoreRow,
     SearchRow,
@@ -84,8 +96,8 @@ def summarize(
             if (row := methods.get(label))
         ],
         seeds=config.seeds,
-        adapt_seeds=config.adapt_seeds or [config.adapt.seed],
-        shared_adaptation=len(config.adapt_seeds or [0]) == 1 and any(not row.head for row in rows["adaptations"]),
+        adapt_seeds=config.adapt_seeds,
+        shared_adaptation=len(config.adapt_seeds) == 1 and any(not row.head for row in rows["adaptations"]),
         searches=list(searches),
         contamination=contamination.rows,
         unchecked=contamination.unchecked,
@@ -236,57 +248,126 @@ def _scoring(result: TaskResult) -> Scoring:
     return make_scoring(result.kind, result.scoring)
 
 
-def compare_runs(runs: TaskRuns, base: TaskRuns) -> Comparisons | None:
+def compare_runs(runs: TaskRuns, base: TaskRuns, n: int = 2000) -> Comparisons | None:
     """Compare runs with reference runs, paired by seed, in every metric of the task.
 
     Args:
         runs: Runs of a method.
         base: Reference runs.
+        n: Number of resamples of the statistics.
 
     Returns:
-        The comparisons; None if no seed is in both, or the gold answers or metrics differ.
+        The comparisons, without verdict and p-values unless the trainings are replicated and a model has learned the
+        task; None if no seed is in both, or the gold answers or metrics differ.
     """
-    by_seed = {run.job.place.seed: run for run in base}
-    pairs = [(run, by_seed[run.job.place.seed]) for run in runs if run.job.place.seed in by_seed]
-    if not pairs:
+    if not (pairs := _pair_by_seed(runs, base)):
         return None
     gold, scoring = pairs[0][0].result.gold, _scoring(pairs[0][0].result)
-    if any((run.result.gold, _scoring(run.result)) != (gold, scoring) for pair in pairs for run in pair):
-        return None
     ours, theirs = ([run.result for run in side] for side in zip(*pairs, strict=True))
     predicted, reference = ([result.predicted for result in side] for side in (ours, theirs))
-    groups = replicate_groups([(run.job, other.job) for run, other in pairs])
+    jobs = [(run.job, other.job) for run, other in pairs]
+    groups = replicate_groups(jobs)
     compared = Comparisons(seeds=[run.job.place.seed or 0 for run, _ in pairs])
     for metric in scoring.metrics:
         equivalent = scoring.equivalent_metric(metric)
         if equivalent in compared.metrics:
             compared.metrics[metric] = Comparison(**vars(compared.metrics[equivalent]))
             continue
-        interval = paired_bootstrap(gold, predicted, reference, metric, groups=groups, scoring=scoring)
+        interval = paired_bootstrap(gold, predicted, reference, metric, n=n, groups=groups, scoring=scoring)
         scores = [[float(result.metrics[metric]) for result in side] for side in (ours, theirs)]
         after, before = (float(np.mean(side)) for side in scores)
-        compared.metrics[metric] = Comparison(
+        entry = Comparison(
             **interval.as_dict(),
             before=before,
             after=after,
-            p_models=permutation_test(gold, predicted, reference, metric, scoring=scoring),
+            p_models=permutation_test(gold, predicted, reference, metric, n=n, scoring=scoring),
             p_t=paired_t_test(*scores),
         )
+        if not is_above_chance(gold, [*predicted, *reference], metric, scoring):
+            entry = entry.without_verdict(NOT_LEARNED)
+        elif not is_replicated(jobs):
+            entry = entry.without_verdict(WITHHELD)
+        compared.metrics[metric] = entry
     return compared
 
 
-def replicate_groups(pairs: Sequence[tuple[Job, Job]]) -> list[int]:
+def _pair_by_seed(runs: TaskRuns, base: TaskRuns) -> list[tuple[JobResult[TaskResult], JobResult[TaskResult]]]:
+    """Return the runs with a seed that the reference has, each with its reference; none if they are not comparable."""
+    by_seed = {run.job.place.seed: run for run in base}
+    pairs = [(run, by_seed[run.job.place.seed]) for run in runs if run.job.place.seed in by_seed]
+    read = [(run.result.gold, _scoring(run.result)) for pair in pairs for run in pair]
+    return pairs if all(one == read[0] for one in read) else []
+
+
+def average_over_tasks(
+    runs: Sequence[TaskRuns], base: Sequence[TaskRuns], metrics: Sequence[str], n: int = 2000
+) -> MeanRow | None:
+    """Return the mean of a method over tasks.
+
+    Args:
+        runs: Runs of the method on each task.
+        base: Reference runs on each task; empty for no comparison.
+        metrics: The metric of each task.
+        n: Number of resamples of the statistics.
+
+    Returns:
+        The row, over the seeds with scores on all tasks; None if there is none.
+    """
+    pairs = [_pair_by_seed(ours, theirs) for ours, theirs in zip(runs, base or runs, strict=True)]
+    common = set.intersection(*({run.job.place.seed for run, _ in task} for task in pairs))
+    if not common:
+        return None
+    pairs = [[pair for pair in task if pair[0].job.place.seed in common] for task in pairs]
+    scores = [[run.result.metrics[name] for run, _ in task] for task, name in zip(pairs, metrics, strict=True)]
+    place, by_seed = runs[0][0].job.place, np.mean(scores, axis=0)
+    spread = float(by_seed.std(ddof=1)) if len(by_seed) > 1 else None
+    return MeanRow(
+        model=str(place.model),
+        method=str(place.method),
+        tasks=len(runs),
+        score=MetricSummary(mean=float(by_seed.mean()), sd=spread, by_seed=by_seed.tolist()),
+        difference=_mean_difference(pairs, metrics, n) if base else None,
+    )
+
+
+def _mean_difference(
+    pairs: Sequence[Sequence[tuple[JobResult[TaskResult], JobResult[TaskResult]]]], metrics: Sequence[str], n: int
+) -> Interval:
+    """Return the mean difference over tasks; ``pairs`` has runs and reference runs of the same seeds for each task."""
+    tasks = []
+    for task, metric in zip(pairs, metrics, strict=True):
+        ours, theirs = ([run.result.predicted for run in side] for side in zip(*task, strict=True))
+        first = task[0][0].result
+        tasks.append(PairedPredictions(first.gold, ours, theirs, metric, _scoring(first)))
+    jobs = [tuple(run.job for pair in seed for run in pair) for seed in zip(*pairs, strict=True)]
+    found = mean_paired_bootstrap(tasks, n, groups=replicate_groups(jobs))
+    interval: Interval = Interval.from_dict(found.as_dict())
+    return interval if is_replicated(jobs) else interval.without_verdict(WITHHELD)
+
+
+def is_replicated(runs: Sequence[Sequence[Job]]) -> bool:
+    """Return whether the variance between trainings can be estimated: see :func:`replicate_groups`."""
+    return len(set(replicate_groups(runs))) > 1 and not any(map(has_single_origin, zip(*runs, strict=True)))
+
+
+def has_single_origin(jobs: Sequence[Job]) -> bool:
+    """Return whether the models of all jobs come from one adaptation or teacher."""
+    origins = {_origin(job) for job in jobs}
+    return len(origins) == 1 and origins != {None}
+
+
+def replicate_groups(runs: Sequence[Sequence[Job]]) -> list[int]:
     """Return a group number for each seed; seeds of one group are not independent replicates.
 
     Two seeds are in one group if their models come from the same adaptation or, without adaptation, from the same
-    teacher, on either side of the comparison. A side that uses one adaptation for all seeds is ignored, since the
-    variance between adaptations cannot be estimated from it.
+    teacher, on either side of the comparison. A side that uses one adaptation for all seeds joins none: the variance
+    between adaptations cannot be estimated, and :func:`is_replicated` is false.
 
     Args:
-        pairs: For each seed, the job of the method and the job of the reference.
+        runs: For each seed, the jobs of both sides, of one task or of several.
     """
-    groups = list(range(len(pairs)))
-    for side in zip(*pairs, strict=True):
+    groups = list(range(len(runs)))
+    for side in zip(*runs, strict=True):
         origins = [_origin(job) for job in side]
         if len(set(origins)) == 1:
             continue
@@ -306,8 +387,8 @@ def _origin(job: Job) -> str | None:
 
 def correct_for_multiple_comparisons(rows: Sequence[TaskScores]) -> None:
     """Set ``p_holm`` of the comparison of each row in the metric of its task; all rows are one family (Holm, 1979)."""
-    compared = [row.comparison for row in rows if row.comparison]
-    for comparison, adjusted in zip(compared, holm([entry.p for entry in compared]), strict=True):
+    compared = [row.comparison for row in rows if row.comparison and row.comparison.p is not None]
+    for comparison, adjusted in zip(compared, holm([entry.p or 0.0 for entry in compared]), strict=True):
         comparison.p_holm = adjusted
 
 
@@ -326,9 +407,9 @@ def count_wins(scores: Sequence[ScoreRow]) -> list[WinCount]:
                 model=model,
                 method=method,
                 tasks=len(entries),
+                unanswered=sum(not entry.is_answered for entry in entries),
                 **{verdict: verdicts.count(verdict) for verdict in ("win", "tie", "loss")},
                 **{f"{verdict}_holm": corrected.count(verdict) for verdict in ("win", "loss")},
-                mean=sum(entry.difference for entry in entries) / len(entries),
             )
         )
     return counts

@@ -20,10 +20,9 @@ from acclimate.adaptation_rows import (
     MaskedToken,
     UnreadRecords,
 )
-from acclimate.cards.writers import MANIFEST_FILE
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.files import read_json
+from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.masking import MASK_RATE, identify
 from acclimate.options import AdaptOptions
 from acclimate.options.training import BUDGETS
@@ -156,14 +155,13 @@ class AdaptJob(Job):
             if method.name == UNADAPTED:
                 yield StudyModel(base, here, domain, config.seeds, measures_loss=False, measures_forgetting=False)
                 continue
-            seeds = config.adapt_seeds or [config.adapt.seed]
             for scope, task in planner.inputs.methods[method.label].scopes(domain):
-                for number, seed in enumerate(seeds):
+                for number, seed in enumerate(config.adapt_seeds):
                     there = Place(
                         model=model.name, domain=domain.name, method=method.label, adapted_for=task, adapt_seed=seed
                     )
                     job = planner.add(_adapt_job(planner.inputs, method, base, there, seed))
-                    tuned = config.seeds[number :: len(seeds)]  # see adapt_seeds of StudyConfig
+                    tuned = config.seeds[number :: len(config.adapt_seeds)]  # see adapt_seeds of StudyConfig
                     yield StudyModel(job, there, scope, tuned, base)
 
     @classmethod

@@ -28,7 +28,6 @@ from acclimate.study.search import (
     Search,
     SearchStage,
     choices_to_try,
-    search_seeds,
     search_settings,
     tasks_with_metric,
 )
@@ -146,7 +145,8 @@ class DistillJob(Job):
         """Add the teachers and students of all rows.
 
         One teacher is fine-tuned per adapted model, and the seeds of the students share it as they share the
-        adaptation. With ``few_shot`` there is one teacher per seed, trained on the examples of that seed.
+        adaptation. A teacher without adaptation is fine-tuned with each seed of adaptation. With ``few_shot`` there is
+        one teacher per seed, trained on the examples of that seed.
         """
         config = planner.config
         places = ((domain, task, seed) for domain in config.domains for task in domain.tasks for seed in config.seeds)
@@ -294,13 +294,14 @@ def _add_row(planner: Planner, row: DistillSpec, domain: DomainSpec, task: TaskS
     loaded = planner.inputs.tasks[domain.name, task.name].task
     students = row.student_names([model.name for model in planner.config.models])
     settings = _row_settings(planner, row, domain, task, students)
+    turn = planner.config.adapt_seeds[planner.config.seeds.index(seed) % len(planner.config.adapt_seeds)]
     if row.teacher.path:
         teacher: Model = planner.inputs.extras["distill"][row.teacher.path]
-        place, taught = Place(model=row.teacher.name), planner.config.adapt.seed
+        place, taught = Place(model=row.teacher.name), turn
     else:
         tuned = next(_teachers(planner, row, domain, task, seed))  # every method is fine-tuned on every task
         teacher, place = tuned.model, tuned.place
-        taught = planner.config.adapt.seed if place.adapt_seed is None else place.adapt_seed
+        taught = turn if place.adapt_seed is None else place.adapt_seed
     if isinstance(teacher, Job) or not _is_classifier(teacher, loaded):
         teaching = settings[""].teaching
         taught = seed if teaching.get("few_shot") else taught
@@ -347,7 +348,7 @@ def _distillation_rows(
             place = (domain.name, task.name)
             if place not in graphs:
                 part = domain.model_copy(update={"tasks": [task]})
-                graphs[place] = plan_chosen(inputs, choices, [part], search_seeds(inputs))
+                graphs[place] = plan_chosen(inputs, choices, [part])
             yield row, domain, task, metric, lists, graphs[place]
 
 
@@ -357,7 +358,7 @@ def _plan_row(
     """Return ``graph`` extended by the jobs of one row of distillation on one task."""
     part = domain.model_copy(update={"tasks": [task]})
     rows = {"distill": [row.model_copy(update={"domains": None})]}
-    changes = {"domains": [part], "sections": rows, "seeds": search_seeds(inputs)}
+    changes = {"domains": [part], "sections": rows}
     return extend(graph, replace(inputs, config=inputs.config.model_copy(update=changes)), choices)
 
 
@@ -370,7 +371,7 @@ def _search_teachers(stage: SearchStage, inputs: StudyInputs, choices: Choices) 
         for choice in choices_to_try(inputs, lists):
             part = _plan_row(inputs, graph, row, domain, task, {**choices, place: choice})
             teachers = [job for job in part.entries if isinstance(job, TeacherJob)]  # one entry per seed
-            pairs = zip(teachers, search_seeds(inputs), strict=False)
+            pairs = zip(teachers, inputs.config.seeds, strict=False)
             scored = [job.as_trial(replace(job.place, seed=seed)) for job, seed in pairs]
             if scored:  # empty if the teacher already is a classifier of the task and is not fine-tuned
                 stage.add_trial(search, choice, scored)

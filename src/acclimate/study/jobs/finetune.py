@@ -11,7 +11,7 @@ import numpy as np
 
 from acclimate.options import FinetuneOptions
 from acclimate.records import Record
-from acclimate.rows import ForgettingRow, ScoreRow
+from acclimate.rows import ForgettingRow, MeanRow, ScoreRow
 from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import OTHER, StudyInputs, TaskInput
 from acclimate.study.jobs.adapt import adaptation_seconds
@@ -29,6 +29,7 @@ from acclimate.study.jobs.base import (
 from acclimate.study.summary import (
     TaskResult,
     TaskRuns,
+    average_over_tasks,
     compare_runs,
     correct_for_multiple_comparisons,
     count_wins,
@@ -101,9 +102,13 @@ class FinetuneJob(Job):
 
     @classmethod
     def rows(cls, view: StudyView) -> dict[str, list[Any]]:
-        """Return the rows of scores, win counts, and forgetting of tasks of other domains."""
-        scores = _score_rows(view)
-        return {"scores": scores, "win_counts": count_wins(scores), "forgetting": _forgetting_rows(view)}
+        """Return the rows of scores, of means and wins over tasks, and of forgetting on tasks of other domains."""
+        runs = _scored_runs(view)
+        scores = _score_rows(view, runs)
+        return {
+            **{"scores": scores, "means": _mean_rows(view, runs)},
+            **{"win_counts": count_wins(scores), "forgetting": _forgetting_rows(view)},
+        }
 
 
 def finetune_settings(inputs: StudyInputs, home: str, task: TaskSpec) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -124,14 +129,33 @@ def finetune_settings(inputs: StudyInputs, home: str, task: TaskSpec) -> tuple[d
     return settings, given
 
 
-def _score_rows(view: StudyView) -> list[ScoreRow]:
-    """Return one row per model, domain, task and row label."""
-    config = view.inputs.config
+def _scored_runs(view: StudyView) -> dict[tuple[str | None, ...], TaskRuns]:
+    """Return the runs by model, domain, task and row label."""
     found: dict[tuple[str | None, ...], TaskRuns] = {}
     for group in view.group(TaskResult, lambda job: job.is_scored and job.place.search is None).values():
         place = group[0].job.place
         found[place.model, place.domain, place.task, place.method] = group
-    rows = []
+    return found
+
+
+def _mean_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns]) -> list[MeanRow]:
+    """Return one row per model and row label with scores on all tasks; none if the study has a single task."""
+    config, rows = view.inputs.config, []
+    tasks = [(domain.name, task.name) for domain in config.domains for task in domain.tasks]
+    metrics = [view.inputs.tasks[place].metric for place in tasks]
+    for model, label in itertools.product(config.models, config.row_labels if len(tasks) > 1 else ()):
+        runs, base = (
+            [found.get((model.name, *place, row), []) for place in tasks] for row in (label, config.baseline)
+        )
+        if all(runs):
+            comparable = label != config.baseline and all(base)
+            rows.append(average_over_tasks(runs, base if comparable else [], metrics))
+    return [row for row in rows if row]
+
+
+def _score_rows(view: StudyView, found: Mapping[tuple[str | None, ...], TaskRuns]) -> list[ScoreRow]:
+    """Return one row per model, domain, task and row label."""
+    config, rows = view.inputs.config, []
     for model, domain in itertools.product(config.models, config.domains):
         for task in domain.tasks:
             metric = view.inputs.tasks[domain.name, task.name].metric

@@ -12,9 +12,10 @@ import numpy as np
 
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.records import Record, optional
-from acclimate.rows import Interval, LossRow
+from acclimate.rows import WITHHELD, Interval, LossRow
 from acclimate.study.inputs import Texts
 from acclimate.study.jobs.base import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.summary import has_single_origin
 
 
 @dataclass(kw_only=True, eq=False)
@@ -127,5 +128,7 @@ def _loss_row(after: Sequence[JobResult[TextLoss]], base: Sequence[JobResult[Tex
     new = np.asarray([result.per_text for result in results], dtype=float)[:, used] / counts[used]
     row.before = float(before.nats)
     row.difference = Interval.from_dict(paired_difference(new, old, counts[used]).as_dict())
+    if has_single_origin([entry.job for entry in after]):
+        row.difference = row.difference.without_verdict(WITHHELD)
     row.percent = 100 * row.difference.difference / row.before if row.before else None
     return row
