@@ -21,7 +21,7 @@ def killed(at: int | Callable[[TrainerState], bool]) -> Iterator[None]:
         if is_it(state):
             raise KeyboardInterrupt
 
-    with _before_steps(kill), pytest.raises(KeyboardInterrupt):
+    with before_steps(kill), pytest.raises(KeyboardInterrupt):
         yield
 
 
@@ -29,12 +29,13 @@ def killed(at: int | Callable[[TrainerState], bool]) -> Iterator[None]:
 def counted() -> Iterator[list[int]]:
     """Collect the numbers of the steps that the training in the body takes."""
     steps: list[int] = []
-    with _before_steps(lambda state: steps.append(state.global_step)):
+    with before_steps(lambda state: steps.append(state.global_step)):
         yield steps
 
 
 @contextmanager
-def _before_steps(look: Callable[[TrainerState], None]) -> Iterator[None]:
+def before_steps(look: Callable[[TrainerState], object]) -> Iterator[None]:
+    """Call a function with the state of the training before every step."""
     step = StepTrainer.training_step
 
     def looking(self, *args, **kwargs):

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -61,6 +64,9 @@ def test_adapt_with_flags_and_with_a_configuration_file(tiny_bert, corpus, tmp_p
         (["--method", "dgaa"], "Did you mean 'dga'"),
         (["--method", "dga", "--set", "temprature=1"], "Did you mean 'temperature'"),
         (["--set", "nonsense"], "name=value"),
+        (["--set", "name=x"], "'name' cannot be set"),
+        (["--method", "dga", "--set", "name=x"], "Unknown parameter of method 'dga' 'name'"),
+        (["--steps", "1e15"], "--steps must be at most 1,000,000,000"),
         (["--corpus", "no-such-file.txt"], "no-such-file.txt"),
         (["--model", "./no-such-model"], "no-such-model"),
         (["--config", "no-such.yaml"], "no-such.yaml"),
@@ -110,7 +116,7 @@ def test_training_commands_accept_several_processes(verb, monkeypatch, capsys):
     assert "WORLD_SIZE" not in call(monkeypatch, capsys, verb, "--quiet")[2]
 
 
-def test_a_file_in_place_of_a_folder_is_one_line(tiny_bert, corpus, tmp_path, monkeypatch, capsys):
+def test_a_file_in_place_of_the_cache_costs_no_run(tiny_bert, corpus, tmp_path, monkeypatch, capsys):
     (tmp_path / "cache").write_text("no folder")
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
     arguments = [
@@ -127,9 +133,8 @@ def test_a_file_in_place_of_a_folder_is_one_line(tiny_bert, corpus, tmp_path, mo
         "--quiet",
     ]
     code, _, err = call(monkeypatch, capsys, "adapt", *arguments)
-    assert code == 2
-    (line,) = err.splitlines()
-    assert line.startswith("Error: Not a directory") and str(tmp_path / "cache") in line and "another folder" in line
+    assert code == 0
+    assert f"The cache '{tmp_path / 'cache'}' cannot be written" in err and "Set ACCLIMATE_CACHE" in err
 
 
 def test_running_out_of_device_memory_is_one_line_with_advice(monkeypatch, capsys):
@@ -141,6 +146,34 @@ def test_running_out_of_device_memory_is_one_line_with_advice(monkeypatch, capsy
     assert code == 2
     assert "CUDA out of memory. Set ACCLIMATE_MEMORY_GB to" in err
     assert len(err.strip().splitlines()) == 1
+
+
+@each(
+    ("error", "message"),
+    [
+        (OverflowError("cannot convert float infinity to integer"), "is too large a number (cannot convert"),
+        (RecursionError("maximum recursion depth exceeded"), "is too deeply nested"),
+        (MemoryError(), "is too large for the memory of this machine (MemoryError)"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried"), "too large for the memory"),
+        (OSError(errno.EMFILE, os.strerror(errno.EMFILE), "x"), "Raise the limit with 'ulimit"),
+        (OSError(errno.ELOOP, os.strerror(errno.ELOOP), "x"), "choose another folder"),
+    ],
+)
+def test_the_last_resort_is_one_line(monkeypatch, capsys, error, message):
+    def fail():
+        raise error
+
+    monkeypatch.setattr(cli, "app", fail)
+    code, _, err = call(monkeypatch, capsys, "methods")
+    assert code == 2 and message in err and len(err.strip().splitlines()) == 1
+
+
+@each(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGUSR1, 138), (signal.SIGHUP, 129)])
+def test_a_signal_ends_a_command_with_its_exit_code(monkeypatch, capsys, number, code):
+    monkeypatch.setattr(cli, "app", lambda: os.kill(os.getpid(), number))
+    found, _, err = call(monkeypatch, capsys, "methods")
+    assert found == code
+    assert err.startswith(f"Stopped by {signal.Signals(number).name}. Run the same command again to resume")
 
 
 def test_other_runtime_errors_are_raised(monkeypatch, capsys):

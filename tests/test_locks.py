@@ -8,13 +8,20 @@ import socket
 import time
 
 import pytest
+import torch
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
 
 from acclimate import locks
 from acclimate.corpus import Corpus
+from acclimate.device import default_device
 from acclimate.errors import UserError
 from acclimate.locks import Claim, output_lock
-from acclimate.tasks import finetune
+from acclimate.tasks import finetune, training_cache
+from acclimate.tasks.training_cache import cache_lock
 from acclimate.training import adapt
+from acclimate.training.distributed import join_process_group
+from tests.cases import each
 from tests.tiny import TEXTS
 
 FORK = multiprocessing.get_context("fork")
@@ -69,6 +76,72 @@ def test_the_owner_is_named_and_its_end_is_detected(out):
     with output_lock(out):
         assert Claim(out.parent / ".adapted.lock").owner().pid != holder.pid
     assert list(out.parent.iterdir()) == []
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Abandoned lock files count as such at once."""
+    monkeypatch.setattr(locks, "UNOWNED_SECONDS", 0.01)
+    for module in (locks, training_cache):
+        monkeypatch.setattr(module, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr("filelock._soft.MALFORMED_LOCK_AGE_THRESHOLD", 0.01)
+
+
+def own_record(folder) -> bytes:
+    claim = Claim(folder / "example")
+    assert claim.take()
+    record = claim.path.read_bytes()
+    claim.release()
+    return record
+
+
+OTHER_RECORDS = [
+    b"",
+    b"\n",
+    b"1\nnode7\n",
+    b"filelock/2\npid=1\nhost=node7\nmode=exclusive\n",
+    b"abandoned\n",
+    b"\0" * 2000,
+]
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(content=st.binary(max_size=100) | st.sampled_from(OTHER_RECORDS), share=st.none() | st.floats(0, 0.99))
+def test_any_bytes_in_a_lock_file_heal(impatient, tmp_path, content, share):
+    """Also a record that is cut short anywhere, as by a kill while it is written."""
+    if share is not None:
+        record = own_record(tmp_path)
+        content = record[: int(share * len(record))]
+        assume(not content.endswith(b"duration=120.0\n"))  # a whole record without the start time of the process
+    out = tmp_path / "out"
+    (tmp_path / ".out.lock").write_bytes(content)
+    with output_lock(out):
+        assert Claim(tmp_path / ".out.lock").owner() is not None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_claim_in_the_cache_heals_and_is_named(impatient, tmp_path, caplog):
+    claim = tmp_path / ".entry.claim"
+    claim.touch()
+    with cache_lock(tmp_path / "entry"):
+        assert Claim(claim).owner() is not None
+    assert not claim.exists() and f"the lock file is '{claim}'" in caplog.text
+
+
+def test_a_lock_file_that_is_just_being_written_is_respected(tmp_path):
+    (tmp_path / ".out.lock").touch()
+    claim = Claim(tmp_path / ".out.lock")
+    assert not claim.take() and not claim.take()
+    assert (tmp_path / ".out.lock").read_bytes() == b""
+
+
+@each("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
+def test_variables_of_launchers_that_are_no_numbers_are_one_line(out, monkeypatch, name):
+    monkeypatch.setenv(name, "abc")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with pytest.raises(UserError, match=f"{name} is 'abc'; set it to a whole number"), output_lock(out):
+        join_process_group()
+        default_device()
 
 
 def test_an_error_releases_the_lock(out):

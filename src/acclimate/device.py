@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import torch
 from torch import nn
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, environment_integer
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
@@ -38,7 +38,7 @@ def default_device() -> torch.device:
     """Return the accelerator of this process, or the CPU if there is none or ``ACCELERATE_USE_CPU`` is set."""
     if not torch.cuda.is_available() or os.environ.get("ACCELERATE_USE_CPU", "").lower() in TRUE_VALUES:
         return torch.device("cpu")
-    rank = int(os.environ.get("LOCAL_RANK", "0"))  # torchrun numbers the processes of a machine
+    rank = environment_integer("LOCAL_RANK")  # torchrun numbers the processes of a machine
     return torch.device("cuda", rank % torch.cuda.device_count())  # some launchers show each process only its own
 
 

@@ -1,13 +1,19 @@
-"""User-facing errors, and checks of values that users give."""
+"""User-facing errors, checks of values that users give, and the orderly end of a process on a signal."""
 
 from __future__ import annotations
 
+import errno
 import logging
 import math
+import os
 import re
-from collections.abc import Iterable
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import cache
+from pathlib import Path
 
 CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 """Characters that end a line, move the cursor, or cannot be written as UTF-8."""
@@ -66,8 +72,25 @@ def check_not_negative(**values: float) -> None:
             raise UserError(f"{name.replace('_', '-')} must be zero or more, not {value:g}.")
 
 
+def environment_integer(name: str, default: int = 0) -> int:
+    """Return the value of an environment variable that launchers such as ``torchrun`` set.
+
+    Raises:
+        UserError: If it is not a whole number of at least zero.
+    """
+    text = os.environ.get(name, "").strip()
+    if text and not (text.isascii() and text.isdigit()):
+        raise UserError(f"The environment variable {name} is '{text}'; set it to a whole number, or unset it.")
+    return int(text or default)
+
+
 def first_line(error: Exception) -> str:
-    """Return the first non-empty line of an error message, or the name of the exception class if there is none."""
+    """Return the first non-empty line of an error message, or the name of the exception class if there is none.
+
+    Where torch refuses a pickled file, its advice to load the file nevertheless is left out.
+    """
+    if "weights_only" in str(error):
+        return "the file contains pickled objects other than weights, which could run code and are not loaded"
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
@@ -105,3 +128,110 @@ def unknown_name_error(kind: str, name: str, options: Iterable[str]) -> UserErro
 def warn_once(message: str) -> None:
     """Log a warning, once per process and not for each seed."""
     logging.getLogger("acclimate").warning("%s", message)
+
+
+DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO)
+"""Errors of a disk that is full, read-only or broken."""
+PATHS = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP)
+"""Errors of a path that cannot be written to, for example because a file is in the place of a folder."""
+
+
+def explain_os_error(error: OSError, cache: Path | None = None) -> str | None:
+    """Return a line that says what a system error means and what to do; None if it may be a bug.
+
+    Args:
+        error: The error.
+        cache: The cache folder.
+    """
+    where = f" ('{error.filename}')" if error.filename else ""
+    path = Path(os.fsdecode(error.filename)) if isinstance(error.filename, str | bytes) else None
+    if error.errno in (errno.EACCES, errno.EPERM) and path and not _may_read(path):
+        return f"'{error.filename}' cannot be read: {error.strerror}. Change its permissions, or copy it."
+    if error.errno == errno.ENOENT and not error.filename:
+        return "The current folder no longer exists; change to another folder."
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return f"{error.strerror}{where}. Raise the limit with 'ulimit -n 4096' and run the same command again."
+    if error.errno not in (*DISK, *PATHS, errno.EACCES, errno.EPERM):
+        return None
+    advice = "free some space or choose another folder"
+    if cache and path and path.is_relative_to(cache):
+        advice = "free some space or set ACCLIMATE_CACHE to another folder"
+    return f"{error.strerror}{where}. No partial result was kept: {advice}, and run the same command again."
+
+
+def _may_read(path: Path) -> bool:
+    """Return whether a path may be read; if it does not exist, whether it could be found."""
+    if os.path.exists(path):
+        return os.access(path, os.R_OK | os.X_OK if path.is_dir() else os.R_OK)
+    found = next((parent for parent in path.absolute().parents if os.path.exists(parent)), None)
+    return found is None or os.access(found, os.X_OK)
+
+
+class Stopped(BaseException):
+    """A signal, such as that of Ctrl-C, ends the process. No job or library may handle it as a failure.
+
+    Attributes:
+        number: The signal.
+    """
+
+    def __init__(self, number: int) -> None:
+        super().__init__(signal.Signals(number).name)
+        self.number = number
+
+
+_requested = 0
+_postponing = 0
+
+
+@contextmanager
+def stop_on_signals() -> Iterator[None]:
+    """Turn Ctrl-C and the signals that end a job into :class:`Stopped`, except for signals that are ignored."""
+    global _requested
+    _requested = 0
+    signals = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+    before = {number: signal.getsignal(number) for number in signals}
+    handled = [number for number in signals if before[number] in (signal.SIG_DFL, signal.default_int_handler)]
+    if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
+        handled = []
+    for number in handled:
+        signal.signal(number, _request_stop)
+    try:
+        yield
+    finally:
+        _requested = 0
+        for number in handled:
+            signal.signal(number, before[number])
+
+
+def _request_stop(number: int, frame: object) -> None:
+    global _requested
+    _requested = number
+    check_stop()
+
+
+def requested_stop() -> int:
+    """Return the number of the signal that has asked the process to end; 0 if none has."""
+    return _requested
+
+
+def check_stop() -> None:
+    """Raise :class:`Stopped` if a signal has asked the process to end.
+
+    Some libraries swallow an exception that a signal handler raises, so long work calls this between its steps.
+    """
+    if _requested and (_requested == signal.SIGINT or not _postponing):
+        raise Stopped(_requested)
+
+
+@contextmanager
+def postpone_stop() -> Iterator[None]:
+    """Let the block finish its step and save, if a signal other than Ctrl-C asks the process to end.
+
+    The block has to look at :func:`requested_stop`. Launchers may send a signal more than once.
+    """
+    global _postponing
+    _postponing += 1
+    try:
+        yield
+    finally:
+        _postponing -= 1

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import errno
+import functools
 import glob
 import hashlib
 import json
+import logging
 import os
 import re
 import shutil
@@ -16,18 +19,92 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, first_line
+
+MANIFEST_FILE, RECORD_FILE = "acclimate.json", "run.json"
+"""Manifests of the folders of adapted models and of end-task models, see :func:`record_files`."""
+MAX_HASHED_BYTES = 2 * 10**9
+"""Total size of the files of a finished folder up to which their content is checked, not only their sizes."""
+
+log = logging.getLogger(__name__)
+
+
+def cache_path() -> Path:
+    """Return the path of the cache, ``$ACCLIMATE_CACHE`` or ``~/.cache/acclimate``, whether it is usable or not."""
+    with suppress(RuntimeError):  # there is no home folder
+        return Path(os.environ.get("ACCLIMATE_CACHE") or "~/.cache/acclimate").expanduser()
+    return Path("/nonexistent/acclimate")
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: ``$ACCLIMATE_CACHE`` or ``~/.cache/acclimate``."""
-    return Path(os.environ.get("ACCLIMATE_CACHE") or Path.home() / ".cache" / "acclimate")
+    """Return the folder of the cache.
+
+    If the cache cannot be written, that is a temporary folder with links to its content, and a warning is logged.
+    """
+    return _writable_cache(cache_path())
+
+
+@functools.cache
+def _writable_cache(path: Path) -> Path:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        _write_probe(path)
+        return path
+    except OSError as error:
+        log.warning(
+            "The cache '%s' cannot be written (%s): this run keeps nothing for later ones. Set ACCLIMATE_CACHE to a "
+            "folder that you can write.",
+            path,
+            error.strerror,
+        )
+    temporary = Path(tempfile.mkdtemp(prefix="acclimate-cache-"))
+    atexit.register(shutil.rmtree, temporary, ignore_errors=True)
+    with suppress(OSError):
+        for kind in filter(Path.is_dir, path.iterdir()):
+            (temporary / kind.name).mkdir()
+            for entry in kind.glob("[!.]*"):
+                (temporary / kind.name / entry.name).symlink_to(entry.absolute())
+    return temporary
+
+
+def _write_probe(folder: Path) -> None:
+    """Write to an unnamed file in a folder.
+
+    Raises:
+        OSError: If that is not possible.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(b"a")
 
 
 def hash_file(path: Path) -> str:
     """Return the SHA-256 of the content of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def follow_link(path: str | Path) -> Path:
+    """Return an output path, or the target of it if it is a symbolic link.
+
+    Raises:
+        UserError: If the target does not exist.
+    """
+    path = Path(path)
+    if not path.is_symlink():
+        return path
+    target = Path(os.path.realpath(path))
+    if not target.exists():
+        raise UserError(
+            f"'{path}' is a link to '{os.readlink(path)}', which does not exist; create that folder or choose another."
+        )
+    return target
+
+
+def _mode(base: int) -> int:
+    """Return the permissions that the umask leaves of ``base``."""
+    mask = os.umask(0o022)  # it can only be read by setting it
+    os.umask(mask)
+    return base & ~mask
 
 
 def find_file(name: str | Path) -> Path | None:
@@ -58,14 +135,17 @@ def check_regular_file(path: Path) -> None:
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write ``text`` to ``path`` atomically, create its folder if necessary, and return the path."""
-    path = Path(path)
+    """Write ``text`` to ``path`` atomically, create its folder if necessary, and return the path.
+
+    The bytes of file names that are not UTF-8 are written as escapes, which JSON reads back unchanged.
+    """
+    path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
+        with os.fdopen(handle, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.write(text)
-        os.chmod(name, 0o644)
+        os.chmod(name, _mode(0o666))
         os.replace(name, path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
@@ -79,102 +159,152 @@ def write_json(path: str | Path, value: Any) -> Path:
 
 
 def read_json(path: str | Path) -> Any:
-    """Read a JSON file."""
-    return json.loads(Path(path).read_text(encoding="utf-8"))
+    """Read a JSON file.
+
+    Raises:
+        ValueError: If it is not JSON, or too deeply nested.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except RecursionError as error:
+        raise ValueError("too deeply nested") from error
 
 
-def read_settings(path: str | Path, what: str) -> Any:
-    """Read a settings file: TOML if its name ends in ``.toml``, else YAML.
+def read_json_object(path: str | Path) -> dict[str, Any] | None:
+    """Return the content of a JSON file; None if it is missing or not a JSON object."""
+    try:
+        value = read_json(path)
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def record_files(folder: Path, manifest: str) -> None:
+    """Add size and SHA-256 of all other files of a folder, flushed to disk, to its manifest, a JSON object."""
+    files = {}
+    for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / manifest):
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
+    write_json(folder / manifest, {**read_json(folder / manifest), "checksums": files})
+
+
+def is_intact(folder: str | Path, manifest: str, remedy: str) -> bool:
+    """Return whether all files of a finished folder exist and are unchanged, except for the model card.
 
     Args:
-        path: An existing file.
-        what: What the file is, for messages.
+        folder: A folder whose manifest was completed by :func:`record_files`.
+        manifest: Name of the manifest.
+        remedy: What to do about a damaged folder, for the error.
+
+    Returns:
+        False if files are missing: nothing is lost if the folder is made again.
 
     Raises:
-        UserError: If the file cannot be parsed.
+        UserError: If a file has other content: it may have been damaged, or edited.
     """
-    import tomllib
-
-    import yaml  # not needed by most commands
-
-    path = Path(path)
-    check_regular_file(path)
-    try:
-        text = path.read_text(encoding="utf-8")
-        return tomllib.loads(text) if path.suffix == ".toml" else _load_yaml(text)
-    except (yaml.YAMLError, ValueError) as error:  # invalid TOML, encodings and dates are ValueErrors
-        raise UserError(f"Cannot parse {what} '{path}': {' '.join(str(error).split())}") from error
-
-
-def _load_yaml(text: str) -> Any:
-    """Parse YAML like ``yaml.safe_load``, but without two of its surprises.
-
-    Duplicate keys are refused; ``safe_load`` silently keeps the last. ``010`` and ``1:30`` are text, as in YAML 1.2;
-    ``safe_load`` reads an octal and a sexagesimal number, 8 and 90.
-
-    Raises:
-        yaml.YAMLError: If the text cannot be parsed or has a duplicate key.
-    """
-    import yaml
-
-    class Loader(yaml.SafeLoader):
-        def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-            tag = super().resolve(kind, value, implicit)
-            number = tag in ("tag:yaml.org,2002:int", "tag:yaml.org,2002:float")
-            return self.DEFAULT_SCALAR_TAG if number and re.match(r"[-+]?0[0-9_]+$|.*:", value) else tag
-
-        def construct_mapping(self, node: Any, deep: bool = False) -> Any:
-            seen = set()
-            for key, _ in node.value:
-                # "<<" merges another mapping, whose keys may be overridden.
-                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                    if key.value in seen:
-                        raise yaml.constructor.ConstructorError(
-                            None, None, f"the key '{key.value}' is duplicated", key.start_mark
-                        )
-                    seen.add(key.value)
-            return super().construct_mapping(node, deep)
-
-    loader = Loader(text)
-    try:
-        return loader.get_single_data()
-    finally:
-        loader.dispose()
+    files = _recorded_files(Path(folder), manifest, remedy)
+    compare_content = sum(entry["bytes"] for entry in files.values()) <= MAX_HASHED_BYTES
+    missing = False
+    for name, entry in files.items():
+        path = Path(folder) / name
+        if not path.is_file():
+            missing = True
+        elif name != "README.md":
+            status = path.stat()
+            same = status.st_size == entry["bytes"]
+            if not same or (
+                compare_content and _hash_once(path, status.st_size, status.st_mtime_ns) != entry["sha256"]
+            ):
+                raise UserError(f"'{path}' is not what was written there; {remedy}.")
+    if missing:
+        _refuse_other_files(Path(folder), manifest, files)
+    return not missing
 
 
-def check_replaceable(out: str | Path | None, mark: str, what: str) -> None:
-    """Check that an output folder is absent, empty, or an earlier output that may be replaced.
+@functools.lru_cache(maxsize=1000)
+def _hash_once(path: Path, size: int, modified: int) -> str:
+    return hash_file(path)
+
+
+def _recorded_files(folder: Path, manifest: str, remedy: str) -> dict[str, Any]:
+    files = (read_json_object(folder / manifest) or {}).get("checksums")
+    if not isinstance(files, dict) or not all(
+        isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str)
+        for entry in files.values()
+    ):
+        raise UserError(f"'{folder / manifest}' is damaged; {remedy}.")
+    return files
+
+
+def _refuse_other_files(folder: Path, manifest: str, files: dict[str, Any]) -> None:
+    found = (path.relative_to(folder).as_posix() for path in sorted(folder.rglob("*")) if not path.is_dir())
+    if other := next((name for name in found if name != manifest and name not in files), None):
+        raise UserError(f"'{folder / other}' was not written by acclimate; move it, or choose another folder.")
+
+
+def check_replaceable(out: str | Path | None, manifest: str, what: str) -> None:
+    """Check that an output folder is absent, empty, or an earlier output without files of the user.
 
     Args:
         out: The folder; None skips the check.
-        mark: Name of a file that every such output contains.
+        manifest: Name of the manifest that every such output contains, see :func:`record_files`.
         what: What such an output is, for messages.
 
     Raises:
         UserError: If the folder contains something else.
     """
-    if out is None or not Path(out).exists():
+    if out is None or not os.path.lexists(out):
         return
-    if not Path(out).is_dir() or (any(Path(out).iterdir()) and not (Path(out) / mark).is_file()):
+    folder = follow_link(out)
+    if folder.is_dir() and not any(folder.iterdir()):
+        return
+    if not (folder / manifest).is_file():
         raise UserError(f"'{out}' exists and contains something other than {what}; choose another folder.")
+    files = _recorded_files(folder, manifest, f"delete '{out}', or choose another folder")
+    _refuse_other_files(folder, manifest, files)
+
+
+def check_report_file(out: str | Path | None) -> None:
+    """Check that a JSON file can be written, and replaces at most an earlier report.
+
+    Args:
+        out: The file; None skips the check.
+
+    Raises:
+        UserError: If nothing can be written there, or there is another file.
+    """
+    if out is None:
+        return
+    report = read_json_object(out) if os.path.isfile(out) else None
+    if os.path.exists(out) and "acclimate" not in (report or {}):
+        raise UserError(f"'{out}' exists and is not a report of this command; choose another file.")
+    check_writable(out)
 
 
 def check_writable(out: str | Path | None) -> None:
-    """Check that an output folder can be created, before hours of computation are spent on its content.
+    """Check that an output can be created, before hours of computation are spent on its content.
 
     Args:
-        out: The folder; None skips the check.
+        out: The folder or file; None skips the check.
 
     Raises:
         UserError: If nothing can be written there.
     """
     if out is None:
         return
-    parent = Path(out).parent
+    try:
+        str(out).encode()
+    except UnicodeEncodeError as error:
+        raise UserError(f"The name {str(out)!r} is not valid UTF-8; choose another folder.") from error
+    # A result is written beside its folder and then moved there, which fails for a folder that is in use.
+    if Path(out).name in ("", "..") or Path.cwd().is_relative_to(os.path.realpath(out)):
+        raise UserError(f"'{out}' cannot be the output: give the name of a new folder.")
+    parent = follow_link(out).parent
     try:
         parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=parent) as file:
-            file.write(b"a")
+        _write_probe(parent)
     except OSError as error:
         raise UserError(f"Cannot write beside '{out}': {error.strerror}. Choose another folder.") from error
 
@@ -218,16 +348,19 @@ NEW_PREFIX, OLD_PREFIX = "new-", "old-"
 def atomic_folder(path: str | Path) -> Iterator[Path]:
     """Yield a temporary folder that is moved to ``path`` if the block succeeds, replacing an existing folder.
 
-    If the block raises, ``path`` does not change. If the process is killed, the temporary folder remains until
+    The target of a link is replaced, not the link. The permissions of the files are those that the umask leaves. If
+    the block raises, ``path`` does not change. If the process is killed, the temporary folder remains until
     :func:`remove_leftovers` removes it.
     """
-    path = Path(path)
+    path = follow_link(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.{NEW_PREFIX}"))
     try:
         with translate_disk_errors(path):
             yield temporary
-        temporary.chmod(0o755)
+        for entry in (temporary, *temporary.rglob("*")):  # some libraries create files that only the owner can read
+            if not entry.is_symlink():
+                entry.chmod(_mode(0o777 if entry.is_dir() else 0o666))
         _move_into_place(temporary, path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -267,3 +400,12 @@ def _move_into_place(temporary: Path, path: Path) -> None:
             shutil.rmtree(old, ignore_errors=True)
         if tries == 1:
             return
+
+
+@contextmanager
+def warn_on_write_error(what: str, folder: Path) -> Iterator[None]:
+    """Log a warning if the block cannot write: a full or read-only disk must not end the run."""
+    try:
+        yield
+    except OSError as error:
+        log.warning("%s cannot be stored in '%s': %s.", what, folder.parent, first_line(error))

@@ -9,6 +9,9 @@ A claim ends with its process, even if the process is killed. On the same machin
 process id and the start time. A claim of another machine is taken over if it is not touched for
 :data:`LEASE_SECONDS` seconds, as measured by the waiting process. A process that is suspended for longer may therefore
 repeat work that another process has done; since all output is written atomically, no result is lost.
+
+A lock file that names no owner, for example because its process was killed between creating and writing it, is taken
+over if it does not change for a few seconds.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import functools
 import inspect
 import logging
 import os
+import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -28,8 +32,8 @@ from typing import NamedTuple, ParamSpec, TypeVar
 
 from filelock import LeaseSettingsMismatch, SoftFileLease, Timeout
 
-from acclimate.errors import UserError
-from acclimate.files import remove_leftovers
+from acclimate.errors import UserError, check_stop, environment_integer
+from acclimate.files import follow_link, remove_leftovers
 
 LEASE_SECONDS = 120.0
 """Seconds after which a claim of another machine that is not touched is taken over.
@@ -37,6 +41,10 @@ LEASE_SECONDS = 120.0
 All processes that share a folder must use the same value."""
 POLL_SECONDS = 1.0
 """Seconds between two checks of the claim of another machine."""
+UNOWNED_SECONDS = 2.0
+"""Seconds after which a lock file that names no owner, and does not change, counts as abandoned."""
+ABANDONED = b"abandoned\n"
+"""Content of a lock file that ``filelock`` may take over, since it is not one of its own records."""
 
 log = logging.getLogger(__name__)
 P = ParamSpec("P")
@@ -73,6 +81,7 @@ class Claim:
         """Set the path of the lock file; nothing is locked yet."""
         self.path = Path(path)
         self._lease = SoftFileLease(self.path, lease_duration=LEASE_SECONDS, blocking=False, thread_local=False)
+        self._unowned: tuple[os.stat_result, float] | None = None
 
     def take(self) -> bool:
         """Try to take the claim once, and return whether this process holds it.
@@ -82,6 +91,7 @@ class Claim:
             OSError: If the folder is not writable.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._mark_abandoned()
         for _ in range(2):  # on some file systems the first attempt only removes the file of a dead owner
             try:
                 self._lease.acquire()
@@ -90,39 +100,72 @@ class Claim:
                 continue
             except LeaseSettingsMismatch as error:
                 raise UserError(
-                    f"'{self.path}' was made by another version of acclimate. Wait for its run, or delete the file if "
-                    "there is none."
+                    f"'{self.path}' was written by another version of acclimate; wait until that run has ended, or "
+                    "delete the file if there is no such run."
                 ) from error
         return False
+
+    def _mark_abandoned(self) -> None:
+        """Let ``filelock`` take over a lock file that has named no owner for a while.
+
+        ``filelock`` does so for most content, if the same object looks at it several times, but it respects an empty
+        file and the records of its other kinds of locks for ever. A process that is still alive writes its record over
+        the mark.
+        """
+        try:
+            if self.owner() is not None or not stat.S_ISREG((status := os.lstat(self.path)).st_mode):
+                self._unowned = None
+                return
+            seen, since = self._unowned or (None, 0.0)
+            if seen is None or (seen.st_ino, seen.st_ctime_ns) != (status.st_ino, status.st_ctime_ns):
+                self._unowned = status, time.monotonic()
+            elif time.monotonic() - since >= UNOWNED_SECONDS:
+                handle = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW)
+                try:
+                    # Marking it again would restart the time that filelock waits.
+                    if os.path.samestat(os.fstat(handle), status) and os.pread(handle, 99, 0) != ABANDONED:
+                        os.pwrite(handle, ABANDONED, 0)
+                        os.ftruncate(handle, len(ABANDONED))
+                finally:
+                    os.close(handle)
+        except OSError:  # there is no lock file, or it may not be changed
+            return
 
     def release(self) -> None:
         """Release the claim and remove the lock file."""
         self._lease.release()
 
     def owner(self) -> Owner | None:
-        """Return the owner of the claim; None if there is none, or if the lock file is just being written."""
+        """Return the owner of the claim; None if there is none, or if the lock file names none."""
         record = self._lease.owner
         try:
-            return record and Owner(record.pid, record.hostname, self.path.stat().st_mtime)
+            if record is None or record.mode != "lease":
+                return None
+            return Owner(record.pid, record.hostname, self.path.stat().st_mtime)
         except OSError:
             return None
+
+    def holder(self) -> str:
+        """Return the owner, or the lock file if it names none, for messages."""
+        return str(self.owner() or f"unknown; the lock file is '{self.path}'")
 
 
 @contextmanager
 def output_lock(out: str | Path) -> Iterator[None]:
-    """Lock the output folder ``out`` with the file ``.NAME.lock`` beside it.
+    """Lock the output folder ``out``, or the target of it if it is a link, with the file ``.NAME.lock`` beside it.
 
     Unfinished folders of killed processes are removed first. In a distributed run the process with rank 0 holds the
     lock for all. If the parent folder is read-only there is no lock: nothing can be written there, and a finished
     folder can still be read.
 
     Raises:
-        UserError: If another process holds the lock. If that process is on another machine, the error is raised only
-            after up to :data:`LEASE_SECONDS` seconds, since it may have been killed.
+        UserError: If ``out`` is a link that leads nowhere, or another process holds the lock. If that process is on
+            another machine, the error is raised only after up to :data:`LEASE_SECONDS` seconds, since it may have been
+            killed.
     """
-    path = Path(os.path.abspath(out))
+    path = follow_link(os.path.abspath(out))
     claim = Claim(path.parent / f".{path.name}.lock")
-    if int(os.environ.get("RANK") or 0) > 0 or not _acquire_claim(claim, path):
+    if environment_integer("RANK") > 0 or not _acquire_claim(claim, path):
         yield
         return
     try:
@@ -145,7 +188,7 @@ def with_output_lock(function: Callable[P, R]) -> Callable[P, R]:
         bound.apply_defaults()
         given = bound.arguments
         out = given["out"] if "out" in given else next(iter(given.values())).out
-        if out is None or int(os.environ.get("RANK") or 0) > 0:
+        if out is None or environment_integer("RANK") > 0:
             return function(*args, **options)
         with output_lock(out):
             return function(*args, **options)
@@ -166,19 +209,21 @@ def _acquire_claim(claim: Claim, out: Path) -> bool:
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             return False
         raise UserError(f"Cannot write beside '{out}': {error.strerror}. Choose another folder.") from error
-    who = claim.owner() or "unknown"
-    raise UserError(f"Another run is writing '{out}' ({who}); wait for it or choose another folder.")
+    raise UserError(f"Another run is writing '{out}' ({claim.holder()}); wait for it or choose another folder.")
 
 
 def _wait_for_stale_owner(claim: Claim, out: Path) -> bool:
-    """Watch an owner on another machine; return whether it is dead and the claim was taken over."""
+    """Watch an owner on another machine, or a lock file without one; return whether the claim was taken over."""
     owner = claim.owner()
-    if owner is None or owner.machine == _machine_name():
+    if owner is not None and owner.machine == _machine_name():
         return claim.take()  # the owner may just have ended
-    log.warning("'%s' is locked by %s; waiting up to %.0f s for a sign of life.", out, owner, LEASE_SECONDS)
-    end = time.monotonic() + LEASE_SECONDS + 2 * POLL_SECONDS
+    seconds = 3 * UNOWNED_SECONDS + POLL_SECONDS if owner is None else LEASE_SECONDS + 2 * POLL_SECONDS
+    if owner is not None:
+        log.warning("'%s' is locked by %s; waiting up to %.0f s for a sign of life.", out, owner, LEASE_SECONDS)
+    end = time.monotonic() + seconds
     while time.monotonic() < end:
         time.sleep(min(POLL_SECONDS, LEASE_SECONDS / 4))
+        check_stop()
         if claim.take():
             return True
         if (now := claim.owner()) is not None and now != owner:

@@ -37,12 +37,12 @@ def published(cls: Any) -> dict[str, Published]:
     return {name: mark for name, found in marks.items() for mark in found if isinstance(mark, Published)}
 
 
-def preset_names(cls: type[Any]) -> list[str]:
+def preset_names(cls: Any) -> list[str]:
     """Return the names of the presets of a dataclass."""
     return sorted({"paper"}.union(*(mark.values for mark in published(cls).values())))
 
 
-def preset_values(cls: type[Any], preset: str | None) -> dict[str, Any]:
+def preset_values(cls: Any, preset: str | None) -> dict[str, Any]:
     """Return the values of a preset that differ from the defaults of a dataclass, by field.
 
     Raises:
@@ -55,7 +55,7 @@ def preset_values(cls: type[Any], preset: str | None) -> dict[str, Any]:
     return {name: mark.values[preset] for name, mark in published(cls).items() if preset in mark.values}
 
 
-def fill_from_preset(cls: type[Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def fill_from_preset(cls: Any, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the given values of the fields of a dataclass, and those of its ``preset`` for the others.
 
     Raises:

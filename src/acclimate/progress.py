@@ -17,6 +17,8 @@ from rich.progress import (
 )
 from rich.progress import Progress as RichProgress
 
+from acclimate.errors import check_stop
+
 FIRST_LINE_SECONDS, MAX_INTERVAL_SECONDS = 10.0, 300.0
 """In a log: seconds until the first line, and the longest pause between lines.
 
@@ -92,12 +94,13 @@ class Progress:
             self._write_line(time.monotonic() - self._start, show_remaining=False)
 
     def update(self, count: float, note: str = "") -> None:
-        """Set the count, and show it if that is due.
+        """Set the count, and show it if that is due. All long work does so, so a signal to end is also noticed here.
 
         Args:
             count: How much is done.
             note: Text to show beside it, such as the loss.
         """
+        check_stop()
         self._count, self._note = count, note
         elapsed = time.monotonic() - self._start
         # The speed is measured from the first count on: a resumed run starts with work that it did not do.

@@ -145,10 +145,10 @@ def _canonical(value: Any) -> Any:
         return sorted((_canonical(item) for item in value), key=str)
     if isinstance(value, list | tuple):
         return [_canonical(item) for item in value]
-    if isinstance(value, bool | str) or value is None:
+    if isinstance(value, int | str) or value is None:
         return value
-    if isinstance(value, int | float):
-        return int(value) if float(value).is_integer() else value
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
     return str(value)
 
 

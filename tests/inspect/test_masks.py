@@ -131,7 +131,8 @@ def test_report_page_and_terminal_agree(tmp_path):
     (tmp_path / "words.txt").write_text("soup\nslow service\n")
     lexicon = f"lexicon-first lexicon={tmp_path / 'words.txt'}"
     report = inspect(model, tmp_path / "out", maskings=["random", "whole-word", lexicon], mask_rate=0.25)
-    assert report == json.loads((tmp_path / "out" / "masks.json").read_text())
+    written = json.loads((tmp_path / "out" / "masks.json").read_text())
+    assert [*written.pop("checksums")] == ["masks.html"] and report == written
     assert [masking["label"] for masking in report["maskings"]] == ["random", "whole-word", "lexicon-first"]
     random, whole, listed = (masking["counts"] for masking in report["maskings"])
     assert whole["whole"] == 1 > random["whole"]

@@ -40,13 +40,15 @@ class Trouble:
     """A failure to inject into a command.
 
     Attributes:
-        kill: Number of the change to the disk before which the process is killed, from 1.
+        kill: Number of the change to the disk before which the process gets a signal, from 1.
+        signal: That signal.
         error: The ``errno`` with which changes fail: a disk that is full or read-only.
         since: Number of the first change that fails, from 1.
         limit: Maximum size of a file in bytes.
     """
 
     kill: int = 0
+    signal: int = signal.SIGKILL
     error: int = 0
     since: int = 1
     limit: int = 0
@@ -100,7 +102,7 @@ def _child(command: list[str], folder: Path, said: Path, count, trouble: Trouble
             return
         count.value += 1
         if count.value == trouble.kill:
-            os.kill(os.getpid(), signal.SIGKILL)
+            os.kill(os.getpid(), trouble.signal)
         if trouble.error and count.value >= trouble.since and (event in GROWING or trouble.error == errno.EROFS):
             raise OSError(trouble.error, os.strerror(trouble.error), path)
 

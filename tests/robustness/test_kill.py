@@ -51,6 +51,17 @@ def test_finished_seeds_are_not_repeated(commands, undisturbed, tmp_path):
     assert {name: stamp for name, stamp in stamps(folder).items() if name in before} == before
 
 
+def test_a_signal_leaves_no_lock_and_a_study_resumes(commands, undisturbed, tmp_path):
+    command, (whole, first) = commands["compare"], undisturbed("compare")
+    folder = tmp_path / "stopped"
+    ended = run(command, folder, Trouble(kill=int(first.changes * 0.5), signal=signal.SIGTERM))
+    assert ended.code == 128 + signal.SIGTERM and "Stopped by SIGTERM" in ended.said.splitlines()[-1]
+    assert not [*folder.rglob("*.lock"), *folder.rglob("*.claim")]
+    ended = run(command, folder)
+    assert ended.code == 0, ended.said
+    assert results(folder) == results(whole) and left_over(folder) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("verb", VERBS)
 def test_killed_at_every_change_to_the_disk(commands, undisturbed, tmp_path, verb):

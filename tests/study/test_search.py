@@ -53,7 +53,7 @@ def test_a_metric_that_dev_does_not_have_is_found_before_anything_is_tried(folde
     config["domains"][0]["tasks"][0]["metric"] = "document_f1"
     for split, held in rows.items():
         (folder / "task" / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in held))
-    with pytest.raises(UserError, match="evaluated on document_f1, which its dev split does not have"):
+    with pytest.raises(UserError, match="is document_f1, which its dev split does not have"):
         read(config, Trials())
 
 
@@ -289,7 +289,7 @@ def test_combinations():
         ({"search": {"adapt": {"learning_rat": [1]}}}, "search.adapt: unknown option 'learning_rat'"),
         ({"search": {"adapt": {"seed": [1, 2]}}}, "'search.adapt.seed' cannot be set for one method"),
         ({"methods": [{"name": "dga", "search": {"contrast": [1]}}]}, "contrast_weight"),
-        ({"search": {"per": "task", "adapt": {"learning_rate": [1]}}}, "search these with per: method"),
+        ({"search": {"per": "task", "adapt": {"learning_rate": [1]}}}, "with 'per: method'"),
     ],
 )
 def test_mistakes_are_found_before_any_time_is_spent(folder, changes, message):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
 from dataclasses import dataclass
 
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import strategies as st
 
 from acclimate import cli
 from acclimate.errors import UserError
+from acclimate.locks import Claim
 from acclimate.results import JobCounts, StudyResults
 from acclimate.study import compare, executor
 from acclimate.study.executor import JobStore
@@ -63,6 +66,33 @@ def plans(draw) -> dict[str, Job]:
     for number in range(draw(st.integers(0, 12))):
         graph.add(Step(place=Place(), number=number, model=draw(st.sampled_from(models))))
     return graph.jobs
+
+
+def test_the_claim_of_a_job_that_was_finished_before_a_kill_is_removed(folder, tmp_path):
+    run(folder, tmp_path / "out")
+    path = next(tmp_path.glob("out/*/????????????????.json")).with_suffix(".claim")
+
+    def take_and_die() -> None:
+        claim = Claim(path)
+        assert claim.take()
+        os._exit(0)
+
+    killed = multiprocessing.get_context("fork").Process(target=take_and_die)
+    killed.start()
+    killed.join()
+    assert path.exists()
+    world = World()
+    run(folder, tmp_path / "out", world)
+    assert not path.exists() and calls(world) == 0
+
+
+def test_reports_of_the_user_are_not_replaced(tmp_path):
+    (tmp_path / "out").mkdir()
+    for name in ("results.json", "results.md", "report.html"):
+        (tmp_path / "out" / name).write_text("mine")
+        with pytest.raises(UserError, match=rf"{name}' is not the result of a study"):
+            run(tmp_path, tmp_path / "out")
+        (tmp_path / "out" / name).unlink()
 
 
 @given(plans(), st.integers(1, 9))

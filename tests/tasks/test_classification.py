@@ -290,6 +290,25 @@ def test_a_folder_with_other_things_is_not_replaced(tiny_bert, tmp_path):
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+def test_files_of_the_user_in_a_result_are_not_removed(tiny_bert, tmp_path):
+    task, out = keyword_task(train=4, test=2), tmp_path / "out"
+    finetune(tiny_bert, task, out=out, **QUICK)
+    (out / "notes.txt").write_text("years of work")
+    finetune(tiny_bert, task, out=out, **QUICK)  # the result is there already
+    with pytest.raises(UserError, match=r"notes.txt' was not written by acclimate; move it, or choose another"):
+        finetune(tiny_bert, task, out=out, **{**QUICK, "learning_rate": 1e-4})
+    (out / "notes.txt").unlink()
+    (out / "model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match=r"model.safetensors' is not what was written there; delete"):
+        finetune(tiny_bert, task, out=out, **QUICK)
+    (out / "model.safetensors").unlink()
+    finetune(tiny_bert, task, out=out, **QUICK)
+    assert (out / "model.safetensors").stat().st_size
+    (out / "run.json").write_text("{")
+    with pytest.raises(UserError, match=r"run.json' is damaged; delete"):
+        finetune(tiny_bert, task, out=out, **QUICK)
+
+
 def test_models_that_cannot_be_used(tmp_path):
     task = keyword_task(train=4, test=2)
     with pytest.raises(UserError, match=r"no config\.json"):

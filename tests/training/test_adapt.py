@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 
 import pytest
 import torch
 import transformers
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.tasks import Task, finetune
 from acclimate.training import adapt, ensure_head
+from acclimate.training.result import load_finished
 from tests.cases import each
+from tests.kills import counted
 from tests.tiny import TEXTS, save_tiny
 from tests.training.helpers import assert_clipping_is_that_of_torch
 
@@ -175,3 +181,71 @@ def test_losses_fall(tiny_bert, tmp_path):
     run(tiny_bert, tmp_path / "out", steps=60)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert lines[-1]["loss"] < lines[0]["loss"] - 0.5
+
+
+def test_a_damaged_result_is_not_returned(tiny_bert, tmp_path):
+    out = tmp_path / "out"
+    run(tiny_bert, out, steps=1)
+    weights, card = out / "model.safetensors", out / "acclimate.json"
+    content = weights.read_bytes()
+    for damage in (content[:1000], content[:-1] + b"x", b""):
+        weights.write_bytes(damage)
+        with pytest.raises(UserError, match=r"model.safetensors' is not what was written there; choose .*--overwrite"):
+            run(tiny_bert, out, steps=1)
+    weights.unlink()
+    run(tiny_bert, out, steps=1)
+    assert weights.read_bytes() == content
+    card.write_text(card.read_text()[:100])
+    with pytest.raises(UserError, match=r"acclimate.json' is damaged; choose .*--overwrite"):
+        run(tiny_bert, out, steps=1)
+    (tmp_path / ".out.work").mkdir()
+    (tmp_path / ".out.work" / "acclimate.json").write_text("{")
+    run(tiny_bert, out, steps=1, overwrite=True)
+    assert weights.read_bytes() == content
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_an_output_that_is_a_link_is_followed(tiny_bert, tmp_path):
+    (tmp_path / "disk" / "real").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "disk" / "real")
+    result = run(tiny_bert, tmp_path / "link", steps=1)
+    assert (tmp_path / "link").is_symlink() and result.out == tmp_path / "disk" / "real"
+    assert (tmp_path / "disk" / "real" / "model.safetensors").is_file()
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    with counted() as steps, pytest.raises(UserError, match=r"is a link to '.*gone', which does not exist"):
+        run(tiny_bert, tmp_path / "nowhere", steps=1)
+    assert steps == []
+
+
+def test_a_file_name_that_is_not_utf8_does_not_end_a_finished_run(tiny_bert, tmp_path):
+    corpus = tmp_path / os.fsdecode(b"caf\xe9.txt")
+    corpus.write_text("\n".join(DOCUMENTS))
+    out = tmp_path / "out"
+    adapt(tiny_bert, str(corpus), "mlm", out, steps=1, **SHORT)
+    assert "caf\\udce9.txt" in (out / "README.md").read_text()
+    assert adapt(tiny_bert, str(corpus), "mlm", out, steps=1, **SHORT).steps == 1
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["result", "checksums", "accounts", "losses", "steps", "method", "seed", "bytes", "a"]),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(card=JSON, alike=st.booleans(), length=st.none() | st.integers(0, 60))
+def test_any_json_as_the_manifest_of_a_result_is_a_result_or_one_line(tmp_path, card, alike, length):
+    config = {"method": "mlm", "seed": 0}
+    text = json.dumps({**card, **config} if alike and isinstance(card, dict) else card)[:length]
+    (tmp_path / "acclimate.json").write_text(text)
+    (tmp_path / "a").write_text("")
+    with contextlib.suppress(UserError):
+        load_finished(tmp_path, config, overwrite=False)

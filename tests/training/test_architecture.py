@@ -84,7 +84,7 @@ def test_first_weights_come_from_the_seed_alone():
         ("bert", None, {"hiden_size": 64}, "Unknown setting of bert 'hiden_size'. Did you mean 'hidden_size'"),
         ("bert", None, {"hidden_size": 250}, "hidden_size 250 is not divisible by 12 heads"),
         ("bert", None, {"hidden_size": "wide"}, "hidden_size"),
-        ("bert", None, {"num_hidden_layers": 0}, "at least 1"),
+        ("bert", None, {"num_hidden_layers": 0}, "between 1 and"),
         ("bert", None, {"hidden_act": "nope"}, "'nope'"),
         ("bert", None, {"max_position_embeddings": -3}, "cannot be built"),
         ("bert", None, {"vocab_size": 100}, "use the option vocab_size"),

@@ -85,7 +85,7 @@ def test_a_method_brings_its_own(tiny_bert, tmp_path):
     assert method.rate == 0.4
     assert method.before == RandomMasking(0.4), "while it prepares, the run has what was named"
     texts = sum(text.max() + 1 for _, text in method.asked)
-    assert texts == SHOWN + 12, "it sees those that are shown to people, and all texts of both steps"
+    assert texts == SHOWN + 6 + 12, "it sees those that are shown, those of the check, and all texts of both steps"
     assert all((ids[text >= 0].reshape(-1)[0]) == 2 for ids, text in method.asked), "with their special tokens"
 
 

@@ -9,16 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.adaptation_rows import AdaptationRow
-from acclimate.cards.card import Card, display_name, format_bytes, hub_name, markdown_table, settings_table
+from acclimate.cards.card import (
+    Card,
+    display_name,
+    escape_markdown,
+    format_bytes,
+    hub_name,
+    markdown_table,
+    settings_table,
+)
 from acclimate.cards.results import HUB_METRICS, eval_results, result_sections
+from acclimate.errors import UserError
 from acclimate.evaluation.scoring import find_hub_task, make_scoring
 from acclimate.evaluation.statistics import bootstrap_intervals
-from acclimate.files import read_json
+from acclimate.files import MANIFEST_FILE, read_json, read_json_object
 from acclimate.model_kinds import kind_of_checkpoint
 from acclimate.results import StudyResults
 from acclimate.rows import ForgettingRow, LossRow, TaskScores
 
-MANIFEST_FILE = "acclimate.json"
 TRAINING_KEYS = (
     *("seed", "batch_size", "max_length", "learning_rate", "warmup", "weight_decay", "max_gradient_norm"),
     *("mask_rate", "precision", "layout"),
@@ -42,7 +50,8 @@ def write_adapted_card(folder: str | Path, name: str, results: StudyResults | No
         The path of the card.
     """
     folder = Path(folder)
-    manifest = read_json(folder / MANIFEST_FILE)
+    if (manifest := read_json_object(folder / MANIFEST_FILE)) is None:
+        raise UserError(f"'{folder / MANIFEST_FILE}' is missing or damaged; make the model again.")
     method, about = manifest["method"], manifest.get("about", {})
     kind = kind_of_checkpoint(read_json(folder / "config.json").get("architectures"))
     scratch = method == "pretrain"
@@ -64,6 +73,7 @@ def write_adapted_card(folder: str | Path, name: str, results: StudyResults | No
         results=eval_results(results, kind) if results else [],
     )
     card.sections = [
+        *_warning(manifest["result"].get("warning")),
         *(result_sections(results, kind) if results else [("Results", NOT_MEASURED)]),
         ("Method", settings_table({"method": method + paper, **_method_settings(manifest.get("settings", {}))})),
         ("Training", settings_table(_training_settings(manifest))),
@@ -71,6 +81,10 @@ def write_adapted_card(folder: str | Path, name: str, results: StudyResults | No
         ("Limits", LIMITS),
     ]
     return card.write(folder)
+
+
+def _warning(text: str | None) -> list[tuple[str, str]]:
+    return [("Warning", escape_markdown(text))] if text else []
 
 
 def write_model_cards(results: StudyResults, out: Path) -> list[Path]:
@@ -227,6 +241,7 @@ def write_task_model_card(
         results=[_eval_result(pipeline, task, metric, result, intervals[metric]) for metric in metrics],
     )
     card.sections = [
+        *_warning(result.warning),
         ("Results", intro + "\n\n" + markdown_table(("metric", "value", "95 % interval: from", "to"), values)),
         ("Training", settings_table({**options, "examples": f"{result.train_size:,}"})),
         ("Data", markdown_table(("split", "items"), sizes) + f"\n\nHash of the task: `{task.fingerprint()}`."),

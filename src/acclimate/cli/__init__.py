@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-import errno
+import io
+import logging
 import os
+import signal
 import sys
 
 import typer
 
 from acclimate.cli import advise, compare, demo, inspect, tasks, training
 from acclimate.cli.app import app
-from acclimate.errors import UserError, first_line
+from acclimate.errors import (
+    Stopped,
+    UserError,
+    explain_os_error,
+    first_line,
+    stop_on_signals,
+)
+from acclimate.files import cache_path
 
 __all__ = [
     "advise",
@@ -23,10 +32,12 @@ __all__ = [
     "training",
 ]
 
-DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
-"""Errors of a disk that is full, read-only or broken."""
-PATHS = (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG)
-"""Errors of a path that cannot be written to, for example because a file is in the place of a folder."""
+ABSURD_INPUT = {
+    OverflowError: "too large a number",
+    RecursionError: "too deeply nested",
+    MemoryError: "too large for the memory of this machine",
+}
+"""What an error means that no earlier check of the input prevented."""
 
 
 def _silence_libraries() -> None:
@@ -38,34 +49,47 @@ def _silence_libraries() -> None:
 
 
 def main() -> None:
-    """Run the command line; a user error becomes one line and exit code 2."""
+    """Run the command line; a user error becomes one line and exit code 2, a signal its usual exit code."""
     _silence_libraries()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # a name of a file may have characters that cannot be encoded
+            stream.reconfigure(errors="backslashreplace")
+    warnings = logging.StreamHandler()  # also where another library has configured logging
+    logging.getLogger("acclimate").addHandler(warnings)
     try:
-        app()
-    except UserError as error:
-        typer.echo(f"Error: {error}", err=True)
-        sys.exit(2)
-    except OSError as error:
-        if error.errno not in (*DISK, *PATHS):
+        with stop_on_signals():
+            app()
+    except (Stopped, KeyboardInterrupt) as error:
+        number = error.number if isinstance(error, Stopped) else signal.SIGINT
+        name = signal.Signals(number).name
+        typer.echo(f"Stopped by {name}. Run the same command again to resume from the last checkpoint.", err=True)
+        sys.exit(128 + number)
+    except Exception as error:
+        if (line := _explain(error)) is None:
             raise
-        where = f" ('{error.filename}')" if error.filename else ""
-        typer.echo(
-            f"Error: {error.strerror}{where}. No partial result was kept: free some space or choose another "
-            "folder, and run the same command again.",
-            err=True,
-        )
+        typer.echo(f"Error: {line}", err=True)
         sys.exit(2)
-    except RuntimeError as error:
-        torch = sys.modules.get("torch")  # not imported here, since that takes seconds
-        if torch is None or not isinstance(error, torch.OutOfMemoryError):
-            raise
-        typer.echo(
-            f"Error: {first_line(error).split('. ')[0]}. Set ACCLIMATE_MEMORY_GB to fewer gigabytes than the device "
-            "has, such as half, and run the same command again with smaller micro-batches. Where that does not help, "
-            "as in fine-tuning, lower the batch size.",
-            err=True,
+    finally:
+        logging.getLogger("acclimate").removeHandler(warnings)
+
+
+def _explain(error: Exception) -> str | None:
+    """Return the line for an error that the user can do something about; None for a bug."""
+    if isinstance(error, UserError):
+        return str(error)
+    if isinstance(error, OSError):
+        return explain_os_error(error, cache_path())
+    torch = sys.modules.get("torch")  # not imported here, since that takes seconds
+    if torch is not None and isinstance(error, torch.OutOfMemoryError):
+        return (
+            f"{first_line(error).split('. ')[0]}. Set ACCLIMATE_MEMORY_GB to fewer gigabytes than the device has, "
+            "such as half, and run the same command again with smaller micro-batches. Where that does not help, as in "
+            "fine-tuning, lower the batch size."
         )
-        sys.exit(2)
-    except KeyboardInterrupt:
-        typer.echo("Stopped. Run the same command again to resume from the last checkpoint.", err=True)
-        sys.exit(130)
+    problem = next((text for kind, text in ABSURD_INPUT.items() if isinstance(error, kind)), None)
+    if isinstance(error, RuntimeError) and "can't allocate memory" in str(error):  # torch, on a CPU
+        problem = ABSURD_INPUT[MemoryError]
+    if problem is None:
+        return None
+    command = next((argument for argument in sys.argv[1:] if not argument.startswith("-")), "")
+    return f"An input of 'acclimate {command}' is {problem} ({first_line(error)}). Check its numbers, sizes and files."

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, environment_integer
 
 app = typer.Typer(
     no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__import__("acclimate").__doc__
@@ -24,8 +24,8 @@ DISTRIBUTED = ("adapt", "pretrain", "finetune")
 @app.callback()
 def check_single_process(context: typer.Context) -> None:
     """Refuse to start a command several times where the processes would not share its work."""
-    verb, size = context.invoked_subcommand, os.environ.get("WORLD_SIZE") or "1"
-    if size == "1" or verb in DISTRIBUTED:
+    verb, size = context.invoked_subcommand, environment_integer("WORLD_SIZE", 1)
+    if size <= 1 or verb in DISTRIBUTED:
         return
     each = ", once per device: CUDA_VISIBLE_DEVICES=0, 1, ... with the same --out" if verb == "compare" else ""
     raise UserError(

@@ -13,10 +13,10 @@ from pydantic import ValidationError
 
 from acclimate.cli.app import Quiet
 from acclimate.errors import UserError, unknown_name_error
-from acclimate.files import read_settings
 from acclimate.options import OptionField, explain, option_fields
 from acclimate.options.declaration import MISSING, PANELS, accepts
 from acclimate.registry import parse_number
+from acclimate.settings_file import read_settings
 
 Config = Annotated[
     Path | None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import statistics
 from contextlib import nullcontext
 from dataclasses import KW_ONLY
@@ -14,6 +13,7 @@ from pydantic import model_validator
 
 from acclimate.cli.app import app
 from acclimate.cli.options import command
+from acclimate.errors import environment_integer
 from acclimate.locks import output_lock, with_output_lock
 from acclimate.options import AnnotateOptions, DistillOptions, FinetuneOptions, Option, options, values
 from acclimate.options.declaration import DATA
@@ -62,12 +62,12 @@ def finetune(options: FinetuneCommand) -> None:
         own = {"task": task, "first": first, "seed": seed, "out": _inside(options.out, f"seed-{seed}")}
         result = run(**{**values(options, FinetuneOptions), **own})
         scores.append(result.metrics)
-        if int(os.environ.get("RANK") or 0):
+        if environment_integer("RANK"):
             continue
         names = (*make_scoring(result.kind, result.scoring).metrics, *(["ece"] if "ece" in result.metrics else []))
         typer.echo(f"seed {seed}: " + "  ".join(f"{name} {result.metrics[name]:.4f}" for name in names))
     leave_process_group()
-    if int(os.environ.get("RANK") or 0):
+    if environment_integer("RANK"):
         return
     for name in names:
         typer.echo(f"{name}: {_mean_and_spread([score[name] for score in scores])}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable
 from dataclasses import KW_ONLY
 from pathlib import Path
@@ -12,6 +11,7 @@ import typer
 
 from acclimate.cli.app import app, read_path
 from acclimate.cli.options import command
+from acclimate.errors import environment_integer
 from acclimate.options import AdaptOptions, Option, PretrainOptions, options, values
 from acclimate.options.declaration import OUTPUT
 
@@ -45,7 +45,7 @@ def adapt(options: AdaptCommand) -> None:
     result = run(**values(options, AdaptOptions))
     leave_process_group()
     _print_result(result, options.keep_steps, result.method)
-    if options.push_to_hub and int(os.environ.get("RANK") or 0) == 0:
+    if options.push_to_hub and environment_integer("RANK") == 0:
         typer.echo(push_to_hub(result.out, options.push_to_hub))
 
 

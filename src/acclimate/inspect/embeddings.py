@@ -13,7 +13,7 @@ from acclimate.corpus import Corpus, tokenize
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.corpus.surface_forms import read_surface_forms
 from acclimate.errors import UserError
-from acclimate.files import atomic_folder, check_replaceable, write_json
+from acclimate.files import atomic_folder, check_replaceable, record_files, write_json
 from acclimate.inspect.drift import embedding_drift, regular_vocabulary, static_embeddings
 from acclimate.locks import with_output_lock
 from acclimate.models import LanguageModel, load_language_model
@@ -124,6 +124,7 @@ def _inspect_embeddings(options: InspectEmbeddingsOptions) -> EmbeddingsResult:
         with atomic_folder(out) as folder:
             write_json(folder / REPORT, report)
             _draw(result, folder)
+            record_files(folder, REPORT)
     return result
 
 

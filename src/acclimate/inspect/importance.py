@@ -15,7 +15,7 @@ from torch import Tensor
 from acclimate.corpus import tokenize
 from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError, unknown_name_error
-from acclimate.files import atomic_folder, check_replaceable, write_json
+from acclimate.files import atomic_folder, check_replaceable, record_files, write_json
 from acclimate.inspect.importance_plots import draw_importance
 from acclimate.inspect.similarity import EDGES, correlations, cosines, random_similarity, shares
 from acclimate.locks import with_output_lock
@@ -198,3 +198,4 @@ def _write(out: Path, result: ImportanceResult) -> None:
         save_file(tensors, folder / TENSORS)
         draw_importance(result.report, result.raw, result.normalised, folder)
         write_json(folder / REPORT, result.report)
+        record_files(folder, REPORT)

@@ -7,7 +7,7 @@ from typing import Any
 
 from acclimate.corpus.contamination import MatchRules, find_contamination, summarize_contamination
 from acclimate.errors import UserError
-from acclimate.files import write_json
+from acclimate.files import check_report_file, write_json
 from acclimate.options import verb
 from acclimate.options.inspection import InspectLeakageOptions
 from acclimate.tasks.kinds import evaluation_texts, item_texts
@@ -30,6 +30,7 @@ def _inspect_leakage(options: InspectLeakageOptions) -> dict[str, Any]:
         UserError: If a source or a task cannot be read, two tasks have the same name, or no task has dev or test
             texts.
     """
+    check_report_file(options.out)
     rules = MatchRules(options.near, options.contained, options.fewest_words)
     loaded = [open_task(task) for task in options.tasks]
     if len({task.name for task in loaded}) < len(loaded):

@@ -15,7 +15,7 @@ from acclimate.corpus import TokenDataset, tokenize
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.device import choose_precision, default_device, preserve_rng_state, to_device
 from acclimate.errors import UserError
-from acclimate.files import atomic_folder, check_replaceable, write_json, write_text
+from acclimate.files import atomic_folder, check_replaceable, record_files, write_json, write_text
 from acclimate.inspect.mask_summary import count_masks, render_page
 from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, Masking, Strategy, get
@@ -126,6 +126,7 @@ def _inspect_masks(options: InspectMasksOptions) -> dict[str, Any]:
         with atomic_folder(out) as folder:
             write_json(folder / REPORT, report)
             write_text(folder / PAGE, render_page(report))
+            record_files(folder, REPORT)
     return report
 
 

@@ -141,6 +141,8 @@ def use_attention(model: PreTrainedModel, kernels: Kernels) -> None:
         ValueError: If its architecture does not call the attention function of ``transformers``.
         AttributeError: If its architecture does not let the attention function be chosen.
     """
+    if not model._can_set_attn_implementation():  # transformers would only log a warning
+        raise ValueError(f"{type(model).__name__} has its own attention")
     model.set_attn_implementation(EAGER_ATTENTION_NAME if kernels.eager_attention else ATTENTION_NAME)
 
 

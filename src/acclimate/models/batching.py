@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from transformers import PretrainedConfig, PreTrainedModel
 
-from acclimate.errors import UserError
+from acclimate.errors import UserError, environment_integer
 from acclimate.models.families import kernels_of, longest_text
 
 FEWEST_BATCHES = 2**40
@@ -188,7 +188,7 @@ def _physical_memory(device: torch.device) -> int:
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     with suppress(OSError, ValueError):  # there is no such limit
         memory = min(memory, int(CGROUP_LIMIT.read_text()))
-    return memory // max(1, int(os.environ.get("LOCAL_WORLD_SIZE") or 1))
+    return memory // max(1, environment_integer("LOCAL_WORLD_SIZE", 1))
 
 
 def _tokens_that_fit(model: PreTrainedModel, share: float, length: int) -> int:

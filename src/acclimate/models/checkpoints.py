@@ -26,7 +26,7 @@ from transformers.utils import cached_file
 from transformers.utils import logging as their_logging
 
 from acclimate.errors import UserError, first_line
-from acclimate.files import check_regular_file, hash_file, read_json, write_text
+from acclimate.files import check_regular_file, hash_file, read_json, read_json_object, write_text
 from acclimate.model_kinds import KINDS
 from acclimate.models.attention import attach
 from acclimate.models.extensions import ADAPTER_SIZE_KEY, ENSEMBLE_KEY, ORIGINAL, add_adapters, average_with_original
@@ -73,18 +73,12 @@ def check_folder(path: str | Path) -> None:
 
 def _suggest(folder: Path) -> str:
     """Name a sub-folder that holds a model, as in old folders of sentence-transformers; empty if there is none."""
-    found = [child for child in sorted(folder.iterdir()) if (child / "config.json").is_file()]
-    model = next((child for child in found if _read_settings(child).get("model_type")), None)
+    model = next((child for child in sorted(folder.iterdir()) if _model_type(child)), None)
     return f" The folder '{model}' is one." if model else ""
 
 
-def _read_settings(folder: Path) -> dict[str, Any]:
-    """Return the content of the ``config.json`` of a folder; empty if it is not a JSON object."""
-    try:
-        content = read_json(folder / "config.json")
-    except (OSError, ValueError, RecursionError):
-        return {}
-    return content if isinstance(content, dict) else {}
+def _model_type(folder: Path) -> Any:
+    return (read_json_object(folder / "config.json") or {}).get("model_type")
 
 
 LIMITS = {"num_hidden_layers": 10_000, "num_attention_heads": 10_000, "hidden_size": 10**6, "vocab_size": 10**8}
@@ -108,16 +102,29 @@ def load_config(path: str | Path, **changes: Any) -> Any:
             raise ValueError("config.json is not a JSON object")
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code(), **changes)
     except UNREADABLE as error:
-        hint = "" if folder is None or _read_settings(folder).get("model_type") else _suggest(folder)
+        hint = (
+            ""
+            if folder is None or (read_json_object(folder / "config.json") or {}).get("model_type")
+            else _suggest(folder)
+        )
         raise UserError(f"No model could be read from '{path}': {load_error(error, path)}{hint}") from error
-    for name, most in LIMITS.items():
-        value = getattr(config, name, 1)
-        if isinstance(value, int | float) and not 1 <= value <= most:
-            raise UserError(f"In config.json of '{path}', {name} is {value}; it must be between 1 and {most:,}.")
+    check_limits(config, f"config.json of '{path}'")
     padding, size = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)
     if isinstance(padding, int) and isinstance(size, int) and padding >= size:
         raise UserError(f"In config.json of '{path}', pad_token_id is {padding}, but vocab_size is only {size}.")
     return config
+
+
+def check_limits(config: Any, where: str) -> None:
+    """Check that the sizes in a configuration are positive, and not absurdly large.
+
+    Raises:
+        UserError: If one is not; ``where`` says where it stands.
+    """
+    for name, most in LIMITS.items():
+        value = getattr(config, name, 1)
+        if isinstance(value, int | float) and not 1 <= value <= most:
+            raise UserError(f"In {where}, {name} is {value}; it must be between 1 and {most:,}.")
 
 
 def model_fingerprint(path: str) -> str:
@@ -360,8 +367,16 @@ def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | No
         model: The model.
         folder: The folder.
         name: Final name of the folder, for its README.
+
+    Raises:
+        UserError: If a weight is not finite.
     """
     folder = Path(folder)
+    if bad := find_non_finite(model):
+        raise UserError(
+            f"{len(bad)} of {len([*model.parameters()])} tensors of the model are not finite, such as '{bad[0]}', so "
+            "it is not saved. Start from another checkpoint, or lower the learning rate."
+        )
     parts = describe_extensions(model.config)
     if model.get_output_embeddings() is not None:  # a language model, not one of an end task
         _copy_sentence_encoder_files(model.name_or_path, folder)
@@ -371,6 +386,11 @@ def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | No
     model.save_pretrained(folder, max_shard_size="1000GB")
     os.replace(folder / "model.safetensors", folder / WEIGHTS)
     write_text(folder / "README.md", instructions(type(model).__name__, parts, str(name or folder)))
+
+
+def find_non_finite(model: PreTrainedModel) -> list[str]:
+    """Return the names of the weights with a value that is NaN or infinite."""
+    return [name for name, value in model.named_parameters() if not bool(value.isfinite().all())]
 
 
 SENTENCE_ENCODER_FILES = ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")

@@ -18,7 +18,7 @@ from acclimate.corpus.stop_words import read_stop_words
 from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.statistics import paired_difference
-from acclimate.files import write_json
+from acclimate.files import check_report_file, write_json
 from acclimate.methods import get, lookup
 from acclimate.model_kinds import loss_terms
 from acclimate.models import load_language_model
@@ -55,6 +55,7 @@ def _advise(options: AdviseOptions) -> dict[str, Any]:
     Raises:
         UserError: If a text or the model cannot be read, there is too little text, or the method cannot run a pilot.
     """
+    check_report_file(options.out)
     steps, batch_size, documents = options.pilot_steps, options.batch_size, options.documents
     max_length, seed, progress = options.max_length, options.seed, options.progress
     labelled = open_task(options.task)

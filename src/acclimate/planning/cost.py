@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from acclimate.errors import UserError, unknown_name_error
-from acclimate.files import write_json
+from acclimate.files import check_report_file, write_json
 from acclimate.methods.selective.cost import Cost, read_cost
 from acclimate.options import verb
 from acclimate.options.inspection import InspectCostOptions, split_name
@@ -23,6 +23,7 @@ def _inspect_cost(options: InspectCostOptions) -> dict[str, Cost]:
     Raises:
         UserError: If a folder was not written by the expected command, or ``finetuned`` names an unknown column.
     """
+    check_report_file(options.out)
     adapted: dict[str, str | Path] = dict(options.adapted)  # type: ignore[arg-type]
     if not adapted:
         raise UserError("There are no runs to read; give the folder of an adaptation with --adapted.")

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from acclimate.cards import write_model_cards
 from acclimate.errors import UserError
-from acclimate.files import write_json
+from acclimate.files import follow_link, read_json_object, write_json
 from acclimate.results import StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.config import StudyConfig
@@ -23,6 +23,7 @@ from acclimate.study.jobs.base import Job, RunContext
 from acclimate.study.search import check_search, final_graph, run_search
 from acclimate.study.summary import summarize
 
+RESULTS, PAGE, REPORT = "results.json", "results.md", "report.html"
 NAMED = 5
 """Maximum number of missing jobs listed in the terminal."""
 
@@ -69,9 +70,12 @@ def compare(
     share = Shard.parse(shard) if shard is not None else None
     if share and report_only:
         raise UserError("--shard and --report-only exclude each other; give one of them.")
-    backend, out = backend or Backend(), Path(os.path.expanduser(out))
+    backend, out = backend or Backend(), follow_link(os.path.expanduser(out))
     if out.is_file():
         raise UserError(f"'{out}' is a file; give a folder for the study.")
+    files = [out / name for name in (RESULTS, PAGE, REPORT) if (out / name).exists()]
+    if files and "format" not in (read_json_object(out / RESULTS) or {}):
+        raise UserError(f"'{files[0]}' is not the result of a study; give another folder.")
     read = read_study(_load(config), backend)
     inputs, contamination = prepare(read, progress=progress, cached_only=report_only or share is not None)
     if progress:
@@ -124,13 +128,13 @@ def _load(config: StudyConfig | dict[str, Any] | str | Path) -> StudyConfig:
 
 
 def _write(results: StudyResults, out: Path, progress: bool) -> None:
-    write_json(out / "results.json", results.to_dict())
+    write_json(out / RESULTS, results.to_dict())
 
     from acclimate.report import results_table, write_markdown, write_report
     from acclimate.report import summarize as summarize_in_words
 
-    write_markdown(results, out / "results.md")
-    write_report(results, out / "report.html")
+    write_markdown(results, out / PAGE)
+    write_report(results, out / REPORT)
     write_model_cards(results, out)
     if progress:
         console = Console()

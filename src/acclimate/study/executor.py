@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 
 from acclimate.device import trim_memory
 from acclimate.errors import UserError
-from acclimate.files import read_json, write_json
+from acclimate.files import MANIFEST_FILE, RECORD_FILE, is_intact, read_json, write_json
 from acclimate.locks import Claim
 from acclimate.progress import Progress
 from acclimate.records import Record
@@ -75,6 +74,12 @@ class JobStore:
         """
         return Claim(self.out / "jobs" / f"{job.key}.claim")
 
+    def remove_stale_claims(self, jobs: Iterable[Job]) -> None:
+        """Remove the claims of processes that were killed between storing a result and releasing its claim."""
+        for claim in map(self.claim, jobs):
+            if claim.path.exists() and claim.take():
+                claim.release()
+
     def finish(self, job: Job, result: Record, seconds: float) -> None:
         """Store the result of a job and its duration in seconds."""
         self._write(job, {"status": "done", "seconds": round(seconds, 3), "result": result.to_dict()})
@@ -90,7 +95,7 @@ class JobStore:
     def _read(path: Path) -> dict[str, Any] | None:
         try:
             record = read_json(path)
-        except (OSError, json.JSONDecodeError, UnicodeDecodeError):
+        except (OSError, ValueError):
             return None
         return record if isinstance(record, dict) and record.get("format") == FORMAT else None
 
@@ -192,6 +197,7 @@ class _Run:
                         self._bar.update(len(jobs) - len(todo))
                 if len(todo) == before:
                     self._wait(todo)
+        self._store.remove_stale_claims(jobs.values())
         return {key: self._outcomes[key] for key in jobs}
 
     def _try(self, job: Job, todo: dict[str, Job]) -> Outcome | None:
@@ -224,7 +230,12 @@ class _Run:
         return self._reported(Outcome(job, "failed", error=str(record.get("error"))))
 
     def _has_model(self, job: Job) -> bool:
-        return (self._context.folder(job) / "config.json").is_file()
+        folder = self._context.folder(job)
+        manifests = [name for name in (MANIFEST_FILE, RECORD_FILE) if (folder / name).is_file()]
+        try:
+            return (folder / "config.json").is_file() and all(is_intact(folder, name, "") for name in manifests)
+        except UserError:  # the job explains it when it runs
+            return False
 
     def _compute(self, job: Job) -> Outcome:
         self._bar.set_note(job.description)
@@ -265,7 +276,7 @@ class _Run:
         claimed = {key: claim for key, claim in self._claims.items() if key in todo}
         first = next(iter(claimed), next(iter(todo)))
         owner = claimed[first].owner() if first in claimed else None
-        who = f" ({owner.place})" if owner else ""
+        who = f" ({owner.place})" if owner else f" ({claimed[first].holder()})" if first in claimed else ""
         count = f"{len(todo)} job{'s' if len(todo) > 1 else ''}"
         line = f"… waiting for other processes: {count}, first {todo[first].description}{who}"
         if line != self._waiting_line:

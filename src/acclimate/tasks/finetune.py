@@ -5,14 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from transformers import set_seed
 
 from acclimate.device import choose_precision, default_device
 from acclimate.errors import UserError
-from acclimate.files import check_replaceable, check_writable
+from acclimate.files import RECORD_FILE, check_replaceable, check_writable, follow_link
 from acclimate.locks import with_output_lock
 from acclimate.options import FinetuneOptions, recorded, verb
 from acclimate.tasks.kinds import LabelledTask, Learner, find_task_kind, open_task
@@ -21,6 +20,7 @@ from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, r
 from acclimate.tasks.trainer import train
 from acclimate.tasks.training_cache import load_or_train
 from acclimate.training.callbacks import check_trackers, tensorboard_folder
+from acclimate.training.diagnosis import warn_of_explosion
 from acclimate.training.distributed import join_process_group
 
 
@@ -120,8 +120,7 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
             "The first stage of fine-tuning runs in one process. Start the command without torchrun or accelerate, or "
             "fine-tune on the first task by itself and start from its result."
         )
-    target = None if options.out is None else Path(options.out)
-    check_replaceable(target, "predictions.jsonl", "a fine-tuned model")
+    target = None if options.out is None else follow_link(options.out)
     seed, device = resolved.seed, default_device()
     chosen = choose_precision(resolved.precision, device)
     tasks = {"task": data, "first": before.task if before else None}
@@ -131,8 +130,8 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
     run = RunFolder(target, identity, group)
     if (done := run.load_finished(FinetuneResult)) is not None:
         return done
-    if target is not None:
-        check_writable(target)
+    check_replaceable(target, RECORD_FILE, "a fine-tuned model")
+    check_writable(target)
     examples: Sequence[Any] = data.train if resolved.few_shot is None else data.few_shot(resolved.few_shot, seed)
 
     set_seed(seed)  # before the new weights are initialized
@@ -168,7 +167,8 @@ def _finetune(options: FinetuneOptions) -> FinetuneResult:
         train_size=len(examples),
         started=started,
     )
-    result = FinetuneResult(**fields, first=before.task.name if before else None)
+    warning = warn_of_explosion(trained.log, resolved.learning_rate)
+    result = FinetuneResult(**fields, first=before.task.name if before else None, warning=warning)
     used["first"] = result.first
     run.write(learner, trained, result, verb="finetune", models={"model": options.model}, task=data, options=used)
     return result

@@ -20,8 +20,17 @@ import transformers
 
 from acclimate.cards import write_task_model_card
 from acclimate.device import Precision, default_device
+from acclimate.errors import postpone_stop
 from acclimate.evaluation.scoring import Collapse, Scoring
-from acclimate.files import atomic_folder, read_json, write_json, write_text
+from acclimate.files import (
+    RECORD_FILE,
+    atomic_folder,
+    is_intact,
+    read_json_object,
+    record_files,
+    write_json,
+    write_text,
+)
 from acclimate.models import save_model
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.tasks.kinds import LabelledTask, Learner
@@ -31,7 +40,6 @@ from acclimate.training.result import open_work_folder, remove_work_folder
 from acclimate.training.trainer import LOG_FILE
 from acclimate.version import __version__
 
-RECORD_FILE = "run.json"
 log = logging.getLogger(__name__)
 
 
@@ -70,6 +78,8 @@ class FinetuneResult:
     """What :func:`acclimate.evaluation.scoring.make_scoring` needs in addition to score the predictions again."""
     first: str | None = None
     """Name of the task of the first stage; None if there was only one stage."""
+    warning: str = ""
+    """What is wrong with the training; empty if nothing is."""
 
 
 ResultT = TypeVar("ResultT", bound=FinetuneResult)
@@ -132,16 +142,22 @@ class RunFolder:
         return out.parent / f".{out.name}.work"
 
     def load_finished(self, kind: type[ResultT]) -> ResultT | None:
-        """Return the result in ``out`` if it is that of the same run, else None."""
-        if self.out is None or not (self.out / "config.json").is_file():
+        """Return the result in ``out`` if it is that of the same run, and all its files are there; else None.
+
+        Raises:
+            UserError: If a file of the result is damaged.
+        """
+        record = read_json_object(self.out / RECORD_FILE) if self.out else None
+        if self.out is None or record is None or record.get("identity") != self.identity:
             return None
         try:
-            record = read_json(self.out / RECORD_FILE)
-            found = kind(**record["result"]) if record["identity"] == self.identity else None
-        except (OSError, ValueError, KeyError, TypeError):
+            found = kind(**record["result"])
+        except (KeyError, TypeError):
             return None
-        if found is not None:  # a killed process may have left its working folder
-            remove_work_folder(self._work(self.out), self.identity, self.group)
+        if not is_intact(self.out, RECORD_FILE, f"delete '{self.out}' to compute it again, or choose another folder"):
+            return None
+        # A killed process may have left its working folder.
+        remove_work_folder(self._work(self.out), self.identity, self.group)
         return found
 
     def open_work(self) -> None:
@@ -174,12 +190,13 @@ class RunFolder:
         shown = {name: value for name, value in options.items() if name != "metric"}
         sources = {role: str(model) for role, model in models.items()}
         if self.out is not None and self.group.first:
-            with atomic_folder(self.out) as folder:
+            with postpone_stop(), atomic_folder(self.out) as folder:
                 save_model(learner.head.model, folder, self.out)
                 learner.head.tokenizer.save_pretrained(folder)
                 _write_result(folder, result, learner.readable, trained.log)
                 write_task_model_card(folder, self.out.name, verb, sources, task, shown, result)
                 write_json(folder / RECORD_FILE, {"identity": self.identity, "result": asdict(result)})
+                record_files(folder, RECORD_FILE)
             shutil.rmtree(self._work(self.out), ignore_errors=True)
         self.group.wait()
 

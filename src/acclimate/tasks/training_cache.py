@@ -21,8 +21,8 @@ from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.device import Precision, default_device
-from acclimate.errors import first_line
-from acclimate.files import atomic_folder, remove_leftovers
+from acclimate.errors import check_stop
+from acclimate.files import atomic_folder, remove_leftovers, warn_on_write_error
 from acclimate.locks import POLL_SECONDS, Claim
 from acclimate.tasks.kinds import Learner
 from acclimate.tasks.options import ResolvedOptions
@@ -100,9 +100,10 @@ def cache_lock(folder: Path) -> Iterator[None]:
     claim = Claim(folder.parent / f".{folder.name}.claim")
     try:
         if not claim.take():
-            log.warning("Waiting for another process that computes the same (%s).", claim.owner() or "unknown")
+            log.warning("Waiting for another process that computes the same (%s).", claim.holder())
             while not claim.take():
                 time.sleep(POLL_SECONDS)
+                check_stop()
     except OSError:  # a read-only cache cannot be shared
         yield
         return
@@ -123,15 +124,6 @@ def computation_key(
         "precision": [default_device().type, precision],
         "software": [__version__, torch.__version__, transformers.__version__],
     }
-
-
-@contextmanager
-def warn_on_write_error(what: str, folder: Path) -> Iterator[None]:
-    """Log a warning if the block cannot write: a full or read-only disk must not end the run."""
-    try:
-        yield
-    except OSError as error:
-        log.warning("%s cannot be stored in '%s': %s.", what, folder.parent, first_line(error))
 
 
 def load_tensors(file: Path) -> tuple[dict[str, Tensor], float] | None:

@@ -10,12 +10,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from acclimate.adaptation_rows import MaskedTexts
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, TokenDataset, tokenize
 from acclimate.corpus.tokenizing import check_known
 from acclimate.device import choose_precision, default_device, to_device
-from acclimate.errors import UserError
-from acclimate.files import atomic_folder, check_writable, safe_join, write_json
+from acclimate.errors import UserError, postpone_stop
+from acclimate.files import (
+    MANIFEST_FILE,
+    atomic_folder,
+    check_writable,
+    follow_link,
+    record_files,
+    safe_join,
+    write_json,
+)
 from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, identify, resolve
 from acclimate.models import LanguageModel, ModelKind, attach, load_language_model, save_model
@@ -34,6 +43,7 @@ from acclimate.training.callbacks import (
     copy_kept_models,
     tensorboard_folder,
 )
+from acclimate.training.diagnosis import warn_of_explosion
 from acclimate.training.distributed import ProcessGroup, join_process_group
 from acclimate.training.engine import Engine, check_dropout, make_reference
 from acclimate.training.heldout import HeldOutText
@@ -42,7 +52,6 @@ from acclimate.training.method import AdaptContext, Method, cache_folder, get
 from acclimate.training.mlm_head import warm_up_head
 from acclimate.training.options import Budget, add_method_virtual_tokens, check_length
 from acclimate.training.result import (
-    MANIFEST_FILE,
     AdaptResult,
     cache_masked_texts,
     describe_masked_texts,
@@ -97,7 +106,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")
     if method.sets_mask_rate and options.mask_rate != MASK_RATE:
         raise UserError(f"Method '{method.name}' sets the mask rate itself; remove the option 'mask_rate'.")
-    out = Path(options.out)
+    out = follow_link(options.out)
     precision = choose_precision(options.precision, default_device())
     config = recorded(
         options,
@@ -150,11 +159,11 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     result = AdaptResult(out, method.name, 0, 0, 0.0, {}, config, about=about)
     keep = partial(_write_step_model, out, loaded, config, text, result)
     if method.trains:
-        run = AdaptContext(
+        context = AdaptContext(
             loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task
         )
-        method.prepare(run)
-        result.preparation = run.preparation
+        method.prepare(context)
+        result.preparation = context.preparation
         objectives = [term.for_kind(kind) for term in method.objectives()]
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model)
@@ -193,12 +202,14 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 run_name=out.name,
                 callbacks=[partial(KeepStepsCallback, options.keep_steps, work / KEPT_FOLDER, keep), *watch],
             )
-        method.finish(run)
+        method.finish(context)
         result.take(trainer)
+        result.warning = warn_of_explosion(trainer.lines, learning_rate, kind.term, loaded.model.config.vocab_size)
     group.wait()
     if group.first:
         cache_masked_texts(config, result.masked)
-        _write_result_folder(out, work, loaded, config, text, result)
+        with postpone_stop():  # writing takes seconds, and the last checkpoint may be minutes old
+            _write_result_folder(out, work, loaded, config, text, result)
     group.wait()
     return result
 
@@ -216,7 +227,7 @@ def _check_masking(options: AdaptOptions, kind: ModelKind) -> None:
         raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'masking'.")
 
 
-def _describe_masking(rows: TokenDataset, collator: Collator) -> dict[str, Any] | None:
+def _describe_masking(rows: TokenDataset, collator: Collator) -> MaskedTexts | None:
     """Return previews of masked texts for the report; None if the model is trained without masking."""
     if not collator.kind.uses_masking:
         return None
@@ -246,6 +257,7 @@ def _write_result_folder(
         if (work / "steps" / LOG_FILE).is_file():
             shutil.copy(work / "steps" / LOG_FILE, folder / LOG_FILE)
         copy_kept_models(work, folder)
+        record_files(folder, MANIFEST_FILE)
     shutil.rmtree(work, ignore_errors=True)
 
 
@@ -261,6 +273,7 @@ def _write_step_model(
     """Write the model of an intermediate step."""
     result.take(trainer)
     _write_model_files(folder, out, loaded, config, text, result)
+    record_files(folder, MANIFEST_FILE)
 
 
 def _write_model_files(
@@ -371,6 +384,7 @@ def _adapt_in_stages(
         results[-1].losses,
         config,
         masked=results[-1].masked,
+        warning=" ".join(filter(None, (result.warning for result in results))),
     )
     group.wait()
     if group.first:
@@ -382,6 +396,7 @@ def _adapt_in_stages(
             about = {name: str(getattr(method, name)) for name in ("paper", "summary")}
             write_json(folder / MANIFEST_FILE, {**config, "about": about, "stages": cards, "result": total.measured()})
             write_adapted_card(folder, out.name)
+            record_files(folder, MANIFEST_FILE)
         shutil.rmtree(work, ignore_errors=True)
     group.wait()
     return total
@@ -396,6 +411,6 @@ def _join_logs(places: Sequence[Path]) -> list[str]:
             line = json.loads(text)
             moved = {name: round(line[name] + before, 1) for name, before in done.items() if name in line}
             lines.append(json.dumps({**line, **moved, "stage": number}) + "\n")
-        result = read_manifest(place)["result"]
+        result = (read_manifest(place) or {})["result"]
         done = {"step": done["step"] + result["steps"], **{n: done[n] + result[n] for n in ("tokens", "seconds")}}
     return lines

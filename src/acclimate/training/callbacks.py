@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.errors import Stopped, UserError, check_stop, requested_stop, unknown_name_error
 from acclimate.files import atomic_folder, write_text
 from acclimate.progress import Progress
 from acclimate.training.checkpoints import mark_complete
@@ -42,12 +42,12 @@ def check_keep_steps(keep: Collection[int], method: Method, total: int | None = 
         UserError: If a step is negative or after the end of training, or the method has no usable intermediate models.
     """
     if keep and (type(method).finish is not Method.finish or method.stages() or not method.trains):
-        raise UserError(f"Method '{method.name}' has no intermediate models to keep; remove keep-steps.")
+        raise UserError(f"Method '{method.name}' has no intermediate models; remove 'keep_steps'.")
     if keep and min(keep) < 0:
-        raise UserError(f"keep-steps must be 0 or more, not {min(keep)}.")
+        raise UserError(f"'keep_steps' must be 0 or more, not {min(keep)}.")
     if keep and total is not None and max(keep) > total:
         raise UserError(
-            f"keep-steps has step {max(keep):,}, but the training has only {total:,} steps; train for more."
+            f"'keep_steps' contains step {max(keep):,}, but the training has only {total:,} steps; train for more."
         )
     return {"keep_steps": sorted(set(keep))} if keep else {}
 
@@ -203,13 +203,14 @@ class ResumableCallback(TrainerCallback):
 
 
 class StepCallback(TrainerCallback):
-    """Calls the update rule around the optimizer step, stops when the time is up, and saves checkpoints."""
+    """Calls the update rule around the optimizer step, and decides when to save and when to end."""
 
     def __init__(self, trainer: Any, progress: Progress | None, save_every: int | None) -> None:
         """Set up the callback; the arguments are those of ``StepTrainer``."""
         self.trainer, self.progress, self.save_every = trainer, progress, save_every
         self._saved = time.monotonic()
         self._save_after_epoch = False
+        self._stop = 0
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -243,7 +244,8 @@ class StepCallback(TrainerCallback):
     def on_step_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
     ) -> None:
-        """Check the time, show progress, and decide whether to save a checkpoint."""
+        """Check the time, show progress, and decide whether to save a checkpoint or to end on a signal."""
+        check_stop()
         trainer = self.trainer
         trainer.clock.synchronize(args.device)
         if trainer.clock.spent >= 1:
@@ -254,7 +256,10 @@ class StepCallback(TrainerCallback):
             loss = f"loss {trainer.last_terms['loss']:.3f}, " if trainer.last_terms else ""
             speed = trainer.tokens / max(1e-9, trainer.clock.seconds)
             self.progress.update(min(1.0, share), f"{loss}{speed:,.0f} tokens/s")
-        if self._is_checkpoint_due(args, state) and state.global_step < state.max_steps:
+        due, self._stop = self._find_due(args, state)
+        if self._stop and self.save_every == 0:
+            raise Stopped(self._stop)
+        if due and state.global_step < state.max_steps:
             # What callbacks measure at the end of an epoch belongs to the checkpoint of its last step.
             at_epoch_end = bool(trainer.data.epoch_steps) and state.global_step % (trainer.data.epoch_steps or 1) == 0
             self._save_after_epoch, control.should_save = at_epoch_end, not at_epoch_end
@@ -266,11 +271,16 @@ class StepCallback(TrainerCallback):
         if self._save_after_epoch:
             self._save_after_epoch, control.should_save = False, True
 
-    def _is_checkpoint_due(self, args: TrainingArguments, state: TrainerState) -> bool:
-        if self.save_every is not None:
-            return self.save_every > 0 and state.global_step % self.save_every == 0
-        late = time.monotonic() - self._saved > SECONDS_BETWEEN_CHECKPOINTS
-        return bool(self.trainer.engine.group.broadcast_value(float(late), args.device))
+    def _find_due(self, args: TrainingArguments, state: TrainerState) -> tuple[bool, int]:
+        """Return whether a checkpoint is due, and the signal that asks to end; the same in all processes."""
+        if self.save_every is None:
+            due = time.monotonic() - self._saved > SECONDS_BETWEEN_CHECKPOINTS
+        else:
+            due = self.save_every > 0 and state.global_step % self.save_every == 0
+        stop = requested_stop()
+        # Signals are positive, so that one number holds both.
+        shared = int(self.trainer.engine.group.broadcast_value(float(-stop if stop else due), args.device))
+        return shared != 0, max(0, -shared)
 
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Add the progress of the trainer to a checkpoint, and mark it as complete."""
@@ -280,3 +290,6 @@ class StepCallback(TrainerCallback):
             folder = Path(str(args.output_dir)) / f"checkpoint-{state.global_step}"
             self.trainer.save_progress(folder)
             mark_complete(folder)
+        if self._stop:
+            self.trainer.engine.group.wait()  # the launcher ends all processes when the first of them has ended
+            raise Stopped(self._stop)

@@ -1,9 +1,10 @@
-"""The interfaces of engine and data that the trainer needs, and the error for a loss that became NaN or infinite."""
+"""The interfaces of engine and data that the trainer needs, and what is reported of a training that diverged."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,8 +17,40 @@ from acclimate.training.distributed import ProcessGroup
 
 MAX_NAMED_TEXTS = 3
 """Maximum number of texts that the error message names."""
+EXPLOSION_MARGIN = 1.0
+"""Nats above a uniform guess, or above twice the first loss, at which a loss counts as exploded."""
 
 log = logging.getLogger(__name__)
+
+
+def warn_of_explosion(
+    lines: Sequence[Mapping[str, Any]], learning_rate: float, term: str = "", classes: int = 2
+) -> str:
+    """Warn if a training ended with a loss that is finite, but so high that the model is probably useless.
+
+    Args:
+        lines: The lines of the log; those without a loss are ignored.
+        learning_rate: The peak learning rate.
+        term: The term that is a cross-entropy over ``classes``; empty if there is none.
+        classes: Number of classes, such as the size of the vocabulary.
+
+    Returns:
+        The warning; empty if there is none.
+    """
+    losses = [line for line in lines if "loss" in line]
+    if not losses:
+        return ""
+    first, last = losses[0]["loss"], losses[-1]["loss"]
+    found, guess = losses[-1].get("terms", {}).get(term, -math.inf), math.log(max(2, classes))
+    if found > guess + EXPLOSION_MARGIN:
+        what = f"The {term} loss ended at {found:,.1f} nats, and guessing at random gives {guess:.1f}"
+    elif last > 2 * max(0.0, first) + EXPLOSION_MARGIN:
+        what = f"The loss rose from {first:,.2f} to {last:,.2f} nats"
+    else:
+        return ""
+    warning = f"{what}: the training probably diverged. Lower the learning rate (now {learning_rate:g})."
+    log.warning("%s", warning)
+    return warning
 
 
 class StepEngine(Protocol):
@@ -103,7 +136,7 @@ def _describe_terms(names: Sequence[str]) -> str:
 
 
 def _describe_texts(engine: StepEngine, data: StepData, step: int) -> str:
-    """Name the texts of a step that are not finite when read alone; if there are none, all texts of the step."""
+    """Name the texts of a step that are not finite by themselves; if there are none, all texts of the step."""
     indices = data.indices(step)
     alone: list[int] = []
     if engine.group.size == 1:
@@ -112,13 +145,11 @@ def _describe_texts(engine: StepEngine, data: StepData, step: int) -> str:
         except Exception:  # a failure of this search must not hide the error that it explains
             log.debug("the search for the text failed", exc_info=True)
     if alone and len(alone) < len(indices):
-        verb = "is" if len(alone) == 1 else "are"
-        return (
-            f"Of the {len(indices)} texts of the step, {_name_texts(data, alone)} {verb} not finite when read alone."
-        )
+        named = _name_texts(data, alone)
+        return f"Of the {len(indices)} texts of the step, only these are not finite by themselves: {named}."
     if alone:
         named = _name_texts(data, indices)
-        return f"All {len(indices)} texts of the step are not finite when read alone, so the weights are: {named}."
+        return f"None of the {len(indices)} texts of the step is finite by itself, so weights must be broken: {named}."
     return f"The step read {_name_texts(data, indices)}."
 
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from acclimate.device import default_device, preserve_rng_state
-from acclimate.errors import UserError
+from acclimate.errors import UserError, environment_integer
 
 TIMEOUT = timedelta(hours=12)
 """How long processes wait for one another, for example while the first one tokenizes a whole corpus."""
@@ -150,7 +150,7 @@ def join_process_group() -> ProcessGroup:
     Raises:
         UserError: If parameters would be sharded (FSDP, DeepSpeed): gates and soft masks need whole weights.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if environment_integer("WORLD_SIZE", 1) <= 1:
         return ProcessGroup()
     for name in _SHARDING_VARIABLES:
         if os.environ.get(name, "").lower() in ("1", "true"):

@@ -85,7 +85,7 @@ class HeldOutText:
         """
         if text is None:
             if every is not None:
-                raise UserError("heldout-every says how often, but there is no held-out text; give it with --heldout.")
+                raise UserError("'heldout_every' needs held-out text; give it with --heldout.")
             return None
         every = DEFAULT_INTERVAL if every is None else every
         check_positive(heldout_every=every)

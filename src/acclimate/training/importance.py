@@ -42,7 +42,7 @@ class MeasuredImportance:
 
 
 def measure_importance(
-    run: AdaptContext,
+    context: AdaptContext,
     units: Mapping[str, Sequence[UnitGroup]],
     tokens: int,
     reads: Representation = "hidden",
@@ -54,7 +54,7 @@ def measure_importance(
     The sums of each group are cached: a run that was killed, or needs a smaller error, continues from them.
 
     Args:
-        run: The adaptation, of which model, text, seed, precision and number of processes affect the result.
+        context: The adaptation, of which model, text, seed, precision and number of processes affect the result.
         units: What to measure, as :meth:`AdaptContext.units` returns it.
         tokens: Maximum tokens of text to measure on.
         reads: What the divergence compares, see :func:`acclimate.updates.summed_importance`.
@@ -64,25 +64,25 @@ def measure_importance(
     Raises:
         UserError: As :func:`acclimate.updates.summed_importance` and :func:`acclimate.updates.mean_importance`.
     """
-    most = min(tokens, int(getattr(run.rows, "tokens", tokens)))
-    least = min(most, MIN_GROUPS * SAMPLE_GROUP_TOKENS * run.group.size)
+    most = min(tokens, int(getattr(context.rows, "tokens", tokens)))
+    least = min(most, MIN_GROUPS * SAMPLE_GROUP_TOKENS * context.group.size)
     logits = reads == "logits"
     how: dict[str, Any] = {"reads": reads, "parts": sorted(units)}
     if logits:  # logits take more memory than the graph, and may limit the micro-batch
-        how["tokens_at_once"] = training_tokens(run.model, 2, logits=True)
-    tensor_cache = run.tensor_cache("importance", how)
+        how["tokens_at_once"] = training_tokens(context.model, 2, logits=True)
+    tensor_cache = context.tensor_cache("importance", how)
     groups: list[tuple[int, dict[str, Tensor]]] = []
     read, found = 0, None
-    with Progress(title, least if error else most, unit="tokens", enabled=run.progress) as bar:
-        for number, (size, batches) in enumerate(run.sample_groups(tokens, readings=2, logits=logits)):
-            tracked = _with_progress(batches, bar, read, run.group.size)
-            sums = tensor_cache(partial(_measure_group, run, units, tracked, reads), number, size)
+    with Progress(title, least if error else most, unit="tokens", enabled=context.progress) as bar:
+        for number, (size, batches) in enumerate(context.sample_groups(tokens, readings=2, logits=logits)):
+            tracked = _with_progress(batches, bar, read, context.group.size)
+            sums = tensor_cache(partial(_measure_group, context, units, tracked, reads), number, size)
             groups.append((int(sums.pop(TEXT_COUNT)), sums))
             read += size
             bar.update(read)
             found = estimate_sampling_error(groups)
             if error and found is not None:
-                if run.group.all(found <= error, run.device):
+                if context.group.all(found <= error, context.device):
                     bar.set_total(read)
                     break
                 # The error falls with the square root of the tokens read.
@@ -91,11 +91,11 @@ def measure_importance(
 
 
 def _measure_group(
-    run: AdaptContext, units: Mapping[str, Sequence[UnitGroup]], batches: Iterable[Batch], reads: Representation
+    context: AdaptContext, units: Mapping[str, Sequence[UnitGroup]], batches: Iterable[Batch], reads: Representation
 ) -> dict[str, Tensor]:
     """Measure one group of texts; return the sums over texts and processes by part, and the number of texts."""
-    texts, sums = summed_importance(run.model, units, batches, representation=reads, precision=run.precision)
-    count, *totals = run.group.add([torch.tensor(float(texts), device=run.device), *sums.values()])
+    texts, sums = summed_importance(context.model, units, batches, representation=reads, precision=context.precision)
+    count, *totals = context.group.add([torch.tensor(float(texts), device=context.device), *sums.values()])
     together = dict(zip(sums, totals, strict=True))
     mean_importance([(int(count), together)])  # raises before values that are not finite are cached
     return {TEXT_COUNT: count, **together}

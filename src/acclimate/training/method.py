@@ -310,7 +310,7 @@ class Method:
         """How the virtual tokens are initialized."""
         return "vocabulary"
 
-    def prepare(self, run: AdaptContext) -> None:
+    def prepare(self, context: AdaptContext) -> None:
         """Measure or build what the method needs before the first step."""
 
     def masking(self, rate: float) -> Masking | None:
@@ -332,7 +332,7 @@ class Method:
         """Return what happens around each optimizer step; called after :meth:`prepare`."""
         return None
 
-    def finish(self, run: AdaptContext) -> None:
+    def finish(self, context: AdaptContext) -> None:
         """Remove what was only needed for training, before the model is written."""
 
     def stages(self) -> list[Stage]:
@@ -358,7 +358,7 @@ REGISTRY: Registry[Method] = Registry("acclimate.methods", "method", "methods")
 register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
 
 
-def get(name: str, **settings: Any) -> Method:
+def get(name: str, /, **settings: Any) -> Method:
     """Create a method with its parameters; strings are converted to the types of the parameters.
 
     Raises:

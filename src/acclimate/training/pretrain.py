@@ -17,11 +17,11 @@ from acclimate.corpus import Corpus
 from acclimate.corpus.tokenizing import fingerprint_tokenizer
 from acclimate.device import preserve_rng_state
 from acclimate.errors import UserError, did_you_mean, first_line, unknown_name_error
-from acclimate.files import atomic_folder, write_json
+from acclimate.files import MANIFEST_FILE, atomic_folder, follow_link, write_json
 from acclimate.locks import output_lock
 from acclimate.model_kinds import MASKED
 from acclimate.models import load_tokenizer, longest_text
-from acclimate.models.checkpoints import local_folder
+from acclimate.models.checkpoints import check_limits, local_folder
 from acclimate.models.families import FAMILIES, family_of
 from acclimate.options import PretrainOptions, TrainingOptions, recorded, values, verb
 from acclimate.progress import print_message
@@ -30,12 +30,16 @@ from acclimate.training.callbacks import check_keep_steps
 from acclimate.training.distributed import join_process_group
 from acclimate.training.inputs import as_corpus
 from acclimate.training.method import Method
-from acclimate.training.result import MANIFEST_FILE, AdaptResult, read_manifest, roundtrip_json
+from acclimate.training.result import AdaptResult, read_manifest, roundtrip_json
 from acclimate.training.tokenizer import TOKENIZER_KINDS, sample_documents, train_tokenizer
 
 ARCHITECTURES = tuple(sorted(name for name, family in FAMILIES.items() if family.tokenizer))
 SIZES = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768)}
 """Layers and width of Turc et al., 2019 ("Well-Read Students Learn Better"); a head for every 64 units of width."""
+
+
+INVALID = (ValueError, TypeError, RuntimeError, LookupError, ArithmeticError, AssertionError, StrictDataclassError)
+"""What ``transformers`` raises for a configuration that does not describe a model."""
 
 
 def make_config(architecture: str | Path, size: str | None = None, changes: dict[str, Any] | None = None) -> Any:
@@ -58,16 +62,15 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
     named = {**_size_settings(config, size), **_parse_changes(config, changes or {})}
     try:
         config = type(config).from_dict({**config.to_dict(), **named})
+        check_limits(config, "these settings")
         width, heads = config.hidden_size, config.num_attention_heads
-        if min(width, heads, config.num_hidden_layers) < 1:
-            raise UserError("The numbers of layers, hidden units and heads of a model must be at least 1.")
         if width % heads:
             raise UserError(
                 f"hidden_size {width} is not divisible by {heads} heads: set num_attention_heads to a divisor."
             )
         with torch.device("meta"):
             getattr(transformers, MASKED.auto_class).from_config(config)
-    except (ValueError, TypeError, RuntimeError, KeyError, StrictDataclassError) as error:
+    except INVALID as error:
         reason = f"no such value {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise UserError(f"A model with these settings cannot be built: {reason}") from error
     return config
@@ -86,7 +89,7 @@ def _load_base_config(architecture: str) -> Any:
         )
     try:
         config = AutoConfig.from_pretrained(architecture, trust_remote_code=False)
-    except (OSError, ValueError, StrictDataclassError) as error:
+    except (OSError, *INVALID) as error:
         raise UserError(f"No configuration could be read from '{architecture}': {first_line(error)}") from error
     if config.model_type not in ARCHITECTURES:
         raise unknown_name_error(f"architecture (in '{architecture}')", config.model_type, ARCHITECTURES)
@@ -220,12 +223,12 @@ def _pretrain(options: PretrainOptions) -> AdaptResult:
         UserError: If an option or the input is invalid, or the loss becomes NaN or infinite. An existing result is
             left unchanged.
     """
-    out, tokenizer, seed, progress = Path(options.out), options.tokenizer, options.seed, options.progress
+    out, tokenizer, seed, progress = follow_link(options.out), options.tokenizer, options.seed, options.progress
     config = make_config(options.architecture, options.size, options.changes)
     if tokenizer is None:
         tokenizer = family_of(config).tokenizer or "byte-bpe"
     if str(tokenizer) not in TOKENIZER_KINDS and (options.vocab_size, options.lowercase) != (None, None):
-        raise UserError(f"The tokenizer '{tokenizer}' is not trained here: remove 'vocab_size' and 'lowercase'.")
+        raise UserError(f"The tokenizer '{tokenizer}' already exists: remove 'vocab_size' and 'lowercase'.")
     text = as_corpus(options.corpus, options.text_column)
     shared = values(options, TrainingOptions) | {"learning_rate": options.learning_rate}
     in_configuration = ("corpus", "architecture", "size", "changes")

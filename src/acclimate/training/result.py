@@ -3,25 +3,35 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from acclimate.adaptation_rows import MaskedTexts, MaskedToken
 from acclimate.errors import UserError
-from acclimate.files import read_json, write_json
+from acclimate.files import (
+    MANIFEST_FILE,
+    cache_folder,
+    cache_path,
+    is_intact,
+    read_json,
+    read_json_object,
+    warn_on_write_error,
+    write_json,
+)
 from acclimate.masking.preview import find_importance_store, preview_tokens
 from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.method import cache_folder, cache_key
+from acclimate.training.method import cache_key
 from acclimate.training.trainer import StepTrainer
 
-MANIFEST_FILE = "acclimate.json"
+log = logging.getLogger(__name__)
 
 
 @dataclass
@@ -41,6 +51,7 @@ class AdaptResult:
             before and the cache is gone. They are not written beside the model, since texts of the corpus may be
             confidential.
         about: Paper and summary of the method, for the card.
+        warning: What is wrong with the result; empty if nothing is.
     """
 
     out: Path
@@ -53,6 +64,7 @@ class AdaptResult:
     preparation: dict[str, Any] = field(default_factory=dict)
     masked: MaskedTexts | None = None
     about: dict[str, str] = field(default_factory=dict)
+    warning: str = ""
 
     def take(self, trainer: StepTrainer) -> None:
         """Copy steps, tokens, seconds and losses from a trainer, at its current step."""
@@ -62,13 +74,15 @@ class AdaptResult:
     def measured(self) -> dict[str, Any]:
         """Return what was measured, as the manifest contains it."""
         numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
+        if self.warning:
+            numbers["warning"] = self.warning
         return {**numbers, "preparation": sorted(self.preparation)} if self.preparation else numbers
 
 
 def open_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) -> None:
     """Create the working folder of a run, or keep the one of a killed run of the same configuration."""
     if group.first:
-        if work.is_dir() and read_manifest(work) != roundtrip_json(config):
+        if work.is_dir() and read_manifest(work) != roundtrip_json(config):  # also if the manifest is damaged
             shutil.rmtree(work)
         work.mkdir(parents=True, exist_ok=True)
         write_json(work / MANIFEST_FILE, config)
@@ -82,35 +96,53 @@ def remove_work_folder(work: Path, config: dict[str, Any], group: ProcessGroup) 
 
 
 def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptResult | None:
-    """Return the result in ``out`` if it is that of the same run; None if ``out`` is empty or may be overwritten.
+    """Return the result in ``out`` if it is that of the same run.
+
+    Returns:
+        None if ``out`` is empty or may be overwritten, or if files of the result are missing.
 
     Raises:
-        UserError: If it contains something else.
+        UserError: If it contains something else, or the result is damaged.
     """
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
         return None
     if out.is_file():
         raise UserError(f"'{out}' is a file; give a directory.")
-    card = read_manifest(out)
-    if card is None:
+    if not (out / MANIFEST_FILE).is_file():
         raise UserError(f"The directory '{out}' is not empty and has no adapted model; give another.")
     if overwrite:
         return None
+    remedy = f"choose another directory, or replace '{out}' with --overwrite"
+    card = read_manifest(out)
+    if card is None:
+        raise UserError(f"'{out / MANIFEST_FILE}' is damaged; {remedy}.")
     same = {key: card.get(key) for key in config} == roundtrip_json(config)
     if not same:
         raise UserError(
             f"The directory '{out}' holds another adaptation; give another, or replace it with --overwrite."
         )
-    measured = card["result"]
-    files = [name for name in measured.get("preparation", []) if Path(name).name == name and (out / name).is_file()]
-    preparation = {name: read_json(out / name) for name in files}
-    steps, tokens, seconds, losses = (measured[name] for name in ("steps", "tokens", "seconds", "losses"))
-    return AdaptResult(out, card["method"], steps, tokens, seconds, losses, config, preparation)
+    if not is_intact(out, MANIFEST_FILE, remedy):
+        return None
+    try:
+        measured = card["result"]
+        files = [
+            name for name in measured.get("preparation", []) if Path(name).name == name and (out / name).is_file()
+        ]
+        preparation = {name: read_json(out / name) for name in files}
+        steps, tokens, seconds = int(measured["steps"]), int(measured["tokens"]), float(measured["seconds"])
+        losses = {name: float(value) for name, value in measured["losses"].items()}
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        raise UserError(f"'{out / MANIFEST_FILE}' is damaged; {remedy}.") from error
+    warning = str(measured.get("warning", ""))
+    if warning:
+        log.warning("%s", warning)
+    return AdaptResult(out, card["method"], steps, tokens, seconds, losses, config, preparation, warning=warning)
 
 
-def read_manifest(folder: Path) -> Any:
-    """Return the manifest in a folder; None if there is none."""
-    return read_json(folder / MANIFEST_FILE) if (folder / MANIFEST_FILE).is_file() else None
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Return the manifest in a folder, without the checksums; None if there is none, or if it is damaged."""
+    found = read_json_object(folder / MANIFEST_FILE)
+    return found and {name: value for name, value in found.items() if name != "checksums"}
 
 
 def roundtrip_json(config: dict[str, Any]) -> dict[str, Any]:
@@ -164,18 +196,18 @@ def describe_masked_texts(texts: Sequence[Sequence[MaskedToken]], masking: Any) 
 def cache_masked_texts(config: Mapping[str, Any], texts: MaskedTexts | None) -> None:
     """Store the previews of a run in the cache, for a later call that finds the run finished."""
     if texts is not None:
-        write_json(_masked_texts_file(config), texts)
+        with warn_on_write_error("Previews", cache_folder() / "masked"):
+            write_json(_masked_texts_file(cache_folder(), config), texts)
 
 
 def load_masked_texts(config: Mapping[str, Any]) -> MaskedTexts | None:
     """Return the previews of a run that was finished before, None if they are not in the cache."""
-    place = _masked_texts_file(config)
-    return read_json(place) if place.is_file() else None
+    return cast(MaskedTexts | None, read_json_object(_masked_texts_file(cache_path(), config)))
 
 
-def _masked_texts_file(config: Mapping[str, Any]) -> Path:
+def _masked_texts_file(cache: Path, config: Mapping[str, Any]) -> Path:
     # Not beside the model, since texts of the corpus may be confidential.
-    return cache_folder() / "masked" / f"{cache_key(config)}.json"
+    return cache / "masked" / f"{cache_key(config)}.json"
 
 
 def _wrapped_name(masking: Any) -> str:

@@ -19,9 +19,10 @@ from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
 
 from acclimate.device import default_device, use_single_device
-from acclimate.errors import UserError
+from acclimate.errors import UserError, postpone_stop
 from acclimate.files import read_json, translate_disk_errors, write_json
 from acclimate.models import kernels_of
+from acclimate.models.checkpoints import find_non_finite
 from acclimate.progress import Progress
 from acclimate.training.callbacks import Clock, ResumableCallback, StepCallback
 from acclimate.training.checkpoints import find_newest_checkpoint, remove_incomplete_checkpoints
@@ -143,10 +144,20 @@ class StepTrainer(Trainer):
             raise self._divergence_error(self._terms)
         return norm
 
-    def _divergence_error(self, terms: dict[str, Tensor]) -> UserError:
+    def _divergence_error(self, terms: dict[str, Tensor], taken: int = 0) -> UserError:
+        """Return the error for the step that is being taken, or with ``taken=1`` for the one before."""
         kept = find_newest_checkpoint(Path(str(self.args.output_dir)))
-        step, rate = self.state.global_step, self.args.learning_rate
+        step, rate = self.state.global_step - taken, self.args.learning_rate
         return make_divergence_error(self.engine, self.data, step, terms, rate, kept)
+
+    def check_weights(self) -> None:
+        """Check the weights after a step, since only the loss and the gradients were checked before it.
+
+        Raises:
+            UserError: If one is not finite.
+        """
+        if self._terms and find_non_finite(self.engine.model):
+            raise self._divergence_error(self._terms, taken=1)
 
     def _save_checkpoint(self, *args: Any, **options: Any) -> None:
         """Write a checkpoint; an error leaves the previous checkpoint, and no incomplete one.
@@ -155,8 +166,7 @@ class StepTrainer(Trainer):
             UserError: If a weight is not finite.
             OSError: If the checkpoint cannot be written, for example because the disk is full.
         """
-        if not all(bool(parameter.isfinite().all()) for parameter in self.engine.model.parameters()):
-            raise self._divergence_error(self._terms)
+        self.check_weights()
         folder = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
         try:
             with translate_disk_errors(folder):
@@ -391,7 +401,9 @@ def train(
         checkpoint = find_newest_checkpoint(work)
         if checkpoint is not None:
             trainer.load_progress(checkpoint)
-        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        with postpone_stop():
+            trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        trainer.check_weights()
     # The caller gets the model without the gradients of the last step.
     nn.Module.zero_grad(engine.model, set_to_none=True)
     return trainer

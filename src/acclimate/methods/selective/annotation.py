@@ -19,7 +19,7 @@ from acclimate.corpus.surface_forms import read_surface_forms
 from acclimate.corpus.tokenizing import encode
 from acclimate.device import choose_precision, default_device
 from acclimate.errors import UserError, check_not_negative
-from acclimate.files import atomic_folder, check_replaceable, write_json, write_text
+from acclimate.files import atomic_folder, check_replaceable, record_files, write_json, write_text
 from acclimate.methods.selective.annotator import (
     ClassifierConfidence,
     FineTuningOptions,
@@ -357,6 +357,7 @@ def annotate_task(
         summary["annotate"] = found.summary
         write_annotations(folder / ANNOTATIONS_FILE, found.annotated, classifier.tokenizer, data.labels)
         write_json(folder / SUMMARY_FILE, summary)
+        record_files(folder, SUMMARY_FILE)
     drawn = [
         found.annotated[index] for index in np.random.default_rng(seed).permutation(len(found.annotated))[:samples]
     ]

@@ -13,9 +13,8 @@ from statistics import mean
 from typing import Any
 
 from acclimate.errors import UserError
-from acclimate.files import read_json
+from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.methods.selective.stages import STAGES
-from acclimate.training.result import MANIFEST_FILE
 
 SUMMARY_FILE = "selective.json"
 ROW_TITLES = {

