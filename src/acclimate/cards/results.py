@@ -1,4 +1,4 @@
-"""Results of a study in a model card: as Markdown, and as ``model-index`` for the hub."""
+"""Results of a study in a model card: as Markdown, and as ``model-index`` for the Hub."""
 
 from __future__ import annotations
 

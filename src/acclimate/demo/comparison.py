@@ -126,7 +126,7 @@ def make_study(model: Path, name: str, data: DemoData, *, seeds: int, minutes: f
     documented = _is_documentation(data)
     return {
         "name": "demo",
-        "title": "Acclimate: a small encoder meets scientific documentation" if documented else "Acclimate: demo",
+        "title": "Acclimate: a small encoder adapted to scientific documentation" if documented else "Acclimate: demo",
         "notes": make_notes(data),
         "samples": pick_samples(data),
         "models": [{"name": name, "path": str(model)}],

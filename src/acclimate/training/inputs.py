@@ -1,4 +1,4 @@
-"""The text that an adaptation reads: domain text, or the train split of a labelled task. The kinds of tasks."""
+"""The text that an adaptation reads (domain text, or a task's train split), and the registry of kinds of end tasks."""
 
 from __future__ import annotations
 
