@@ -102,11 +102,7 @@ def load_config(path: str | Path, **changes: Any) -> Any:
             raise ValueError("config.json is not a JSON object")
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code(), **changes)
     except UNREADABLE as error:
-        hint = (
-            ""
-            if folder is None or (read_json_object(folder / "config.json") or {}).get("model_type")
-            else _suggest(folder)
-        )
+        hint = "" if folder is None or _model_type(folder) else _suggest(folder)
         raise UserError(f"No model could be read from '{path}': {load_error(error, path)}{hint}") from error
     check_limits(config, f"config.json of '{path}'")
     padding, size = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)
@@ -282,43 +278,6 @@ def _check_stored_types(path: str | Path) -> None:
                         f"The weights in '{path}' are quantized: {name} has the type {kind}. Use the model before "
                         "quantization."
                     )
-
-
-def check_encoder_weights(model: Any, info: dict[str, Any], path: str | Path) -> set[str]:
-    """Check that a checkpoint had all weights of the encoder, apart from a pooler.
-
-    Args:
-        model: The model.
-        info: The loading information of ``transformers``.
-        path: Where it was loaded from.
-
-    Returns:
-        The names of the weights that are new.
-
-    Raises:
-        UserError: If weights of the encoder are missing or have another shape.
-    """
-    prefix = f"{model.base_model_prefix}."
-    for name, stored, expected in sorted(info["mismatched_keys"]):
-        if name.startswith(prefix) and ".pooler." not in name:
-            raise UserError(
-                f"The weights in '{path}' do not fit its config.json: {name} has the shape {tuple(stored)} instead of "
-                f"{tuple(expected)}."
-            )
-    fresh = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
-    lost = sorted(name for name in fresh if name.startswith(prefix) and ".pooler." not in name)
-    if lost:
-        first = {name.partition(".")[0] for name in info["unexpected_keys"]}  # _orig_mod of torch.compile, module
-        hint = (
-            f" All names in the file begin with '{first.pop()}.', which a wrapper around the model added; save the "
-            "model that is inside."
-            if len(first) == 1 and not any(hasattr(model, name) for name in first)
-            else ""
-        )
-        raise UserError(
-            f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.{hint}"
-        )
-    return fresh
 
 
 def _warn_of_unused_weights(model: Any, names: Iterable[str], path: str) -> None:
