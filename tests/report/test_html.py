@@ -95,7 +95,7 @@ def test_figures_without_data_are_left_out(results):
 
 
 def test_calibration_has_a_panel_per_task(results):
-    assert sum(entry.count for entry in results.scores[0].reliability) == 5 * 600
+    assert sum(entry.count for entry in results.scores[0].reliability) == 5 * 300
     drawn = reliability_diagram(results)
     assert "cs · intent" in drawn and "food · aspect" in drawn and "confidence, %" in drawn
     assert drawn.count('id="reliability-PathCollection') == 2 * 3
