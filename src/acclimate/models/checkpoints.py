@@ -102,11 +102,8 @@ def load_config(path: str | Path, **changes: Any) -> Any:
             raise ValueError("config.json is not a JSON object")
         config = AutoConfig.from_pretrained(str(path), trust_remote_code=trusts_remote_code(), **changes)
     except UNREADABLE as error:
-        hint = (
-            ""
-            if folder is None or (read_json_object(folder / "config.json") or {}).get("model_type")
-            else _suggest(folder)
-        )
+        given = read_json_object(folder / "config.json") if folder else None
+        hint = _suggest(folder) if folder and not (given or {}).get("model_type") else ""
         raise UserError(f"No model could be read from '{path}': {load_error(error, path)}{hint}") from error
     check_limits(config, f"config.json of '{path}'")
     padding, size = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)
@@ -119,7 +116,7 @@ def check_limits(config: Any, where: str) -> None:
     """Check that the sizes in a configuration are positive, and not absurdly large.
 
     Raises:
-        UserError: If one is not; ``where`` says where it stands.
+        UserError: If one is not; ``where`` names the configuration.
     """
     for name, most in LIMITS.items():
         value = getattr(config, name, 1)
@@ -418,13 +415,8 @@ def _find_file(source: str, name: str) -> Path | None:
     """Return a file of a model folder or of a model on the hub; None if there is none."""
     if (folder := local_folder(source)) is not None:
         return folder / name if (folder / name).is_file() else None
-    found = cached_file(
-        source,
-        name,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
+    errors = ("missing_entries", "gated_repo", "connection_errors")
+    found = cached_file(source, name, **{f"_raise_exceptions_for_{error}": False for error in errors})
     return Path(found) if found else None
 
 
