@@ -115,7 +115,7 @@ def check_limits(config: Any, where: str) -> None:
     """Check that the sizes in a configuration are positive, and not absurdly large.
 
     Raises:
-        UserError: If one is not; ``where`` says where it stands.
+        UserError: If one is not; ``where`` names the configuration.
     """
     for name, most in LIMITS.items():
         value = getattr(config, name, 1)
@@ -377,13 +377,8 @@ def _find_file(source: str, name: str) -> Path | None:
     """Return a file of a model folder or of a model on the hub; None if there is none."""
     if (folder := local_folder(source)) is not None:
         return folder / name if (folder / name).is_file() else None
-    found = cached_file(
-        source,
-        name,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
+    errors = ("missing_entries", "gated_repo", "connection_errors")
+    found = cached_file(source, name, **{f"_raise_exceptions_for_{error}": False for error in errors})
     return Path(found) if found else None
 
 
