@@ -214,7 +214,7 @@ def write_task_model_card(
     Returns:
         The path of the card.
     """
-    pipeline, _ = find_hub_task(task.kind)
+    pipeline, _ = find_hub_task(task.scoring().kind)
     start = models.get("model") or models["student"]
     teacher = f", with the teacher `{display_name(models['teacher'])}`" if "teacher" in models else ""
     done = "distilled" if verb == "distill" else "fine-tuned"

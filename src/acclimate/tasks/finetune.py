@@ -63,9 +63,10 @@ def check_first_task(first: LabelledTask, task: LabelledTask) -> None:
     Raises:
         UserError: If the tasks are of different kinds, or their labels differ.
     """
-    if first.kind != task.kind:
+    kinds = first.scoring().kind, task.scoring().kind
+    if kinds[0] != kinds[1]:
         raise UserError(
-            f"'{first.name}' is a task of the kind {first.kind} and '{task.name}' of the kind {task.kind}: the first "
+            f"'{first.name}' is a task of the kind {kinds[0]} and '{task.name}' of the kind {kinds[1]}: the first "
             "stage of fine-tuning needs a task of the same kind."
         )
     if list(first.labels) != list(task.labels):

@@ -38,10 +38,6 @@ class LabelledTask(Protocol):
         """Name of the task."""
 
     @property
-    def kind(self) -> str:
-        """Name of its scoring, see :data:`acclimate.evaluation.scoring.SCORINGS`."""
-
-    @property
     def train(self) -> Sequence[Any]:
         """The examples to learn from."""
 

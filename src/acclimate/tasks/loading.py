@@ -114,7 +114,7 @@ def is_classifier_of(path: str | Path, task: LabelledTask) -> bool:
     return (
         any(name.endswith("ForSequenceClassification") for name in config.architectures or [])
         and [names.get(place) for place in range(len(names))] == task.labels
-        and (config.problem_type == "multi_label_classification") == (task.kind == "multi_label")
+        and (config.problem_type == "multi_label_classification") == (task.scoring().kind == "multi_label")
     )
 
 

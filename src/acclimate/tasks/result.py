@@ -244,7 +244,7 @@ def evaluate_splits(
         "epoch": trained.epoch,
         "train_loss": trained.loss,
         "precision": precision,
-        "kind": task.kind,
+        "kind": scoring.kind,
         "scoring": scoring.details(),
     }
 

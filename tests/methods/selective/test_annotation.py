@@ -229,8 +229,10 @@ def test_a_task_without_rows_is_an_error(tiny_bert):
 def test_presets_and_invalid_options():
     assert annotation_options("released-code").delta == 0.01
     assert annotation_options("released-code", delta="0.2").delta == 0.2
+    with pytest.raises(UserError, match="Did you mean 'paper'"):
+        annotation_options("papr")
     for wrong, message in (
-        ({"preset_name": "papr"}, "Did you mean 'paper'"),
+        ({"preset_name": "papr"}, "Unknown parameter"),
         ({"dleta": 1}, "Did you mean 'delta'"),
         ({"unit": "word"}, "unit"),
         ({"delta": 3}, "between -1 and 1"),

@@ -104,6 +104,17 @@ def test_dropped_accents_and_reordered_marks_come_back():
         assert windows.text(0, *span) == answer
 
 
+def test_answers_within_a_token_are_listed():
+    passage = "the goodfood was cold"
+    asked = [Question(str(n), "what?", passage, (Answer(text, passage.index(text)),)) for n, text in enumerate(
+        ["the", "ood was", "good"]
+    )]  # fmt: skip
+    tokenizer = tiny_tokenizer()
+    tokenizer.add_tokens(["goodfood"])
+    windows = Windows(asked, read_as_text(tokenizer), WindowConfig(60, 12, 8), False)
+    assert windows.inexact_answers() == [("ood was", "goodfood was"), ("good", "goodfood")]
+
+
 @each("kind", sorted(TOKENIZERS))
 @each("text", [" " * 300 + "who paid?", "who" + " \n" * 200 + "paid?", "who paid?" + "\t" * 300])
 def test_blanks_do_not_take_the_place_of_words(kind, text):

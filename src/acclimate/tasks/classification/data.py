@@ -208,11 +208,6 @@ class Task:
         )
 
     @property
-    def kind(self) -> str:
-        """``"single_label"`` or ``"multi_label"``."""
-        return MultiLabel.kind if self.multi_label else SingleLabel.kind
-
-    @property
     def is_pair(self) -> bool:
         """Whether each row has two texts."""
         return self.train[0].text_pair is not None

@@ -84,7 +84,7 @@ def load_or_evaluate(learner: ClassificationLearner, precision: Precision) -> di
     decides = {
         **computation_key(learner.head.model, learner.head.tokenizer, precision),
         "rows": [hash_rows(learner.rows(getattr(task, split))) for split in splits],
-        "scoring": [[task.kind, task.scoring(split, learner.negative).details()] for split in splits],
+        "scoring": [[task.scoring().kind, task.scoring(split, learner.negative).details()] for split in splits],
         "labels": task.labels,
     }
     file = cache_folder() / "scores" / f"{cache_key(decides)}.json"

@@ -64,8 +64,8 @@ def representation_width(path: str | Path) -> int:
     """
     config, tokenizer = load_config(path), load_tokenizer(path)
     leads = tokenizer.cls_token_id is not None and tokenizer("a")["input_ids"][0] == tokenizer.cls_token_id
-    # XLNet puts that token last and pads on the left; in BART and similar models the last states are the decoder's.
-    if not leads or tokenizer.padding_side == "left" or getattr(config, "is_encoder_decoder", False):
+    # XLNet puts that token last; in BART and similar models the last states are the decoder's.
+    if not leads or getattr(config, "is_encoder_decoder", False):
         raise UserError(
             f"'{path}' ({config.model_type}) has no first token that represents the whole text, so its "
             "representation cannot be distilled or compared; choose an encoder such as BERT or RoBERTa."

@@ -97,11 +97,6 @@ class QATask:
                 digest.update(json.dumps(row).encode() + b"\n")
         return digest.hexdigest()
 
-    @property
-    def kind(self) -> str:
-        """``"qa"``."""
-        return QAScoring.kind
-
     def scoring(self, split: str = "test", negative: Sequence[str] | None = None) -> QAScoring:
         """Return how predictions are scored.
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForQuestionAnswering
 
 from acclimate.device import Precision
+from acclimate.errors import warn_once
 from acclimate.evaluation.qa import MAX_RANK, normalize_bioasq, qa_metrics
 from acclimate.tasks.head_model import HeadModel, check_finite
 from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, TaskKind
@@ -96,6 +97,8 @@ DEFAULT_MAX_ANSWER_TOKENS = 30
 """Maximum answer length for a task with short answers, as in BERT's scripts."""
 ANSWER_LENGTH_QUANTILE = 0.95
 """Share of the training answers that must not exceed the maximum answer length."""
+MAX_INEXACT_SHARE = 0.05
+"""A warning is logged if tokens cannot express more than this share of the training answers."""
 RankedAnswers = list[tuple[str, float]]
 """Answers to a question, best first, each with the sum of its start and end logits."""
 
@@ -118,6 +121,14 @@ class QAModel(HeadModel):
         long answers, and an answer longer than the maximum can never be predicted.
         """
         windows = self._windows(questions)
+        inexact = windows.inexact_answers()
+        if len(inexact) > MAX_INEXACT_SHARE * len(questions):
+            answer, covered = inexact[0]
+            warn_once(
+                f"{len(inexact):,} of {len(questions):,} training answers begin or end within a token, so they cannot "
+                f"be predicted exactly: '{covered:.40}' instead of '{answer:.40}', for example. A model with shorter "
+                "tokens may score higher."
+            )
         lengths = [last - first + 1 for first, last in windows.answers()]
         usual = int(np.quantile(lengths, ANSWER_LENGTH_QUANTILE, method="higher")) if lengths else 0
         self.max_answer_tokens = max(DEFAULT_MAX_ANSWER_TOKENS, usual)

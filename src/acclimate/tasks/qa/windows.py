@@ -194,6 +194,16 @@ class Windows(Sequence[dict[str, Any]]):
         spans = (self._span(place) for place in range(len(self.questions)))
         return [span for span in spans if span is not None]
 
+    def inexact_answers(self) -> list[tuple[str, str]]:
+        """Return the first gold answers that tokens cannot express, each with what its tokens cover."""
+        found = []
+        for place, question in enumerate(self.questions):
+            span, answer = self._span(place), question.answers[0].text
+            start, end = self.tokens(place).characters(*span, question.passage) if span else (0, 0)
+            if (covered := question.passage[start:end].strip()) != answer:
+                found.append((answer, covered))
+        return found
+
     def _span(self, question: int) -> tuple[int, int] | None:
         answer = self.questions[question].answers[0]
         return self.tokens(question).span(answer.start, answer.start + len(answer.text))
