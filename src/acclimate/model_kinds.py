@@ -103,7 +103,8 @@ def kind_of_checkpoint(architectures: Iterable[str] | None) -> ModelKind:
 
     Bare encoders and models of end tasks count as masked language models without a head.
     """
-    names = tuple(architectures or ())
+    given = architectures if isinstance(architectures, list | tuple) else ()
+    names = [name for name in given if isinstance(name, str)]  # a configuration may hold anything
     return next((kind for kind in KINDS.values() if any(name.endswith(kind.class_suffix) for name in names)), MASKED)
 
 

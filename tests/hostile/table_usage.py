@@ -13,6 +13,7 @@ from tests.hostile.checks import (
     DISTILL,
     DONE,
     DRY,
+    EMBEDDINGS,
     IMPORTANCE,
     LEAKAGE,
     MASKS,
@@ -155,8 +156,15 @@ OUTPUTS = [
         "a closed folder", f"{BARE} --out closed/out", 2, r"^Error: .*closed/out", folder_of("closed", 0o555),
         inside=give_up_rights,
     ),
+    *(
+        Case(
+            f"a closed folder of {' '.join(verb.split()[:2])}", verb.replace("--out out", "--out closed/out"), 2,
+            r"Cannot write beside 'closed/out'", folder_of("closed", 0o555), inside=give_up_rights,
+        )
+        for verb in (ANNOTATE, IMPORTANCE, MASKS, EMBEDDINGS)
+    ),
     Case("a device", f"{BARE} --out /dev/null/out", 2, r"^Error: .*/dev/null"),
-    Case("a name that is too long as output", f"{BARE} --out {'x' * 300}", 2, r"^Error: .*name too long"),
+    Case("a name that is too long as output", f"{BARE} --out {'x' * 300}", 2, r"^Error: .*more than 200 bytes"),
     Case("a home folder", f"{BARE} --out '~/out'", 0, r"out: mlm, 1 steps", check=is_in_home),
     Case("a name that is not UTF-8", f"{BARE} --out caf\udce9", 2, r"^Error: .*UTF-8"),
     Case("an empty lock", TEXT, 0, DONE, put(".out.lock", ""), check=made),
@@ -219,7 +227,7 @@ VERBS = [
     Case("inspect masks: an unknown masking", f"{MASKS} --masking wrod", 2, r"Unknown masking"),
     Case("inspect masks: a rate above one", f"{MASKS} --mask-rate 2", 2, r"(?i)mask.rate"),
     Case(
-        "inspect embeddings: no model", "inspect embeddings --before bert --after ./no --out out --quiet", 2, r"\./no",
+        "inspect embeddings: no model", EMBEDDINGS.replace("after bert", "after ./no"), 2, r"\./no",
     ),
     Case("inspect leakage: no task", f"{LEAKAGE} --task tsak", 2, r"Did you mean 'task'"),
     Case("inspect leakage: works", f"{LEAKAGE} --task task --corpus text.txt --out found.json", 0, r"found\.json"),

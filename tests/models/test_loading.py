@@ -189,7 +189,7 @@ def test_damaged_folders(tiny_bert, tmp_path, capsys, damage, words):
         weights = {name: value.to(torch.int8) if value.dim() == 2 else value for name, value in weights.items()}
     elif damage == "pickle":
         (folder / "model.safetensors").unlink()
-        (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"a": Malicious()}))
+        (folder / "pytorch_model.bin").write_bytes(pickle.dumps({"a": Malicious()}, protocol=2))
     elif damage == "tokenizer":
         (folder / "tokenizer.json").write_text("{}")
     elif damage == "old sub-folder":

@@ -231,7 +231,7 @@ JSON = st.recursive(
     lambda inner: (
         st.lists(inner, max_size=3)
         | st.dictionaries(
-            st.sampled_from(["result", "checksums", "accounts", "losses", "steps", "method", "seed", "bytes", "a"]),
+            st.sampled_from(["result", "checksums", "preparation", "losses", "steps", "method", "seed", "bytes", "a"]),
             inner,
             max_size=4,
         )

@@ -13,7 +13,7 @@ from acclimate.corpus import Corpus, tokenize
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.corpus.surface_forms import read_surface_forms
 from acclimate.errors import UserError
-from acclimate.files import atomic_folder, check_replaceable, record_files, write_json
+from acclimate.files import atomic_folder, check_replaceable, check_writable, record_files, write_json
 from acclimate.inspect.drift import embedding_drift, regular_vocabulary, static_embeddings
 from acclimate.locks import with_output_lock
 from acclimate.models import LanguageModel, load_language_model
@@ -74,6 +74,7 @@ def _inspect_embeddings(options: InspectEmbeddingsOptions) -> EmbeddingsResult:
     if not named or "before" in named:
         raise UserError("Give at least one adapted model with --after, with a name other than 'before'.")
     check_replaceable(out, REPORT, "an inspection of embeddings")
+    check_writable(out)
     start = load_language_model(before)
     pieces = read_surface_forms(start.tokenizer)
     special = set(start.tokenizer.all_special_ids) | set(virtual_ids(start.tokenizer))

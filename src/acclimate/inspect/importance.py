@@ -15,7 +15,7 @@ from torch import Tensor
 from acclimate.corpus import tokenize
 from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError, unknown_name_error
-from acclimate.files import atomic_folder, check_replaceable, record_files, write_json
+from acclimate.files import atomic_folder, check_replaceable, check_writable, record_files, write_json
 from acclimate.inspect.importance_plots import draw_importance
 from acclimate.inspect.similarity import EDGES, correlations, cosines, random_similarity, shares
 from acclimate.locks import with_output_lock
@@ -67,6 +67,7 @@ def _inspect_importance(options: InspectImportanceOptions) -> ImportanceResult:
     seeds, reads, protect = list(options.seeds), options.reads, options.protect
     _check(options.corpora, letters)
     check_replaceable(options.out, REPORT, "importances")
+    check_writable(options.out)
     precision = choose_precision(options.precision, default_device())
     texts = {name: as_corpus(text, options.text_column) for name, text in options.corpora.items()}
     loaded = load_language_model(options.model, dropout=options.dropout)

@@ -15,7 +15,7 @@ from acclimate.corpus import TokenDataset, tokenize
 from acclimate.corpus.stop_words import read_stop_words
 from acclimate.device import choose_precision, default_device, preserve_rng_state, to_device
 from acclimate.errors import UserError
-from acclimate.files import atomic_folder, check_replaceable, record_files, write_json, write_text
+from acclimate.files import atomic_folder, check_replaceable, check_writable, record_files, write_json, write_text
 from acclimate.inspect.mask_summary import count_masks, render_page
 from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, Masking, Strategy, get
@@ -80,6 +80,7 @@ def _inspect_masks(options: InspectMasksOptions) -> dict[str, Any]:
     if task is not None and SELECTIVE in strategies:
         raise UserError(f"The label '{SELECTIVE}' is reserved when a task is given; choose another label.")
     check_replaceable(out, REPORT, "previews of masks")
+    check_writable(out)
     tokenizer = load_tokenizer(model)
     stops = read_stop_words(options.stop_words, tokenizer)
     if tokenizer.mask_token_id is None:

@@ -115,7 +115,7 @@ def check_limits(config: Any, where: str) -> None:
     """Check that the sizes in a configuration are positive, and not absurdly large.
 
     Raises:
-        UserError: If one is not; ``where`` names its place.
+        UserError: If one is not; ``where`` names the configuration.
     """
     for name, most in LIMITS.items():
         value = getattr(config, name, 1)
@@ -278,43 +278,6 @@ def _check_stored_types(path: str | Path) -> None:
                     )
 
 
-def check_encoder_weights(model: Any, info: dict[str, Any], path: str | Path) -> set[str]:
-    """Check that a checkpoint had all weights of the encoder, apart from a pooler.
-
-    Args:
-        model: The model.
-        info: The loading information of ``transformers``.
-        path: Where it was loaded from.
-
-    Returns:
-        The names of the weights that are new.
-
-    Raises:
-        UserError: If weights of the encoder are missing or have another shape.
-    """
-    prefix = f"{model.base_model_prefix}."
-    for name, stored, expected in sorted(info["mismatched_keys"]):
-        if name.startswith(prefix) and ".pooler." not in name:
-            raise UserError(
-                f"The weights in '{path}' do not fit its config.json: {name} has the shape {tuple(stored)} instead of "
-                f"{tuple(expected)}."
-            )
-    fresh = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
-    lost = sorted(name for name in fresh if name.startswith(prefix) and ".pooler." not in name)
-    if lost:
-        first = {name.partition(".")[0] for name in info["unexpected_keys"]}  # _orig_mod of torch.compile, module
-        hint = (
-            f" All names in the file begin with '{first.pop()}.', which a wrapper around the model added; save the "
-            "model that is inside."
-            if len(first) == 1 and not any(hasattr(model, name) for name in first)
-            else ""
-        )
-        raise UserError(
-            f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.{hint}"
-        )
-    return fresh
-
-
 def _warn_of_unused_weights(model: Any, names: Iterable[str], path: str) -> None:
     """Warn of encoder weights that ``transformers`` ignores: the loaded model then differs from the trained one."""
     places = (f"{model.base_model_prefix}.", "embeddings.", "encoder.", "layers.", "transformer.")
@@ -412,13 +375,8 @@ def _find_file(source: str, name: str) -> Path | None:
     """Return a file of a model folder or of a model on the Hub; None if there is none."""
     if (folder := local_folder(source)) is not None:
         return folder / name if (folder / name).is_file() else None
-    found = cached_file(
-        source,
-        name,
-        _raise_exceptions_for_missing_entries=False,
-        _raise_exceptions_for_gated_repo=False,
-        _raise_exceptions_for_connection_errors=False,
-    )
+    errors = ("missing_entries", "gated_repo", "connection_errors")
+    found = cached_file(source, name, **{f"_raise_exceptions_for_{error}": False for error in errors})
     return Path(found) if found else None
 
 

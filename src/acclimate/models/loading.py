@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -18,7 +19,6 @@ from acclimate.model_kinds import ModelKind, kind_of, kind_of_checkpoint
 from acclimate.models.batching import chosen_positions
 from acclimate.models.checkpoints import (
     UNREADABLE,
-    check_encoder_weights,
     check_folder,
     from_pretrained,
     load_config,
@@ -146,6 +146,43 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
         initialize_head(model, missing)
     model.eval()
     return LanguageModel(model, tokenizer, absent)
+
+
+def check_encoder_weights(model: Any, info: dict[str, Any], path: str | Path) -> set[str]:
+    """Check that a checkpoint had all weights of the encoder, apart from a pooler.
+
+    Args:
+        model: The model.
+        info: The loading information of ``transformers``.
+        path: Where it was loaded from.
+
+    Returns:
+        The names of the weights that are new.
+
+    Raises:
+        UserError: If weights of the encoder are missing or have another shape.
+    """
+    prefix = f"{model.base_model_prefix}."
+    for name, stored, expected in sorted(info["mismatched_keys"]):
+        if name.startswith(prefix) and ".pooler." not in name:
+            raise UserError(
+                f"The weights in '{path}' do not fit its config.json: {name} has the shape {tuple(stored)} instead of "
+                f"{tuple(expected)}."
+            )
+    fresh = {*info["missing_keys"], *(name for name, *_ in info["mismatched_keys"])}
+    lost = sorted(name for name in fresh if name.startswith(prefix) and ".pooler." not in name)
+    if lost:
+        first = {name.partition(".")[0] for name in info["unexpected_keys"]}  # _orig_mod of torch.compile, module
+        hint = (
+            f" All names in the file begin with '{first.pop()}.', which a wrapper around the model added; save the "
+            "model that is inside."
+            if len(first) == 1 and not any(hasattr(model, name) for name in first)
+            else ""
+        )
+        raise UserError(
+            f"The encoder weights in '{path}' are incomplete: {len(lost)} missing, such as {lost[0]}.{hint}"
+        )
+    return fresh
 
 
 def _set_dropout(path: str | Path, config: PretrainedConfig, dropout: float | None) -> dict[str, float]:

@@ -41,6 +41,8 @@ TYPE_WORDS = {
     "path": "a path",
 }
 """The expected kind of value, by the first word of the type of pydantic's error."""
+MAX_NAME = 200
+"""Maximum bytes of the name of a file or folder; file systems allow 255, of which working files need some."""
 UNKNOWN = ("unexpected_keyword_argument", "extra_forbidden")
 """Types of pydantic's errors for names that are not options: in calls, and in sections of a study file."""
 BOUNDS = {
@@ -126,8 +128,10 @@ def _check_path(cls: Any, value: Any, info: ValidationInfo) -> Any:
     if "\0" in str(value):
         raise ValueError("must not contain a NUL character")
     kind = option_fields(cls)[str(info.field_name)].type
-    if value == "" and accepts(kind, Path):
+    if accepts(kind, Path) and value == "":
         raise ValueError("must not be empty")
+    if accepts(kind, Path) and any(len(part.encode(errors="replace")) > MAX_NAME for part in Path(value).parts):
+        raise ValueError(f"has a part of more than {MAX_NAME} bytes; give a shorter path")
     is_path = accepts(kind, Path) or accepts(kind, Any)
     return type(value)(os.path.expanduser(value)) if is_path else value
 

@@ -18,13 +18,13 @@ from acclimate.models import longest_text, use_kernels
 from acclimate.models.attention import use_attention, uses_gated_attention
 from acclimate.models.checkpoints import (
     UNREADABLE,
-    check_encoder_weights,
     check_folder,
     from_pretrained,
     load_config,
     load_error,
     silence_transformers,
 )
+from acclimate.models.loading import check_encoder_weights
 from acclimate.models.tokenizers import fit_tokenizer, is_encoder, load_tokenizer
 from acclimate.modules import virtual_ids
 from acclimate.tasks.kinds import LabelledTask

@@ -19,7 +19,7 @@ from acclimate.corpus.surface_forms import read_surface_forms
 from acclimate.corpus.tokenizing import encode
 from acclimate.device import choose_precision, default_device
 from acclimate.errors import UserError, check_not_negative
-from acclimate.files import atomic_folder, check_replaceable, record_files, write_json, write_text
+from acclimate.files import atomic_folder, check_replaceable, check_writable, record_files, write_json, write_text
 from acclimate.methods.selective.annotator import (
     ClassifierConfidence,
     FineTuningOptions,
@@ -337,6 +337,7 @@ def annotate_task(
     data = check_task(load_task(task) if isinstance(task, str | Path) else task)
     tuning = tuning or FineTuningOptions()
     check_replaceable(out, SUMMARY_FILE, "annotations")
+    check_writable(out)
     chosen = choose_precision(precision, default_device())
     with atomic_folder(out) as folder:
         summary: dict[str, Any] = {"model": str(model), "task": data.name, "fingerprint": data.fingerprint()}
