@@ -8,7 +8,8 @@ import typer
 
 from acclimate.cli.app import app
 from acclimate.cli.options import command
-from acclimate.options import AdviseOptions, values
+from acclimate.options import values
+from acclimate.options.inspection import AdviseOptions
 
 SECTION = "Attributes:"
 """Heading of the parameters in the docstring of a method."""

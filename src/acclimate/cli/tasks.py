@@ -15,8 +15,9 @@ from acclimate.cli.app import app
 from acclimate.cli.options import command
 from acclimate.errors import environment_integer
 from acclimate.locks import output_lock, with_output_lock
-from acclimate.options import AnnotateOptions, DistillOptions, FinetuneOptions, Option, options, values
+from acclimate.options import DistillOptions, FinetuneOptions, Option, options, values
 from acclimate.options.declaration import DATA
+from acclimate.options.inspection import AnnotateOptions
 from acclimate.options.training import Fraction, SeedCount
 
 
