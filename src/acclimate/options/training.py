@@ -101,6 +101,9 @@ MaxLength = Annotated[
         more="Longer documents are split. Virtual tokens that a method adds are not counted.",
     ),
 ]
+LearningRate = Annotated[
+    Positive, Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero.")
+]
 BatchSize = Annotated[Size, Option("Texts per optimizer step.", more="A step accumulates micro-batches as needed.")]
 WeightDecay = Annotated[NonNegative, Option("AdamW weight decay, applied to matrices only.")]
 MaxGradientNorm = Annotated[
@@ -368,9 +371,6 @@ class PretrainOptions(TrainingOptions):
     epochs: Annotated[Duration | None, Option("Passes over the corpus.", default="1")] = None
     max_length: MaxLength = 256
     batch_size: BatchSize = 256
-    learning_rate: Annotated[
-        Positive,
-        Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero."),
-    ] = 1e-4
+    learning_rate: LearningRate = 1e-4
     weight_decay: WeightDecay = 0.01
     warmup: Warmup = 0.01
