@@ -13,7 +13,7 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.training import adapt
-from acclimate.training.checkpoints import (
+from acclimate.training.callbacks import (
     COMPLETE_FILE,
     find_newest_checkpoint,
     is_complete,

@@ -12,13 +12,7 @@ import typer
 
 from acclimate.cli import advise, compare, demo, inspect, tasks, training
 from acclimate.cli.app import app
-from acclimate.errors import (
-    Stopped,
-    UserError,
-    explain_os_error,
-    first_line,
-    stop_on_signals,
-)
+from acclimate.errors import Stopped, UserError, explain_os_error, first_line, stop_on_signals
 from acclimate.files import cache_path
 
 __all__ = [

@@ -73,7 +73,7 @@ def _describe_paper(method: Any, defaults: dict[str, Any]) -> str:
     import textwrap
 
     from acclimate.options import AdaptOptions, option_fields
-    from acclimate.presets import published
+    from acclimate.registry import published
 
     text = ""
     for name, mark in published(method).items():

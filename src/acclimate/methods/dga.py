@@ -13,7 +13,7 @@ from acclimate.methods import Method, register
 from acclimate.models import Part
 from acclimate.models.gates import parse_parts
 from acclimate.objectives import BatchObjective, GeneralKnowledgeContrast, LanguageModelling, Objective
-from acclimate.presets import Published, with_presets
+from acclimate.registry import Published, with_presets
 from acclimate.training.importance import measure_importance, summarize_importance
 from acclimate.training.method import AdaptContext
 from acclimate.updates import SoftMask, normalise_importance

@@ -25,7 +25,7 @@ from acclimate.options.training import (
     SeedNumber,
     Size,
 )
-from acclimate.presets import Published, fill_from_preset, preset_names
+from acclimate.registry import Published, fill_from_preset, preset_names
 
 if TYPE_CHECKING:
 

@@ -22,7 +22,7 @@ from acclimate.files import read_json, write_json
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.objectives.distillation import confidence_penalty
 from acclimate.tasks.head_model import HeadModel
-from acclimate.tasks.options import ResolvedOptions
+from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.training.batches import describe_text
 from acclimate.training.callbacks import ResumableCallback
 from acclimate.training.distributed import ProcessGroup

@@ -24,8 +24,8 @@ from acclimate.methods.selective.annotator import SpecialTokenFrame
 from acclimate.methods.selective.options import TokenTrainingOptions
 from acclimate.progress import Progress
 from acclimate.tasks.head_model import HeadModel
+from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.tasks.loading import load_with_head
-from acclimate.tasks.options import ResolvedOptions
 from acclimate.tasks.trainer import TrainingHooks, train
 from acclimate.training.engine import TaskLoss
 
