@@ -1,4 +1,4 @@
-"""Model cards: metadata that the hub can read, method, training, data and results."""
+"""Model cards: metadata that the Hub can read, method, training, data and results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What does not fit in a model folder is removed or said in one line."""
+"""Parts of a model folder that do not fit are removed or reported in one line."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_damaged_folders(tiny_bert, tmp_path, capsys, damage, words):
     assert "code ran" not in capsys.readouterr().out
 
 
-def test_files_of_a_sentence_encoder_are_copied_and_lead_nowhere_else(tmp_path):
+def test_files_of_a_sentence_encoder_are_copied_and_stay_in_the_folder(tmp_path):
     start = save_tiny("bert", tmp_path / "start")
     (start / "1_Pooling").mkdir()
     (start / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
@@ -223,7 +223,7 @@ def test_files_of_a_sentence_encoder_are_copied_and_lead_nowhere_else(tmp_path):
     assert not (tmp_path / "other" / "1_Pooling").exists()
 
 
-def test_text_that_the_vocabulary_cannot_write(tiny_bert, tmp_path, caplog):
+def test_text_outside_the_vocabulary(tiny_bert, tmp_path, caplog):
     thai = ["อาหารอร่อยมาก", "บริการช้า 很好吃", "😀 ลด ราคา"]
     with pytest.raises(UserError, match="no token of this text"):
         adapt(tiny_bert, Corpus.of(thai), "mlm", tmp_path / "out", **SHORT)

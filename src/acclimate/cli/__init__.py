@@ -31,7 +31,7 @@ ABSURD_INPUT = {
     RecursionError: "too deeply nested",
     MemoryError: "too large for the memory of this machine",
 }
-"""What an error means that no earlier check of the input prevented."""
+"""What is wrong with an input that no earlier check refused, by the error that it causes."""
 
 
 def _silence_libraries() -> None:

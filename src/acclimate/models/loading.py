@@ -1,4 +1,4 @@
-"""Load a language model and its tokenizer, and initialise a language-model head that the checkpoint lacks.
+"""Load a language model and its tokenizer, and initialize a language-model head that the checkpoint lacks.
 
 Where model and tokenizer disagree, a saved model computes something else in other programs than it did in training.
 Such disagreements are removed here, or reported where only the user can decide.
@@ -159,7 +159,7 @@ def head_parameters(model: PreTrainedModel) -> dict[str, nn.Parameter]:
 
 
 def initialize_head(model: PreTrainedModel, missing: set[str]) -> None:
-    """Initialise a missing head: square layers near the identity, biases zero, the decoder tied to the embeddings.
+    """Initialize a missing head: square layers near the identity, biases zero, the decoder tied to the embeddings.
 
     Near the identity the warm-up has little to learn, since hidden states already resemble the embedding of their
     word.
@@ -212,7 +212,7 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
     """Load a language model in fp32, whatever the type of its weights, and its tokenizer.
 
     Args:
-        path: A model folder, or a name on the hub.
+        path: A model folder, or a name on the Hub.
         dropout: Probability of every dropout in the encoder, in place of those of the configuration. The configuration
             keeps its values, so that a saved model has the original ones.
 

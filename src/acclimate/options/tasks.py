@@ -13,6 +13,7 @@ from pydantic_core import ArgsKwargs
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.training import (
     Count,
+    LearningRate,
     MaxGradientNorm,
     NonNegative,
     Number,
@@ -66,10 +67,7 @@ class SupervisedOptions:
         ),
     ] = 0
     epochs: Annotated[Size, Option("Passes over the train split.")] = 5
-    learning_rate: Annotated[
-        Positive,
-        Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero."),
-    ] = 3e-5
+    learning_rate: LearningRate = 3e-5
     batch_size: Annotated[Size, Option("Examples per optimizer step.")] = 16
     max_length: Annotated[
         Size | None,

@@ -219,7 +219,7 @@ class LengthGroupedBatches:
     """Random batches of rows of similar length; every row once per epoch.
 
     An epoch shuffles the rows, cuts them into pools, sorts each pool by length, cuts it into batches and shuffles the
-    batches. A pool is 50 batches, or a quarter of the data if that is less: with a single pool over a small data set
+    batches. A pool is 50 batches, or a quarter of the data if that is less: with a single pool over a small dataset
     the same rows would share a batch in every epoch. The order depends on the seed and the number of the epoch alone.
     All batches are full, except for at most one, which can be anywhere in the epoch.
     """

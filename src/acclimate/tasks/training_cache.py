@@ -99,7 +99,7 @@ def cache_lock(folder: Path) -> Iterator[None]:
     claim = Claim(folder.parent / f".{folder.name}.claim")
     try:
         if not claim.take():
-            log.warning("Waiting for another process that computes the same (%s).", claim.holder())
+            log.warning("Waiting for another process that is computing the same result (%s).", claim.holder())
             while not claim.take():
                 time.sleep(POLL_SECONDS)
                 check_stop()

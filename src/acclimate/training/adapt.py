@@ -90,7 +90,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     ``batch_size`` and ``max_length`` accordingly (``examples/dga/paper.yaml``).
 
     Returns:
-        The output folder, the steps, tokens and seconds of training, and the losses.
+        The output directory, the steps, tokens and seconds of training, and the losses.
 
     Raises:
         UserError: If an option or the input is invalid, or the loss becomes NaN or infinite. An existing result is

@@ -168,7 +168,7 @@ TRACKER_PACKAGES = {
     "flyte": "flytekit",
     "kubeflow": "kubeflow",
 }
-"""The packages of trackers whose name differs from that of their package."""
+"""Package names of trackers, where they differ from the name of the tracker."""
 
 
 def check_trackers(names: str | Sequence[str] | None) -> list[str]:

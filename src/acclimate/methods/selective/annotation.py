@@ -73,7 +73,7 @@ def split_sentences(text: str) -> list[str]:
 def make_units(
     examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, max_length: int, options: AnnotationOptions
 ) -> TaskUnits:
-    """Tokenise the texts of a task into units.
+    """Tokenize the texts of a task into units.
 
     Args:
         examples: Rows of the task. For pairs, the first text is annotated and the second accompanies every buffer

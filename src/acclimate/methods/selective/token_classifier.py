@@ -53,7 +53,7 @@ class TokenClassifier(HeadModel):
 
 
 def load_token_classifier(path: str | Path, max_length: int = 128) -> TokenClassifier:
-    """Load a checkpoint as a token classifier on the default device; missing weights are initialised randomly.
+    """Load a checkpoint as a token classifier on the default device; missing weights are initialized randomly.
 
     Args:
         path: A model folder.
