@@ -53,7 +53,7 @@ else:
 
 Sources = str | Path | Sequence[str | Path]
 
-DEMO_MINUTES = 12.0
+DEMO_MINUTES = 8.0
 """Approximate duration of the demo with its default budgets on two cores, with the bundled model and three seeds."""
 
 
