@@ -9,6 +9,7 @@ import typer
 from acclimate.cli.app import app
 from acclimate.cli.options import command
 from acclimate.options import values
+from acclimate.options.declaration import METHOD
 from acclimate.options.inspection import AdviseOptions
 
 SECTION = "Attributes:"
@@ -38,7 +39,10 @@ def advise(options: AdviseOptions) -> None:
 
 @app.command(epilog="Example: acclimate methods dga")
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Name of a method, to describe its parameters.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name of a method, to describe its parameters.", rich_help_panel=METHOD, metavar="NAME"),
+    ] = None,
 ) -> None:
     """List all methods with paper, parameters and defaults, or describe one, with its departures from the paper."""
     from acclimate.training.method import lookup, names

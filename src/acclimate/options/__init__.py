@@ -1,6 +1,6 @@
 """The options of each verb, declared once; importing them loads neither torch nor transformers.
 
-Those of ``annotate``, ``advise``, ``demo`` and ``inspect`` are in :mod:`acclimate.options.inspection`.
+Those of ``annotate``, ``advise``, ``compare``, ``demo`` and ``inspect`` are in :mod:`acclimate.options.inspection`.
 """
 
 from acclimate.options.declaration import (
