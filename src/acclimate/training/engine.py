@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from acclimate.device import Precision, autocast
 from acclimate.errors import UserError
 from acclimate.masking import Rewriting
-from acclimate.models import dropout_rates, kernels_of, language_head
+from acclimate.models import dropout_rates, kernels_of, kind_of, language_head
 from acclimate.models.batching import max_graph_tokens, padding_policy
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
@@ -55,6 +55,7 @@ class Engine:
         Raises:
             ValueError: If a view needs a reference, and there is none.
         """
+        objectives = [term.for_kind(kind_of(model)) for term in objectives]
         self.group = group or ProcessGroup()
         self.graph_tokens = max_graph_tokens(model) if graph_tokens is None else graph_tokens
         self.policy = padding_policy(model)
