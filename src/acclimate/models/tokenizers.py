@@ -39,6 +39,10 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         raise UserError(f"No tokenizer could be loaded from '{path}': {load_error(error, path)}") from error
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up by transformers if files are missing
         raise UserError(f"The tokenizer in '{path}' has no vocabulary; add the vocabulary files to the folder.")
+    if not isinstance(tokenizer.model_max_length, int | float):
+        raise UserError(
+            f"In the tokenizer of '{path}', model_max_length is {tokenizer.model_max_length!r:.40}, no number."
+        )
     tokenizer.split_special_tokens = False  # that of an end task splits them, see read_as_text
     return tokenizer
 
