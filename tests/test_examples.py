@@ -28,12 +28,12 @@ TO_FILL_IN = {"asc_laptop", "gad"}
 
 
 @cache
-def planned(name: str, standin: str, task: str) -> tuple[StudyInputs, JobGraph]:
+def planned(name: str, small_model: str, task: str) -> tuple[StudyInputs, JobGraph]:
     """Plan a study without running it; models and tasks that are not there are replaced by a local one."""
     config = StudyConfig.load(EXAMPLES / name)
     teachers = [row.teacher for row in config.sections.get("distill", []) if row.teacher.path]
     for named in (*config.models, *teachers, *config.sections.get("checkpoints", [])):
-        named.path = named.path if Path(named.path).exists() else standin
+        named.path = named.path if Path(named.path).exists() else small_model
     for given in (given for domain in config.domains for given in domain.tasks):
         given.path = task if Path(given.path).name in TO_FILL_IN else given.path
     inputs = read_study(config, Backend())
@@ -45,9 +45,9 @@ def jobs(graph: JobGraph, kind: str) -> list:
 
 
 @pytest.fixture(scope="session")
-def standin(tmp_path_factory):
+def small_model(tmp_path_factory):
     """A model with the same maximum length as those on the Hub."""
-    return save_tiny("bert", tmp_path_factory.mktemp("standin"), max_position_embeddings=512)
+    return save_tiny("bert", tmp_path_factory.mktemp("small_model"), max_position_embeddings=512)
 
 
 @pytest.fixture(scope="session")
@@ -61,8 +61,8 @@ def small_task(tmp_path_factory):
 
 
 @pytest.fixture
-def load(shared, standin, small_task):
-    return lambda name: planned(name, str(standin), str(small_task))
+def load(shared, small_model, small_task):
+    return lambda name: planned(name, str(small_model), str(small_task))
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -23,6 +23,7 @@ from acclimate.files import (
     follow_link,
     is_intact,
     read_json,
+    read_json_object,
     record_files,
     write_json,
     write_text,

@@ -79,7 +79,7 @@ def test_the_owner_is_named_and_its_end_is_detected(out):
 
 
 @pytest.fixture
-def impatient(monkeypatch):
+def no_grace_period(monkeypatch):
     """Abandoned lock files count as such at once."""
     monkeypatch.setattr(locks, "UNOWNED_SECONDS", 0.01)
     for module in (locks, training_cache):
@@ -107,7 +107,7 @@ OTHER_RECORDS = [
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(content=st.binary(max_size=100) | st.sampled_from(OTHER_RECORDS), share=st.none() | st.floats(0, 0.99))
-def test_any_bytes_in_a_lock_file_heal(impatient, tmp_path, content, share):
+def test_a_lock_file_of_any_bytes_is_taken_over(no_grace_period, tmp_path, content, share):
     """Also a record that is cut short anywhere, as by a kill while it is written."""
     if share is not None:
         record = own_record(tmp_path)
@@ -120,7 +120,7 @@ def test_any_bytes_in_a_lock_file_heal(impatient, tmp_path, content, share):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_claim_in_the_cache_heals_and_is_named(impatient, tmp_path, caplog):
+def test_an_empty_claim_in_the_cache_is_named_and_taken_over(no_grace_period, tmp_path, caplog):
     claim = tmp_path / ".entry.claim"
     claim.touch()
     with cache_lock(tmp_path / "entry"):
@@ -143,8 +143,8 @@ def test_variables_of_launchers_that_are_no_numbers_are_one_line(out, monkeypatc
     with pytest.raises(UserError, match=message):
         join_process_group()
     with pytest.raises(UserError, match=message), output_lock(out):
-        default_device()
         join_process_group()
+        default_device()
 
 
 def test_an_error_releases_the_lock(out):

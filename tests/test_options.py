@@ -23,9 +23,6 @@ from acclimate.errors import UserError
 from acclimate.inspect import inspect_masks
 from acclimate.options import (
     AdaptOptions,
-    AdviseOptions,
-    AnnotateOptions,
-    DemoOptions,
     DistillOptions,
     FinetuneOptions,
     Option,
@@ -39,6 +36,7 @@ from acclimate.options import (
     verb,
 )
 from acclimate.options.declaration import MISSING, accepts
+from acclimate.options.inspection import AdviseOptions, AnnotateOptions, DemoOptions
 from acclimate.options.training import Count
 from acclimate.planning.cost import inspect_cost
 from tests.cases import each

@@ -28,11 +28,11 @@ def test_there_are_pages():
 
 
 @pytest.mark.parametrize("name", STUDIES)
-def test_a_page_is_what_its_results_give(name):
+def test_a_page_is_rendered_from_its_results(name):
     assert (PAGES / name / "README.md").read_text(encoding="utf-8") == render(PAGES / name), "run `make docs`"
 
 
-def test_no_page_has_a_number_of_its_own():
+def test_every_number_of_a_page_comes_from_its_results():
     templates = list(PAGES.glob("*/page.md.j2"))
     written = [page for page in PAGES.glob("*.md") if page.name != "README.md"]
     found = {

@@ -50,7 +50,7 @@ def to_device(model: ModuleT) -> ModuleT:
 def preserve_rng_state() -> AbstractContextManager[None]:
     """Return a context that restores the random generators of the CPU and of the default device.
 
-    Without a list of devices, ``fork_rng`` initialises every accelerator, which takes hundreds of megabytes on each.
+    Without a list of devices, ``fork_rng`` initializes every accelerator, which takes hundreds of megabytes on each.
     """
     device = default_device()
     return torch.random.fork_rng([device] if device.type == "cuda" else [])

@@ -52,8 +52,8 @@ def _writable_cache(path: Path) -> Path:
         return path
     except OSError as error:
         log.warning(
-            "The cache '%s' cannot be written (%s): this run keeps nothing for later ones. Set ACCLIMATE_CACHE to a "
-            "folder that you can write.",
+            "The cache '%s' cannot be written (%s), so later runs cannot reuse what this run computes. Set "
+            "ACCLIMATE_CACHE to a folder that you can write.",
             path,
             error.strerror,
         )
@@ -121,7 +121,7 @@ def find_file(name: str | Path) -> Path | None:
 
 
 def check_regular_file(path: Path) -> None:
-    """Check that reading a path neither blocks nor goes on without end; a missing file and a folder pass.
+    """Check that reading a path neither blocks nor runs forever; a missing file and a folder pass.
 
     Raises:
         UserError: If the path is a pipe, a socket or a device, or a link to one.
@@ -247,7 +247,7 @@ def _refuse_other_files(folder: Path, manifest: str, files: dict[str, Any]) -> N
 
 
 def check_replaceable(out: str | Path | None, manifest: str, what: str) -> None:
-    """Check that an output folder is absent, empty, or an earlier output without files of the user.
+    """Check that an output directory is absent, empty, or an earlier output without files of the user.
 
     Args:
         out: The folder; None skips the check.

@@ -152,7 +152,7 @@ class Claim:
 
 @contextmanager
 def output_lock(out: str | Path) -> Iterator[None]:
-    """Lock the output folder ``out``, or the target of it if it is a link, with the file ``.NAME.lock`` beside it.
+    """Lock the output directory ``out``, or the target of it if it is a link, with the file ``.NAME.lock`` beside it.
 
     Unfinished folders of killed processes are removed first. In a distributed run the process with rank 0 holds the
     lock for all. If the parent folder is read-only there is no lock: nothing can be written there, and a finished

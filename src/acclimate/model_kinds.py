@@ -29,7 +29,7 @@ class ModelKind:
         term: Name of the loss term in logs and results.
         loss_name: Name of the held-out loss in text.
         loss_unit: Its unit.
-        trains_missing_head: Whether a head that a checkpoint lacks is initialised and trained before use. Otherwise
+        trains_missing_head: Whether a head that a checkpoint lacks is initialized and trained before use. Otherwise
             such a checkpoint is refused.
         targets: Function of token ids and text indices (-1 at padding), both (rows, tokens). It returns the token that
             the logits at each position should predict, or -100 (rows, tokens). None if a masking strategy chooses the
@@ -69,7 +69,7 @@ KINDS: dict[str, ModelKind] = {}
 
 
 def register_kind(kind: ModelKind) -> ModelKind:
-    """Register a kind of language model, so that its checkpoints are recognised.
+    """Register a kind of language model, so that its checkpoints are recognized.
 
     Raises:
         ValueError: If another kind has that name.

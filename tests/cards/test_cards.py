@@ -1,4 +1,4 @@
-"""Model cards: metadata that the hub can read, method, training, data and results."""
+"""Model cards: metadata that the Hub can read, method, training, data and results."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from huggingface_hub import ModelCard
 
 from acclimate.cards import write_adapted_card
 from acclimate.cards.card import display_name, escape_markdown, format_bytes, hub_name
-from acclimate.cards.results import eval_results
+from acclimate.cards.writers import eval_results
 from acclimate.corpus import Corpus
 from acclimate.methods import get
 from acclimate.models import load_language_model

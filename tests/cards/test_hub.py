@@ -1,4 +1,4 @@
-"""Uploading to the hub, with a fake client and no network."""
+"""Uploading to the Hub, with a fake client and no network."""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ import pytest
 from acclimate.corpus import Corpus
 from acclimate.corpus.sources import FileSource, HubSource, ListSource, resolve_sources
 from acclimate.errors import UserError
-from acclimate.files import read_settings
 from acclimate.models.checkpoints import check_folder
+from acclimate.settings_file import read_settings
 from tests.cases import each
 
 

@@ -55,9 +55,9 @@ def test_training_on_the_cpu_beside_an_accelerator(tiny_bert, tmp_path, monkeypa
         assert not accelerator.used
 
 
-@each("told", ["fp16", "bf16"])
+@each("environment", ["fp16", "bf16"])
 @each("asked", ["fp32", "bf16"])
-def test_the_launcher_does_not_change_the_precision(told, asked, tiny_bert, tmp_path, monkeypatch):
+def test_the_launcher_does_not_change_the_precision(environment, asked, tiny_bert, tmp_path, monkeypatch):
     """With fp16 from the environment, the Trainer would use a gradient scaler, which our engine bypasses."""
     seen, train = [], Trainer.train
 
@@ -67,11 +67,11 @@ def test_the_launcher_does_not_change_the_precision(told, asked, tiny_bert, tmp_
 
     monkeypatch.setattr(Trainer, "train", spy)
     with emulated(bf16=True):
-        monkeypatch.setenv(PRECISION, told)
-        run(tiny_bert, "mlm", tmp_path / "told", precision=asked)
+        monkeypatch.setenv(PRECISION, environment)
+        run(tiny_bert, "mlm", tmp_path / "environment", precision=asked)
         finetune(tiny_bert, TASK, epochs=1, precision=asked, progress=False)
         assert set(seen) == {"no"}  # the engine applies autocast itself
         monkeypatch.delenv(PRECISION)
         run(tiny_bert, "mlm", tmp_path / "alone", precision=asked)
-    ours, plain = weights(tmp_path / "told"), weights(tmp_path / "alone")
+    ours, plain = weights(tmp_path / "environment"), weights(tmp_path / "alone")
     assert all(torch.equal(ours[name], plain[name]) for name in plain)

@@ -75,7 +75,7 @@ def test_text_without_an_ordinary_token():
 
 
 @each("kind", ["bert", "roberta", "modernbert"])
-def test_the_figure_of_forgetting_knows_no_batches_and_no_packing(kind, monkeypatch):
+def test_the_loss_depends_on_neither_batches_nor_packing(kind, monkeypatch):
     """The loss that a study reports does not depend on the texts per forward pass, nor on packing."""
     model, tokenizer = tiny_model(kind), tiny_tokenizer()
     found = []
@@ -123,7 +123,7 @@ def test_bytes_are_those_of_the_tokens_that_were_read():
     assert (whole["tokens"], whole["bytes"]) == (3, len("the soup was  "))
 
 
-def test_a_token_that_is_not_known_is_charged_the_mean():
+def test_an_unknown_token_counts_with_the_mean_loss():
     tokenizer = tiny_tokenizer()
     found = language_model_loss(tiny_model("bert"), ["the soup was 漢 cold"], tokenizer=tokenizer, max_length=40)
     assert tokenizer.unk_token_id in tokenizer("漢")["input_ids"]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.options import DistillOptions, build
-from acclimate.presets import preset_names, preset_values, published
+from acclimate.registry import preset_names, preset_values, published
 from acclimate.study.config import MethodSpec, StudyConfig
 from acclimate.study.inputs import read_method
 from acclimate.study.jobs.distill import _split_settings

@@ -108,7 +108,7 @@ def token_classifier():
 
 
 @pytest.mark.parametrize("layout", ["padded", "packed"])
-def test_exactly_the_predicted_tokens_are_masked_and_the_account_is_saved(
+def test_exactly_the_predicted_tokens_are_masked_and_the_summary_is_saved(
     tiny_bert, tmp_path, batches, layout, fresh_cache
 ):
     run(tiny_bert, tmp_path / "out", layout=layout)
@@ -287,7 +287,7 @@ def test_distributed_runs_read_the_stages_from_the_cache(tiny_bert, tmp_path, fr
     with pytest.raises(UserError, match="without torchrun"):
         stages.find_important_tokens(several, options)
     marks, _ = stages.find_important_tokens(replace(several, group=ProcessGroup()), options)
-    with torch.no_grad():  # as if the head were missing and initialised differently in this process
+    with torch.no_grad():  # as if the head were missing and initialized differently in this process
         loaded.model.cls.predictions.bias.add_(1)
     again, _ = stages.find_important_tokens(several, options)
     assert (again.hashes == marks.hashes).all()

@@ -1,4 +1,4 @@
-"""What does not fit in a model folder is removed or said in one line."""
+"""Parts of a model folder that do not fit are removed or reported in one line."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_a_length_that_is_no_number_is_refused(tiny_bert, tmp_path):
     folder = shutil.copytree(tiny_bert, tmp_path / "model")
     config = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps({**config, "model_max_length": "x"}))
-    with pytest.raises(UserError, match="model_max_length is 'x', no number"):
+    with pytest.raises(UserError, match="model_max_length is 'x', which is no number"):
         load_language_model(folder)
 
 
@@ -229,7 +229,7 @@ def test_damaged_folders(tiny_bert, tmp_path, capsys, damage, words):
     assert "code ran" not in capsys.readouterr().out
 
 
-def test_files_of_a_sentence_encoder_are_copied_and_lead_nowhere_else(tmp_path):
+def test_files_of_a_sentence_encoder_are_copied_and_stay_in_the_folder(tmp_path):
     start = save_tiny("bert", tmp_path / "start")
     (start / "1_Pooling").mkdir()
     (start / "1_Pooling" / "config.json").write_text('{"pooling_mode_cls_token": true}')
@@ -247,7 +247,7 @@ def test_files_of_a_sentence_encoder_are_copied_and_lead_nowhere_else(tmp_path):
     assert not (tmp_path / "other" / "1_Pooling").exists()
 
 
-def test_text_that_the_vocabulary_cannot_write(tiny_bert, tmp_path, caplog):
+def test_text_outside_the_vocabulary(tiny_bert, tmp_path, caplog):
     thai = ["อาหารอร่อยมาก", "บริการช้า 很好吃", "😀 ลด ราคา"]
     with pytest.raises(UserError, match="no token of this text"):
         adapt(tiny_bert, Corpus.of(thai), "mlm", tmp_path / "out", **SHORT)

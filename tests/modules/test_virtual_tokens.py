@@ -83,7 +83,7 @@ def test_initial_vectors_are_those_of_ordinary_tokens_or_uniform(tiny_bert):
             assert new[ids].std() > 0.2
 
 
-def test_twice_is_refused(tiny_bert):
+def test_adding_virtual_tokens_twice_is_refused(tiny_bert):
     loaded = load_language_model(tiny_bert)
     longer = add_virtual_tokens(loaded.model, loaded.tokenizer, 1)
     with pytest.raises(UserError, match="already has virtual tokens"):

@@ -36,7 +36,7 @@ WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 
 
 @dataclass
-class Trouble:
+class Failure:
     """A failure to inject into a command.
 
     Attributes:
@@ -63,12 +63,12 @@ class Ended:
     said: str
 
 
-def run(command: list, folder: Path, trouble: Trouble | None = None) -> Ended:
+def run(command: list, folder: Path, failure: Failure | None = None) -> Ended:
     """Run a command in ``folder``, counting the changes to that folder; return how it ended."""
     folder.mkdir(exist_ok=True)
     said = folder.parent / f"{folder.name}.log"
     count = FORK.Value("i", 0, lock=False)
-    child = FORK.Process(target=_child, args=([str(part) for part in command], folder, said, count, trouble))
+    child = FORK.Process(target=_child, args=([str(part) for part in command], folder, said, count, failure))
     child.start()
     child.join(120)
     if child.is_alive():
@@ -87,29 +87,29 @@ def _changed(event: str, args: tuple) -> str:
     return "" if event == "os.mkdir" and os.path.isdir(path) else path
 
 
-def _child(command: list[str], folder: Path, said: Path, count, trouble: Trouble | None) -> None:
+def _child(command: list[str], folder: Path, said: Path, count, failure: Failure | None) -> None:
     with said.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     sys.stdout, sys.stderr = os.fdopen(1, "w", closefd=False), os.fdopen(2, "w", closefd=False)
     os.environ["ACCLIMATE_CACHE"] = str(folder / "cache")
     os.chdir(folder)
-    trouble = trouble or Trouble()
+    failure = failure or Failure()
 
     def hook(event: str, args: tuple) -> None:
         path = _changed(event, args)
         if not path or not f"{os.path.abspath(path)}/".startswith(f"{folder}/"):
             return
         count.value += 1
-        if count.value == trouble.kill:
-            os.kill(os.getpid(), trouble.signal)
-        if trouble.error and count.value >= trouble.since and (event in GROWING or trouble.error == errno.EROFS):
-            raise OSError(trouble.error, os.strerror(trouble.error), path)
+        if count.value == failure.kill:
+            os.kill(os.getpid(), failure.signal)
+        if failure.error and count.value >= failure.since and (event in GROWING or failure.error == errno.EROFS):
+            raise OSError(failure.error, os.strerror(failure.error), path)
 
     sys.argv = ["acclimate", *command]
     sys.addaudithook(hook)
-    if trouble.limit:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (trouble.limit, trouble.limit))
+    if failure.limit:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (failure.limit, failure.limit))
     code = 0
     try:
         cli.main()
@@ -165,4 +165,4 @@ def left_over(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir() if path.name not in ("out", "cache"))
 
 
-__all__ = ["Ended", "Trouble", "acclimate", "left_over", "results", "run", "stamps"]
+__all__ = ["Ended", "Failure", "acclimate", "left_over", "results", "run", "stamps"]

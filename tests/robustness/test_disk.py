@@ -10,12 +10,12 @@ from transformers import Trainer
 from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_writable, remove_leftovers, safe_join, translate_disk_errors
 from tests.cases import each
-from tests.robustness.killed_process import Trouble, left_over, results, run
+from tests.robustness.killed_process import Failure, left_over, results, run
 
 VERBS = ("adapt", "finetune", "compare")
 
 
-def goes_on(command, folder, expected, ended) -> None:
+def check_recovery(command, folder, expected, ended) -> None:
     """Check that a command failed with a one-line error, and that it succeeds once there is space."""
     assert ended.code in (0, 2), ended.said
     if ended.code:
@@ -32,20 +32,20 @@ def goes_on(command, folder, expected, ended) -> None:
 @pytest.mark.parametrize("share", [0.1, 0.5])
 def test_a_disk_that_fills_up(commands, undisturbed, tmp_path, verb, share):
     whole, first = undisturbed(verb)
-    trouble = Trouble(error=errno.ENOSPC, since=max(1, int(first.changes * share)))
-    ended = run(commands[verb], tmp_path / "full", trouble)
+    failure = Failure(error=errno.ENOSPC, since=max(1, int(first.changes * share)))
+    ended = run(commands[verb], tmp_path / "full", failure)
     assert ended.code == 2 and "No space left" in ended.said
-    goes_on(commands[verb], tmp_path / "full", results(whole), ended)
+    check_recovery(commands[verb], tmp_path / "full", results(whole), ended)
 
 
 @pytest.mark.parametrize(("verb", "limit"), [("adapt", 40_000), ("adapt", 150_000), ("finetune", 40_000)])
 def test_files_that_are_cut_short_by_a_limit(commands, undisturbed, tmp_path, verb, limit):
     """Here, weights (safetensors) and the optimizer state (torch.save) are actually half-written."""
     whole, _ = undisturbed(verb)
-    ended = run(commands[verb], tmp_path / "small", Trouble(limit=limit))
+    ended = run(commands[verb], tmp_path / "small", Failure(limit=limit))
     assert ended.code == 2, ended.said
     assert not (tmp_path / "small" / "out" / "model.safetensors").exists()
-    goes_on(commands[verb], tmp_path / "small", results(whole), ended)
+    check_recovery(commands[verb], tmp_path / "small", results(whole), ended)
 
 
 @pytest.mark.slow
@@ -54,17 +54,17 @@ def test_a_disk_that_fills_up_at_any_change(commands, undisturbed, tmp_path, ver
     whole, first = undisturbed(verb)
     for since in range(1, first.changes + 1, max(1, first.changes // 30)):
         folder = tmp_path / str(since)
-        ended = run(commands[verb], folder, Trouble(error=errno.ENOSPC, since=since))
-        goes_on(commands[verb], folder, results(whole), ended)
+        ended = run(commands[verb], folder, Failure(error=errno.ENOSPC, since=since))
+        check_recovery(commands[verb], folder, results(whole), ended)
 
 
 @each("verb", ["adapt", "finetune", "distill", "compare"])
-def test_a_read_only_folder_is_found_out_before_the_work(commands, tmp_path, monkeypatch, verb):
+def test_a_read_only_folder_is_detected_before_the_work(commands, tmp_path, monkeypatch, verb):
     def work(*_, **__):
         raise AssertionError("the work has begun")
 
     monkeypatch.setattr(Trainer, "train", work)
-    ended = run(commands[verb], tmp_path / "closed", Trouble(error=errno.EROFS))
+    ended = run(commands[verb], tmp_path / "closed", Failure(error=errno.EROFS))
     assert ended.code == 2, ended.said
     assert "Read-only file system" in ended.said.splitlines()[-1] and "Traceback" not in ended.said
     assert list((tmp_path / "closed").iterdir()) == []
@@ -73,7 +73,7 @@ def test_a_read_only_folder_is_found_out_before_the_work(commands, tmp_path, mon
 @pytest.mark.parametrize("verb", ["adapt", "finetune", "distill"])
 def test_a_finished_folder_can_be_read_where_nothing_can_be_written(commands, undisturbed, verb):
     whole, first = undisturbed(verb)
-    ended = run(commands[verb], whole, Trouble(error=errno.EROFS))
+    ended = run(commands[verb], whole, Failure(error=errno.EROFS))
     assert ended.code == 0, ended.said
     assert ended.said == first.said
 
@@ -87,7 +87,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path):
     assert list((tmp_path / "new").iterdir()) == []
 
 
-def test_what_writers_of_tensors_raise_is_an_error_of_the_disk(tmp_path):
+def test_errors_of_tensor_libraries_become_disk_errors(tmp_path):
     for text in ("Error while serializing: I/O error: No space left on device (os error 28)", "inline_container.cc:1"):
         with pytest.raises(OSError) as caught, translate_disk_errors(tmp_path):
             raise RuntimeError(text)
@@ -96,7 +96,7 @@ def test_what_writers_of_tensors_raise_is_an_error_of_the_disk(tmp_path):
         raise RuntimeError("something else")
 
 
-def test_what_a_killed_process_left_is_swept_and_what_it_took_away_comes_back(tmp_path):
+def test_leftovers_of_a_killed_process_are_removed_and_the_old_folder_is_restored(tmp_path):
     out = tmp_path / "out"
     for name in (".out.new-1", ".out.old-2/old", ".out.work", ".other.new-3"):
         (tmp_path / name).mkdir(parents=True)

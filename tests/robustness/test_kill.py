@@ -7,20 +7,20 @@ import signal
 
 import pytest
 
-from tests.robustness.killed_process import Trouble, left_over, results, run, stamps
+from tests.robustness.killed_process import Failure, left_over, results, run, stamps
 
 VERBS = ("adapt", "pretrain", "finetune", "distill", "compare")
 
 
 def killed(command, folder, at: int) -> bool:
     """Run a command and kill it before its n-th change to the disk; return whether it got that far."""
-    ended = run(command, folder, Trouble(kill=at))
+    ended = run(command, folder, Failure(kill=at))
     assert ended.code in (-signal.SIGKILL, 0), ended.said
     return ended.code != 0
 
 
 @pytest.mark.parametrize("verb", VERBS)
-def test_killed_again_and_again_it_goes_on_and_ends_the_same(commands, undisturbed, tmp_path, verb):
+def test_a_command_that_is_killed_repeatedly_resumes_with_the_same_result(commands, undisturbed, tmp_path, verb):
     command, (whole, first) = commands[verb], undisturbed(verb)
     expected, folder = results(whole), tmp_path / "cut"
     assert any(name.endswith(".safetensors") for name in expected)
@@ -54,7 +54,7 @@ def test_finished_seeds_are_not_repeated(commands, undisturbed, tmp_path):
 def test_a_signal_leaves_no_lock_and_a_study_resumes(commands, undisturbed, tmp_path):
     command, (whole, first) = commands["compare"], undisturbed("compare")
     folder = tmp_path / "stopped"
-    ended = run(command, folder, Trouble(kill=int(first.changes * 0.5), signal=signal.SIGTERM))
+    ended = run(command, folder, Failure(kill=int(first.changes * 0.5), signal=signal.SIGTERM))
     assert ended.code == 128 + signal.SIGTERM and "Stopped by SIGTERM" in ended.said.splitlines()[-1]
     assert not [*folder.rglob("*.lock"), *folder.rglob("*.claim")]
     ended = run(command, folder)

@@ -70,7 +70,7 @@ def test_a_tokenizer_without_padding_token(tmp_path):
     refused(lambda: tune(folder), "neither a padding nor an end token")
 
 
-def test_a_tokenizer_that_was_made_up(tmp_path):
+def test_a_tokenizer_without_files_is_refused(tmp_path):
     """If the config names a tokenizer class but there is no file, transformers makes one of special tokens only."""
     folder = tmp_path / "model"
     tiny_model("bert").save_pretrained(folder)
@@ -95,7 +95,7 @@ def test_damaged_files(tiny_bert, tmp_path, name, damage):
 
 
 @each("content", ["[]", "3", "null", '{"model_type": 3}', '{"model_type": "bert", "hidden_size": "wide"}', "{}"])
-def test_configurations_that_make_no_sense(tiny_bert, tmp_path, content):
+def test_invalid_configurations_are_refused(tiny_bert, tmp_path, content):
     folder = shutil.copytree(tiny_bert, tmp_path / "model")
     (folder / "config.json").write_text(content)
     for use in (lambda: load_language_model(folder), lambda: tune(folder)):

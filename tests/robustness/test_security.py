@@ -21,7 +21,7 @@ from acclimate.models.checkpoints import TRUST, trusts_remote_code
 from acclimate.study import compare
 from acclimate.tasks import Task, finetune
 from acclimate.training import adapt
-from acclimate.training.checkpoints import find_newest_checkpoint, mark_complete
+from acclimate.training.callbacks import find_newest_checkpoint, mark_complete
 from acclimate.training.method import Method
 from tests.kills import killed
 from tests.study.fakes import World, files, study
@@ -53,7 +53,7 @@ def test_the_package_neither_pickles_nor_unpacks_nor_evaluates():
     assert not [where for where, _, keywords in calls() if "allow_pickle" in [word.arg for word in keywords]]
 
 
-def test_every_loader_says_what_it_thinks_of_code_that_comes_along():
+def test_every_loader_sets_trust_remote_code():
     loaders = {}
     for where, name, keywords in calls():
         if name.startswith(("Auto", "auto")) and name.endswith(".from_pretrained"):
@@ -151,7 +151,7 @@ class Escaping(Method):
         run.preparation[self.where] = {"found": 1}
 
 
-def test_the_account_of_a_method_cannot_leave_the_folder(tiny_bert, tmp_path):
+def test_records_of_a_method_stay_in_its_folder(tiny_bert, tmp_path):
     with pytest.raises(UserError, match=r"'\.\./summary\.json' is outside the folder"):
         adapt(tiny_bert, Corpus.of(TEXTS), Escaping(), tmp_path / "out", **SHORT)
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith(".")] == []

@@ -29,14 +29,14 @@ GOOD = [
 ]
 
 
-def nasty(place: Path) -> dict[str, tuple[int, int, int]]:
+def write_malformed_files(place: Path) -> dict[str, tuple[int, int, int]]:
     """Write files of many kinds; return for each the documents, blank records and broken records in it."""
     place.mkdir(exist_ok=True)
-    told = {}
+    expected = {}
 
     def put(name: str, data: bytes, documents: int, empty: int = 0, broken: int = 0) -> None:
         (place / name).write_bytes(data)
-        told[name] = (documents, empty, broken)
+        expected[name] = (documents, empty, broken)
 
     def objects(*values) -> bytes:
         return "".join(json.dumps(value) + "\n" for value in values).encode()
@@ -61,11 +61,11 @@ def nasty(place: Path) -> dict[str, tuple[int, int, int]]:
     put("no.parquet", b"PAR1 and no more", 0, 0, 1)
     table = pyarrow.table({"text": pyarrow.array(["in parquet", None, ""], pyarrow.string())})
     pyarrow.parquet.write_table(table, place / "good.parquet")
-    told["good.parquet"] = (1, 2, 0)
+    expected["good.parquet"] = (1, 2, 0)
     numbers = pyarrow.table({"text": pyarrow.array([1, 2], pyarrow.int64())})
     pyarrow.parquet.write_table(numbers, place / "numbers.parquet")
-    told["numbers.parquet"] = (0, 0, 2)
-    return told
+    expected["numbers.parquet"] = (0, 0, 2)
+    return expected
 
 
 def counts(corpus: Corpus) -> tuple[int, int, int]:
@@ -81,24 +81,24 @@ def counts(corpus: Corpus) -> tuple[int, int, int]:
     return report.documents, report.empty, report.broken
 
 
-def test_every_nasty_file_is_counted(tmp_path):
-    for name, told in nasty(tmp_path).items():
-        assert counts(Corpus(tmp_path / name)) == told, name
+def test_malformed_records_are_counted_in_every_file(tmp_path):
+    for name, expected in write_malformed_files(tmp_path).items():
+        assert counts(Corpus(tmp_path / name)) == expected, name
 
 
-def test_a_folder_full_of_them_is_adapted_to(tiny_bert, tmp_path):
+def test_a_model_adapts_to_a_folder_of_malformed_files(tiny_bert, tmp_path):
     """All files together, from text to model; the model card says what was skipped."""
-    told = nasty(tmp_path / "text")
+    expected = write_malformed_files(tmp_path / "text")
     options = {"steps": 3, "batch_size": 8, "max_length": 24, "precision": "fp32", "progress": False}
     result = adapt(tiny_bert, tmp_path / "text", "mlm", tmp_path / "out", **options)
     assert result.tokens > 0
     text = json.loads((tmp_path / "out" / "acclimate.json").read_text())["text"]
-    assert text["documents"] + text["duplicates"] == sum(documents for documents, _, _ in told.values())
-    assert text["broken"] == sum(broken for _, _, broken in told.values())
-    assert text["empty"] == sum(empty for _, empty, _ in told.values())
+    assert text["documents"] + text["duplicates"] == sum(documents for documents, _, _ in expected.values())
+    assert text["broken"] == sum(broken for _, _, broken in expected.values())
+    assert text["empty"] == sum(empty for _, empty, _ in expected.values())
 
 
-def test_what_makes_a_whole_file_useless_is_one_line(tmp_path):
+def test_an_unusable_file_is_a_one_line_error(tmp_path):
     table = pyarrow.table([["a"], ["b"]], names=["text", "text"])
     pyarrow.parquet.write_table(table, tmp_path / "twice.parquet")
     pyarrow.parquet.write_table(pyarrow.table({"body": ["a"]}), tmp_path / "other.parquet")
@@ -226,14 +226,14 @@ def test_tasks_that_cannot_be_used(tmp_path, name, data, message):
     assert "\n" not in str(caught.value)
 
 
-def test_columns_without_a_name_and_other_folders_are_no_trouble(tmp_path):
+def test_unnamed_columns_and_folders_with_similar_names_work(tmp_path):
     path = folder(tmp_path / "t", test=None)
     (path / "test.csv").write_bytes(b"text,label,,\nx,pos,,\n")
     (path / "dev.jsonl").mkdir()
     assert len(load_task(path).test) == 1 and load_task(path).dev == []
 
 
-def test_any_script_comes_through_a_task(tmp_path):
+def test_text_of_any_script_is_read_unchanged_from_a_task(tmp_path):
     rows = [{"text": text, "label": text[::-1]} for text in GOOD]
     task = load_task(folder(tmp_path / "t", train=rows, test=rows))
     assert [example.text for example in task.test] == GOOD

@@ -147,7 +147,7 @@ def test_parameters_reach_methods_and_settings_reach_tasks(no_report, folder, tm
         ({"models": ["./missing"]}, "There is no model folder './missing'"),
     ],
 )
-def test_mistakes_are_found_before_any_time_is_spent(folder, tmp_path, changes, message):
+def test_mistakes_are_found_before_any_job_runs(folder, tmp_path, changes, message):
     world = World()
     with pytest.raises(UserError) as caught:
         compare(study(folder, **changes), tmp_path / "out", progress=False, backend=world.backend())

@@ -195,15 +195,15 @@ def test_text_that_was_not_searched_is_reported(leaked, folder, tmp_path):
     for number in ("1/2", "2/2"):
         compare(values, tmp_path / "out", shard=number, progress=False, backend=world)
     shutil.rmtree(cache_folder() / "leakage")
-    told = {}
+    found = {}
     for name, options in (("report", {"report_only": True}), ("whole", {})):
         results = compare(values, tmp_path / "out", progress=False, backend=world, **options)
-        told[name] = [text for text in summarize(results).caveats if "the text of cs" in text and "searched" in text]
+        found[name] = [text for text in summarize(results).caveats if "the text of cs" in text and "searched" in text]
         assert bool(results["contamination"]) == (name == "whole")
-    assert told["report"] and not told["whole"]
+    assert found["report"] and not found["whole"]
 
 
-TWICE = "A sentence that stands in train and in test, learnt with its label before it is asked for."
+TWICE = "A sentence that is in train and in test, learned with its label before it is tested."
 
 
 @pytest.fixture
@@ -235,8 +235,8 @@ def test_texts_in_the_train_split_are_reported_and_stay(twice, folder, tmp_path,
     assert [line.split("|")[1:4] for line in table.splitlines() if line.startswith("| aspect")] == [
         [" aspect ", f" {split} ", " aspect "] for split in ("dev", "test")
     ]
-    told = " ".join(capsys.readouterr().err.split())
-    assert "the train split of intent holds 1 dev or test texts of intent, with their labels" in told
+    printed = " ".join(capsys.readouterr().err.split())
+    assert "the train split of intent holds 1 dev or test texts of intent, with their labels" in printed
 
     def never(*args, **options):
         raise AssertionError("the findings are cached")

@@ -15,7 +15,7 @@ from tests.cases import each
 from tests.study.fakes import World, study
 
 
-class Accounts(World):
+class ManifestWorld(World):
     """A backend whose adaptations write the same record as real ones."""
 
     def adapt(self, model, corpus, method="mlm", out=None, **options):
@@ -32,7 +32,7 @@ class Accounts(World):
 @pytest.mark.parametrize("adapt_seeds", [[0], [3, 4]])
 def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds):
     values = study(folder, adapt_seeds=adapt_seeds)
-    results = compare(values, tmp_path / "out", progress=False, backend=Accounts(gain=0.3).backend())
+    results = compare(values, tmp_path / "out", progress=False, backend=ManifestWorld(gain=0.3).backend())
     row = next(row for row in results["scores"] if row["method"] == "mlm")
     entry = row["difference"]["macro_f1"]
     runs = [run for run in results["adaptations"] if run["method"] == "mlm"]
@@ -59,7 +59,7 @@ def test_the_cards_say_what_the_study_measured(folder, tmp_path, adapt_seeds):
 @each("guess", [lambda rng, gold: [2] * len(gold), lambda rng, gold: rng.permutation(gold).tolist()])
 def test_models_that_learned_nothing_give_no_answer(folder, tmp_path, capsys, guess):
     """All answers are equal, or do not depend on the item: in report, terminal, ``results.md`` and cards."""
-    world = Accounts()
+    world = ManifestWorld()
 
     def finetune(model, task, *, seed=0, **options):
         made = world.finetune(model, task, seed=seed, **options)

@@ -108,9 +108,9 @@ def test_unreadable_records_are_reported(folder):
     path.write_text(path.read_text().replace("domain.txt", "domain.jsonl").replace("seeds: 2", "seeds: 1"))
     results = compare(path, folder / "out", progress=False)
     assert [run["broken"]["records"] for run in results["adaptations"]] == [3, 3]  # one of the two stages reads it
-    told = (folder / "out" / "results.md").read_text()
-    assert "3 records of the text of d could not be read" in told
-    assert "domain.jsonl:" in told
+    markdown = (folder / "out" / "results.md").read_text()
+    assert "3 records of the text of d could not be read" in markdown
+    assert "domain.jsonl:" in markdown
 
 
 @pytest.mark.slow

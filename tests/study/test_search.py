@@ -292,7 +292,7 @@ def test_combinations():
         ({"search": {"per": "task", "adapt": {"learning_rate": [1]}}}, "with 'per: method'"),
     ],
 )
-def test_mistakes_are_found_before_any_time_is_spent(folder, changes, message):
+def test_mistakes_are_found_before_any_job_runs(folder, changes, message):
     with pytest.raises(UserError, match=message):
         read(searching(folder, **changes), Trials())
 

@@ -50,14 +50,14 @@ def keyword_task(train=64, test=24, pair=False):
 
 
 @pytest.fixture(scope="module")
-def learnt(tiny_bert, tmp_path_factory):
+def learned(tiny_bert, tmp_path_factory):
     """A finished, saved run and its folder."""
     out = tmp_path_factory.mktemp("runs") / "keyword"
     return finetune(tiny_bert, keyword_task(), epochs=8, learning_rate=3e-3, out=out, **QUICK), out
 
 
-def test_a_keyword_is_learned(learnt):
-    result, _ = learnt
+def test_a_keyword_is_learned(learned):
+    result, _ = learned
     assert result.metrics["accuracy"] > 0.9
     assert (result.train_size, result.steps, result.epoch, result.precision) == (64, 32, 8, "fp32")
     assert result.metrics["per_class"]["bad"]["support"] == 12
@@ -84,16 +84,16 @@ def test_visible_gpus_do_not_change_the_batch_size(tiny_bert, monkeypatch):
     assert again.probabilities == plain.probabilities
 
 
-def test_predictions_match_probabilities(learnt):
-    result, _ = learnt
+def test_predictions_match_probabilities(learned):
+    result, _ = learned
     assert result.predicted == torch.tensor(result.probabilities).argmax(1).tolist()
     assert torch.tensor(result.probabilities).sum(1).tolist() == pytest.approx([1.0] * 24)
     accuracy = sum(a == b for a, b in zip(result.gold, result.predicted, strict=True)) / 24
     assert result.metrics["accuracy"] == pytest.approx(accuracy)
 
 
-def test_the_saved_model_is_an_ordinary_one_with_the_same_predictions(learnt):
-    result, out = learnt
+def test_the_saved_model_is_an_ordinary_one_with_the_same_predictions(learned):
+    result, out = learned
     model, tokenizer = AutoModelForSequenceClassification.from_pretrained(out), AutoTokenizer.from_pretrained(out)
     assert model.config.id2label == {0: "bad", 1: "good"}
     with torch.no_grad():

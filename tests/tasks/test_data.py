@@ -249,4 +249,4 @@ def test_real_tasks_are_read(shared):
     assert (len(task.train), len(task.dev), len(task.test)) == (3452, 150, 1120)
     assert task.labels == ["negative", "neutral", "positive"]
     assert task.is_pair
-    assert load_task(shared / "data" / "rrc_restaurant").kind == "qa"
+    assert load_task(shared / "data" / "rrc_restaurant").task_kind == "qa"

@@ -124,14 +124,14 @@ def test_weights_are_selected_by_a_metric_of_the_dev_split(tiny_bert):
 
 
 @pytest.fixture(scope="module")
-def learnt(tiny_bert, tmp_path_factory):
+def learned(tiny_bert, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "words"
     options = {"epochs": 8, "learning_rate": 3e-3, "select": "dev", "metric": "document_f1"}
     return finetune(tiny_bert, words_task(train=384), out=out, seed=1, **options, **QUICK), out
 
 
-def test_a_multi_label_task_is_learned(learnt):
-    result, _ = learnt
+def test_a_multi_label_task_is_learned(learned):
+    result, _ = learned
     assert result.kind == "multi_label" and result.scoring["classes"] == 2
     assert result.metrics["micro_f1"] > 0.9 and result.metrics["document_f1"] > 0.9
     assert result.dev_metrics is not None and "document_f1" in result.dev_metrics
@@ -142,8 +142,8 @@ def test_a_multi_label_task_is_learned(learnt):
     assert sum(entry["count"] for entry in result.metrics["reliability"]) == 2 * 24
 
 
-def test_the_saved_model_is_a_multi_label_model(learnt):
-    result, out = learnt
+def test_the_saved_model_is_a_multi_label_model(learned):
+    result, out = learned
     config = AutoModelForSequenceClassification.from_pretrained(out).config
     assert config.problem_type == "multi_label_classification"
     assert config.id2label == {0: "cold", 1: "good"}

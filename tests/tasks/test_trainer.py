@@ -7,7 +7,7 @@ import torch
 
 from acclimate.tasks import Task
 from acclimate.tasks.classification.classifier import load_classifier
-from acclimate.tasks.options import ResolvedOptions
+from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.tasks.trainer import train
 from tests.cases import each
 from tests.tiny import TEXTS, save_tiny

@@ -96,7 +96,7 @@ def test_mistakes_are_explained(architecture, size, changes, message):
     assert len(str(raised.value).splitlines()) == 1
 
 
-def test_padding_behind_the_positions_is_refused_where_they_are_counted_from_it():
+def test_a_padding_id_beyond_the_positions_is_refused():
     tokenizer = tiny_tokenizer()
     tokenizer.pad_token = "figure"  # a token with a high id
     tight = {"max_position_embeddings": tokenizer.pad_token_id + 1}

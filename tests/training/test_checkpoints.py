@@ -13,7 +13,7 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.training import adapt
-from acclimate.training.checkpoints import (
+from acclimate.training.callbacks import (
     COMPLETE_FILE,
     find_newest_checkpoint,
     is_complete,
@@ -125,8 +125,8 @@ def test_an_interrupted_logging_interval_is_reported_completely(tiny_bert, tmp_p
         adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)
     again = adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm", tmp_path / "out", **options)
     assert again.losses == whole.losses
-    told = [read_lines(tmp_path / name / "log.jsonl") for name in ("whole", "out")]
-    assert len(told[0]) == 50 and [line["loss"] for line in told[0]] == [line["loss"] for line in told[1]]
+    logs = [read_lines(tmp_path / name / "log.jsonl") for name in ("whole", "out")]
+    assert len(logs[0]) == 50 and [line["loss"] for line in logs[0]] == [line["loss"] for line in logs[1]]
 
 
 def read_lines(file):

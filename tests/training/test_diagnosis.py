@@ -11,9 +11,9 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.objectives import GeneralKnowledgeContrast
 from acclimate.training import adapt
-from acclimate.training.checkpoints import find_newest_checkpoint
-from acclimate.training.diagnosis import warn_of_explosion
+from acclimate.training.callbacks import find_newest_checkpoint
 from acclimate.training.engine import Engine
+from acclimate.training.result import warn_of_explosion
 from tests.cases import each
 from tests.tiny import TEXTS, save_tiny
 
@@ -92,7 +92,7 @@ def test_broken_weights_of_the_base_model_are_not_copied(tmp_path):
     assert "tensors of the model are not finite, such as 'bert.encoder.layer.0.output.dense.weight'" in message
 
 
-def test_a_loss_that_explodes_is_said_in_the_log_the_manifest_and_the_card(tiny_bert, tmp_path, caplog):
+def test_an_exploding_loss_is_reported_in_log_manifest_and_card(tiny_bert, tmp_path, caplog):
     options = {**SHORT, "learning_rate": 10.0, "steps": 3}
     result = adapt(tiny_bert, Corpus.of(TEXTS), "mlm", tmp_path / "out", **options)
     assert "The mlm loss ended at " in result.warning and "the training probably diverged" in result.warning

@@ -79,14 +79,16 @@ def test_another_masking_is_another_adaptation(tiny_bert, tmp_path):
         run(tiny_bert, tmp_path / "out")
 
 
-def test_a_method_brings_its_own(tiny_bert, tmp_path):
+def test_a_method_has_its_own_masking(tiny_bert, tmp_path):
     method = FirstToken()
     run(tiny_bert, tmp_path / "own", method, mask_rate=0.4)
     assert method.rate == 0.4
-    assert method.before == RandomMasking(0.4), "while it prepares, the run has what was named"
+    assert method.before == RandomMasking(0.4), "during preparation, the run has the masking that was named"
     texts = sum(text.max() + 1 for _, text in method.asked)
-    assert texts == SHOWN + 6 + 12, "it sees those that are shown, those of the check, and all texts of both steps"
-    assert all((ids[text >= 0].reshape(-1)[0]) == 2 for ids, text in method.asked), "with their special tokens"
+    assert texts == SHOWN + 6 + 12, "it reads the previewed texts, those of the check, and all texts of both steps"
+    assert all((ids[text >= 0].reshape(-1)[0]) == 2 for ids, text in method.asked), (
+        "texts include their special tokens"
+    )
 
 
 @each(

@@ -158,7 +158,7 @@ def test_logits_limit_the_micro_batch(tiny_bert, tmp_path, monkeypatch):
     assert max(rows) > 30
     rows.clear()
     measured(tiny_bert, tmp_path / "c", **options)
-    assert 0 < max(rows) <= 24, "a text each"
+    assert 0 < max(rows) <= 24, "one text each"
     assert len(list((tmp_path / "cache").glob("importance/*"))) == 3
 
 

@@ -156,7 +156,7 @@ def test_a_time_budget_keeps_the_steps_it_reaches(tmp_path):
     assert 1 < result.seconds < 20
     assert [path.name for path in (tmp_path / "out").glob("step-*")] == ["step-000001"]
     rates = [json.loads(line)["learning_rate"] for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
-    assert rates[-1] < 2e-4, "the rate has come down with the time"
+    assert rates[-1] < 2e-4, "the learning rate decays with the time"
 
 
 @each(

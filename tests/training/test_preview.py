@@ -17,7 +17,7 @@ from acclimate.masking.wrappers import RandomSameCount, StaticMasking
 from acclimate.methods import get
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
-from acclimate.training.importance import MAX_LISTED_UNITS, THINNED_UNITS, summarise_importance
+from acclimate.training.importance import MAX_LISTED_UNITS, THINNED_UNITS, summarize_importance
 from acclimate.training.result import describe_masked_texts, sample_masked_texts
 from tests.tiny import TEXTS, tiny_tokenizer
 
@@ -98,10 +98,10 @@ def test_a_method_that_measures_importance_writes_a_summary(tiny_bert, tmp_path)
 
 def test_many_units_are_sampled_in_order_of_importance():
     raw = {"I": torch.rand(3, 1000, generator=torch.Generator().manual_seed(0))}
-    found = summarise_importance(raw, {"I": raw["I"] / 2})["parts"]["I"]
+    found = summarize_importance(raw, {"I": raw["I"] / 2})["parts"]["I"]
     for layer, values, halves in zip(raw["I"].tolist(), found["raw"], found["protection"], strict=True):
         assert len(values) == THINNED_UNITS and values == sorted(values, reverse=True)
         assert values[0] == pytest.approx(max(layer), rel=1e-3) and values[-1] == pytest.approx(min(layer), rel=1e-2)
         assert halves == pytest.approx([value / 2 for value in values], rel=1e-3)
     few = {"H": torch.rand(2, MAX_LISTED_UNITS)}
-    assert summarise_importance(few, few)["parts"]["H"]["raw"][0] == pytest.approx(few["H"][0].tolist(), rel=1e-3)
+    assert summarize_importance(few, few)["parts"]["H"]["raw"][0] == pytest.approx(few["H"][0].tolist(), rel=1e-3)

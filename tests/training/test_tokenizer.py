@@ -103,9 +103,9 @@ def test_another_process_trains_the_same_tokenizer():
         "from tests.training.test_tokenizer import trained\n"
         "for kind in ('wordpiece', 'byte-bpe'): print(sorted(trained(kind).get_vocab().items()))"
     )
-    told = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
+    output = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True).stdout
     here = "".join(f"{sorted(trained(kind).get_vocab().items())}\n" for kind in TOKENIZER_KINDS)
-    assert told == here.encode()
+    assert output == here.encode()
 
 
 @each("kind", TOKENIZER_KINDS)

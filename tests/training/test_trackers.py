@@ -21,20 +21,20 @@ from tests.tiny import TEXTS
 class Tracker(TrainerCallback):
     """A tracker that records what it receives."""
 
-    told: list = []
+    received: list = []
 
     def __init__(self):
         self.place = os.environ.get(TENSORBOARD_VARIABLE)
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        self.told.append({"step": state.global_step, "run": args.run_name, "place": self.place, **logs})
+        self.received.append({"step": state.global_step, "run": args.run_name, "place": self.place, **logs})
 
 
 @pytest.fixture
 def tracker(monkeypatch):
     monkeypatch.setitem(integration_utils.INTEGRATION_TO_CALLBACK, "tensorboard", Tracker)
     monkeypatch.setattr(integration_utils, "get_available_reporting_integrations", lambda: ["tensorboard"])
-    monkeypatch.setattr(Tracker, "told", [])
+    monkeypatch.setattr(Tracker, "received", [])
     return Tracker
 
 
@@ -53,13 +53,13 @@ def test_names_are_checked(tracker):
 def test_an_adaptation_reports_every_term(tracker, tiny_bert, tmp_path):
     options = {"steps": 3, "batch_size": 4, "max_length": 24, "precision": "fp32", "progress": False}
     adapt(tiny_bert, Corpus.of(TEXTS), "mlm", tmp_path / "plain", **options)
-    assert tracker.told == []
+    assert tracker.received == []
     adapt(tiny_bert, Corpus.of(TEXTS), "mlm", tmp_path / "out", report_to="tensorboard", **options)
     log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
-    told = [entry for entry in tracker.told if "term_mlm" in entry]
-    assert [entry["step"] for entry in told] == [line["step"] for line in log] == [1, 2, 3]
-    assert [entry["term_mlm"] for entry in told] == [line["terms"]["mlm"] for line in log]
-    assert told[0]["run"] == "out" and told[0]["place"] == str(tmp_path / "out.tensorboard")
+    entries = [entry for entry in tracker.received if "term_mlm" in entry]
+    assert [entry["step"] for entry in entries] == [line["step"] for line in log] == [1, 2, 3]
+    assert [entry["term_mlm"] for entry in entries] == [line["terms"]["mlm"] for line in log]
+    assert entries[0]["run"] == "out" and entries[0]["place"] == str(tmp_path / "out.tensorboard")
     weights = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("plain", "out")]
     assert weights[0] == weights[1]
     # Trackers are not part of the identity: the same run is found again.
@@ -73,7 +73,7 @@ def test_fine_tuning_reports_the_loss(tracker, tiny_bert, tmp_path):
     options = {"epochs": 2, "batch_size": 4, "max_length": 24, "progress": False, "precision": "fp32"}
     plain = finetune(tiny_bert, tmp_path, **options)
     found = finetune(tiny_bert, tmp_path, report_to=["tensorboard"], out=tmp_path / "out", **options)
-    losses = [entry["loss"] for entry in tracker.told if "loss" in entry]
+    losses = [entry["loss"] for entry in tracker.received if "loss" in entry]
     log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     assert losses == pytest.approx([line["loss"] for line in log], abs=1e-4) and len(losses) == 4
     assert [line["epoch"] for line in log] == [0.5, 1.0, 1.5, 2.0]
@@ -88,13 +88,15 @@ def test_a_distillation_reports_the_loss_of_both_phases(tracker, tiny_bert, tmp_
     options |= {"max_length": 24, "progress": False, "precision": "fp32"}
     out = tmp_path / "out"
     found = distill(tiny_bert, tiny_bert, tmp_path, out=out, report_to="tensorboard", **options)
-    losses = [entry["loss"] for entry in tracker.told if "loss" in entry]
+    losses = [entry["loss"] for entry in tracker.received if "loss" in entry]
     log = [json.loads(line) for line in (out / "log.jsonl").read_text().splitlines()]
     assert losses == pytest.approx([line["loss"] for line in log], abs=1e-4) and len(losses) == 4
-    assert {(entry["run"], entry["place"]) for entry in tracker.told} == {("out", str(tmp_path / "out.tensorboard"))}
+    assert {(entry["run"], entry["place"]) for entry in tracker.received} == {
+        ("out", str(tmp_path / "out.tensorboard"))
+    }
     assert "tensorboard" not in (out / "README.md").read_text()
     # Trackers are not part of the identity: the same run is found again.
-    tracker.told.clear()
+    tracker.received.clear()
     assert distill(tiny_bert, tiny_bert, tmp_path, out=out, **options).metrics == found.metrics
     with pytest.raises(UserError, match="Unknown tracker"):
         distill(tiny_bert, tiny_bert, tmp_path, report_to="tensorbord", **options)

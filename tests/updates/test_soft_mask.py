@@ -17,7 +17,7 @@ from tests.training.helpers import micro_batches
 WIDTH = 8
 
 
-def train(kind, importance, on, steps=4, optimiser=torch.optim.AdamW, **options):
+def train(kind, importance, on, steps=4, optimizer_class=torch.optim.AdamW, **options):
     """Train with and without the mask; return the change of every parameter in both runs, and the layers."""
     changes, layers = [], []
     for values in (importance, None):
@@ -26,7 +26,7 @@ def train(kind, importance, on, steps=4, optimiser=torch.optim.AdamW, **options)
         layers = attach(model)
         start = {name: value.detach().clone() for name, value in model.named_parameters()}
         mask = SoftMask({"H": layers}, {"H": values}, on) if values is not None else None
-        optimizer = optimiser(model.parameters(), **{"lr": 1e-3, **options})
+        optimizer = optimizer_class(model.parameters(), **{"lr": 1e-3, **options})
         engine = Engine(model.train(), [LanguageModelling()])
         for step in range(steps):
             engine.step(micro_batches(seed=step))
@@ -87,7 +87,7 @@ def test_masking_the_update_scales_the_step_and_adam_cancels_a_gradient_mask(fac
 
 
 def test_a_gradient_mask_works_under_plain_sgd():
-    masked, free, _ = train("bert", torch.full((2, 4), 0.75), "gradient", steps=1, optimiser=torch.optim.SGD)
+    masked, free, _ = train("bert", torch.full((2, 4), 0.75), "gradient", steps=1, optimizer_class=torch.optim.SGD)
     name = "bert.encoder.layer.0.attention.self.value.weight"
     torch.testing.assert_close(masked[name], free[name] * 0.25, rtol=1e-2, atol=1e-7)
 

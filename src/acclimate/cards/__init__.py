@@ -1,4 +1,4 @@
-"""Model cards (the ``README.md`` of every exported model, with hub metadata), and uploading models to the hub."""
+"""Model cards (the ``README.md`` of every exported model, with Hub metadata), and uploading models to the Hub."""
 
 from acclimate.cards.hub import push_to_hub
 from acclimate.cards.writers import write_adapted_card, write_model_cards, write_task_model_card

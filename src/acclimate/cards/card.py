@@ -1,4 +1,4 @@
-"""The model card: hub metadata, Markdown sections, and results as ``model-index``."""
+"""The model card: Hub metadata, Markdown sections, and results as ``model-index``."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def format_bytes(count: int | None) -> str | None:
 
 
 def hub_name(model: str) -> str | None:
-    """Return the hub name of a model, or None for a local folder."""
+    """Return the Hub name of a model, or None for a local folder."""
     parts = model.split("/")
     if Path(model).exists() or len(parts) > 2 or not all(parts) or model.startswith((".", "~")):
         return None
@@ -130,5 +130,5 @@ def hub_name(model: str) -> str | None:
 
 
 def display_name(model: str) -> str:
-    """Return the hub name of a model, or the last part of a local path."""
+    """Return the Hub name of a model, or the last part of a local path."""
     return hub_name(model) or Path(model).name

@@ -12,7 +12,7 @@ IGNORED_PATTERNS = ["acclimate.json", "run.json", "predictions.jsonl", "step-*/*
 
 
 def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: Any = None) -> str:
-    """Upload a model folder to a repository of the hub, creating the repository if necessary.
+    """Upload a model folder to a repository of the Hub, creating the repository if necessary.
 
     It is only called when the user explicitly asks for an upload.
 
@@ -46,7 +46,7 @@ def push_to_hub(folder: str | Path, repo: str, *, private: bool = True, api: Any
         )
     except Exception as error:  # the client raises many classes for network and permission errors
         raise UserError(
-            f"Could not upload '{folder}' to the hub as '{repo}': {first_line(error).rstrip('.')}. The local model is "
+            f"Could not upload '{folder}' to the Hub as '{repo}': {first_line(error).rstrip('.')}. The local model is "
             f"complete; fix the problem ('hf auth login' gives access), then run: acclimate push {folder} {repo}"
         ) from error
     return str(getattr(commit, "commit_url", None) or commit)

@@ -12,13 +12,7 @@ import typer
 
 from acclimate.cli import advise, compare, demo, inspect, tasks, training
 from acclimate.cli.app import app
-from acclimate.errors import (
-    Stopped,
-    UserError,
-    explain_os_error,
-    first_line,
-    stop_on_signals,
-)
+from acclimate.errors import Stopped, UserError, explain_os_error, first_line, stop_on_signals
 from acclimate.files import cache_path
 
 __all__ = [
@@ -37,7 +31,7 @@ ABSURD_INPUT = {
     RecursionError: "too deeply nested",
     MemoryError: "too large for the memory of this machine",
 }
-"""What an error means that no earlier check of the input prevented."""
+"""What is wrong with an input that no earlier check refused, by the error that it causes."""
 
 
 def _silence_libraries() -> None:

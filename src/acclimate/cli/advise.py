@@ -8,7 +8,8 @@ import typer
 
 from acclimate.cli.app import app
 from acclimate.cli.options import command
-from acclimate.options import AdviseOptions, values
+from acclimate.options import values
+from acclimate.options.inspection import AdviseOptions
 
 SECTION = "Attributes:"
 """Heading of the parameters in the docstring of a method."""
@@ -20,7 +21,7 @@ SECTION = "Attributes:"
     example="acclimate advise --model roberta-base --corpus reviews/ --general wiki.txt --out advice.json",
 )
 def advise(options: AdviseOptions) -> None:
-    """Measure, before adapting, how far the domain is from the model, and whether a pilot learns or forgets."""
+    """Measure how far the domain is from general text, and what a pilot adaptation learns and forgets."""
     from rich.console import Console
 
     from acclimate.planning.advice import advise as run
@@ -72,7 +73,7 @@ def _describe_paper(method: Any, defaults: dict[str, Any]) -> str:
     import textwrap
 
     from acclimate.options import AdaptOptions, option_fields
-    from acclimate.presets import published
+    from acclimate.registry import published
 
     text = ""
     for name, mark in published(method).items():

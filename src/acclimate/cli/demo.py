@@ -8,7 +8,8 @@ import typer
 
 from acclimate.cli.app import app
 from acclimate.cli.options import command
-from acclimate.options import DemoOptions, values
+from acclimate.options import values
+from acclimate.options.inspection import DemoOptions
 
 
 @command(app, DemoOptions, example="acclimate demo --corpus notes/ --out runs/notes")

@@ -73,7 +73,7 @@ def inspect_embeddings(options: InspectEmbeddingsOptions) -> None:
     example="acclimate inspect leakage --task reviews-task/ --corpus reviews/ --out leakage.json",
 )
 def inspect_leakage(options: InspectLeakageOptions) -> None:
-    """Find dev and test texts of tasks in a text to adapt to, and in the train splits of these tasks."""
+    """Find dev and test texts of tasks in an adaptation corpus, and in the train splits of the tasks."""
     from acclimate.inspect.leakage import inspect_leakage as run
 
     report = run(**values(options))

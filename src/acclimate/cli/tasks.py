@@ -15,14 +15,15 @@ from acclimate.cli.app import app
 from acclimate.cli.options import command
 from acclimate.errors import environment_integer
 from acclimate.locks import output_lock, with_output_lock
-from acclimate.options import AnnotateOptions, DistillOptions, FinetuneOptions, Option, options, values
+from acclimate.options import DistillOptions, FinetuneOptions, Option, options, values
 from acclimate.options.declaration import DATA
+from acclimate.options.inspection import AnnotateOptions
 from acclimate.options.training import Fraction, SeedCount
 
 
 @options
 class FinetuneCommand(FinetuneOptions):
-    """Options of ``acclimate finetune``: the function takes one seed, and a task that may be repartitioned before."""
+    """Options of ``acclimate finetune``; the Python function takes a single seed and an already repartitioned task."""
 
     _: KW_ONLY
     seeds: Annotated[SeedCount, Option("Number of seeds, counted from 0.")] = 5
@@ -162,7 +163,8 @@ def annotate(options: AnnotateOptions) -> None:
     found = result.summary["annotate"]
     typer.echo(
         f"{found['important']:,} of {found['tokens']:,} tokens are important ({found['share']:.1%}); "
-        f"{found['share_first_half']:.1%} in first halves of the texts, {found['share_second_half']:.1%} in second."
+        f"{found['share_first_half']:.1%} in the first halves of the texts, "
+        f"{found['share_second_half']:.1%} in the second halves."
     )
     typer.echo(
         f"{found['misclassified']:,} of {found['units']:,} texts are misclassified, {found['units_without']:,} have "

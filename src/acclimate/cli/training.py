@@ -78,7 +78,9 @@ def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
     typer.echo(f"{result.out}: {steps}, {result.tokens:,} tokens{speed}. {losses}")
     for step in kept:
         folder = result.out / f"step-{step:06d}"
-        typer.echo(str(folder) if folder.is_dir() else f"The training ended before step {step:,}: it was not kept.")
+        typer.echo(
+            str(folder) if folder.is_dir() else f"Training ended before step {step:,}, so there is no model of it."
+        )
 
 
 @app.command(epilog="Example: acclimate push adapted/ me/roberta-reviews")

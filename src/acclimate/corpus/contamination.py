@@ -258,7 +258,7 @@ class ContaminationReport:
 
 
 def summarize_contamination(found: Mapping[str, Any], places: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
-    """Summarise a :class:`ContaminationReport`, given as plain values.
+    """Summarize a :class:`ContaminationReport`, given as plain values.
 
     Args:
         found: The report.

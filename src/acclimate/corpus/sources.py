@@ -289,7 +289,7 @@ def check_file(path: Path) -> None:
 
 
 def _list_files(folder: Path, text_column: str) -> list[Path]:
-    """Return the files of known formats in a folder and its sub-folders, without hidden ones; links are followed.
+    """Return the files of known formats in a folder and its subfolders, without hidden ones; links are followed.
 
     A ``.json`` file counts if it has the text column, since many folders also hold settings in JSON.
 

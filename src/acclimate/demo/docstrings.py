@@ -70,7 +70,7 @@ class Document:
 
     @property
     def words(self) -> int:
-        """Number of words separated by white space."""
+        """Number of words separated by whitespace."""
         return len(self.text.split())
 
 

@@ -50,7 +50,7 @@ def language_model_loss(
     each next token. The forward pass is in fp32.
 
     Args:
-        model: A language model, or its folder or hub name.
+        model: A language model, or its folder or Hub name.
         texts: The documents.
         tokenizer: The tokenizer of a model in memory.
         max_length: Maximum tokens per text, including special tokens but not virtual ones.
@@ -152,7 +152,7 @@ def _count_tokens_and_bytes(
 ) -> tuple[int, int]:
     """Return how many tokens of a text were read, without special ones, and how many bytes they cover.
 
-    A text that was not truncated counts whole, including white space that no token covers.
+    A text that was not truncated counts whole, including whitespace that no token covers.
     """
     ids, added = encoded["input_ids"][index], encoded["special_tokens_mask"][index]
     own = [place for place, flag in enumerate(added) if not flag]

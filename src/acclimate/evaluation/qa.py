@@ -33,7 +33,7 @@ def normalize_squad(text: str) -> str:
 def normalize_bioasq(text: str) -> str:
     """Normalise an answer as BioASQ does: lower case, with punctuation and articles.
 
-    White space is also reduced to single spaces, which the official scorer does not do.
+    Whitespace is also reduced to single spaces, which the official scorer does not do.
     """
     return " ".join(text.lower().split())
 

@@ -26,9 +26,8 @@ from acclimate.modules import virtual_ids
 from acclimate.options import verb
 from acclimate.options.inspection import InspectImportanceOptions
 from acclimate.training.importance import MeasuredImportance, measure_importance
-from acclimate.training.inputs import as_corpus
+from acclimate.training.inputs import as_corpus, check_length
 from acclimate.training.method import AdaptContext, cache_folder
-from acclimate.training.options import check_length
 from acclimate.updates import normalise_importance
 from acclimate.version import __version__
 

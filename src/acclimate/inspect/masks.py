@@ -182,7 +182,7 @@ def _selective_masking(
     labelled = open_task(task)
     resolved_precision = choose_precision(precision, default_device())
     with preserve_rng_state():
-        torch.manual_seed(seed)  # a missing head is initialised at random
+        torch.manual_seed(seed)  # a missing head is initialized at random
         loaded = load_language_model(model)
     layers = attach(to_device(loaded.model))
     context = AdaptContext(

@@ -35,7 +35,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Tensor) -> Spread:
-        """Summarise values of shape (draws,)."""
+        """Summarize values of shape (draws,)."""
         low, high = torch.quantile(values.double(), torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
         return cls(float(values.double().mean()), low, high)
 

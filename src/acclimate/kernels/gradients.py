@@ -50,7 +50,7 @@ def master_weight(weight: Tensor) -> Tensor:
 
 
 def grad_buffer(weight: Tensor) -> Tensor:
-    """Return uninitialised memory for the gradient of :func:`master_weight`."""
+    """Return uninitialized memory for the gradient of :func:`master_weight`."""
     master = master_weight(weight)
     if not hasattr(weight, BUFFER_ATTRIBUTE):
         return torch.empty_like(master, requires_grad=False)
@@ -62,12 +62,12 @@ def grad_buffer(weight: Tensor) -> Tensor:
 
 
 def master_grad(weight: Tensor) -> tuple[Tensor, bool]:
-    """Return the gradient tensor of :func:`master_weight`, and whether it holds values or is uninitialised."""
+    """Return the gradient tensor of :func:`master_weight`, and whether it holds values or is uninitialized."""
     master = master_weight(weight)
-    initialised = master.grad is not None
+    initialized = master.grad is not None
     if master.grad is None:
         master.grad = grad_buffer(weight)
-    return master.grad, initialised
+    return master.grad, initialized
 
 
 class BF16Weights:
@@ -123,8 +123,8 @@ def _accumulate_in_master(copy: Tensor) -> None:
     """Move the gradient of a copy to its master weight; bfloat16 is too coarse to sum over micro-batches."""
     if copy.grad is None:  # an embedding or projection that adds its gradient itself
         return
-    total, initialised = master_grad(copy)
-    if initialised:
+    total, initialized = master_grad(copy)
+    if initialized:
         _add_in_fp32(total, copy.grad)
     else:
         total.copy_(copy.grad)
@@ -166,8 +166,8 @@ class _PendingGradient:
         if self.products:
             _add_projection_grads(self.weight, self.products)
         if self.lookups:
-            total, initialised = master_grad(self.weight)
-            if not initialised:
+            total, initialized = master_grad(self.weight)
+            if not initialized:
                 total.zero_()
             for ids, rows in self.lookups:
                 total.index_add_(0, ids, rows.to(total.dtype))
@@ -227,13 +227,13 @@ def _flush_if_large(pending: _PendingGradient) -> None:
 
 def _add_projection_grads(weight: Tensor, products: list[tuple[Tensor, Tensor]]) -> None:
     """Add the sum of the products in the precision of the gradient, some rows at a time."""
-    total, initialised = master_grad(weight)
+    total, initialized = master_grad(weight)
     hidden = torch.cat([states for _, states in products])
     height = max(1, CHUNK // weight.shape[1])
     for start in range(0, len(weight), height):
         logit_grad = torch.cat([part[:, start : start + height] for part, _ in products])
         product, rows = logit_grad.t() @ hidden, total[start : start + height]
-        rows.add_(product) if initialised else rows.copy_(product)
+        rows.add_(product) if initialized else rows.copy_(product)
 
 
 class _EmbeddingFunction(torch.autograd.Function):

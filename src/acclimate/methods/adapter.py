@@ -20,7 +20,7 @@ class MLMAdapter(Method):
     adapters, they would silently return the base model.
 
     The released code of DGA instead uses a bottleneck of 128, a second nonlinearity and no near-identity
-    initialisation; this implementation follows the paper.
+    initialization; this implementation follows the paper.
 
     Attributes:
         size: Width of the bottleneck.

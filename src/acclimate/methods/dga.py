@@ -13,8 +13,8 @@ from acclimate.methods import Method, register
 from acclimate.models import Part
 from acclimate.models.gates import parse_parts
 from acclimate.objectives import BatchObjective, GeneralKnowledgeContrast, LanguageModelling, Objective
-from acclimate.presets import Published, with_presets
-from acclimate.training.importance import measure_importance, summarise_importance
+from acclimate.registry import Published, with_presets
+from acclimate.training.importance import measure_importance, summarize_importance
 from acclimate.training.method import AdaptContext
 from acclimate.updates import SoftMask, normalise_importance
 
@@ -123,7 +123,7 @@ class DGA(Method):
         self._importance = {
             part: normalise_importance(values.to(run.device), self.protect) for part, values in raw.items()
         }
-        run.preparation["importance.json"] = summarise_importance(raw, self._importance, **about)
+        run.preparation["importance.json"] = summarize_importance(raw, self._importance, **about)
         self._mask = SoftMask(units, self._importance, on=self.mask_on)
 
     def objectives(self) -> list[Objective | BatchObjective]:

@@ -23,7 +23,7 @@ class MLMPrompt(Method):
 
     Attributes:
         length: Number of prompt vectors.
-        start: Initialisation: ``"vocabulary"`` copies embeddings of random tokens, ``"uniform"`` (released code) draws
+        start: Initialization: ``"vocabulary"`` copies embeddings of random tokens, ``"uniform"`` (released code) draws
             from -0.5 to 0.5.
     """
 
@@ -44,7 +44,7 @@ class MLMPrompt(Method):
 
     @property
     def virtual_start(self) -> Literal["vocabulary", "uniform"]:
-        """Initialisation of the prompt vectors."""
+        """Initialization of the prompt vectors."""
         return self.start
 
     def prepare(self, run: AdaptContext) -> None:

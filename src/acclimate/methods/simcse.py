@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.objectives import BatchObjective, LanguageModelling, Objective, TextContrast
-from acclimate.presets import Published, with_presets
+from acclimate.registry import Published, with_presets
 
 
 @register(

@@ -7,8 +7,7 @@ from acclimate.models.encoding import encode
 from acclimate.models.extensions import adapter_size, add_adapters, keep_original
 from acclimate.models.families import Family, family_of, kernels_of, language_head, longest_text, use_kernels
 from acclimate.models.gates import PARTS, Part, UnitGroup, gate_units
-from acclimate.models.loading import LanguageModel, dropout_rates, head_parameters, load_language_model
-from acclimate.models.tokenizers import load_tokenizer
+from acclimate.models.loading import LanguageModel, dropout_rates, head_parameters, load_language_model, load_tokenizer
 
 __all__ = [
     "KINDS",

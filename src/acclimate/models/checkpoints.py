@@ -40,12 +40,12 @@ _IGNORED = {
 
 
 def is_written_as_path(model: str) -> bool:
-    """Return whether a model is given as a path: hub names have at most one slash and do not start with a dot."""
+    """Return whether a model is given as a path: Hub names have at most one slash and do not start with a dot."""
     return model.startswith((".", "/", "~")) or model.count("/") > 1
 
 
 def local_folder(path: str | Path) -> Path | None:
-    """Return the folder of a model, which may not exist if it is written as a path; None for a hub name."""
+    """Return the folder of a model, which may not exist if it is written as a path; None for a Hub name."""
     folder = Path(path)
     return folder if folder.exists() or is_written_as_path(str(path)) else None
 
@@ -61,7 +61,7 @@ def check_folder(path: str | Path) -> None:
         return
     if not folder.is_dir():
         raise UserError(
-            f"There is no model folder '{path}'. Give a Hugging Face model folder or the name of a model on the hub."
+            f"There is no model folder '{path}'. Give a Hugging Face model folder or the name of a model on the Hub."
         )
     if not (folder / "config.json").is_file():
         raise UserError(
@@ -72,7 +72,7 @@ def check_folder(path: str | Path) -> None:
 
 
 def _suggest(folder: Path) -> str:
-    """Name a sub-folder that holds a model, as in old folders of sentence-transformers; empty if there is none."""
+    """Name a subfolder that holds a model, as in old folders of sentence-transformers; empty if there is none."""
     model = next((child for child in sorted(folder.iterdir()) if _model_type(child)), None)
     return f" The folder '{model}' is one." if model else ""
 
@@ -132,7 +132,7 @@ def check_limits(config: Any, where: str) -> None:
 
 
 def model_fingerprint(path: str) -> str:
-    """Return a hash of the files of a model folder, or the name itself for a hub name.
+    """Return a hash of the files of a model folder, or the name itself for a Hub name.
 
     The hash covers the weights, so it changes when a model is retrained, and not when its folder moves.
 
@@ -195,7 +195,7 @@ def trusts_remote_code() -> bool:
 def load_error(error: Exception, path: str | Path) -> str:
     """Explain in one line why a model could not be loaded.
 
-    For a hub name, the line adds that there is no such folder, in case a path was meant.
+    For a Hub name, the line adds that there is no such folder, in case a path was meant.
     """
     here = "" if local_folder(path) else f" There is no folder '{path}' either."
     if "custom code" in str(error) or "trust_remote_code" in str(error):
@@ -224,7 +224,7 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
 
     Args:
         auto: An auto class, such as ``AutoModelForMaskedLM``.
-        path: A model folder, or a name on the hub.
+        path: A model folder, or a name on the Hub.
         config: Its configuration.
         options: Further arguments of ``from_pretrained``.
 
@@ -244,9 +244,7 @@ def from_pretrained(auto: Any, path: str | Path, config: Any, **options: Any) ->
     try:
         state = load_file(Path(path) / WEIGHTS)
     except OSError as error:
-        raise UserError(
-            f"The folder '{path}' should contain a model with {parts}, but {WEIGHTS} is missing."
-        ) from error
+        raise UserError(f"'{path}' should contain a model with {parts}, but {WEIGHTS} is missing.") from error
     original = {
         name.removeprefix(ORIGINAL_PREFIX): value for name, value in state.items() if name.startswith(ORIGINAL_PREFIX)
     }
@@ -382,7 +380,7 @@ def _copy_sentence_encoder_files(source: str | None, folder: Path) -> None:
 
 
 def _find_file(source: str, name: str) -> Path | None:
-    """Return a file of a model folder or of a model on the hub; None if there is none."""
+    """Return a file of a model folder or of a model on the Hub; None if there is none."""
     if (folder := local_folder(source)) is not None:
         return folder / name if (folder / name).is_file() else None
     errors = ("missing_entries", "gated_repo", "connection_errors")

@@ -23,7 +23,7 @@ ADAPTER_SIZE_KEY = "acclimate_adapter_size"
 
 
 class Bottleneck(nn.Module):
-    """h + W_up gelu(W_down h + b_down) + b_up, initialised near the identity."""
+    """h + W_up gelu(W_down h + b_down) + b_up, initialized near the identity."""
 
     def __init__(self, width: int, size: int) -> None:
         """Make an adapter for vectors of ``width`` with a bottleneck of ``size``."""

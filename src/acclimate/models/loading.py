@@ -1,9 +1,13 @@
-"""Load a language model and its tokenizer, and initialise a language-model head that the checkpoint lacks."""
+"""Load a language model and its tokenizer, and initialize a language-model head that the checkpoint lacks.
+
+Where model and tokenizer disagree, a saved model computes something else in other programs than it did in training.
+Such disagreements are removed here, or reported where only the user can decide.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +15,16 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    MODEL_FOR_MASKED_LM_MAPPING,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from acclimate.device import enable_fast_fp32_matmul
-from acclimate.errors import UserError
+from acclimate.errors import UserError, warn_once
 from acclimate.model_kinds import ModelKind, kind_of, kind_of_checkpoint
 from acclimate.models.batching import chosen_positions
 from acclimate.models.checkpoints import (
@@ -23,10 +33,111 @@ from acclimate.models.checkpoints import (
     from_pretrained,
     load_config,
     load_error,
+    local_folder,
     silence_transformers,
+    trusts_remote_code,
 )
-from acclimate.models.families import Family, family_of, language_head
-from acclimate.models.tokenizers import fit_tokenizer, load_tokenizer
+from acclimate.models.families import Family, family_of, first_position, language_head
+
+CAPITALS = re.compile("[A-ZΑ-ΩА-Я]\\w|\\w[A-ZΑ-ΩА-Я]")
+"""Pattern of a token with a capital letter and another letter. Other scripts are left out, because byte-level
+vocabularies write bytes as accented Latin letters."""
+MAX_IMPOSSIBLE_SHARE = 0.01
+"""A warning is logged if more than this share of a vocabulary can never occur, because text is lower-cased."""
+
+
+def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model, which then reads special tokens in a text as special tokens.
+
+    Raises:
+        UserError: If there is no tokenizer, or it has no vocabulary.
+    """
+    folder = local_folder(path)
+    if folder and not folder.exists():
+        raise UserError(f"No tokenizer could be loaded from '{path}': there is no such folder.")
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path), trust_remote_code=trusts_remote_code())
+    except UNREADABLE as error:
+        raise UserError(f"No tokenizer could be loaded from '{path}': {load_error(error, path)}") from error
+    if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up by transformers if files are missing
+        raise UserError(f"The tokenizer in '{path}' has no vocabulary; add the vocabulary files to the folder.")
+    if not isinstance(tokenizer.model_max_length, int | float):
+        length = f"{tokenizer.model_max_length!r:.40}"
+        raise UserError(f"In the tokenizer of '{path}', model_max_length is {length}, which is no number.")
+    tokenizer.split_special_tokens = False  # that of an end task splits them, see read_as_text
+    return tokenizer
+
+
+def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, path: str | Path) -> None:
+    """Make a tokenizer return and pad what its model reads, and warn, once per model, of what else does not fit.
+
+    Raises:
+        UserError: If the tokenizer has tokens that the model has no embedding for.
+    """
+    embeddings: Any = model.get_input_embeddings()
+    vocabulary, rows = tokenizer.get_vocab(), embeddings.weight.shape[0]
+    size = max(len(tokenizer), 1 + max(vocabulary.values(), default=-1))
+    if size > rows:
+        raise UserError(f"The tokenizer of '{path}' has {size} tokens, its model only {rows}.")
+    for warning in _disagreements(tokenizer, model, vocabulary):
+        warn_once(f"The tokenizer of '{path}' {warning}")
+    if is_encoder(model):
+        tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "right"
+    inputs = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+    inputs += ["token_type_ids"] * reads_segments(model)
+    tokenizer.model_input_names = tokenizer.init_kwargs["model_input_names"] = inputs
+
+
+def reads_segments(model: PreTrainedModel) -> bool:
+    """Return whether a model distinguishes two segments.
+
+    This is read from its configuration, since a tokenizer may return segment ids for a model without segments, or, if
+    it was saved without its class, none for a model that was trained with them.
+    """
+    return getattr(model.config, "type_vocab_size", 0) > 1
+
+
+def is_encoder(model: PreTrainedModel) -> bool:
+    """Return whether a model is of an architecture with a masked language model."""
+    return type(model.config) in MODEL_FOR_MASKED_LM_MAPPING
+
+
+def _disagreements(
+    tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, vocabulary: dict[str, int]
+) -> Iterator[str]:
+    if is_encoder(model) and tokenizer.padding_side == "left":
+        yield (
+            f"pads on the left, where a {model.config.model_type} model expects the first token of a text. Padding is "
+            "on the right here and in what is saved."
+        )
+    padding, expected = tokenizer.pad_token_id, first_position(model) - 1
+    if expected >= 0 and padding not in (None, expected):
+        yield (
+            f"pads with the id {padding}, but pad_token_id in config.json is {expected}: the model gives the token "
+            f"{tokenizer.convert_ids_to_tokens(expected)!r}, which has that id, no position. Correct the one that is "
+            "wrong."
+        )
+    impossible = sum(1 for token in vocabulary.keys() - tokenizer.get_added_vocab() if CAPITALS.search(token))
+    if impossible > MAX_IMPOSSIBLE_SHARE * len(vocabulary) and _lowercases(tokenizer):
+        yield (
+            f"lower-cases text, so {impossible:,} tokens with capital letters can never occur. If the model is cased, "
+            'add "do_lower_case": false to tokenizer_config.json.'
+        )
+    ends = {tokenizer.cls_token_id, tokenizer.sep_token_id} - {None}
+    if ends and not ends & set(tokenizer("a")["input_ids"]):
+        names = " and ".join(filter(None, (tokenizer.cls_token, tokenizer.sep_token)))
+        yield (
+            f"puts no special tokens around a text, although it has {names}, which most models were trained with. Add "
+            "a post-processor to tokenizer.json."
+        )
+
+
+def _lowercases(tokenizer: PreTrainedTokenizerBase) -> bool:
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    if backend is None:
+        return bool(getattr(tokenizer, "do_lower_case", False))
+    return backend.normalizer is not None and "A" not in backend.normalizer.normalize_str("A")
+
 
 _VIRTUAL_TOKEN_NAME = re.compile(r"\[VIRTUAL\d+\]")
 TASK_HEAD_PREFIXES = ("classifier", "qa", "seq_classif", "summary")
@@ -51,7 +162,7 @@ def head_parameters(model: PreTrainedModel) -> dict[str, nn.Parameter]:
 
 
 def initialize_head(model: PreTrainedModel, missing: set[str]) -> None:
-    """Initialise a missing head: square layers near the identity, biases zero, the decoder tied to the embeddings.
+    """Initialize a missing head: square layers near the identity, biases zero, the decoder tied to the embeddings.
 
     Near the identity the warm-up has little to learn, since hidden states already resemble the embedding of their
     word.
@@ -104,7 +215,7 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
     """Load a language model in fp32, whatever the type of its weights, and its tokenizer.
 
     Args:
-        path: A model folder, or a name on the hub.
+        path: A model folder, or a name on the Hub.
         dropout: Probability of every dropout in the encoder, in place of those of the configuration. The configuration
             keeps its values, so that a saved model has the original ones.
 

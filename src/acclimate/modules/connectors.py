@@ -31,7 +31,7 @@ class Connectors(nn.Module):
     """
 
     def __init__(self, kind: ConnectorKind, teacher_width: int, student_width: int, seed: int) -> None:
-        """Initialise the projection without torch's global generator.
+        """Initialize the projection without torch's global generator.
 
         Args:
             kind: ``"teacher"`` is a frozen random projection (Xavier-uniform) of the teacher to the student's width,

@@ -1,4 +1,7 @@
-"""The options of each verb, declared once; importing them loads neither torch nor transformers."""
+"""The options of each verb, declared once; importing them loads neither torch nor transformers.
+
+Those of ``annotate``, ``advise``, ``demo`` and ``inspect`` are in :mod:`acclimate.options.inspection`.
+"""
 
 from acclimate.options.declaration import (
     Option,
@@ -15,15 +18,11 @@ from acclimate.options.declaration import (
     values,
     verb,
 )
-from acclimate.options.inspection import AdviseOptions, AnnotateOptions, DemoOptions
 from acclimate.options.tasks import DistillOptions, FinetuneOptions, SupervisedOptions
 from acclimate.options.training import AdaptOptions, PretrainOptions, TrainingOptions
 
 __all__ = [
     "AdaptOptions",
-    "AdviseOptions",
-    "AnnotateOptions",
-    "DemoOptions",
     "DistillOptions",
     "FinetuneOptions",
     "Option",

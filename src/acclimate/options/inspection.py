@@ -138,7 +138,7 @@ class AdviseOptions:
         None
     )
     method: Annotated[str, Option("Method of the pilot; `acclimate methods` lists them.", METHOD)] = "mlm"
-    documents: Annotated[Count, Option("Documents per text on which losses are measured.", DATA)] = 200
+    documents: Annotated[Count, Option("Documents per corpus on which losses are measured.", DATA)] = 200
     max_length: MaxLength = 128
     stop_words: StopWords = "english"
     text_column: TextColumn = "text"
@@ -201,7 +201,8 @@ class DemoOptions:
     )
     seeds: Annotated[SeedCount, Option("Number of seeds of fine-tuning.")] = 3
     minutes: Annotated[
-        Duration, Option("Approximate duration on two cores.", more="It sets the tokens of the adaptations.")
+        Duration,
+        Option("Approximate duration on two cores.", more="It sets the tokens of the adaptations.", unit="minutes"),
     ] = DEMO_MINUTES
     progress: Progress = True
 
@@ -398,7 +399,7 @@ class InspectCostOptions:
     ] = None
     step: Annotated[
         Count | None,
-        Option("Step after which the model that they started from was kept.", MODEL, default="as recorded"),
+        Option("Pre-training step that the adaptations started from.", MODEL, default="as recorded"),
     ] = None
     finetuned: Annotated[
         ModelLists,

@@ -13,6 +13,7 @@ from pydantic_core import ArgsKwargs
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.training import (
     Count,
+    LearningRate,
     MaxGradientNorm,
     NonNegative,
     Number,
@@ -24,7 +25,7 @@ from acclimate.options.training import (
     SeedNumber,
     Size,
 )
-from acclimate.presets import Published, fill_from_preset, preset_names
+from acclimate.registry import Published, fill_from_preset, preset_names
 
 if TYPE_CHECKING:
 
@@ -66,10 +67,7 @@ class SupervisedOptions:
         ),
     ] = 0
     epochs: Annotated[Size, Option("Passes over the train split.")] = 5
-    learning_rate: Annotated[
-        Positive,
-        Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero."),
-    ] = 3e-5
+    learning_rate: LearningRate = 3e-5
     batch_size: Annotated[Size, Option("Examples per optimizer step.")] = 16
     max_length: Annotated[
         Size | None,

@@ -26,6 +26,8 @@ MASK_RATE = 0.15
 """Share of tokens to predict (Devlin et al., 2019)."""
 HEAD_TOKENS = 300_000
 """Budget for training a missing masked-LM head, in tokens."""
+HELDOUT_EVERY = 50
+"""Default number of optimizer steps between measurements of the held-out loss."""
 SAMPLE_CHARACTERS = 50_000_000
 """Size of the sample that a tokenizer is trained on, in characters."""
 MAX_SEED = 2**32 - 1
@@ -99,11 +101,14 @@ MaxLength = Annotated[
         more="Longer documents are split. Virtual tokens that a method adds are not counted.",
     ),
 ]
+LearningRate = Annotated[
+    Positive, Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero.")
+]
 BatchSize = Annotated[Size, Option("Texts per optimizer step.", more="A step accumulates micro-batches as needed.")]
 WeightDecay = Annotated[NonNegative, Option("AdamW weight decay, applied to matrices only.")]
 MaxGradientNorm = Annotated[
     NonNegative,
-    Option("Maximum norm of the gradients of a step, to which larger ones are scaled; 0 turns clipping off."),
+    Option("Maximum gradient norm; larger gradients are scaled down to it. 0 turns clipping off."),
 ]
 Warmup = Annotated[Share, Option("Share of the training over which the learning rate rises.")]
 Out = Annotated[str | Path, Option("Output directory.", OUTPUT, study=False, recorded=False)]
@@ -143,7 +148,7 @@ TextColumn = Annotated[
 Precision = Annotated[
     PrecisionName,
     Option(
-        "Number format of the forward pass; auto is bf16 where the hardware supports it, else fp32.",
+        "Precision of the forward pass; auto is bf16 where the hardware supports it, else fp32.",
         more="Weights stay in fp32.",
     ),
 ]
@@ -229,7 +234,7 @@ class TrainingOptions:
         Count | None,
         Option(
             "Optimizer steps between measurements of the held-out loss.",
-            default="50",
+            default=str(HELDOUT_EVERY),
             more="It is also measured at the start and at the end.",
         ),
     ] = None
@@ -366,9 +371,6 @@ class PretrainOptions(TrainingOptions):
     epochs: Annotated[Duration | None, Option("Passes over the corpus.", default="1")] = None
     max_length: MaxLength = 256
     batch_size: BatchSize = 256
-    learning_rate: Annotated[
-        Positive,
-        Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero."),
-    ] = 1e-4
+    learning_rate: LearningRate = 1e-4
     weight_decay: WeightDecay = 0.01
     warmup: Warmup = 0.01

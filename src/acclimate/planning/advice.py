@@ -22,7 +22,8 @@ from acclimate.files import check_report_file, write_json
 from acclimate.methods import get, lookup
 from acclimate.model_kinds import loss_terms
 from acclimate.models import load_language_model
-from acclimate.options import AdviseOptions, verb
+from acclimate.options import verb
+from acclimate.options.inspection import AdviseOptions
 from acclimate.planning.advice_text import advice_text
 from acclimate.planning.vocabulary import count_words, fragmentation, overlap
 from acclimate.progress import Progress

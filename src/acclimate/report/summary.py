@@ -394,7 +394,7 @@ def _contaminated_train_splits(results: StudyResults) -> list[str]:
         return []
     return [
         f"Train splits contain {joined(parts)}. All methods train on the same texts with a label, so scores on them "
-        "do not measure generalisation. They were not removed: train splits are used unchanged."
+        "do not measure generalization. They were not removed: train splits are used unchanged."
     ]
 
 

@@ -256,7 +256,7 @@ def train_contamination(results: StudyResults) -> Table:
         "Distinct dev and test texts, and how many of them occur in the train split of their task, or of a task "
         "trained on before it. The two texts of a pair count as one, and a question counts as its passage. Matching "
         "rules as for corpora. Models train on these texts with a label (with few_shot on those that are drawn), and "
-        "methods that read the text of the task adapt to them, so scores on them do not measure generalisation. They "
+        "methods that read the text of the task adapt to them, so scores on them do not measure generalization. They "
         "are not removed: train splits are used unchanged. A short text of fewer than eight words may match by chance."
     )
     table = Table("Test texts in train splits", note, names, [False] * 3 + [True] * 7)

@@ -39,7 +39,7 @@ def _drift(base: str, adapted: str, texts: list[str], *, max_length: int) -> dic
 
 def _has_head(model: str, max_length: int) -> bool:
     from acclimate.models import load_language_model
-    from acclimate.training.options import check_length
+    from acclimate.training.inputs import check_length
 
     loaded = load_language_model(model)
     check_length(loaded, max_length)

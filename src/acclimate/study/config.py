@@ -216,10 +216,9 @@ class StudyConfig(Strict):
         if self.search is None and any(getattr(entry, "search", None) for entry in searchable):
             self.search = SearchSettings()
         if self.search:
-            scored = {
-                *self.seeds,
-                *(self.adapt_seeds if self.sections.get("distill") else ()),
-            }  # teachers have seeds of adaptation
+            scored = {*self.seeds}
+            if any(entry.trains_with_adapt_seeds for entry in self.entries):
+                scored.update(self.adapt_seeds)
             self.search.reserve_seeds(scored, len(self.seeds))
         searches: list[Any] = [self.search, *(method.search for method in self.methods)]
         for grid in (search.adapt for search in searches if search):
@@ -416,7 +415,7 @@ def _model(name: str, folder: Path) -> str:
 
 
 def _read(source: str, folder: Path) -> str:
-    """Resolve a source of text against ``folder``, unless it is a data set on the Hub (``hf:...``)."""
+    """Resolve a source of text against ``folder``, unless it is a dataset on the Hub (``hf:...``)."""
     return source if not source or source.startswith("hf:") else _inside(source, folder)
 
 

@@ -199,10 +199,10 @@ def _train_splits(inputs: StudyInputs) -> Iterator[tuple[tuple[str, str], str, l
         task, first = inputs.tasks[place].task, inputs.tasks[place].first
         own = item_texts(task)
         evaluated = {split: texts for split, texts in own.items() if split != "train"}
-        for learnt in (task, first):
-            if learnt is None or (pair := (task.fingerprint(), learnt.fingerprint())) in seen:
+        for trained_on in (task, first):
+            if trained_on is None or (pair := (task.fingerprint(), trained_on.fingerprint())) in seen:
                 continue
             seen.add(pair)
-            train = (own if learnt is task else item_texts(learnt)).get("train")
+            train = (own if trained_on is task else item_texts(trained_on)).get("train")
             if train and evaluated:
-                yield place, place[1] if learnt is task else learnt.name, train, evaluated
+                yield place, place[1] if trained_on is task else trained_on.name, train, evaluated

@@ -7,7 +7,7 @@ import math
 import random
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
@@ -120,8 +120,10 @@ class SectionEntry(Strict):
 
     Attributes:
         label: Row label in the tables; empty if the entry has no row.
+        trains_with_adapt_seeds: Whether jobs of the kind are also fine-tuned with the seeds of adaptation.
     """
 
+    trains_with_adapt_seeds: ClassVar[bool] = False
     label: Label = ""
 
     def resolve_paths(self, resolve: Callable[[str], str]) -> None:
@@ -202,6 +204,7 @@ class DistillSpec(DistillSection, SectionEntry):
         search: Values to try for settings of this row; they override those under ``search.distill``.
     """
 
+    trains_with_adapt_seeds: ClassVar[bool] = True  # teachers are
     teacher: TeacherSpec
     students: Annotated[list[str] | None, BeforeValidator(as_list), Field(min_length=1)] = None
     domains: Annotated[list[str] | None, BeforeValidator(as_list), Field(min_length=1)] = None

@@ -97,7 +97,7 @@ def summarize(
         ],
         seeds=config.seeds,
         adapt_seeds=config.adapt_seeds,
-        shared_adaptation=len(config.adapt_seeds) == 1 and any(not row.head for row in rows["adaptations"]),
+        shared_adaptation=len(config.adapt_seeds) == 1 and any(not row.head for row in rows.get("adaptations", [])),
         searches=list(searches),
         contamination=contamination.rows,
         unchecked=contamination.unchecked,

@@ -14,14 +14,13 @@ from acclimate.errors import UserError
 from acclimate.files import RECORD_FILE, check_replaceable, check_writable, follow_link
 from acclimate.locks import with_output_lock
 from acclimate.options import FinetuneOptions, recorded, verb
-from acclimate.tasks.kinds import LabelledTask, Learner, find_task_kind, open_task
-from acclimate.tasks.options import ResolvedOptions, resolve_options
+from acclimate.tasks.kinds import LabelledTask, Learner, ResolvedOptions, find_task_kind, open_task, resolve_options
 from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, run_identity
 from acclimate.tasks.trainer import train
 from acclimate.tasks.training_cache import load_or_train
 from acclimate.training.callbacks import check_trackers, tensorboard_folder
-from acclimate.training.diagnosis import warn_of_explosion
 from acclimate.training.distributed import join_process_group
+from acclimate.training.result import warn_of_explosion
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,7 @@ from acclimate.models.checkpoints import (
     load_error,
     silence_transformers,
 )
-from acclimate.models.loading import check_encoder_weights
-from acclimate.models.tokenizers import fit_tokenizer, is_encoder, load_tokenizer
+from acclimate.models.loading import check_encoder_weights, fit_tokenizer, is_encoder, load_tokenizer
 from acclimate.modules import virtual_ids
 from acclimate.tasks.kinds import LabelledTask
 

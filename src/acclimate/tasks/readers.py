@@ -36,7 +36,7 @@ Row = tuple[str, dict[str, Any]]
 def find_split_files(folder: Path, split: str, *, required: bool = True) -> list[Path]:
     """Return the file of a split, or its parts (``train-00000-of-00002.parquet``) in order; empty if there are none.
 
-    The files of a data set that ``datasets`` has saved (``train/data-00000-of-00001.arrow``) or that is from the Hub
+    The files of a dataset that ``datasets`` has saved (``train/data-00000-of-00001.arrow``) or that is from the Hub
     (``data/train-00000-of-00001.parquet``) are found as well.
 
     Args:
@@ -203,6 +203,6 @@ def _name_of_class(where: str, value: Any, names: Sequence[str]) -> Any:
         return value
     if not 0 <= value < len(names):
         raise UserError(
-            f"{where}: the label {value} is none of the {len(names)} classes of the data set; remove the row."
+            f"{where}: the label {value} is none of the {len(names)} classes of the dataset; remove the row."
         )
     return names[value]

@@ -124,7 +124,7 @@ def repartition(task: Task | str | Path, ratio: float) -> Task:
     if emptied:
         log.warning(
             "Re-partitioning '%s' with %s leaves no train row of %d of its %d classes: %s. They stay in the test set "
-            "and cannot be learnt.",
+            "and cannot be learned.",
             task.name,
             ratio,
             len(emptied),

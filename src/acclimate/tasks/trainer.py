@@ -22,7 +22,7 @@ from acclimate.files import read_json, write_json
 from acclimate.models.encoding import skip_unread_tokens
 from acclimate.objectives.distillation import confidence_penalty
 from acclimate.tasks.head_model import HeadModel
-from acclimate.tasks.options import ResolvedOptions
+from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.training.batches import describe_text
 from acclimate.training.callbacks import ResumableCallback
 from acclimate.training.distributed import ProcessGroup
@@ -219,7 +219,7 @@ class LengthGroupedBatches:
     """Random batches of rows of similar length; every row once per epoch.
 
     An epoch shuffles the rows, cuts them into pools, sorts each pool by length, cuts it into batches and shuffles the
-    batches. A pool is 50 batches, or a quarter of the data if that is less: with a single pool over a small data set
+    batches. A pool is 50 batches, or a quarter of the data if that is less: with a single pool over a small dataset
     the same rows would share a batch in every epoch. The order depends on the seed and the number of the epoch alone.
     All batches are full, except for at most one, which can be anywhere in the epoch.
     """

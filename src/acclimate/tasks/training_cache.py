@@ -24,8 +24,7 @@ from acclimate.device import Precision, default_device
 from acclimate.errors import check_stop
 from acclimate.files import atomic_folder, remove_leftovers, warn_on_write_error
 from acclimate.locks import POLL_SECONDS, Claim
-from acclimate.tasks.kinds import Learner
-from acclimate.tasks.options import ResolvedOptions
+from acclimate.tasks.kinds import Learner, ResolvedOptions
 from acclimate.tasks.trainer import train
 from acclimate.training.method import cache_folder, cache_key, fingerprint_model
 from acclimate.version import __version__
@@ -100,7 +99,7 @@ def cache_lock(folder: Path) -> Iterator[None]:
     claim = Claim(folder.parent / f".{folder.name}.claim")
     try:
         if not claim.take():
-            log.warning("Waiting for another process that computes the same (%s).", claim.holder())
+            log.warning("Waiting for another process that is computing the same result (%s).", claim.holder())
             while not claim.take():
                 time.sleep(POLL_SECONDS)
                 check_stop()

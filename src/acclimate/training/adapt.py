@@ -43,14 +43,20 @@ from acclimate.training.callbacks import (
     copy_kept_models,
     tensorboard_folder,
 )
-from acclimate.training.diagnosis import warn_of_explosion
 from acclimate.training.distributed import ProcessGroup, join_process_group
 from acclimate.training.engine import Engine, check_dropout, make_reference
 from acclimate.training.heldout import HeldOutText
-from acclimate.training.inputs import TASK_EPOCHS, TextInput, open_task, resolve_texts
+from acclimate.training.inputs import (
+    TASK_EPOCHS,
+    Budget,
+    TextInput,
+    add_method_virtual_tokens,
+    check_length,
+    open_task,
+    resolve_texts,
+)
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
 from acclimate.training.mlm_head import warm_up_head
-from acclimate.training.options import Budget, add_method_virtual_tokens, check_length
 from acclimate.training.result import (
     AdaptResult,
     cache_masked_texts,
@@ -61,6 +67,7 @@ from acclimate.training.result import (
     read_manifest,
     remove_work_folder,
     sample_masked_texts,
+    warn_of_explosion,
 )
 from acclimate.training.trainer import LOG_FILE, StepTrainer, train
 from acclimate.version import __version__
@@ -83,7 +90,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     ``batch_size`` and ``max_length`` accordingly (``examples/dga/paper.yaml``).
 
     Returns:
-        The output folder, the steps, tokens and seconds of training, and the losses.
+        The output directory, the steps, tokens and seconds of training, and the losses.
 
     Raises:
         UserError: If an option or the input is invalid, or the loss becomes NaN or infinite. An existing result is

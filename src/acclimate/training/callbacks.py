@@ -1,9 +1,15 @@
-"""Callbacks around the training steps: time budget, checkpoints, intermediate models and experiment trackers."""
+"""Callbacks around the training steps: time budget, checkpoints, intermediate models and experiment trackers.
+
+A process that is killed while it writes, or a full disk, leaves a checkpoint folder with missing or truncated files.
+The list of files and their sizes is therefore written after all of them are on the disk. A folder without that list,
+or with a file of another size, is ignored. The previous checkpoint is kept until the new one is complete.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -16,11 +22,63 @@ import torch
 from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from acclimate.errors import Stopped, UserError, check_stop, requested_stop, unknown_name_error
-from acclimate.files import atomic_folder, write_text
+from acclimate.files import atomic_folder, read_json, write_json, write_text
 from acclimate.progress import Progress
-from acclimate.training.checkpoints import mark_complete
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import Method
+
+COMPLETE_FILE = "complete.json"
+MAX_CHECKPOINTS = 2
+"""Checkpoints that are kept: the newest and the one before."""
+
+CHECKPOINT_NAME = re.compile(r"checkpoint-(\d+)")
+
+
+def mark_complete(checkpoint: Path) -> None:
+    """Mark a checkpoint as complete, and remove all older ones except the newest of these."""
+    sizes = {}
+    for file in sorted(path for path in checkpoint.rglob("*") if path.is_file() and path.name != COMPLETE_FILE):
+        with file.open("rb") as handle:
+            os.fsync(handle.fileno())
+        sizes[str(file.relative_to(checkpoint))] = file.stat().st_size
+    write_json(checkpoint / COMPLETE_FILE, sizes)
+    step = _checkpoint_step(checkpoint)
+    older = [found for found in _list_checkpoints(checkpoint.parent) if _checkpoint_step(found) < step]
+    for old in older[MAX_CHECKPOINTS - 1 :]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def is_complete(checkpoint: Path) -> bool:
+    """Return whether all files of a checkpoint exist and have their full size."""
+    try:
+        sizes = read_json(checkpoint / COMPLETE_FILE)
+        return all((checkpoint / name).stat().st_size == size for name, size in sizes.items())
+    except (OSError, ValueError, AttributeError):
+        return False
+
+
+def find_newest_checkpoint(work: Path) -> Path | None:
+    """Return the newest complete checkpoint in a folder, or None."""
+    return next((found for found in _list_checkpoints(work) if is_complete(found)), None)
+
+
+def remove_incomplete_checkpoints(work: Path) -> None:
+    """Remove incomplete checkpoints, so that their files do not get into the next checkpoint of the same step."""
+    for found in _list_checkpoints(work):
+        if not is_complete(found):
+            shutil.rmtree(found, ignore_errors=True)
+
+
+def _list_checkpoints(work: Path) -> list[Path]:
+    """Return the folders that are named like a checkpoint, the newest first."""
+    found = [path for path in work.glob("checkpoint-*") if CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir()]
+    return sorted(found, key=_checkpoint_step, reverse=True)
+
+
+def _checkpoint_step(checkpoint: Path) -> int:
+    match = CHECKPOINT_NAME.fullmatch(checkpoint.name)
+    return int(match.group(1)) if match else -1
+
 
 SECONDS_BETWEEN_CHECKPOINTS = 300
 KEPT_FOLDER = "kept"
@@ -110,7 +168,7 @@ TRACKER_PACKAGES = {
     "flyte": "flytekit",
     "kubeflow": "kubeflow",
 }
-"""The packages of trackers whose name differs from that of their package."""
+"""Package names of trackers, where they differ from the name of the tracker."""
 
 
 def check_trackers(names: str | Sequence[str] | None) -> list[str]:

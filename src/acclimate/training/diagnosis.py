@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,40 +16,8 @@ from acclimate.training.distributed import ProcessGroup
 
 MAX_NAMED_TEXTS = 3
 """Maximum number of texts that the error message names."""
-EXPLOSION_MARGIN = 1.0
-"""Nats above a uniform guess, or above twice the first loss, at which a loss counts as exploded."""
 
 log = logging.getLogger(__name__)
-
-
-def warn_of_explosion(
-    lines: Sequence[Mapping[str, Any]], learning_rate: float, term: str = "", classes: int = 2
-) -> str:
-    """Warn if a training ended with a loss that is finite, but so high that the model is probably useless.
-
-    Args:
-        lines: The lines of the log; those without a loss are ignored.
-        learning_rate: The peak learning rate.
-        term: The term that is a cross-entropy over ``classes``; empty if there is none.
-        classes: Number of classes, such as the size of the vocabulary.
-
-    Returns:
-        The warning; empty if there is none.
-    """
-    losses = [line for line in lines if "loss" in line]
-    if not losses:
-        return ""
-    first, last = losses[0]["loss"], losses[-1]["loss"]
-    found, guess = losses[-1].get("terms", {}).get(term, -math.inf), math.log(max(2, classes))
-    if found > guess + EXPLOSION_MARGIN:
-        what = f"The {term} loss ended at {found:,.1f} nats, and guessing at random gives {guess:.1f}"
-    elif last > 2 * max(0.0, first) + EXPLOSION_MARGIN:
-        what = f"The loss rose from {first:,.2f} to {last:,.2f} nats"
-    else:
-        return ""
-    warning = f"{what}: the training probably diverged. Lower the learning rate (now {learning_rate:g})."
-    log.warning("%s", warning)
-    return warning
 
 
 class StepEngine(Protocol):

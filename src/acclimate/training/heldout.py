@@ -16,15 +16,13 @@ from acclimate.corpus import Corpus, tokenize
 from acclimate.device import preserve_rng_state
 from acclimate.errors import UserError, check_positive
 from acclimate.objectives import Batch
+from acclimate.options.training import HELDOUT_EVERY
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
 from acclimate.training.inputs import TextInput, as_corpus
 from acclimate.training.method import cache_folder
 from acclimate.training.trainer import StepTrainer
-
-DEFAULT_INTERVAL = 50
-"""Default number of steps between two measurements."""
 
 
 def measure_heldout_terms(engine: Engine, steps: Sequence[Sequence[Batch]], seed: int = 0) -> dict[str, float]:
@@ -87,7 +85,7 @@ class HeldOutText:
             if every is not None:
                 raise UserError("'heldout_every' needs held-out text; give it with --heldout.")
             return None
-        every = DEFAULT_INTERVAL if every is None else every
+        every = HELDOUT_EVERY if every is None else every
         check_positive(heldout_every=every)
         return cls(as_corpus(text, text_column), every)
 

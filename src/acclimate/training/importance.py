@@ -109,7 +109,7 @@ def _with_progress(batches: Iterable[Batch], bar: Progress, before: int, process
         bar.update(before)
 
 
-def summarise_importance(
+def summarize_importance(
     raw: Mapping[str, Tensor], protection: Mapping[str, Tensor], **how: str | int | float
 ) -> dict[str, Any]:
     """Return importance as plain values, to be stored beside a model and plotted.

@@ -31,9 +31,8 @@ from acclimate.masking import Masking
 from acclimate.models import HeadLayer, UnitGroup, dropout_rates, gate_units, kernels_of
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
-from acclimate.presets import fill_from_preset
 from acclimate.progress import print_message
-from acclimate.registry import Registry, build_dataclass, hash_user_code
+from acclimate.registry import Registry, build_dataclass, fill_from_preset, hash_user_code
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
 from acclimate.updates import UpdateRule
@@ -275,7 +274,7 @@ class Method:
     """Base of all methods; by itself plain language modelling.
 
     Subclasses are dataclasses: their fields are the parameters. Where a default departs from the paper or its released
-    code, the annotation of the field declares their values (:mod:`acclimate.presets`).
+    code, the annotation of the field declares their values (:mod:`acclimate.registry`).
     """
 
     name: ClassVar[str] = ""

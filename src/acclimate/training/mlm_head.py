@@ -14,7 +14,7 @@ from acclimate.progress import print_message
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.engine import Engine
-from acclimate.training.options import Budget
+from acclimate.training.inputs import Budget
 from acclimate.training.trainer import train
 
 

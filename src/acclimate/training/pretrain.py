@@ -81,7 +81,7 @@ def _load_base_config(architecture: str) -> Any:
         positions = {"max_position_embeddings": 514} if FAMILIES[architecture].positions_after_padding else {}
         return AutoConfig.for_model(architecture, **positions)
     folder = local_folder(architecture)
-    known = folder.exists() if folder else "/" in architecture  # a name with a slash may be on the hub
+    known = folder.exists() if folder else "/" in architecture  # a name with a slash may be on the Hub
     if not known:
         raise UserError(
             f"Unknown architecture '{architecture}'.{did_you_mean(architecture, ARCHITECTURES)} Give one of "
@@ -217,7 +217,7 @@ def _pretrain(options: PretrainOptions) -> AdaptResult:
     parameters; a small model on a small budget needs a higher learning rate (see ``docs/pretrain.md``).
 
     Returns:
-        The output folder, the steps, tokens and seconds of training, and the losses.
+        The output directory, the steps, tokens and seconds of training, and the losses.
 
     Raises:
         UserError: If an option or the input is invalid, or the loss becomes NaN or infinite. An existing result is

@@ -1,9 +1,10 @@
-"""The result of an adaptation, the check for a finished or interrupted run, and previews of masked texts."""
+"""The result of an adaptation, checks for finished, interrupted and diverged runs, and previews of masked texts."""
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -30,6 +31,9 @@ from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import cache_key
 from acclimate.training.trainer import StepTrainer
+
+EXPLOSION_MARGIN = 1.0
+"""Nats above a uniform guess, or above twice the first loss, at which a loss counts as exploded."""
 
 log = logging.getLogger(__name__)
 
@@ -213,3 +217,33 @@ def _masked_texts_file(cache: Path, config: Mapping[str, Any]) -> Path:
 def _wrapped_name(masking: Any) -> str:
     inner = getattr(masking, "of", None)
     return str(getattr(inner, "name", "")) if inner is not None else type(masking).__name__
+
+
+def warn_of_explosion(
+    lines: Sequence[Mapping[str, Any]], learning_rate: float, term: str = "", classes: int = 2
+) -> str:
+    """Warn if a training ended with a loss that is finite, but so high that the model is probably useless.
+
+    Args:
+        lines: The lines of the log; those without a loss are ignored.
+        learning_rate: The peak learning rate.
+        term: The term that is a cross-entropy over ``classes``; empty if there is none.
+        classes: Number of classes, such as the size of the vocabulary.
+
+    Returns:
+        The warning; empty if there is none.
+    """
+    losses = [line for line in lines if "loss" in line]
+    if not losses:
+        return ""
+    first, last = losses[0]["loss"], losses[-1]["loss"]
+    found, guess = losses[-1].get("terms", {}).get(term, -math.inf), math.log(max(2, classes))
+    if found > guess + EXPLOSION_MARGIN:
+        what = f"The {term} loss ended at {found:,.1f} nats, and guessing at random gives {guess:.1f}"
+    elif last > 2 * max(0.0, first) + EXPLOSION_MARGIN:
+        what = f"The loss rose from {first:,.2f} to {last:,.2f} nats"
+    else:
+        return ""
+    warning = f"{what}: the training probably diverged. Lower the learning rate (now {learning_rate:g})."
+    log.warning("%s", warning)
+    return warning

@@ -24,8 +24,13 @@ from acclimate.files import read_json, translate_disk_errors, write_json
 from acclimate.models import kernels_of
 from acclimate.models.checkpoints import find_non_finite
 from acclimate.progress import Progress
-from acclimate.training.callbacks import Clock, ResumableCallback, StepCallback
-from acclimate.training.checkpoints import find_newest_checkpoint, remove_incomplete_checkpoints
+from acclimate.training.callbacks import (
+    Clock,
+    ResumableCallback,
+    StepCallback,
+    find_newest_checkpoint,
+    remove_incomplete_checkpoints,
+)
 from acclimate.training.diagnosis import StepData, StepEngine, make_divergence_error
 from acclimate.updates import UpdateRule
 

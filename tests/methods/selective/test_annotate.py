@@ -28,7 +28,7 @@ def folder(tmp_path_factory):
     return folder
 
 
-def test_the_command_writes_one_line_per_text_and_an_account(tiny_bert, folder, tmp_path, monkeypatch, capsys):
+def test_the_command_writes_one_line_per_text_and_a_summary(tiny_bert, folder, tmp_path, monkeypatch, capsys):
     code, out, err = call(
         monkeypatch, capsys, "annotate", "--model", tiny_bert, "--task", folder, "--out", tmp_path / "out",
         "--set", "delta=0.1", "--epochs", 6, "--learning-rate", "3e-3", "--batch-size", 16, "--samples", 2,

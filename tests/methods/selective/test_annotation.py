@@ -171,7 +171,7 @@ def test_texts_of_pairs_are_not_split_into_sentences():
     assert (len(unit.tokens), unit.second) == (6, ids_of("wine"))
 
 
-def test_special_tokens_in_a_text_are_tokenised_as_text():
+def test_special_tokens_in_a_text_are_tokenized_as_text():
     (unit,) = make_units([Example("good [SEP] food", None, 0)], tiny_tokenizer(), 20, annotation_options()).units
     assert not set(unit.tokens) & {0, 2, 3, 4}
 

@@ -29,9 +29,9 @@ FAST = {"learning_rate": 3e-3, "student_epochs": 2, "student_learning_rate": 1e-
 
 
 @pytest.fixture(scope="module")
-def untaught(student, tmp_path_factory):
+def undertrained(student, tmp_path_factory):
     """A student whose fine-tuning was too short."""
-    out = tmp_path_factory.mktemp("models") / "untaught"
+    out = tmp_path_factory.mktemp("models") / "undertrained"
     finetune(student, keyword_task(), epochs=1, learning_rate=1e-4, out=out, **QUICK)
     return out
 
@@ -76,23 +76,23 @@ def changed(before, after):
 
 
 @pytest.mark.parametrize("objective", ["boundary", "kl"])
-def test_the_head_learns_in_the_second_phase_only(teacher, untaught, tmp_path, objective):
-    before = load_file(untaught / "model.safetensors")
+def test_the_head_learns_in_the_second_phase_only(teacher, undertrained, tmp_path, objective):
+    before = load_file(undertrained / "model.safetensors")
     options = {"objective": objective, "epochs": 2, "weight_decay": 0.1, **FAST}
-    distill(teacher, untaught, keyword_task(), distill_share=1.0, out=tmp_path / "first", **options)
+    distill(teacher, undertrained, keyword_task(), distill_share=1.0, out=tmp_path / "first", **options)
     first = changed(before, load_file(tmp_path / "first" / "model.safetensors"))
     assert any(".encoder." in name for name in first)
     assert any(name.startswith("classifier") for name in first) == (objective == "kl")
-    distill(teacher, untaught, keyword_task(), distill_share=0.5, out=tmp_path / "both", **options)
+    distill(teacher, undertrained, keyword_task(), distill_share=0.5, out=tmp_path / "both", **options)
     assert any(
         name.startswith("classifier") for name in changed(before, load_file(tmp_path / "both" / "model.safetensors"))
     )
 
 
-def test_without_distillation_it_is_fine_tuning_with_the_confidence_penalty(teacher, untaught, tmp_path):
+def test_without_distillation_it_is_fine_tuning_with_the_confidence_penalty(teacher, undertrained, tmp_path):
     shared = {"epochs": 2, "learning_rate": 1e-3, "confidence_penalty": 0.5, "seed": 3, **QUICK}
-    ours = distill(teacher, untaught, keyword_task(), distill_share=0.0, out=tmp_path / "ours", **shared)
-    theirs = finetune(untaught, keyword_task(), warmup=0.0, weight_decay=0.0, out=tmp_path / "theirs", **shared)
+    ours = distill(teacher, undertrained, keyword_task(), distill_share=0.0, out=tmp_path / "ours", **shared)
+    theirs = finetune(undertrained, keyword_task(), warmup=0.0, weight_decay=0.0, out=tmp_path / "theirs", **shared)
     assert ours.probabilities == theirs.probabilities
     assert ours.train_loss == theirs.train_loss
     first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("ours", "theirs"))
@@ -100,11 +100,11 @@ def test_without_distillation_it_is_fine_tuning_with_the_confidence_penalty(teac
     assert ours.distilled_epochs == 0
 
 
-def test_pure_distillation_does_not_use_labels(teacher, untaught, tmp_path):
+def test_pure_distillation_does_not_use_labels(teacher, undertrained, tmp_path):
     task = keyword_task()
     wrong = dataclasses.replace(task, train=[dataclasses.replace(row, label=1 - row.label) for row in task.train])
     options = {"epochs": 2, "distill_share": 1.0, **FAST}
-    one, two = (distill(teacher, untaught, data, **options) for data in (task, wrong))
+    one, two = (distill(teacher, undertrained, data, **options) for data in (task, wrong))
     assert one.probabilities == two.probabilities
 
 
@@ -142,25 +142,27 @@ def test_weights_are_selected_by_a_metric_of_the_dev_split(teacher, student):
         distill(teacher, student, task, select="dev", metric="document_f1", **QUICK)
 
 
-def test_kl_distillation_teaches_the_predictions(teacher, untaught):
+def test_kl_distillation_teaches_the_predictions(teacher, undertrained):
     task = keyword_task()
     result = distill(
-        teacher, untaught, task, objective="kl", temperature=2.0, epochs=8, distill_share=1.0, batch_size=8, **FAST
+        teacher, undertrained, task, objective="kl", temperature=2.0, epochs=8, distill_share=1.0, batch_size=8, **FAST
     )
     assert result.student_metrics["accuracy"] < 0.9 < result.metrics["accuracy"]
     assert len(result.disagreement) == 9
 
 
-def test_a_learned_connector_and_schedules(teacher, untaught):
+def test_a_learned_connector_and_schedules(teacher, undertrained):
     # At a higher rate all texts soon have the same state, and the activation signs hardly depend on the connector.
     options = {"epochs": 4, "distill_share": 0.5, **FAST, "learning_rate": 1e-3}
-    learned = distill(teacher, untaught, keyword_task(), connector="student", **options)
+    learned = distill(teacher, undertrained, keyword_task(), connector="student", **options)
     assert (learned.connector, learned.units) == ("student", 32)
     assert learned.disagreement[2] < learned.disagreement[0]
-    frozen = distill(teacher, untaught, keyword_task(), connector="student", connector_learning_rate=1e-12, **options)
+    frozen = distill(
+        teacher, undertrained, keyword_task(), connector="student", connector_learning_rate=1e-12, **options
+    )
     assert learned.disagreement != frozen.disagreement  # the connector learns
-    each = distill(teacher, untaught, keyword_task(), schedule="each", **options)
-    shared = distill(teacher, untaught, keyword_task(), **options)
+    each = distill(teacher, undertrained, keyword_task(), schedule="each", **options)
+    shared = distill(teacher, undertrained, keyword_task(), **options)
     assert each.disagreement[0] == shared.disagreement[0]
     assert each.disagreement[1:] != shared.disagreement[1:]
 
@@ -174,21 +176,21 @@ def test_every_architecture_can_be_a_student(teacher, encoders, kind):
     assert result.units == 32
 
 
-def test_both_precisions(teacher, untaught):
+def test_both_precisions(teacher, undertrained):
     options = {**FAST, "epochs": 4, "distill_share": 0.75, "batch_size": 8}
-    low = distill(teacher, untaught, keyword_task(), **{**options, "precision": "bf16"})
+    low = distill(teacher, undertrained, keyword_task(), **{**options, "precision": "bf16"})
     assert low.precision == "bf16"
     assert low.disagreement[3] < low.disagreement[0]
-    last = distill(teacher, untaught, keyword_task(), **options)
+    last = distill(teacher, undertrained, keyword_task(), **options)
     assert last.epoch == 4 and "ece" in last.dev_metrics
 
 
-def test_the_epoch_that_is_best_on_dev_is_kept(teacher, untaught, monkeypatch):
+def test_the_epoch_that_is_best_on_dev_is_kept(teacher, undertrained, monkeypatch):
     """The dev scores are prescribed, and the selected epoch must be the best of them."""
     given = chain([0.1, 0.7, 0.3, 0.2], repeat(0.7))
     measure = ClassificationLearner.measure
 
-    def told(self, split, precision):
+    def prescribed(self, split, precision):
         found = measure(self, split, precision)
         if split == "dev":
             found.metrics["macro_f1"] = next(given)
@@ -197,8 +199,8 @@ def test_the_epoch_that_is_best_on_dev_is_kept(teacher, untaught, monkeypatch):
     options = {**FAST, "epochs": 4, "distill_share": 0.75, "batch_size": 8, "select": "dev"}
     verb = sys.modules["acclimate.tasks.distillation.distill"]
     monkeypatch.setattr(verb, "load_or_evaluate", lambda *_: {"test": {}, "dev": {}})
-    monkeypatch.setattr(ClassificationLearner, "measure", told)
-    assert distill(teacher, untaught, keyword_task(), **options).epoch == 2
+    monkeypatch.setattr(ClassificationLearner, "measure", prescribed)
+    assert distill(teacher, undertrained, keyword_task(), **options).epoch == 2
 
 
 def test_equal_widths_need_no_connector(teacher, tiny_bert):
@@ -419,6 +421,6 @@ def test_a_multi_label_task(tiny_bert, student, objective):
         ({"epochs": 0}, "'epochs' must be"),
     ],
 )
-def test_invalid_options(teacher, untaught, options, message):
+def test_invalid_options(teacher, undertrained, options, message):
     with pytest.raises(UserError, match=message):
-        distill(teacher, untaught, keyword_task(train=4, test=2), **{**QUICK, **options})
+        distill(teacher, undertrained, keyword_task(train=4, test=2), **{**QUICK, **options})

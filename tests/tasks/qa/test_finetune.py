@@ -25,14 +25,14 @@ QUICK = {"progress": False, "precision": "fp32", "max_length": 64}
 
 
 @pytest.fixture(scope="module")
-def learnt(tiny_bert, tmp_path_factory):
+def learned(tiny_bert, tmp_path_factory):
     """A finished, saved run and its folder."""
     out = tmp_path_factory.mktemp("runs") / "food"
     return finetune(tiny_bert, food_task(), epochs=6, learning_rate=3e-3, out=out, **QUICK), out
 
 
-def test_the_answer_is_found(learnt):
-    result, _ = learnt
+def test_the_answer_is_found(learned):
+    result, _ = learned
     assert result.kind == "qa"
     assert result.metrics["exact_match"] > 0.9
     assert result.metrics["f1"] >= result.metrics["exact_match"]
@@ -44,15 +44,15 @@ def test_the_answer_is_found(learnt):
     json.dumps(asdict(result))
 
 
-def test_predictions_are_ranked_and_distinct(learnt):
-    result, _ = learnt
+def test_predictions_are_ranked_and_distinct(learned):
+    result, _ = learned
     for answers, scores in zip(result.predicted, result.probabilities, strict=True):
         assert len(answers) == len({answer.lower() for answer in answers}) == 5
         assert scores == sorted(scores, reverse=True)
 
 
-def test_the_saved_model_is_an_ordinary_one_and_keeps_its_head(learnt, tiny_bert):
-    result, out = learnt
+def test_the_saved_model_is_an_ordinary_one_and_keeps_its_head(learned, tiny_bert):
+    result, out = learned
     model, tokenizer = AutoModelForQuestionAnswering.from_pretrained(out).eval(), AutoTokenizer.from_pretrained(out)
     question = food_task().test[0]
     inputs = tokenizer(question.text, question.passage, return_tensors="pt")

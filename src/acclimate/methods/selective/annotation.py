@@ -36,7 +36,7 @@ from acclimate.tasks import Task, load_task
 from acclimate.tasks.classification.classifier import Classifier
 from acclimate.tasks.classification.data import Example
 from acclimate.tasks.loading import is_classifier_of
-from acclimate.training.options import check_seed
+from acclimate.training.inputs import check_seed
 
 # A sentence ends with a punctuation mark and a space; in Chinese and Japanese, the mark alone ends it.
 _SENTENCE_END = re.compile(r"""(?:[.!?…]+["'”’)\]]*\s+|[。！？｡][.!?…。！？｡]*["'”’)\]」』）】》]*\s*)+|\n\s*""")
@@ -73,7 +73,7 @@ def split_sentences(text: str) -> list[str]:
 def make_units(
     examples: Sequence[Example], tokenizer: PreTrainedTokenizerBase, max_length: int, options: AnnotationOptions
 ) -> TaskUnits:
-    """Tokenise the texts of a task into units.
+    """Tokenize the texts of a task into units.
 
     Args:
         examples: Rows of the task. For pairs, the first text is annotated and the second accompanies every buffer

@@ -24,7 +24,7 @@ from acclimate.methods.selective.options import (
     annotation_options,
 )
 from acclimate.methods.selective.stages import SelectionOptions, find_important_tokens
-from acclimate.presets import Published, with_presets
+from acclimate.registry import Published, with_presets
 from acclimate.training.method import AdaptContext
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from acclimate.errors import UserError
-from acclimate.presets import Published, preset_values
-from acclimate.registry import build_dataclass
+from acclimate.registry import Published, build_dataclass, preset_values
 from acclimate.tasks.loading import MIN_LENGTH
 
 Preset = Literal["paper", "released-code"]

@@ -33,7 +33,7 @@ from acclimate.training.method import AdaptContext, cache_folder, cache_key, fin
 def fingerprint_base_model(run: AdaptContext) -> dict[str, Any]:
     """Return the part of the cache key that identifies the base model of a run and the numerics, as JSON values.
 
-    Only the tensors of the masked-LM head that classifiers reuse are included: a missing head is initialised randomly
+    Only the tensors of the masked-LM head that classifiers reuse are included: a missing head is initialized randomly
     by each run.
     """
     encoder: Any = run.model.base_model

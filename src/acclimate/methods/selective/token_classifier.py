@@ -24,8 +24,8 @@ from acclimate.methods.selective.annotator import SpecialTokenFrame
 from acclimate.methods.selective.options import TokenTrainingOptions
 from acclimate.progress import Progress
 from acclimate.tasks.head_model import HeadModel
+from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.tasks.loading import load_with_head
-from acclimate.tasks.options import ResolvedOptions
 from acclimate.tasks.trainer import TrainingHooks, train
 from acclimate.training.engine import TaskLoss
 
@@ -53,7 +53,7 @@ class TokenClassifier(HeadModel):
 
 
 def load_token_classifier(path: str | Path, max_length: int = 128) -> TokenClassifier:
-    """Load a checkpoint as a token classifier on the default device; missing weights are initialised randomly.
+    """Load a checkpoint as a token classifier on the default device; missing weights are initialized randomly.
 
     Args:
         path: A model folder.

@@ -1,7 +1,7 @@
 """fastText through ``gensim``: training, continued training, and vectors of subwords.
 
 The ``fasttext`` library cannot continue training with n-grams: it reads ``.vec`` files, which hold words only, and
-initialises the n-gram vectors, which most subwords need, at random. ``gensim`` reads the complete ``.bin``.
+initializes the n-gram vectors, which most subwords need, at random. ``gensim`` reads the complete ``.bin``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def train_fasttext(
         min_count: Minimum count of a word; rarer words have only the vectors of their n-grams.
         epochs: Epochs over the texts.
         buckets: Rows of the hashed n-gram table, whose size is ``buckets * dimension * 4`` bytes.
-        seed: Random seed of the initialisation and the sampling.
+        seed: Random seed of the initialization and the sampling.
         report: Callback that receives the finished share of the work, from 0 to 1.
 
     Returns:

@@ -13,7 +13,7 @@ from acclimate.methods import Method, register
 from acclimate.methods.tapter.target_vectors import make_fasttext_targets
 from acclimate.objectives import BatchObjective, EmbeddingRegulariser, LanguageModelling, Objective
 from acclimate.objectives.embedding import EmbeddingProjection
-from acclimate.presets import Published, with_presets
+from acclimate.registry import Published, with_presets
 from acclimate.training.method import AdaptContext
 
 PROJECTION_NAME = "acclimate_projection"

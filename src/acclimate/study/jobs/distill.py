@@ -10,8 +10,8 @@ import numpy as np
 
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.options import DistillOptions
-from acclimate.presets import fill_from_preset
 from acclimate.records import Record
+from acclimate.registry import fill_from_preset
 from acclimate.results import MethodRow
 from acclimate.rows import DistillationRow
 from acclimate.study.backend import Backend
@@ -22,15 +22,7 @@ from acclimate.study.jobs.adapt import adaptation_seconds
 from acclimate.study.jobs.base import Job, JobGraph, Model, Place, Planner, RunContext, StudyView, register
 from acclimate.study.jobs.finetune import FinetuneJob
 from acclimate.study.jobs.teacher import TeacherJob
-from acclimate.study.search import (
-    Fill,
-    Lists,
-    Search,
-    SearchStage,
-    choices_to_try,
-    search_settings,
-    tasks_with_metric,
-)
+from acclimate.study.search import Fill, Lists, Search, SearchStage, choices_to_try, search_settings, tasks_with_metric
 from acclimate.study.sections import DistillSpec, SectionEntry, count_combinations
 from acclimate.study.settings import UNADAPTED
 from acclimate.study.summary import TaskResult

@@ -16,9 +16,8 @@ from acclimate.evaluation.calibration import calibration_metrics
 from acclimate.evaluation.scoring import classification_metrics, multi_label_metrics
 from acclimate.tasks.classification.data import Example, Task, read_task
 from acclimate.tasks.head_model import HeadModel, check_finite
-from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, TaskKind
+from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import load_with_head
-from acclimate.tasks.options import ResolvedOptions
 
 
 class Classifier(HeadModel):

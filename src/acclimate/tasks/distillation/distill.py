@@ -20,8 +20,7 @@ from acclimate.tasks.classification.data import Task
 from acclimate.tasks.distillation.initial_models import finetune_into, load_or_evaluate, load_or_finetune
 from acclimate.tasks.distillation.student_training import DistillationLoss, build_phase_hooks
 from acclimate.tasks.distillation.teacher_targets import compute_teacher_targets, representation_width
-from acclimate.tasks.kinds import open_task
-from acclimate.tasks.options import resolve_options
+from acclimate.tasks.kinds import open_task, resolve_options
 from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, run_identity
 from acclimate.tasks.trainer import train
 from acclimate.training.callbacks import check_trackers, tensorboard_folder

@@ -15,8 +15,8 @@ from acclimate.files import read_json, warn_on_write_error, write_json
 from acclimate.tasks.classification.classifier import Classification, ClassificationLearner
 from acclimate.tasks.classification.data import Task
 from acclimate.tasks.finetune import finetune
+from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.tasks.loading import is_classifier_of
-from acclimate.tasks.options import ResolvedOptions
 from acclimate.tasks.result import warn_of_collapse
 from acclimate.tasks.training_cache import computation_key, hash_rows, load_or_train
 from acclimate.training.method import cache_folder, cache_key

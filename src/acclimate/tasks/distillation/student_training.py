@@ -21,7 +21,7 @@ from acclimate.modules.connectors import Connectors
 from acclimate.objectives.distillation import activation_boundary_loss, count_disagreements, soft_target_loss
 from acclimate.tasks.classification.classifier import Classifier
 from acclimate.tasks.distillation.teacher_targets import TeacherTargets, first_token_states
-from acclimate.tasks.options import ResolvedOptions
+from acclimate.tasks.kinds import ResolvedOptions
 from acclimate.tasks.trainer import TrainingHooks, phase_schedule, supervised_loss
 from acclimate.training.callbacks import ResumableCallback
 from acclimate.training.trainer import StepTrainer

@@ -32,7 +32,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A gold answer: ``passage[start : start + len(text)] == text``, without surrounding white space."""
+    """A gold answer: ``passage[start : start + len(text)] == text``, without surrounding whitespace."""
 
     text: str
     start: int
@@ -141,7 +141,7 @@ def load_qa(path: str | Path, *, name: str | None = None) -> QATask:
     A split can also be a table or JSON lines with the columns that ``datasets`` gives SQuAD: ``id``, ``context``,
     ``question`` and ``answers``.
 
-    White space around an answer is stripped. An answer that is not at its ``answer_start`` is located by its text if
+    Whitespace around an answer is stripped. An answer that is not at its ``answer_start`` is located by its text if
     that occurs exactly once in the passage; a warning gives the number of such answers.
 
     Args:

@@ -16,9 +16,8 @@ from acclimate.device import Precision
 from acclimate.errors import warn_once
 from acclimate.evaluation.qa import MAX_RANK, normalize_bioasq, qa_metrics
 from acclimate.tasks.head_model import HeadModel, check_finite
-from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, TaskKind
+from acclimate.tasks.kinds import TASK_KINDS, EvaluationResult, Learner, ResolvedOptions, TaskKind
 from acclimate.tasks.loading import load_with_head
-from acclimate.tasks.options import ResolvedOptions
 from acclimate.tasks.qa.data import QATask, Question, gold_answers, group_by_item, holds_questions, load_qa
 from acclimate.tasks.qa.windows import WindowConfig, Windows
 

@@ -125,14 +125,14 @@ class Windows(Sequence[dict[str, Any]]):
     """The rows of some questions, each built on access; each passage is tokenized only once."""
 
     def __init__(
-        self, questions: Sequence[Question], tokenizer: PreTrainedTokenizerBase, reading: WindowConfig, segments: bool
+        self, questions: Sequence[Question], tokenizer: PreTrainedTokenizerBase, config: WindowConfig, segments: bool
     ) -> None:
         """Split the passages into windows.
 
         Args:
             questions: The questions.
             tokenizer: A fast tokenizer.
-            reading: Lengths of rows and windows; ``max_length`` must not exceed what the model can read.
+            config: Lengths of rows and windows; ``max_length`` must not exceed what the model can read.
             segments: Whether rows have segment ids.
 
         Raises:
@@ -140,10 +140,10 @@ class Windows(Sequence[dict[str, Any]]):
         """
         self.questions, self.segments = questions, segments
         self.layout = RowLayout(tokenizer)
-        room = reading.max_length - self.layout.special
+        room = config.max_length - self.layout.special
         if room < 2:
-            raise UserError(f"max_length={reading.max_length} leaves no space for question and passage; increase it.")
-        longest = max(1, min(reading.question, room // 2))
+            raise UserError(f"max_length={config.max_length} leaves no space for question and passage; increase it.")
+        longest = max(1, min(config.question, room // 2))
         asked = _tokenize([question.text for question in questions], tokenizer)
         # Blanks can be tokens. In a question that is truncated, they must not take the place of words.
         for place, tokens in enumerate(asked):
@@ -158,7 +158,7 @@ class Windows(Sequence[dict[str, Any]]):
             width = room - len(self._asked[place])
             offset = self.layout.before_passage + len(self._asked[place])
             answer = self._span(place)
-            for first, stop in split_into_windows(len(self.tokens(place).ids), width, reading.overlap):
+            for first, stop in split_into_windows(len(self.tokens(place).ids), width, config.overlap):
                 inside = answer is not None and first <= answer[0] and answer[1] < stop
                 where = (answer[0] - first + offset, answer[1] - first + offset) if answer and inside else (0, 0)
                 self.windows.append(Window(place, first, stop, offset, where))
