@@ -161,6 +161,16 @@ def test_settings_of_how_to_run_a_model_do_not_stop_its_training(tiny_bert, tmp_
     assert load_classifier(folder, LABELS, 40, CPU)
 
 
+@each("family", ["roberta", "xlm-roberta", "camembert"])
+def test_positions_that_are_counted_from_a_missing_padding_id_are_refused(tmp_path, family):
+    folder = save_tiny(family, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
+    for load in (load_language_model, lambda path: load_classifier(path, LABELS, 40, CPU)):
+        with pytest.raises(UserError, match=r"pad_token_id is missing, from which a .* model counts its positions"):
+            load(folder)
+
+
 def test_a_length_that_is_no_number_is_refused(tiny_bert, tmp_path):
     folder = shutil.copytree(tiny_bert, tmp_path / "model")
     config = json.loads((folder / "tokenizer_config.json").read_text())

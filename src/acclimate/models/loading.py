@@ -72,8 +72,14 @@ def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, pa
     """Make a tokenizer return and pad what its model reads, and warn, once per model, of what else does not fit.
 
     Raises:
-        UserError: If the tokenizer has tokens that the model has no embedding for.
+        UserError: If the tokenizer has tokens that the model has no embedding for, or the model counts positions from
+            a padding id and has none.
     """
+    if getattr(getattr(model.base_model, "embeddings", None), "padding_idx", 0) is None:
+        raise UserError(
+            f"In config.json of '{path}', pad_token_id is missing, from which a {model.config.model_type} model "
+            "counts its positions. Set it to the id with which the model was trained (1 in RoBERTa)."
+        )
     embeddings: Any = model.get_input_embeddings()
     vocabulary, rows = tokenizer.get_vocab(), embeddings.weight.shape[0]
     size = max(len(tokenizer), 1 + max(vocabulary.values(), default=-1))
