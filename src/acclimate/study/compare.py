@@ -60,7 +60,9 @@ def _compare(options: CompareOptions) -> StudyResults:
         raise UserError(f"'{out}' is a file; give a folder for the study.")
     files = [out / name for name in (RESULTS, PAGE, REPORT) if (out / name).exists()]
     if files and "format" not in (read_json_object(out / RESULTS) or {}):
-        raise UserError(f"'{files[0]}' is not the result of a study; give another folder.")
+        names = ", ".join(file.name for file in files)
+        hint = f"; if the study in '{out}' wrote it, it is damaged: delete {names}" * (out / "jobs").is_dir()
+        raise UserError(f"'{files[0]}' is not the result of a study; give another folder{hint}.")
     read = read_study(_load(options.config), backend)
     inputs, contamination = prepare(read, progress=progress, cached_only=report_only or share is not None)
     if progress:
