@@ -22,8 +22,10 @@ from acclimate.corpus import Corpus
 from acclimate.demo import demo
 from acclimate.errors import UserError
 from acclimate.inspect import inspect_masks
+from acclimate.methods.selective.annotation import annotate_task
 from acclimate.options import (
     AdaptOptions,
+    AnnotateOptions,
     DistillOptions,
     FinetuneOptions,
     Option,
@@ -37,7 +39,7 @@ from acclimate.options import (
     verb,
 )
 from acclimate.options.declaration import MISSING, accepts
-from acclimate.options.inspection import AdviseOptions, AnnotateOptions, CompareOptions, DemoOptions
+from acclimate.options.inspection import AdviseOptions, CompareOptions, DemoOptions
 from acclimate.options.training import Count
 from acclimate.planning.cost import inspect_cost
 from tests.cases import each
@@ -115,7 +117,7 @@ def test_the_functions_have_the_signatures_of_the_classes():
     assert list(inspect.signature(acclimate.pretrain).parameters)[:2] == ["corpus", "out"]
     for name, function in {
         **{"advise": acclimate.advise, "compare": acclimate.compare, "demo": demo},
-        **{"inspect importance": acclimate.inspect_importance},
+        **{"annotate": annotate_task, "inspect importance": acclimate.inspect_importance},
         **{"inspect embeddings": acclimate.inspect_embeddings, "inspect leakage": acclimate.inspect_leakage},
         **{"inspect masks": inspect_masks, "inspect cost": inspect_cost},
     }.items():

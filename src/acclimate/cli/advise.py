@@ -59,12 +59,13 @@ def _list_parameters(method: Any) -> str:
 
 
 def _describe(method: Any) -> str:
-    """Return the docstring of a method, with the default of each parameter."""
+    """Return the docstring of a method, with the default of each parameter, also of those that it inherits."""
     import inspect
 
-    about, _, parameters = (inspect.getdoc(method) or "").partition(SECTION)
-    text, defaults = f"\n{about.strip()}\n\n", _defaults(method)
-    for line in inspect.cleandoc("\n" + parameters).splitlines():
+    texts = [inspect.cleandoc(cls.__doc__ or "").partition(SECTION) for cls in method.__mro__]
+    text, defaults = f"\n{texts[0][0].strip()}\n\n", _defaults(method)
+    parameters = [inspect.cleandoc("\n" + found.partition("Raises:")[0]) for _, _, found in texts]
+    for line in "\n".join(filter(None, parameters)).splitlines():
         parameter, colon, rest = line.partition(":")
         if colon and parameter in defaults:
             line = f"{parameter} = {defaults[parameter]!r}:{rest}"

@@ -1,4 +1,4 @@
-"""Options of ``annotate``, ``advise``, ``compare``, ``demo`` and ``inspect``."""
+"""Options of ``advise``, ``compare``, ``demo`` and ``inspect``."""
 
 from __future__ import annotations
 
@@ -143,41 +143,6 @@ class AdviseOptions:
     stop_words: StopWords = "english"
     text_column: TextColumn = "text"
     seed: Annotated[Seed, Option("Random seed of the pilot.")] = 0
-    progress: Progress = True
-
-
-@options
-class AnnotateOptions:
-    """Options of ``acclimate annotate``."""
-
-    model: Annotated[
-        str | Path,
-        Option(
-            "Model folder or name on the Hugging Face Hub; it is fine-tuned first, unless it is a classifier of the "
-            "task.",
-            MODEL,
-        ),
-    ]
-    task: Annotated[str | Path, Option("Folder with train, dev and test files.", DATA)]
-    out: Annotated[str | Path, Option("Output directory.", OUTPUT)]
-    _: KW_ONLY
-    preset: Annotated[
-        Literal["paper", "released-code"],
-        Option("Values to use where paper and released code differ: thresholds, units, stop words.", METHOD),
-    ] = "paper"
-    settings: Annotated[
-        dict[str, Any] | None,
-        Option("Option of the annotation, such as delta=0.02 or criterion=marginal.", METHOD, flag="--set"),
-    ] = None
-    epochs: Annotated[
-        Size, Option("Passes over the train split in fine-tuning; the epoch with the best dev accuracy is used.")
-    ] = 10
-    learning_rate: Annotated[Positive, Option("Peak learning rate of fine-tuning.")] = 2e-5
-    batch_size: Annotated[Size, Option("Texts per optimizer step.")] = 64
-    max_length: MaxLength = 256
-    seed: Seed = 42
-    samples: Annotated[Integer, Field(ge=0, le=10**6), Option("Number of annotated texts to print.", OUTPUT)] = 5
-    precision: Precision = "auto"
     progress: Progress = True
 
 
