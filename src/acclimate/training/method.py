@@ -28,7 +28,7 @@ from acclimate.device import Precision, preserve_rng_state
 from acclimate.errors import first_line
 from acclimate.files import atomic_folder, cache_folder, find_file, hash_file
 from acclimate.masking import Masking
-from acclimate.models import HeadLayer, UnitGroup, dropout_rates, gate_units, kernels_of, kind_of
+from acclimate.models import HeadLayer, UnitGroup, describe_computation, dropout_rates, gate_units, kind_of
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
 from acclimate.progress import print_message
@@ -247,7 +247,7 @@ class AdaptContext:
             "device": self.device.type,
             # The dropout masks depend on the split into micro-batches.
             "tokens_at_once": training_tokens(self.model),
-            "kernels": dataclasses.asdict(kernels_of(self.model)),
+            "kernels": describe_computation(self.model),
             "software": [__version__, torch.__version__, transformers.__version__],
             "model": fingerprint_model(self.model),
             "text": text,
@@ -256,7 +256,7 @@ class AdaptContext:
         return TensorCache(folder, self.seed, self.group, self.device)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Stage:
     """One of several adaptations that make up a method.
 
