@@ -23,10 +23,12 @@ from acclimate.files import (
     follow_link,
     is_intact,
     read_json,
+    read_json_object,
     record_files,
     write_json,
     write_text,
 )
+from acclimate.locks import output_lock
 from tests.cases import each
 
 
@@ -102,6 +104,17 @@ def test_a_link_that_leads_nowhere_is_found_before_the_work(tmp_path, target):
     for check in (follow_link, check_writable):
         with pytest.raises(UserError, match=r"'.*link' is a link to '.*', which does not exist"):
             check(link)
+    with pytest.raises(UserError, match=r"'.*link' is a link to '.*', which does not exist"):
+        check_writable(link / "seed-0")
+    with pytest.raises(UserError, match=r"'.*link' is a link to '.*', which does not exist"), output_lock(link / "a"):
+        pass
+
+
+def test_a_pipe_in_place_of_a_json_file_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "run.json")
+    for read in (read_json, read_json_object):
+        with pytest.raises(UserError, match=r"run.json' is a pipe"):
+            read(tmp_path / "run.json")
 
 
 def test_names_that_are_not_utf8(tmp_path):
@@ -235,4 +248,5 @@ def test_errors_of_the_system_say_what_to_do(tmp_path, monkeypatch):
 
 def test_the_advice_of_torch_to_run_pickled_code_is_not_repeated():
     text = "Weights only load failed. Re-running `torch.load` with `weights_only` set to `False` will likely succeed"
+    assert first_line(ValueError("Invalid field:\n  'a' is 3\nmore")) == "Invalid field: 'a' is 3"
     assert "weights_only" not in first_line(RuntimeError(text)) and "could run code" in first_line(RuntimeError(text))

@@ -139,7 +139,10 @@ def test_a_lock_file_that_is_just_being_written_is_respected(tmp_path):
 def test_variables_of_launchers_that_are_no_numbers_are_one_line(out, monkeypatch, name):
     monkeypatch.setenv(name, "abc")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    with pytest.raises(UserError, match=f"{name} is 'abc'; set it to a whole number"), output_lock(out):
+    message = f"{name} is 'abc'; set it to a whole number"
+    with pytest.raises(UserError, match=message):
+        join_process_group()
+    with pytest.raises(UserError, match=message), output_lock(out):
         join_process_group()
         default_device()
 

@@ -87,11 +87,13 @@ def environment_integer(name: str, default: int = 0) -> int:
 def first_line(error: Exception) -> str:
     """Return the first non-empty line of an error message, or the name of the exception class if there is none.
 
+    A line that ends with a colon is followed by the next one.
     Where torch refuses a pickled file, its advice to load the file nevertheless is left out.
     """
     if "weights_only" in str(error):
         return "the file contains pickled objects other than weights, which could run code and are not loaded"
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    return " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
 
 
 def shorten(value: object) -> str:

@@ -33,7 +33,7 @@ def cache_path() -> Path:
     """Return the path of the cache, ``$ACCLIMATE_CACHE`` or ``~/.cache/acclimate``, whether it is usable or not."""
     with suppress(RuntimeError):  # there is no home folder
         return Path(os.environ.get("ACCLIMATE_CACHE") or "~/.cache/acclimate").expanduser()
-    return Path("/nonexistent/acclimate")
+    return Path(os.devnull, "acclimate")
 
 
 def cache_folder() -> Path:
@@ -163,7 +163,9 @@ def read_json(path: str | Path) -> Any:
 
     Raises:
         ValueError: If it is not JSON, or too deeply nested.
+        UserError: If it is a pipe or a device.
     """
+    check_regular_file(Path(path))
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except RecursionError as error:
@@ -301,7 +303,7 @@ def check_writable(out: str | Path | None) -> None:
     # A result is written beside its folder and then moved there, which fails for a folder that is in use.
     if Path(out).name in ("", "..") or Path.cwd().is_relative_to(os.path.realpath(out)):
         raise UserError(f"'{out}' cannot be the output: give the name of a new folder.")
-    parent = follow_link(out).parent
+    parent = follow_link(follow_link(out).parent)
     try:
         parent.mkdir(parents=True, exist_ok=True)
         _write_probe(parent)

@@ -164,6 +164,7 @@ def output_lock(out: str | Path) -> Iterator[None]:
             killed.
     """
     path = follow_link(os.path.abspath(out))
+    follow_link(path.parent)  # checks it
     claim = Claim(path.parent / f".{path.name}.lock")
     if environment_integer("RANK") > 0 or not _acquire_claim(claim, path):
         yield

@@ -222,6 +222,12 @@ def test_a_folder_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(UserError, match=r"Cannot read '.*closed': Permission denied"):
         resolve_sources(tmp_path)
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open" / "b.txt").write_text("x")
+    for pattern in ("**/*.txt", "*/*.txt", "*/b.txt"):
+        with pytest.raises(UserError, match=r"Cannot read '.*closed': Permission denied"):
+            resolve_sources(tmp_path / pattern)
+    assert len(resolve_sources(tmp_path / "open" / "*.txt")) == 1
 
 
 def test_pipes_devices_and_broken_links_are_refused_at_once(tmp_path):

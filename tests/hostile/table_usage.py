@@ -6,6 +6,8 @@ import errno
 import os
 import sys
 
+from accelerate import PartialState
+
 from tests.hostile.checks import (
     ADVISE,
     ANNOTATE,
@@ -188,7 +190,11 @@ OUTPUTS = [
 ENVIRONMENT = [
     *(
         Case(f"{name} is no number", TEXT, 2, rf"^Error: .*{name}", env={name: "abc"})
-        for name in ("RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+        for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    ),
+    Case(
+        "a launcher without an address", TEXT, 2, r"^Error: .*cannot be connected.*MASTER_ADDR",
+        env={"WORLD_SIZE": "2", "RANK": "0"}, inside=PartialState._reset_state,
     ),
     Case("a cache that is a file", TEXT, 0, DONE, put("cache", "no folder"), also="ACCLIMATE_CACHE"),
     Case(

@@ -145,6 +145,40 @@ def test_configurations_that_cannot_be_right(tiny_bert, tmp_path, change, words)
         assert words in message and str(folder) in message and "\n" not in message, message
 
 
+@each(
+    ("name", "value"),
+    [
+        *(("return_dict", False), ("output_attentions", True), ("output_hidden_states", True)),
+        *(("chunk_size_feed_forward", 7), ("gradient_checkpointing", True)),
+    ],
+)
+def test_settings_of_how_to_run_a_model_do_not_stop_its_training(tiny_bert, tmp_path, name, value):
+    folder, texts = shutil.copytree(tiny_bert, tmp_path / "model"), Corpus.of(TEXTS)
+    expected = adapt(folder, texts, steps=1, out=tmp_path / "plain", max_length=24, progress=False).losses
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, name: value}))
+    assert adapt(folder, texts, steps=1, out=tmp_path / "out", max_length=24, progress=False).losses == expected
+    assert load_classifier(folder, LABELS, 40, CPU)
+
+
+@each("family", ["roberta", "xlm-roberta", "camembert"])
+def test_positions_that_are_counted_from_a_missing_padding_id_are_refused(tmp_path, family):
+    folder = save_tiny(family, tmp_path / "model")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "pad_token_id": None}))
+    for load in (load_language_model, lambda path: load_classifier(path, LABELS, 40, CPU)):
+        with pytest.raises(UserError, match=r"pad_token_id is missing, from which a .* model counts its positions"):
+            load(folder)
+
+
+def test_a_length_that_is_no_number_is_refused(tiny_bert, tmp_path):
+    folder = shutil.copytree(tiny_bert, tmp_path / "model")
+    config = json.loads((folder / "tokenizer_config.json").read_text())
+    (folder / "tokenizer_config.json").write_text(json.dumps({**config, "model_max_length": "x"}))
+    with pytest.raises(UserError, match="model_max_length is 'x', which is no number"):
+        load_language_model(folder)
+
+
 VALUES = (
     st.none() | st.booleans() | st.integers(-3, 10**12) | st.floats() | st.text(max_size=4) | st.just([]) | st.just({})
 )

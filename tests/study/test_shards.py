@@ -93,6 +93,10 @@ def test_reports_of_the_user_are_not_replaced(tmp_path):
         with pytest.raises(UserError, match=rf"{name}' is not the result of a study"):
             run(tmp_path, tmp_path / "out")
         (tmp_path / "out" / name).unlink()
+    (tmp_path / "out" / "jobs").mkdir()
+    (tmp_path / "out" / "results.json").write_text("{")
+    with pytest.raises(UserError, match=r"it is damaged: delete results\.json"):
+        run(tmp_path, tmp_path / "out")
 
 
 @given(plans(), st.integers(1, 9))

@@ -193,6 +193,8 @@ def test_names_of_classes(labels, order):
         (["1", "nan"], "row 2: the label must be .*remove rows without a label"),
         (["1", "1.0", "beta"], "row 2: the label '1.0' is '1' in another row"),
         (["a", "b", "a|b"], r"The label 'a\|b' looks like several"),
+        ([True, 1, 0, False], "Some labels are 0 or 1, others true or false"),
+        (["True", "0"], "Some labels are 0 or 1, others true or false"),
         ([-1, 0, 1, 2], "'-1' beside 0 to 2 usually marks rows without a label"),
         (["[0 1]", "[1 0]"], r"row 1: the label \[0 1\] cannot be read as a list"),
         (["['a' 'b']", "['a']"], "row 1: the label .* cannot be read as a list"),

@@ -244,6 +244,7 @@ def _match_files(path: Path, text_column: str) -> list[Path]:
             raise UserError(f"The folder '{path}' contains no file of a known format: {FORMATS_DESCRIPTION}.")
         return files
     if glob.has_magic(str(path)) and not path.exists():
+        _check_folders_of_pattern(path)
         matches = [Path(name) for name in sorted(glob.glob(str(path), recursive=True))]
         # "**" matches a folder and its files; resolve_sources() drops the duplicates.
         files = [
@@ -262,6 +263,18 @@ def _match_files(path: Path, text_column: str) -> list[Path]:
     if detect_format(path) is None:
         raise UserError(f"The format of '{path}' is unknown. Supported: {FORMATS_DESCRIPTION}.")
     return [path]
+
+
+def _check_folders_of_pattern(pattern: Path) -> None:
+    """Check that every folder in which files may match can be listed; ``glob`` passes over those that cannot.
+
+    Raises:
+        OSError: If one cannot.
+    """
+    for part in (pattern, *pattern.parents):
+        if glob.has_magic(str(part)):
+            for folder in filter(os.path.isdir, glob.glob(str(part.parent), recursive=True)):
+                os.scandir(folder).close()
 
 
 def check_file(path: Path) -> None:

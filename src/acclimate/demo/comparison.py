@@ -22,7 +22,7 @@ METHODS = ("none", "mlm", "dga")
 # tokens per second: head warm-up 3,500, MLM 1,900, DGA 400. Fine-tuning (20 seconds per seed) is not scaled, since
 # fewer epochs would not learn the task.
 WARM_UP_TOKENS = 120_000
-ADAPT_TOKENS = 60_000
+ADAPT_TOKENS = 40_000
 IMPORTANCE_TOKENS = 10_000
 
 ADAPT_LENGTH = 128

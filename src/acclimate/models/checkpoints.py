@@ -83,6 +83,11 @@ def _model_type(folder: Path) -> Any:
 
 LIMITS = {"num_hidden_layers": 10_000, "num_attention_heads": 10_000, "hidden_size": 10**6, "vocab_size": 10**8}
 """Settings that must be positive in every configuration, and the largest values that are accepted."""
+HOW_TO_RUN = {
+    **{"return_dict": True, "output_attentions": False, "output_hidden_states": False},
+    **{"chunk_size_feed_forward": 0, "gradient_checkpointing": False},
+}
+"""Settings that do not change what a model computes, only how it is run, and the values that training expects."""
 
 
 def load_config(path: str | Path, **changes: Any) -> Any:
@@ -105,6 +110,9 @@ def load_config(path: str | Path, **changes: Any) -> Any:
         hint = "" if folder is None or _model_type(folder) else _suggest(folder)
         raise UserError(f"No model could be read from '{path}': {load_error(error, path)}{hint}") from error
     check_limits(config, f"config.json of '{path}'")
+    for name, value in HOW_TO_RUN.items():
+        if hasattr(config, name):
+            setattr(config, name, value)
     padding, size = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)
     if isinstance(padding, int) and isinstance(size, int) and padding >= size:
         raise UserError(f"In config.json of '{path}', pad_token_id is {padding}, but vocab_size is only {size}.")

@@ -61,6 +61,9 @@ def load_tokenizer(path: str | Path) -> PreTrainedTokenizerBase:
         raise UserError(f"No tokenizer could be loaded from '{path}': {load_error(error, path)}") from error
     if len(tokenizer) <= len(set(tokenizer.all_special_ids)):  # made up by transformers if files are missing
         raise UserError(f"The tokenizer in '{path}' has no vocabulary; add the vocabulary files to the folder.")
+    if not isinstance(tokenizer.model_max_length, int | float):
+        length = f"{tokenizer.model_max_length!r:.40}"
+        raise UserError(f"In the tokenizer of '{path}', model_max_length is {length}, which is no number.")
     tokenizer.split_special_tokens = False  # that of an end task splits them, see read_as_text
     return tokenizer
 
@@ -69,8 +72,14 @@ def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, pa
     """Make a tokenizer return and pad what its model reads, and warn, once per model, of what else does not fit.
 
     Raises:
-        UserError: If the tokenizer has tokens that the model has no embedding for.
+        UserError: If the tokenizer has tokens that the model has no embedding for, or the model counts positions from
+            a padding id and has none.
     """
+    if getattr(getattr(model.base_model, "embeddings", None), "padding_idx", 0) is None:
+        raise UserError(
+            f"In config.json of '{path}', pad_token_id is missing, from which a {model.config.model_type} model "
+            "counts its positions. Set it to the id with which the model was trained (1 in RoBERTa)."
+        )
     embeddings: Any = model.get_input_embeddings()
     vocabulary, rows = tokenizer.get_vocab(), embeddings.weight.shape[0]
     size = max(len(tokenizer), 1 + max(vocabulary.values(), default=-1))

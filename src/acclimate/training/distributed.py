@@ -19,10 +19,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from acclimate.device import default_device, preserve_rng_state
-from acclimate.errors import UserError, environment_integer
+from acclimate.errors import UserError, environment_integer, first_line
 
 TIMEOUT = timedelta(hours=12)
 """How long processes wait for one another, for example while the first one tokenizes a whole corpus."""
+_RANK_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 _SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")
 
 
@@ -148,8 +149,11 @@ def join_process_group() -> ProcessGroup:
     """Return the processes of this run, and connect them if they are not connected yet.
 
     Raises:
-        UserError: If parameters would be sharded (FSDP, DeepSpeed): gates and soft masks need whole weights.
+        UserError: If parameters would be sharded (FSDP, DeepSpeed), since gates and soft masks need whole weights, or
+            the variables of a launcher are wrong or incomplete.
     """
+    for name in _RANK_VARIABLES:
+        environment_integer(name)
     if environment_integer("WORLD_SIZE", 1) <= 1:
         return ProcessGroup()
     for name in _SHARDING_VARIABLES:
@@ -161,7 +165,13 @@ def join_process_group() -> ProcessGroup:
             )
     from accelerate import PartialState  # chooses the same backend as the Trainer
 
-    state = PartialState(cpu=default_device().type == "cpu", timeout=TIMEOUT)
+    try:
+        state = PartialState(cpu=default_device().type == "cpu", timeout=TIMEOUT)
+    except (ValueError, RuntimeError) as error:
+        raise UserError(
+            f"The processes of this run cannot be connected: {first_line(error).rstrip('.')}. Start it with torchrun, "
+            "or unset WORLD_SIZE."
+        ) from error
     return ProcessGroup(state.process_index, state.num_processes)
 
 

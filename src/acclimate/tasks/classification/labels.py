@@ -173,6 +173,8 @@ def _check_single_labels(labels: set[str]) -> None:
                 raise UserError(
                     f"The label '{label}' looks like several, since its parts are labels too; write lists of labels."
                 )
+    if labels <= {"0", "1", "true", "false"} and labels & {"0", "1"} and labels & {"true", "false"}:
+        raise UserError("Some labels are 0 or 1, others true or false; write all in one way.")
     if "-1" in labels and len(labels) > 3 and labels == {str(number) for number in range(-1, len(labels) - 1)}:
         raise UserError(
             f"The label '-1' beside 0 to {len(labels) - 2} usually marks rows without a label; remove these rows, or "
