@@ -313,8 +313,12 @@ def text_table(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def markdown(results: Sequence[dict[str, Any]]) -> str:
-    """Return the section for the documentation page: machine, versions and the table."""
+    """Return the section for the documentation page: machine, versions and the table.
+
+    A row that a later result has, too, replaces that of the earlier one.
+    """
     lines: list[str] = []
+    rows: dict[tuple[str, str], dict[str, Any]] = {}
     for result in results:
         where, how = result["machine"], result["settings"]
         allocators = {
@@ -330,16 +334,14 @@ def markdown(results: Sequence[dict[str, Any]]) -> str:
             + f"; torch {where['torch']}, transformers {where['transformers']}"
             + f"; allocator: ours {allocators['ours']}, others {allocators['others']}"
             + f"; {'quick look, ' if how['quick'] else ''}{result['minutes']:.0f} minutes"
-            + f", load at the start {where['load']}.",
-            "",
-            f"| {' | '.join(HEAD)} |",
-            "|---|---|---|--:|---|--:|--:|--:|--:|---|",
-            *(f"| {' | '.join(_cells(row))} |" for row in result["rows"]),
+            + f", load at the start {where['load']}; {len(result['rows'])} rows.",
             "",
         ]
         if result["failed"]:
             lines += [f"Failed: {', '.join(sorted(result['failed']))}.", ""]
-    return "\n".join(lines).rstrip()
+        rows |= {(row["key"], row["precision"]): row for row in result["rows"]}
+    lines += [f"| {' | '.join(HEAD)} |", "|---|---|---|--:|---|--:|--:|--:|--:|---|"]
+    return "\n".join([*lines, *(f"| {' | '.join(_cells(row))} |" for row in rows.values())])
 
 
 def update_page(page: Path, results: Sequence[dict[str, Any]]) -> None:

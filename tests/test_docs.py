@@ -78,6 +78,18 @@ def test_performance_page_is_short():
     assert len((DOCS / "dev" / "performance.md").read_text(encoding="utf-8").splitlines()) <= 150
 
 
+def test_the_readme_says_how_often_methods_read_a_text():
+    """The count of views; ``dga`` and ``tapter`` know theirs only when they are prepared."""
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"^\| `([^`]+)` \|.* \| ([^|]*) \|$", page, re.MULTILINE))
+    assert set(registry.names()) <= set(table)
+    for name in set(registry.names()) - {"none", "dga", "tapter"}:
+        views = {view for term in registry.get(name).objectives() for view in term.views if view.full}
+        frozen = sum(view.reader == "reference" for view in views)
+        counts = re.match(r"(\d)(?: \+ (\d))?", table[name])
+        assert counts and [int(count or 0) for count in counts.groups()] == [len(views) - frozen, frozen], name
+
+
 def test_the_method_on_the_page_trains(tiny_bert, tmp_path, monkeypatch):
     page = (DOCS / "write-your-own-method.md").read_text(encoding="utf-8")
     (source,) = re.findall(r"```python\n(.*?)```", page, flags=re.S)

@@ -144,15 +144,21 @@ def test_packages_import_from_their_own_floor_or_below():
     assert not upwards
 
 
-def test_kernels_are_used_through_their_package_alone():
-    inside = {f"acclimate.kernels.{file.stem}" for file in (PACKAGE / "kernels").glob("*.py")}
-    below = [
-        f"{module} imports {name}"
+def test_only_models_know_of_kernels_through_six_names_at_most():
+    from acclimate import kernels, models
+
+    imports = {
+        module: {name for name in names if "kernel" in name.lower()}
         for module, names in modules().items()
-        for name in names
-        if ".".join(name.split(".")[:3]) in inside and not module.startswith("acclimate.kernels")
-    ]
-    assert not below
+        if not module.startswith("acclimate.kernels")
+    }
+    assert imports.pop("acclimate.study.summary") == {"acclimate.device.KERNELS_VARIABLE"}  # recorded in results
+    users = {module for module, names in imports.items() if names}
+    assert all(module.startswith("acclimate.models") for module in users)
+    assert len(kernels.__all__) <= 6
+    used = {name for module in users for name in imports[module] if name.startswith("acclimate.kernels")}
+    assert used <= {f"acclimate.kernels.{name}" for name in kernels.__all__}
+    assert not any("kernel" in name for name in models.__all__)
 
 
 def test_no_packages_import_each_other():
@@ -168,15 +174,3 @@ def check(graph: dict[str, set[str]]) -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail("Import circle: " + " -> ".join(error.args[1]))
-
-
-def test_only_models_and_training_use_kernels_which_export_six_names_at_most():
-    from acclimate import kernels
-
-    users = {
-        module.split(".")[1]
-        for module, names in modules().items()
-        if any(name.startswith("acclimate.kernels") for name in names)
-    }
-    assert users - {"kernels"} <= {"models", "training"}
-    assert len(kernels.__all__) <= 6

@@ -17,12 +17,15 @@ from typer.testing import CliRunner
 
 from acclimate import cli, masking
 from acclimate.cli import options as generator
+from acclimate.cli.training import PushCommand
 from acclimate.corpus import Corpus
 from acclimate.demo import demo
 from acclimate.errors import UserError
 from acclimate.inspect import inspect_masks
+from acclimate.methods.selective.annotation import annotate_task
 from acclimate.options import (
     AdaptOptions,
+    AnnotateOptions,
     DistillOptions,
     FinetuneOptions,
     Option,
@@ -36,7 +39,7 @@ from acclimate.options import (
     verb,
 )
 from acclimate.options.declaration import MISSING, accepts
-from acclimate.options.inspection import AdviseOptions, AnnotateOptions, DemoOptions
+from acclimate.options.inspection import AdviseOptions, CompareOptions, DemoOptions
 from acclimate.options.training import Count
 from acclimate.planning.cost import inspect_cost
 from tests.cases import each
@@ -86,7 +89,8 @@ def test_a_new_option_is_an_argument_a_flag_a_key_of_the_study_and_a_field_of_th
 
 VERBS = {
     **{"adapt": AdaptOptions, "pretrain": PretrainOptions, "finetune": FinetuneOptions, "distill": DistillOptions},
-    **{"advise": AdviseOptions, "annotate": AnnotateOptions, "demo": DemoOptions},
+    **{"advise": AdviseOptions, "annotate": AnnotateOptions, "compare": CompareOptions, "demo": DemoOptions},
+    "push": PushCommand,
     **{
         f"inspect {name.removeprefix('Inspect').removesuffix('Options').lower()}": cls
         for name, cls in vars(inspection).items()
@@ -112,7 +116,8 @@ def test_the_functions_have_the_signatures_of_the_classes():
     assert acclimate.adapt.__name__ == "adapt" and "Raises:" in acclimate.adapt.__doc__
     assert list(inspect.signature(acclimate.pretrain).parameters)[:2] == ["corpus", "out"]
     for name, function in {
-        **{"advise": acclimate.advise, "demo": demo, "inspect importance": acclimate.inspect_importance},
+        **{"advise": acclimate.advise, "compare": acclimate.compare, "demo": demo},
+        **{"annotate": annotate_task, "inspect importance": acclimate.inspect_importance},
         **{"inspect embeddings": acclimate.inspect_embeddings, "inspect leakage": acclimate.inspect_leakage},
         **{"inspect masks": inspect_masks, "inspect cost": inspect_cost},
     }.items():
@@ -122,19 +127,39 @@ def test_the_functions_have_the_signatures_of_the_classes():
 
 def test_the_flags_of_every_command_are_the_options_of_its_class():
     root = typer.main.get_command(cli.app)
-    assert len(VERBS) == 12
+    assert len(VERBS) == 14
     for verb_name, cls in VERBS.items():
         first, _, second = verb_name.partition(" ")
         made = root.commands[first].commands[second] if second else root.commands[first]
-        flags = {name for parameter in made.params for name in parameter.opts}
+        names = {one.name: [one.metavar] if one.param_type_name == "argument" else one.opts for one in made.params}
+        flags = {name for found in names.values() for name in found}
         expected = {field.flag for field in option_fields(cls).values() if field.option.cli}
         extra = {"finetune": {"--seeds", "--repartition"}, "distill": {"--seeds"}, "adapt": {"--push-to-hub"}}
+        extra["compare"] = {"--dry-run"}
         quiet = {"--quiet"} if "progress" in option_fields(cls) else set()
         one_seed = {"--seed"} if verb_name in ("finetune", "distill") else set()
         assert flags - {"--help"} == (expected | extra.get(verb_name, set()) | quiet | {"--config"}) - one_seed
         assert made.epilog.startswith(f"Example: acclimate {verb_name} "), verb_name
         required = {f"{field.flag}" for field in option_fields(cls).values() if field.default is MISSING}
-        assert required == {name for one in made.params if "required" in (one.help or "") for name in one.opts}
+        assert required == {name for one in made.params if "required" in (one.help or "") for name in names[one.name]}
+
+
+def test_every_command_and_group_has_an_example():
+    root = typer.main.get_command(cli.app)
+    for command in (root, *root.commands.values(), *root.commands["inspect"].commands.values()):
+        assert command.epilog.startswith("Example: acclimate "), command.name
+
+
+def test_the_study_is_given_by_position_or_in_a_file(tmp_path):
+    (tmp_path / "run.yaml").write_text("study: ~/none.yaml\nout: out\n")
+    for arguments, message in (
+        (["compare", "--out", "o"], "STUDY is required: YAML or TOML file that describes the study."),
+        (["compare", "s.yaml"], "--out is required: Output directory."),
+        (["compare", "--config", str(tmp_path / "run.yaml")], f"No study file at '{Path.home() / 'none.yaml'}'"),
+        (["push", "folder"], "REPO is required: Repository"),
+    ):
+        error = CliRunner().invoke(cli.app, arguments).exception
+        assert isinstance(error, UserError) and str(error).startswith(message), error
 
 
 def required_options(cls) -> dict:

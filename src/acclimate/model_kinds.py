@@ -5,9 +5,11 @@ This module imports neither torch nor transformers, so that reports can use its 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from acclimate.errors import UserError, unknown_name_error
 
@@ -23,7 +25,7 @@ class ModelKind:
     Attributes:
         name: Name of the kind.
         auto_class: The auto class of ``transformers`` that loads it.
-        class_suffix: How the names of its classes end.
+        class_suffixes: How the names of its classes end.
         pipeline_tag: Pipeline tag on the Hugging Face Hub.
         task_name: The task of the pipeline tag in words.
         term: Name of the loss term in logs and results.
@@ -38,7 +40,7 @@ class ModelKind:
 
     name: str
     auto_class: str
-    class_suffix: str
+    class_suffixes: tuple[str, ...]
     pipeline_tag: str
     task_name: str
     term: str
@@ -56,7 +58,7 @@ class ModelKind:
 MASKED = ModelKind(
     name="masked",
     auto_class="AutoModelForMaskedLM",
-    class_suffix="ForMaskedLM",
+    class_suffixes=("ForMaskedLM",),
     pipeline_tag="fill-mask",
     task_name="Masked Language Modelling",
     term="mlm",
@@ -64,6 +66,8 @@ MASKED = ModelKind(
     loss_unit="nats per masked token",
     trains_missing_head=True,
 )
+WITHOUT_LM_HEAD = re.compile(r"(Model(?<!LMHeadModel)|Encoder|For\w+(?<!LM)(?<!Generation))$")
+"""How the class names of bare encoders and of models of end tasks end."""
 KINDS: dict[str, ModelKind] = {}
 """The registered kinds, by name."""
 
@@ -98,14 +102,30 @@ def get_kind(name: str) -> ModelKind:
     return KINDS[name]
 
 
-def kind_of_checkpoint(architectures: Iterable[str] | None) -> ModelKind:
-    """Return the kind of a checkpoint, given the ``architectures`` in its configuration.
+def find_kind(class_name: str) -> ModelKind | None:
+    """Return the kind of a class of models; None if it is not a language model of a registered kind."""
+    return next((kind for kind in KINDS.values() if class_name.endswith(kind.class_suffixes)), None)
 
-    Bare encoders and models of end tasks count as masked language models without a head.
+
+def kind_of_checkpoint(architectures: Any, path: str | Path) -> ModelKind:
+    """Return the kind of a checkpoint, given the ``architectures`` in its configuration, which may hold anything.
+
+    Bare encoders, models of end tasks and checkpoints that name no class are masked language models without a head.
+
+    Raises:
+        UserError: If the checkpoint is a language model of another kind; ``path`` is for this message.
     """
     given = architectures if isinstance(architectures, list | tuple) else ()
-    names = [name for name in given if isinstance(name, str)]  # a configuration may hold anything
-    return next((kind for kind in KINDS.values() if any(name.endswith(kind.class_suffix) for name in names)), MASKED)
+    names = [name for name in given if isinstance(name, str)]
+    if found := next(filter(None, map(find_kind, names)), None):
+        return found
+    for name in names:
+        if not WITHOUT_LM_HEAD.search(name):
+            raise UserError(
+                f"No language model could be loaded from '{path}': {name} is neither a language model of a kind that "
+                f"acclimate knows ({', '.join(KINDS)}) nor an encoder or a model of an end task."
+            )
+    return MASKED
 
 
 def kind_of(model: PreTrainedModel) -> ModelKind:
@@ -114,8 +134,6 @@ def kind_of(model: PreTrainedModel) -> ModelKind:
     Raises:
         UserError: If it is not a language model of a registered kind.
     """
-    name = type(model).__name__
-    for kind in KINDS.values():
-        if name.endswith(kind.class_suffix):
-            return kind
+    if found := find_kind(name := type(model).__name__):
+        return found
     raise UserError(f"{name} is not a language model of a kind that acclimate knows: {', '.join(KINDS)}.")

@@ -15,7 +15,7 @@ from transformers import AutoModelForMaskedLM, TrainingArguments
 
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
-from acclimate.models import attach
+from acclimate.models import MASKED, attach
 from acclimate.objectives import LanguageModelling
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
@@ -111,7 +111,7 @@ def test_fp32_loss_and_gradients_are_those_of_the_plain_model(shape, tmp_path, m
     ours, tokenizer = copy.deepcopy(theirs), make_tokenizer(shape)
     attach(ours)
     texts = [np.asarray(tokenizer(text)["input_ids"]) for text in inputs.read_texts(tmp_path)]
-    batches = Collator.of(tokenizer, RandomMasking(), tokens=400)(texts, np.random.default_rng(0))
+    batches = Collator.of(tokenizer, RandomMasking(), MASKED, tokens=400)(texts, np.random.default_rng(0))
     assert len(batches) > 1
     counts = [int((batch.labels >= 0).sum()) for batch in batches]
     losses = [

@@ -13,8 +13,9 @@ from acclimate.errors import UserError
 from acclimate.kernels import Kernels
 from acclimate.kernels import gradients as module
 from acclimate.kernels.attention import FastDropout
-from acclimate.models import attach, kernels_of, use_kernels
+from acclimate.models import attach
 from acclimate.models.attention import ATTENTION_NAME, EAGER_ATTENTION_NAME
+from acclimate.models.families import kernels_of, use_kernels
 from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling
 from acclimate.training.engine import Engine
 from tests.cases import each

@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from acclimate.masking import Masking, Vocabulary
 from acclimate.masking.words import Words
+from acclimate.model_kinds import MASKED
 from acclimate.objectives import Batch
 from acclimate.training.batches import Collator, make_vocabulary
 from tests.tiny import TEXTS, tiny_tokenizer
@@ -74,7 +75,7 @@ def batches(
 ) -> list[Batch]:
     """Return the masked micro-batches of some texts."""
     rows = [np.array(row) for row in encoded(kind, tuple(texts))] * copies
-    collator = replace(Collator.of(tokenizer(kind), masking, tokens, layout), vocabulary=vocabulary(kind))
+    collator = replace(Collator.of(tokenizer(kind), masking, MASKED, tokens, layout), vocabulary=vocabulary(kind))
     return collator(rows, np.random.default_rng(seed))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from acclimate.masking import ExtractNGram, MaskNGram, NGramSampler, RandomMasking
+from acclimate.model_kinds import MASKED
 from acclimate.training.batches import Collator
 from tests.cases import each
 from tests.tiny import tiny_tokenizer
@@ -14,7 +15,7 @@ MASK = 4
 
 
 def collate(layout, rewritings, seed=0, tokens=100):
-    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), tokens, layout, rewritings)
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), MASKED, tokens, layout, rewritings)
     return collator([np.asarray(row) for row in rows(4)], np.random.default_rng(seed))
 
 

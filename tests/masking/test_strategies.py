@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from acclimate.masking import IGNORE_INDEX, RandomMasking, RandomSameCount, get, names
 from acclimate.masking.words import Words
+from acclimate.model_kinds import MASKED
 from acclimate.training.batches import Collator
 from tests.cases import each
 from tests.masking.kinds import KINDS, SENTENCES, batches, tokenizer
@@ -171,7 +172,7 @@ def test_mean_lengths_of_runs(listed):
 
 def test_the_collator_uses_the_first_draws_for_random_masking():
     rows = [np.array(tokenizer("bert")(text)["input_ids"]) for text in SENTENCES[:8]]
-    (batch,) = Collator.of(tokenizer("bert"), RandomMasking(0.3), 10**6)(rows, np.random.default_rng(0))
+    (batch,) = Collator.of(tokenizer("bert"), RandomMasking(0.3), MASKED, 10**6)(rows, np.random.default_rng(0))
     rng = np.random.default_rng(0)
     allowed = (batch.text >= 0).numpy() & ~np.isin(batch.original.numpy(), tokenizer("bert").all_special_ids)
     assert ((batch.labels >= 0).numpy() == (allowed & (rng.random(allowed.shape) < 0.3))).all()

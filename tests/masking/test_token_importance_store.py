@@ -10,6 +10,7 @@ from acclimate.masking import IGNORE_INDEX
 from acclimate.masking.selective import SelectiveMasking
 from acclimate.masking.token_importance_store import TokenImportanceStore, hash_text, rank_important_tokens
 from acclimate.masking.wrappers import RandomSameCount, StaticMasking
+from acclimate.model_kinds import MASKED
 from acclimate.training.batches import Collator
 from tests.cases import each
 from tests.tiny import tiny_tokenizer
@@ -49,7 +50,7 @@ def store(flags, scores, tmp_path_factory):
 
 def masked_texts(masking, layout, seed=0):
     """Return the corrupted ids of each text, and which tokens are to be predicted."""
-    collator = Collator.of(tiny_tokenizer(), masking, 120, layout)
+    collator = Collator.of(tiny_tokenizer(), masking, MASKED, 120, layout)
     found = {}
     for batch in collator(TEXTS, np.random.default_rng(seed)):
         for number in range(batch.texts):

@@ -16,6 +16,7 @@ from transformers.tokenization_python import _is_punctuation
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking, Vocabulary, get
 from acclimate.masking.words import Words, _is_single_character_word, is_punctuation
+from acclimate.model_kinds import MASKED
 from acclimate.training.batches import Collator
 from tests.cases import each
 from tests.masking.kinds import KINDS, SENTENCES, tokenizer, word_tokens
@@ -116,8 +117,8 @@ def test_only_strategies_that_use_words_need_a_supported_tokenizer():
     names = {"unk_token": "[UNK]", "mask_token": "[MASK]", "pad_token": "[PAD]"}
     strange = PreTrainedTokenizerFast(tokenizer_object=backend, **names)
     rows = [np.zeros(9, dtype=int)]
-    assert Collator.of(strange, RandomMasking(), 100)(rows, np.random.default_rng(0))
+    assert Collator.of(strange, RandomMasking(), MASKED, 100)(rows, np.random.default_rng(0))
     with pytest.raises(UserError, match="beginnings of words"):
-        Collator.of(strange, get("whole-word"), 100)(rows, np.random.default_rng(0))
+        Collator.of(strange, get("whole-word"), MASKED, 100)(rows, np.random.default_rng(0))
     with pytest.raises(ValueError, match="without its tokenizer"):
         _ = Vocabulary(2, np.arange(1)).subwords

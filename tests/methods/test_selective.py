@@ -13,10 +13,11 @@ import torch
 from acclimate.corpus import Corpus, TokenDataset
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
-from acclimate.methods.selective import annotation, stages
+from acclimate.methods.selective import AnnotationOptions, TokenTrainingOptions, annotation, stages
 from acclimate.methods.selective.token_classifier import load_token_classifier
 from acclimate.models import load_language_model
 from acclimate.objectives import Batch
+from acclimate.options.tasks import AnnotatorOptions
 from acclimate.tasks import Task
 from acclimate.training import adapt, get
 from acclimate.training.distributed import ProcessGroup
@@ -276,6 +277,17 @@ def test_presets_replace_values_that_are_not_given():
     assert (paper["delta"], paper["cap"], paper["class_weight"], paper["unit"]) == (0.05, 1.0, 1.5, "text")
     assert (code["delta"], code["cap"], code["class_weight"], code["unit"]) == (0.2, 0.15, 3.0, "sentence")
     assert (code["stop_words"], code["misclassified"], code["special_tokens"]) == ("english", "negative", True)
+
+
+def test_the_parameters_of_the_stages_have_the_defaults_of_their_options():
+    found = get("selective").selection_options(0)
+    assert found == stages.SelectionOptions(AnnotatorOptions(), AnnotationOptions(), TokenTrainingOptions(), 0)
+    changed = get("selective", delta=0.2, finetune_length=99, token_length=77, class_weight=2, token_epochs=3)
+    one = changed.selection_options(0)
+    assert (one.annotation.delta, one.fine_tuning.max_length) == (0.2, 99)
+    with pytest.raises(UserError, match="Fine-tuned classifier: 'epochs' must be at least 1"):
+        get("selective", finetune_epochs=0)
+    assert (one.token_training.max_length, one.token_training.class_weight, one.token_training.epochs) == (77, 2, 3)
 
 
 def test_distributed_runs_read_the_stages_from_the_cache(tiny_bert, tmp_path, fresh_cache):

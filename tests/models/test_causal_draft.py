@@ -14,12 +14,13 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
 from acclimate.masking import IGNORE_INDEX, RandomMasking
-from acclimate.models import KINDS, ModelKind, attach, load_language_model, register_kind
+from acclimate.models import KINDS, MASKED, ModelKind, attach, kind_of_checkpoint, load_language_model, register_kind
 from acclimate.models.checkpoints import instructions
 from acclimate.objectives import LanguageModelling
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
+from tests.cases import each
 from tests.conftest import SHARED
 
 STORIES = SHARED / "models" / "stories260k"
@@ -44,7 +45,7 @@ def next_tokens(ids, text):
 CAUSAL = ModelKind(
     name="causal",
     auto_class="AutoModelForCausalLM",
-    class_suffix="ForCausalLM",
+    class_suffixes=("ForCausalLM",),
     pipeline_tag="text-generation",
     task_name="Text Generation",
     term="clm",
@@ -86,11 +87,11 @@ def test_loss_and_gradients_are_those_of_transformers(stories, layout, kernels, 
     assert "load_language_model" in instructions(type(loaded.model).__name__, "adapters", "here")
     attach(loaded.model)
     rows = [np.array(loaded.tokenizer(text)["input_ids"]) for text in TEXTS]
-    collator = Collator.of(loaded.tokenizer, RandomMasking(), 10_000, layout, kind=loaded.kind)
+    collator = Collator.of(loaded.tokenizer, RandomMasking(), loaded.kind, 10_000, layout)
     batches = collator(rows, np.random.default_rng(0))
     assert len(batches[0].text) == len(TEXTS) if layout == "padded" else len(batches[0].text) < len(TEXTS)
     assert all(torch.equal(batch.masked, batch.original) for batch in batches)
-    engine = Engine(loaded.model, [LanguageModelling().for_kind(loaded.kind)])
+    engine = Engine(loaded.model, [LanguageModelling()])
     terms = engine.step(batches)
     assert terms["clm"].item() == pytest.approx(total / count, rel=1e-5)
     for name, value in loaded.model.named_parameters():
@@ -115,6 +116,19 @@ def test_the_method_mlm_adapts_a_decoder(stories, tmp_path):
     AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     with pytest.raises(UserError, match="trained without masking; remove the option 'masking'"):
         adapt(stories, Corpus.of(TEXTS), "mlm", tmp_path / "no", masking="span", **options)
+
+
+@each("name", ["GPT2LMHeadModel", "LlamaForCausalLM", "T5ForConditionalGeneration", "Strange"])
+def test_a_class_of_no_known_kind_is_named(name):
+    with pytest.raises(UserError, match=f"No language model could be loaded from 'folder': {name} is neither"):
+        kind_of_checkpoint([name], "folder")
+
+
+def test_models_without_a_language_model_head_are_masked():
+    tasks = ("SequenceClassification", "TokenClassification", "QuestionAnswering", "PreTraining", "MultipleChoice")
+    names = ["BertModel", "ModernBertModel", "T5EncoderModel", *(f"RobertaFor{task}" for task in tasks)]
+    assert all(kind_of_checkpoint([name], "folder") is MASKED for name in (*names, "BertForMaskedLM"))
+    assert all(kind_of_checkpoint(nothing, "folder") is MASKED for nothing in (None, [], 3, [None]))
 
 
 def test_without_the_kind_a_decoder_is_refused():

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from acclimate.masking import RandomMasking
+from acclimate.model_kinds import MASKED
 from acclimate.objectives import Batch, Outputs, ViewInput
 from acclimate.training.batches import Collator
 from tests.tiny import tiny_tokenizer
@@ -20,7 +21,7 @@ PADDING = 50.0
 def padded(texts: list[list[int]] | None = None, rate: float = 0.3, rewritings=(), seed: int = 0) -> Batch:
     """All texts in one padded micro-batch."""
     texts = [list(row) for row in rows()] if texts is None else texts
-    collator = Collator.of(tiny_tokenizer(), RandomMasking(rate), 1_000_000, rewritings=rewritings)
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(rate), MASKED, 1_000_000, rewritings=rewritings)
     (batch,) = collator([np.asarray(text) for text in texts], np.random.default_rng(seed))
     return batch
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from acclimate.masking import RandomMasking
-from acclimate.models import attach
+from acclimate.models import MASKED, attach
 from acclimate.modules import add_virtual_tokens, virtual_ids
 from acclimate.objectives import TokenDistillation
 from acclimate.training.batches import Collator
@@ -32,7 +32,7 @@ def parts(request):
 
     def batches(term, tokens=10_000):
         engine = Engine(model, [term], reference=reference)
-        collator = Collator.of(tokenizer, RandomMasking(0.3), tokens, request.param, engine.rewritings)
+        collator = Collator.of(tokenizer, RandomMasking(0.3), MASKED, tokens, request.param, engine.rewritings)
         rows = [np.asarray(tokenizer(text)["input_ids"]) for text in TEXTS]
         return engine, collator(rows, np.random.default_rng(0))
 

@@ -19,6 +19,7 @@ import sys, threading, time
 import numpy as np
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+from acclimate.model_kinds import MASKED
 from acclimate.corpus import Corpus, tokenize
 from acclimate.masking import RandomMasking
 from acclimate.training.batches import Collator, StepDataset
@@ -44,7 +45,7 @@ tokenizer = PreTrainedTokenizerFast(
 )
 threading.Thread(target=watch, daemon=True).start()
 rows = tokenize(Corpus(path), tokenizer, 128, cache=cache, progress=False)
-data = Steps(rows, Collator.of(tokenizer, RandomMasking(0.15), 4096), batch_size=32, steps=100, seed=0)
+data = Steps(rows, Collator.of(tokenizer, RandomMasking(0.15), MASKED, 4096), batch_size=32, steps=100, seed=0)
 for step in range(100):
     data[step]
 time.sleep(0.1)

@@ -10,6 +10,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from acclimate.corpus import TokenDataset
 from acclimate.masking import RandomMasking
+from acclimate.model_kinds import MASKED
 from acclimate.objectives import Batch
 from acclimate.training.batches import Collator
 from tests.tiny import TEXTS, tiny_tokenizer
@@ -52,5 +53,5 @@ def assert_clipping_is_that_of_torch(train: Callable[[float], object]) -> None:
 
 def micro_batches(tokens: int = 64, rate: float = 0.3, layout: str = "padded", seed: int = 0) -> list[Batch]:
     """All texts, split into micro-batches of so many tokens."""
-    collator = Collator.of(tiny_tokenizer(), RandomMasking(rate), tokens, layout)
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(rate), MASKED, tokens, layout)
     return collator([np.asarray(row) for row in rows()], np.random.default_rng(seed))

@@ -141,7 +141,7 @@ def headless(tmp_path):
 
 def test_a_missing_head_is_warmed_up_with_the_encoder_frozen(headless, tmp_path, capsys):
     out = ensure_head(headless, Corpus.of(DOCUMENTS), tmp_path / "warm", tokens=600, max_length=24, precision="fp32")
-    assert "no masked-LM head" in " ".join(capsys.readouterr().err.split())
+    assert "no language-model head" in " ".join(capsys.readouterr().err.split())
     before, after = load_file(headless / "model.safetensors"), load_file(out / "model.safetensors")
     for name, value in before.items():
         if "pooler" not in name:

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.masking import RandomMasking, resolve
+from acclimate.model_kinds import MASKED
 from acclimate.models.batching import MINIMAL_PADDING, PaddingPolicy
 from acclimate.training.batches import Collator, StepDataset
 from tests.tiny import tiny_tokenizer
@@ -25,7 +26,7 @@ TOKENIZER = tiny_tokenizer()
 )
 def test_every_text_occurs_once_and_complete(lengths, tokens, layout, seed, policy):
     texts = [np.array([2, *[5 + (i + k) % 90 for k in range(n)], 3]) for i, n in enumerate(lengths)]
-    collator = Collator.of(TOKENIZER, RandomMasking(0.3), tokens, layout, policy=policy)
+    collator = Collator.of(TOKENIZER, RandomMasking(0.3), MASKED, tokens, layout, policy=policy)
     found = []
     for batch in collator(texts, np.random.default_rng(seed)):
         assert sorted(set(batch.text[batch.text >= 0].tolist())) == list(range(batch.texts))
@@ -55,7 +56,7 @@ def test_masks_do_not_depend_on_the_split(lengths, strategy, seed):
     texts = [np.array([2, 5 + i, *[5 + (i + k) % 90 for k in range(n)], 3]) for i, n in enumerate(lengths)]
     seen = []
     for tokens, layout in ((1, "padded"), (60, "padded"), (10_000, "padded"), (90, "packed")):
-        collator = Collator.of(TOKENIZER, resolve(strategy, 0.3, {}), tokens, layout)
+        collator = Collator.of(TOKENIZER, resolve(strategy, 0.3, {}), MASKED, tokens, layout)
         batches = collator(texts, np.random.default_rng(seed))
         here = [(batch, batch.text == number) for batch in batches for number in range(batch.texts)]
         seen.append(
@@ -68,7 +69,7 @@ def test_masks_do_not_depend_on_the_split(lengths, strategy, seed):
 
 
 def steps(seed=0, **options):
-    collator = Collator.of(TOKENIZER, RandomMasking(), 100)
+    collator = Collator.of(TOKENIZER, RandomMasking(), MASKED, 100)
     return StepDataset(rows(3), collator, **{"batch_size": 7, "steps": 9, "seed": seed, **options})
 
 

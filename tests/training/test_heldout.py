@@ -12,7 +12,7 @@ import transformers
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
-from acclimate.models import attach
+from acclimate.models import MASKED, attach
 from acclimate.objectives import LanguageModelling, TextContrast
 from acclimate.tasks import Task
 from acclimate.training import adapt
@@ -53,7 +53,7 @@ def test_terms_are_those_of_a_direct_computation():
     attach(model)
     model.train()
     engine = Engine(model, [LanguageModelling(), TextContrast(weight=0.5)])
-    collator, rng = Collator.of(tiny_tokenizer(), RandomMasking(0.3), 60), np.random.default_rng(0)
+    collator, rng = Collator.of(tiny_tokenizer(), RandomMasking(0.3), MASKED, 60), np.random.default_rng(0)
     texts = [np.asarray(row) for row in rows(2)]
     steps = [collator(texts[:5], rng), collator(texts[5:14], rng), collator(texts[14:], rng)]
     assert len({sum(int((batch.labels >= 0).sum()) for batch in step) for step in steps}) > 1
@@ -101,7 +101,7 @@ def test_it_is_measured_at_start_interval_and_end_and_changes_nothing(tiny_bert,
     # The last value is recomputed from the saved model.
     tokenizer = tiny_tokenizer()
     encoded = [np.asarray(tokenizer(text)["input_ids"]) for text in HELD]
-    collator, rng = Collator.of(tokenizer, RandomMasking(0.15), 10_000), np.random.default_rng([0, 5])
+    collator, rng = Collator.of(tokenizer, RandomMasking(0.15), MASKED, 10_000), np.random.default_rng([0, 5])
     batches = [*collator(encoded[:4], rng), *collator(encoded[4:], rng)]
     total, count = direct(transformers.AutoModelForMaskedLM.from_pretrained(tmp_path / "held"), batches)
     assert held(tmp_path / "held")[-1][1]["terms"]["mlm"] == pytest.approx(total / count, abs=1e-5)

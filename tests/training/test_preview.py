@@ -15,6 +15,7 @@ from acclimate.masking.selective import SelectiveMasking
 from acclimate.masking.token_importance_store import TokenImportanceStore
 from acclimate.masking.wrappers import RandomSameCount, StaticMasking
 from acclimate.methods import get
+from acclimate.model_kinds import MASKED
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
 from acclimate.training.importance import MAX_LISTED_UNITS, THINNED_UNITS, summarize_importance
@@ -34,7 +35,7 @@ def spelled(pieces):
 
 
 def shown(how):
-    return sample_masked_texts(rows(), Collator.of(tiny_tokenizer(), how, 500))
+    return sample_masked_texts(rows(), Collator.of(tiny_tokenizer(), how, MASKED, 500))
 
 
 def test_all_strategies_are_shown_on_the_same_texts():

@@ -18,6 +18,7 @@ from acclimate.corpus import Corpus, TokenDataset
 from acclimate.errors import UserError
 from acclimate.files import read_json
 from acclimate.masking import RandomMasking
+from acclimate.model_kinds import MASKED
 from acclimate.models.batching import MINIMAL_PADDING, PaddingPolicy
 from acclimate.tasks import finetune
 from acclimate.training import adapt
@@ -116,7 +117,7 @@ def test_importance_sums_over_processes_and_stops_together(together):
 
 @each("size", [2, 3, 5])
 def test_every_text_of_a_step_is_read_once(size):
-    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), 10_000)
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), MASKED, 10_000)
     data = rows(3)
     found = []
     for rank in range(size):
@@ -136,7 +137,7 @@ def test_every_text_of_a_step_is_read_once(size):
 def test_processes_have_similar_loads(tokens, size, policy):
     chance = np.random.default_rng(0)
     data = TokenDataset.of([list(chance.integers(10, 60, length)) for length in chance.integers(3, 70, 64)])
-    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), tokens, policy=policy)
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), MASKED, tokens, policy=policy)
     steps = [
         StepDataset(data, collator, batch_size=64, steps=1, seed=0, group=ProcessGroup(rank, size))
         for rank in range(size)
@@ -146,7 +147,7 @@ def test_processes_have_similar_loads(tokens, size, policy):
 
 
 def test_fewer_texts_than_processes_is_an_error():
-    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), 100)
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), MASKED, 100)
     with pytest.raises(UserError, match="batch-size 2 is less than the 3 processes"):
         StepDataset(rows(), collator, batch_size=2, steps=1, seed=0, group=ProcessGroup(0, 3))
 

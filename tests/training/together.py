@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from acclimate.masking import RandomMasking
-from acclimate.models import attach
+from acclimate.models import MASKED, attach
 from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling, TextContrast
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup, join_process_group, leave_process_group
@@ -27,7 +27,7 @@ def one_step(group: ProcessGroup, graph_tokens: int) -> dict[str, torch.Tensor]:
     importance = {"H": torch.linspace(0, 1, 8).view(2, 4)}
     objectives = [LanguageModelling(), GeneralKnowledgeContrast(importance, 0.2, 0.7), TextContrast()]
     engine = Engine(model, objectives, graph_tokens=graph_tokens, group=group)
-    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), 40)
+    collator = Collator.of(tiny_tokenizer(), RandomMasking(0.3), MASKED, 40)
     steps = StepDataset(rows(2), collator, batch_size=9, steps=3, seed=1, group=group)
     terms = engine.step(steps[1])
     gradients = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}

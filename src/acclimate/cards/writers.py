@@ -25,7 +25,7 @@ from acclimate.errors import UserError
 from acclimate.evaluation.scoring import find_hub_task, make_scoring
 from acclimate.evaluation.statistics import bootstrap_intervals
 from acclimate.files import MANIFEST_FILE, read_json, read_json_object
-from acclimate.model_kinds import MASKED, ModelKind, kind_of_checkpoint
+from acclimate.model_kinds import ModelKind, kind_of_checkpoint
 from acclimate.results import StudyResults
 from acclimate.rows import VERDICTS, Comparison, ForgettingRow, Interval, LossRow, MetricSummary, TaskScores
 
@@ -33,7 +33,7 @@ HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "positive_micro_f1": "f1", "d
 """Hub names of metrics, where they differ from the names in this package."""
 
 
-def result_sections(results: StudyResults, model_kind: ModelKind = MASKED) -> list[tuple[str, str]]:
+def result_sections(results: StudyResults, model_kind: ModelKind) -> list[tuple[str, str]]:
     """Return pairs of title and Markdown for the result sections.
 
     Args:
@@ -96,7 +96,7 @@ def _format_interval(entry: Interval, scale: float, digits: int) -> str:
     return f"{scale * entry.low:+.{digits}f} to {scale * entry.high:+.{digits}f}"
 
 
-def eval_results(results: StudyResults, model_kind: ModelKind = MASKED) -> list[dict[str, Any]]:
+def eval_results(results: StudyResults, model_kind: ModelKind) -> list[dict[str, Any]]:
     """Return arguments of ``huggingface_hub.EvalResult``, with intervals in ``metric_args``.
 
     Args:
@@ -179,7 +179,7 @@ def write_adapted_card(folder: str | Path, name: str, results: StudyResults | No
     if (manifest := read_json_object(folder / MANIFEST_FILE)) is None:
         raise UserError(f"'{folder / MANIFEST_FILE}' is missing or damaged; make the model again.")
     method, about = manifest["method"], manifest.get("about", {})
-    kind = kind_of_checkpoint(read_json(folder / "config.json").get("architectures"))
+    kind = kind_of_checkpoint(read_json(folder / "config.json").get("architectures"), folder)
     scratch = method == "pretrain"
     base = None if scratch else str(manifest["model"])
     paper = f" ({about['paper']})" if about.get("paper") else ""

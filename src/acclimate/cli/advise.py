@@ -9,6 +9,7 @@ import typer
 from acclimate.cli.app import app
 from acclimate.cli.options import command
 from acclimate.options import values
+from acclimate.options.declaration import METHOD
 from acclimate.options.inspection import AdviseOptions
 
 SECTION = "Attributes:"
@@ -38,7 +39,10 @@ def advise(options: AdviseOptions) -> None:
 
 @app.command(epilog="Example: acclimate methods dga")
 def methods(
-    name: Annotated[str | None, typer.Argument(help="Name of a method, to describe its parameters.")] = None,
+    name: Annotated[
+        str | None,
+        typer.Argument(help="Name of a method, to describe its parameters.", rich_help_panel=METHOD, metavar="NAME"),
+    ] = None,
 ) -> None:
     """List all methods with paper, parameters and defaults, or describe one, with its departures from the paper."""
     from acclimate.training.method import lookup, names
@@ -55,12 +59,13 @@ def _list_parameters(method: Any) -> str:
 
 
 def _describe(method: Any) -> str:
-    """Return the docstring of a method, with the default of each parameter."""
+    """Return the docstring of a method, with the default of each parameter, also of those that it inherits."""
     import inspect
 
-    about, _, parameters = (inspect.getdoc(method) or "").partition(SECTION)
-    text, defaults = f"\n{about.strip()}\n\n", _defaults(method)
-    for line in inspect.cleandoc("\n" + parameters).splitlines():
+    texts = [inspect.cleandoc(cls.__doc__ or "").partition(SECTION) for cls in method.__mro__]
+    text, defaults = f"\n{texts[0][0].strip()}\n\n", _defaults(method)
+    parameters = [inspect.cleandoc("\n" + found.partition("Raises:")[0]) for _, _, found in texts]
+    for line in "\n".join(filter(None, parameters)).splitlines():
         parameter, colon, rest = line.partition(":")
         if colon and parameter in defaults:
             line = f"{parameter} = {defaults[parameter]!r}:{rest}"

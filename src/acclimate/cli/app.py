@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,10 +9,18 @@ import typer
 from acclimate.errors import UserError, environment_integer
 
 app = typer.Typer(
-    no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__import__("acclimate").__doc__
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help=__import__("acclimate").__doc__,
+    epilog="Example: acclimate adapt --model roberta-base --corpus reviews/ --method dga --epochs 1 --out adapted/",
 )
 
-inspection = typer.Typer(no_args_is_help=True, help="Inspect a model or a text.")
+inspection = typer.Typer(
+    no_args_is_help=True,
+    help="Inspect a model or a text.",
+    epilog="Example: acclimate inspect masks --model roberta-base --corpus reviews/ --out masks/",
+)
 app.add_typer(inspection, name="inspect")
 
 DISTRIBUTED = ("adapt", "pretrain", "finetune")
@@ -33,11 +39,6 @@ def check_single_process(context: typer.Context) -> None:
         f"{', '.join(DISTRIBUTED)} share their work. Start 'acclimate {verb}' without torchrun or accelerate "
         f"launch{each}."
     )
-
-
-def read_path(text: str) -> Path:
-    """Return a path; ``~`` is the home folder."""
-    return Path(os.path.expanduser(text))
 
 
 def print_tables(tables: Any) -> None:

@@ -2,60 +2,56 @@
 
 from __future__ import annotations
 
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from acclimate.cli.app import Quiet, app, read_path
+from acclimate.cli.app import app
+from acclimate.cli.options import command
 from acclimate.errors import UserError
+from acclimate.options import Option, options, values
 from acclimate.options.declaration import OUTPUT
+from acclimate.options.inspection import CompareOptions
 
 
-@app.command(epilog="Example: acclimate compare study.yaml --out runs/study")
-def compare(
-    study: Annotated[
-        Path,
-        typer.Argument(help="YAML or TOML file that describes the study.", parser=read_path, metavar="STUDY"),
-    ],
-    out: Annotated[
-        Path, typer.Option(help="Output directory.", rich_help_panel=OUTPUT, parser=read_path, metavar="<path>")
-    ],
-    shard: Annotated[str | None, typer.Option(help="Share of the jobs to run, as i/n, for job arrays.")] = None,
-    report_only: Annotated[
-        bool, typer.Option("--report-only", help="Run no jobs; write the report from existing results.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Run no jobs; print the remaining jobs and the estimated time.")
-    ] = False,
-    quiet: Quiet = False,
-) -> None:
+@options
+class CompareCommand(CompareOptions):
+    """Options of ``acclimate compare``; Python has :func:`acclimate.study.forecast.forecast` for a dry run."""
+
+    _: KW_ONLY
+    dry_run: Annotated[bool, Option("Run no jobs; print the remaining jobs and the estimated time.", OUTPUT)] = False
+
+
+@command(app, CompareCommand, example="acclimate compare study.yaml --out runs/study")
+def compare(options: CompareCommand) -> None:
     """Run a study: a grid of models, methods, tasks and seeds. Run it again to resume after an interruption.
 
     Several processes, also on several machines, may share --out: no job runs twice.
     """
     from acclimate.study import compare as run
 
-    if dry_run:
-        if shard or report_only:
+    if options.dry_run:
+        if options.shard or options.report_only:
             raise UserError("--dry-run computes nothing and writes nothing; remove --shard and --report-only.")
-        _print_forecast(study, out)
+        _print_forecast(options)
         return
-    jobs = run(study, out, shard=shard, report_only=report_only, progress=not quiet).jobs
-    if shard and jobs.left:
-        typer.echo(f"Shard {shard} is finished; {jobs.left} of {jobs.total} jobs are left.")
+    jobs = run(**values(options, CompareOptions)).jobs
+    if options.shard and jobs.left:
+        typer.echo(f"Shard {options.shard} is finished; {jobs.left} of {jobs.total} jobs are left.")
     else:
-        typer.echo(f"Report: {out / 'report.html'}")
+        typer.echo(f"Report: {Path(options.out) / 'report.html'}")
 
 
-def _print_forecast(study: Path, out: Path) -> None:
+def _print_forecast(options: CompareOptions) -> None:
     """Print the jobs of a study by kind, and the estimated time."""
     from rich.console import Console
     from rich.table import Table
 
     from acclimate.study.forecast import forecast
 
-    found = forecast(study, out)
+    found = forecast(options.config, options.out)
     table = Table("part", "kind", "jobs", "done", "minutes left")
     for estimate in found.estimates:
         left = "unknown" if estimate.seconds is None else f"{estimate.seconds / 60:.1f}"

@@ -20,7 +20,9 @@ from acclimate.settings_file import read_settings
 
 Config = Annotated[
     Path | None,
-    typer.Option(help="YAML or TOML file with any of these options; flags take precedence.", show_default=False),
+    typer.Option(
+        "--config", help="YAML or TOML file with any of these options; flags take precedence.", show_default=False
+    ),
 ]
 
 
@@ -41,12 +43,12 @@ def command(
 
     def decorate(run: Callable[[Any], None]) -> Callable[[Any], None]:
         def call(**flags: Any) -> None:
-            config, quiet = flags.pop("config"), flags.pop("quiet", None)
+            config, quiet = flags.pop("config_file"), flags.pop("quiet", None)
             run(read_options(options, fields, flags, config, {} if quiet is None else {"progress": not quiet}))
 
         shown = sorted(fields.values(), key=lambda field: PANELS.index(field.option.panel))
         parameters = [
-            _parameter("config", Config, None),
+            _parameter("config_file", Config, None),
             *(_parameter(field.name, _annotation(field), None) for field in shown),
             *([_parameter("quiet", Quiet, False)] if "progress" in declared else []),
         ]
@@ -64,10 +66,7 @@ def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
 
 
 def _annotation(field: OptionField) -> Any:
-    """Return the annotation from which typer makes the flag; its value is None if the flag was not given."""
-    names = [field.flag]
-    if field.option.negated:
-        names = [f"{field.flag}/{field.option.negated}"]
+    """Return the annotation from which typer makes the flag or argument; its value is None if it was not given."""
     notes = ["required"] if field.default is MISSING else []
     notes += [f"default: {field.shown_default}"] if field.shown_default else []
     text = field.option.help
@@ -79,7 +78,10 @@ def _annotation(field: OptionField) -> Any:
     # The class of options reports what is not a number, and also reads 1e6 as a whole number.
     number = {"parser": parse_number, "metavar": f"<{kind.__name__}>"} if kind in (int, float) else {}
     shown: Any = {"help": text, "rich_help_panel": field.option.panel, "show_default": False, **number}
-    return Annotated[kind | None, typer.Option(*names, **shown)]
+    if not field.flag.startswith("-"):
+        return Annotated[kind | None, typer.Argument(**shown, metavar=field.flag)]
+    name = f"{field.flag}/{field.option.negated}" if field.option.negated else field.flag
+    return Annotated[kind | None, typer.Option(name, **shown)]
 
 
 def _flag_type(field: OptionField) -> Any:
@@ -141,7 +143,7 @@ def read_config(path: Path, fields: Mapping[str, OptionField]) -> dict[str, Any]
     values = read_settings(path, "configuration file")
     if not isinstance(values, dict):
         raise UserError(f"Configuration file '{path}' must consist of names with values.")
-    also = {field.flag.lstrip("-").replace("-", "_"): name for name, field in fields.items()}
+    also = {field.flag.lstrip("-").replace("-", "_").lower(): name for name, field in fields.items()}
     given: dict[str, Any] = {}
     for key, value in values.items():
         name = str(key).replace("-", "_")

@@ -14,10 +14,9 @@ from pydantic import model_validator
 from acclimate.cli.app import app
 from acclimate.cli.options import command
 from acclimate.errors import environment_integer
-from acclimate.locks import output_lock, with_output_lock
-from acclimate.options import DistillOptions, FinetuneOptions, Option, options, values
+from acclimate.locks import output_lock
+from acclimate.options import AnnotateOptions, DistillOptions, FinetuneOptions, Option, options, values
 from acclimate.options.declaration import DATA
-from acclimate.options.inspection import AnnotateOptions
 from acclimate.options.training import Fraction, SeedCount
 
 
@@ -142,24 +141,11 @@ def _mean_and_spread(values: list[float]) -> str:
 
 
 @command(app, AnnotateOptions, example="acclimate annotate --model bert-base-uncased --task reviews/ --out annotated/")
-@with_output_lock
 def annotate(options: AnnotateOptions) -> None:
     """Find the tokens of a task's train split that its labels depend on (Gu et al., EMNLP 2020)."""
-    from acclimate.methods.selective import annotation_options
     from acclimate.methods.selective.annotation import annotate_task
-    from acclimate.methods.selective.annotator import FineTuningOptions
 
-    result = annotate_task(
-        options.model,
-        options.task,
-        options.out,
-        annotation_options(options.preset, **(options.settings or {})),
-        FineTuningOptions(options.epochs, options.learning_rate, options.batch_size, options.max_length),
-        seed=options.seed,
-        samples=options.samples,
-        precision=options.precision,
-        progress=options.progress,
-    )
+    result = annotate_task(**values(options))
     found = result.summary["annotate"]
     typer.echo(
         f"{found['important']:,} of {found['tokens']:,} tokens are important ({found['share']:.1%}); "

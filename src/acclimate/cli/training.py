@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from acclimate.cli.app import app, read_path
+from acclimate.cli.app import app
 from acclimate.cli.options import command
 from acclimate.errors import environment_integer
 from acclimate.options import AdaptOptions, Option, PretrainOptions, options, values
-from acclimate.options.declaration import OUTPUT
+from acclimate.options.declaration import MODEL, OUTPUT
 
 
 @options
@@ -83,18 +83,21 @@ def _print_result(result: Any, kept: Iterable[int], method: str = "") -> None:
         )
 
 
-@app.command(epilog="Example: acclimate push adapted/ me/roberta-reviews")
-def push(
+@options
+class PushCommand:
+    """Options of ``acclimate push``."""
+
     folder: Annotated[
-        Path,
-        typer.Argument(
-            help="Model folder, such as adapted/ or runs/study/models/KEY.", parser=read_path, metavar="FOLDER"
-        ),
-    ],
-    repo: Annotated[str, typer.Argument(help="Repository on the Hugging Face Hub, as USER/NAME.")],
-    public: Annotated[bool, typer.Option("--public", help="Make a new repository public.")] = False,
-) -> None:
+        str | Path, Option("Model folder, such as adapted/ or runs/study/models/KEY.", MODEL, flag="FOLDER")
+    ]
+    repo: Annotated[str, Option("Repository on the Hugging Face Hub, as USER/NAME.", MODEL, flag="REPO")]
+    _: KW_ONLY
+    public: Annotated[bool, Option("Make a new repository public.", OUTPUT)] = False
+
+
+@command(app, PushCommand, example="acclimate push adapted/ me/roberta-reviews")
+def push(options: PushCommand) -> None:
     """Upload a model with its card to the Hugging Face Hub."""
     from acclimate.cards import push_to_hub
 
-    typer.echo(push_to_hub(folder, repo, private=not public))
+    typer.echo(push_to_hub(options.folder, options.repo, private=not options.public))

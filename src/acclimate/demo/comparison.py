@@ -22,7 +22,7 @@ METHODS = ("none", "mlm", "dga")
 # tokens per second: head warm-up 3,500, MLM 1,900, DGA 400. Fine-tuning (20 seconds per seed) is not scaled, since
 # fewer epochs would not learn the task.
 WARM_UP_TOKENS = 120_000
-ADAPT_TOKENS = 60_000
+ADAPT_TOKENS = 40_000
 IMPORTANCE_TOKENS = 10_000
 
 ADAPT_LENGTH = 128
@@ -38,8 +38,8 @@ EVALUATION_DOCUMENTS = 150
 """Number of documents for each masked-LM loss."""
 
 WARM_UP_NOTE = (
-    "The model has no masked-LM head. A new one was warmed up with a frozen encoder on only {tokens:,} tokens of "
-    "general text. Much of the improvement in masked-LM loss, on general text too, comes from the encoder relearning "
+    "The model has no language-model head. A new one was warmed up with a frozen encoder on only {tokens:,} tokens of "
+    "general text. Much of the improvement in its loss, on general text too, comes from the encoder relearning "
     "masked language modelling. Use this loss to compare the methods with each other, not to judge forgetting."
 )
 """Note in the report if the head was missing."""

@@ -72,8 +72,8 @@ def _inspect_importance(options: InspectImportanceOptions) -> ImportanceResult:
     loaded = load_language_model(options.model, dropout=options.dropout)
     if loaded.absent_head and reads == "logits":
         raise UserError(
-            "This model has no masked-LM head and therefore no logits. Use reads='hidden', or train a head first: "
-            "acclimate adapt --method none."
+            "This model has no language-model head and therefore no logits. Use reads='hidden', or train a head "
+            "first: acclimate adapt --method none."
         )
     layers = attach(to_device(loaded.model))
     max_length = options.max_length + len(virtual_ids(loaded.tokenizer))

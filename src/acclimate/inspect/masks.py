@@ -21,7 +21,7 @@ from acclimate.locks import with_output_lock
 from acclimate.masking import MASK_RATE, Masking, Strategy, get
 from acclimate.masking.preview import find_importance_store, preview_tokens
 from acclimate.masking.token_importance_store import TokenImportanceStore
-from acclimate.models import attach, load_language_model, load_tokenizer
+from acclimate.models import MASKED, attach, load_language_model, load_tokenizer
 from acclimate.options import verb
 from acclimate.options.inspection import InspectMasksOptions
 from acclimate.training.batches import Collator
@@ -99,7 +99,7 @@ def _inspect_masks(options: InspectMasksOptions) -> dict[str, Any]:
             progress=options.progress,
         )
         about[SELECTIVE] = {"summary": method.summary, "paper": method.paper, "settings": method.settings()}
-    collator = Collator.of(tokenizer, next(iter(strategies.values())), BATCH_TOKENS)
+    collator = Collator.of(tokenizer, next(iter(strategies.values())), MASKED, BATCH_TOKENS)
     found = []
     samples: list[dict[str, Any]] = [{"tokens": len(rows[index]), "maskings": {}} for index in shown]
     for label, masking in strategies.items():

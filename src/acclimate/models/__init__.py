@@ -5,7 +5,16 @@ from acclimate.models.attention import HeadLayer, Projection, attach, head_rows
 from acclimate.models.checkpoints import save_model
 from acclimate.models.encoding import encode
 from acclimate.models.extensions import adapter_size, add_adapters, keep_original
-from acclimate.models.families import Family, family_of, kernels_of, language_head, longest_text, use_kernels
+from acclimate.models.families import (
+    Family,
+    describe_computation,
+    family_of,
+    language_head,
+    longest_text,
+    reads_positions,
+    step_context,
+    training_callbacks,
+)
 from acclimate.models.gates import PARTS, Part, UnitGroup, gate_units
 from acclimate.models.loading import LanguageModel, dropout_rates, head_parameters, load_language_model, load_tokenizer
 
@@ -23,6 +32,7 @@ __all__ = [
     "adapter_size",
     "add_adapters",
     "attach",
+    "describe_computation",
     "dropout_rates",
     "encode",
     "family_of",
@@ -31,14 +41,15 @@ __all__ = [
     "head_parameters",
     "head_rows",
     "keep_original",
-    "kernels_of",
     "kind_of",
     "kind_of_checkpoint",
     "language_head",
     "load_language_model",
     "load_tokenizer",
     "longest_text",
+    "reads_positions",
     "register_kind",
     "save_model",
-    "use_kernels",
+    "step_context",
+    "training_callbacks",
 ]

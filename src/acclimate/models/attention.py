@@ -146,6 +146,14 @@ def use_attention(model: PreTrainedModel, kernels: Kernels) -> None:
     model.set_attn_implementation(EAGER_ATTENTION_NAME if kernels.eager_attention else ATTENTION_NAME)
 
 
+def prepare_for_device(model: PreTrainedModel, device: torch.device) -> None:
+    """Prepare a model of an end task, which needs no gates, for the device that it will run on."""
+    kernels = use_kernels(model, device)
+    if kernels.eager_attention or uses_gated_attention(model):
+        with suppress(ValueError, AttributeError):  # an architecture with its own attention keeps it
+            use_attention(model, kernels)
+
+
 def uses_gated_attention(model: PreTrainedModel) -> bool:
     """Return whether a model runs the gated attention function."""
     return model.config._attn_implementation in (ATTENTION_NAME, EAGER_ATTENTION_NAME)

@@ -27,7 +27,7 @@ from transformers.utils import logging as their_logging
 
 from acclimate.errors import UserError, first_line
 from acclimate.files import check_regular_file, hash_file, read_json, read_json_object, write_text
-from acclimate.model_kinds import KINDS
+from acclimate.model_kinds import find_kind
 from acclimate.models.attention import attach
 from acclimate.models.extensions import ADAPTER_SIZE_KEY, ENSEMBLE_KEY, ORIGINAL, add_adapters, average_with_original
 
@@ -396,8 +396,7 @@ def instructions(kind: str, parts: str, folder: str) -> str:
         parts: The result of :func:`describe_extensions`.
         folder: Folder of the model.
     """
-    is_language_model = any(kind.endswith(known.class_suffix) for known in KINDS.values())
-    how = LOAD_LANGUAGE_MODEL if is_language_model else LOAD_TASK_MODEL
+    how = LOAD_LANGUAGE_MODEL if find_kind(kind) else LOAD_TASK_MODEL
     head = kind[kind.index("For") :] if "For" in kind else ""
     return README.format(weights=WEIGHTS, kind=kind, parts=parts, how=how.format(folder=folder, head=head))
 

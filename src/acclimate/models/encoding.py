@@ -45,7 +45,7 @@ def encode_positions(model: PreTrainedModel, ids: Tensor, text: Tensor, places: 
     """Return the last hidden states (places, width) at some positions only, which costs less than all of them.
 
     Args:
-        model: As for :func:`encode`, with ``kernels_of(model).last_layer_cut``.
+        model: As for :func:`encode`, with ``reads_positions(model)``.
         ids: As for :func:`encode`.
         text: As for :func:`encode`.
         places: Indices into the flattened rows; repetitions are allowed.

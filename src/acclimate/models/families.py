@@ -6,14 +6,16 @@ An architecture without a row uses generic code: its head is found by attribute 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import PretrainedConfig, PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel, TrainerCallback
 
+from acclimate.device import Precision
 from acclimate.errors import UserError
 from acclimate.kernels import Kernels, choose
 
@@ -158,6 +160,28 @@ def use_kernels(model: PreTrainedModel, device: torch.device) -> Kernels:
     kernels.replace_layers(model)
     setattr(model, KERNELS_ATTRIBUTE, kernels)
     return kernels
+
+
+def step_context(
+    model: PreTrainedModel, precision: Precision, reuse_grad_buffer: bool = False
+) -> Callable[[], AbstractContextManager[None]]:
+    """Return a factory of contexts for the steps of a training: see :meth:`acclimate.kernels.Kernels.step_context`."""
+    return kernels_of(model).step_context(model, precision, reuse_grad_buffer)
+
+
+def training_callbacks(model: PreTrainedModel) -> list[TrainerCallback]:
+    """Return the callbacks that a ``Trainer`` of this model needs."""
+    return kernels_of(model).callbacks()
+
+
+def describe_computation(model: PreTrainedModel) -> dict[str, Any]:
+    """Return what distinguishes results of this model on this device from those of plain torch, for cache keys."""
+    return asdict(kernels_of(model))
+
+
+def reads_positions(model: PreTrainedModel) -> bool:
+    """Return whether :func:`acclimate.models.encoding.encode_positions` can read this model."""
+    return kernels_of(model).last_layer_cut
 
 
 def _choose(model: PreTrainedModel, device: torch.device) -> Kernels:

@@ -25,7 +25,7 @@ from transformers import (
 
 from acclimate.device import enable_fast_fp32_matmul
 from acclimate.errors import UserError, warn_once
-from acclimate.model_kinds import ModelKind, kind_of, kind_of_checkpoint
+from acclimate.model_kinds import ModelKind, find_kind, kind_of, kind_of_checkpoint
 from acclimate.models.batching import chosen_positions
 from acclimate.models.checkpoints import (
     UNREADABLE,
@@ -104,8 +104,9 @@ def reads_segments(model: PreTrainedModel) -> bool:
 
 
 def is_encoder(model: PreTrainedModel) -> bool:
-    """Return whether a model is of an architecture with a masked language model."""
-    return type(model.config) in MODEL_FOR_MASKED_LM_MAPPING
+    """Return whether a model reads in both directions: by its kind, or its architecture if it has another head."""
+    kind = find_kind(type(model).__name__)
+    return kind.uses_masking if kind else type(model.config) in MODEL_FOR_MASKED_LM_MAPPING
 
 
 def _disagreements(
@@ -235,7 +236,7 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
     enable_fast_fp32_matmul()  # before any product, so that results do not depend on what the process did earlier
     check_folder(path)
     config = load_config(path)
-    kind = kind_of_checkpoint(config.architectures)
+    kind = kind_of_checkpoint(config.architectures, path)
     try:
         with silence_transformers():
             before = _set_dropout(path, config, dropout)

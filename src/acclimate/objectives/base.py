@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Literal, NamedTuple, Self
 
@@ -15,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from acclimate.masking import Rewriting
-from acclimate.model_kinds import MASKED, ModelKind
+from acclimate.model_kinds import ModelKind
 from acclimate.models.batching import chosen_positions
 
 
@@ -230,15 +231,16 @@ class LanguageModelling(Objective):
 
     chosen_only = True
 
-    def __init__(self, weight: float = 1.0, view: View | None = None, kind: ModelKind = MASKED) -> None:
+    def __init__(self, weight: float = 1.0, view: View | None = None) -> None:
         self.weight = weight
         self.view = view or View()
         self.views = (self.view,)
-        self.name = kind.term
 
-    def for_kind(self, kind: ModelKind) -> LanguageModelling:
-        """Return the loss for a kind of language model."""
-        return type(self)(self.weight, self.view, kind)
+    def for_kind(self, kind: ModelKind) -> Self:
+        """Return the loss with the name that it has for a kind of language model."""
+        found = copy(self)
+        found.name = kind.term
+        return found
 
     def count(self, batch: Batch) -> int:
         """Return the number of labelled positions."""

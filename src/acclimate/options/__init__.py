@@ -1,6 +1,6 @@
 """The options of each verb, declared once; importing them loads neither torch nor transformers.
 
-Those of ``annotate``, ``advise``, ``demo`` and ``inspect`` are in :mod:`acclimate.options.inspection`.
+Those of ``advise``, ``compare``, ``demo`` and ``inspect`` are in :mod:`acclimate.options.inspection`.
 """
 
 from acclimate.options.declaration import (
@@ -18,11 +18,12 @@ from acclimate.options.declaration import (
     values,
     verb,
 )
-from acclimate.options.tasks import DistillOptions, FinetuneOptions, SupervisedOptions
+from acclimate.options.tasks import AnnotateOptions, DistillOptions, FinetuneOptions, SupervisedOptions
 from acclimate.options.training import AdaptOptions, PretrainOptions, TrainingOptions
 
 __all__ = [
     "AdaptOptions",
+    "AnnotateOptions",
     "DistillOptions",
     "FinetuneOptions",
     "Option",

@@ -64,7 +64,8 @@ class Option:
         more: Further sentences for the Python documentation only.
         unit: Unit of the value, shown with the default.
         default: Description of the default, shown in place of its value.
-        flag: Name on the command line, if it differs from that of the field.
+        flag: Name on the command line, if it differs from that of the field; without hyphens, such as ``STUDY``, the
+            command takes the value by position.
         negated: Flag that switches a boolean option off.
         many: Whether the flag may be repeated.
         cli: Whether the command line has the option.

@@ -1,4 +1,4 @@
-"""Options of ``annotate``, ``advise``, ``demo`` and ``inspect``."""
+"""Options of ``advise``, ``compare``, ``demo`` and ``inspect``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
 from acclimate.options.tasks import TaskLike
 from acclimate.options.training import (
     MASK_RATE,
@@ -53,7 +53,7 @@ else:
 
 Sources = str | Path | Sequence[str | Path]
 
-DEMO_MINUTES = 12.0
+DEMO_MINUTES = 8.0
 """Approximate duration of the demo with its default budgets on two cores, with the bundled model and three seeds."""
 
 
@@ -147,38 +147,34 @@ class AdviseOptions:
 
 
 @options
-class AnnotateOptions:
-    """Options of ``acclimate annotate``."""
+class CompareOptions:
+    """Options of :func:`acclimate.compare`."""
 
-    model: Annotated[
-        str | Path,
+    config: Annotated[
+        Any,
         Option(
-            "Model folder or name on the Hugging Face Hub; it is fine-tuned first, unless it is a classifier of the "
-            "task.",
-            MODEL,
+            "YAML or TOML file that describes the study.",
+            DATA,
+            more="Or a study, as an object or a dictionary.",
+            flag="STUDY",
         ),
     ]
-    task: Annotated[str | Path, Option("Folder with train, dev and test files.", DATA)]
     out: Annotated[str | Path, Option("Output directory.", OUTPUT)]
     _: KW_ONLY
-    preset: Annotated[
-        Literal["paper", "released-code"],
-        Option("Values to use where paper and released code differ: thresholds, units, stop words.", METHOD),
-    ] = "paper"
-    settings: Annotated[
-        dict[str, Any] | None,
-        Option("Option of the annotation, such as delta=0.02 or criterion=marginal.", METHOD, flag="--set"),
+    shard: Annotated[
+        str | None,
+        Option(
+            "Share of the jobs to run, as i/n, for job arrays.",
+            TRAINING,
+            more="Shares are counted from 1. The shard that completes the study writes results and report, as does a "
+            "later call without a shard.",
+        ),
     ] = None
-    epochs: Annotated[
-        Size, Option("Passes over the train split in fine-tuning; the epoch with the best dev accuracy is used.")
-    ] = 10
-    learning_rate: Annotated[Positive, Option("Peak learning rate of fine-tuning.")] = 2e-5
-    batch_size: Annotated[Size, Option("Texts per optimizer step.")] = 64
-    max_length: MaxLength = 256
-    seed: Seed = 42
-    samples: Annotated[Integer, Field(ge=0, le=10**6), Option("Number of annotated texts to print.", OUTPUT)] = 5
-    precision: Precision = "auto"
+    report_only: Annotated[bool, Option("Run no jobs; write the report from existing results.", OUTPUT)] = False
     progress: Progress = True
+    backend: Annotated[
+        Any, Option("The expensive functions.", TRAINING, default="those of this package", cli=False)
+    ] = None
 
 
 @options

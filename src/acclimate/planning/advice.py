@@ -153,7 +153,7 @@ def _losses(model: str, texts: dict[str, list[str]], max_length: int) -> dict[st
 
 def _compare_losses(losses: dict[str, Loss]) -> dict[str, Any]:
     """Return the loss on each text, and its difference to general text with a bootstrap interval over documents."""
-    keys = ("nats", "bits_per_byte", "texts", "masked")
+    keys = ("kind", "nats", "bits_per_byte", "texts", "masked")
     found: dict[str, Any] = {name: {key: loss[key] for key in keys} for name, loss in losses.items()}
     for name in found.keys() - {"general"}:
         drawn = [_bootstrap(losses[text], seed) for seed, text in enumerate((name, "general"))]

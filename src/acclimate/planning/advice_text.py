@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from acclimate.model_kinds import get_kind
+
 NOT_ABOUT_TASKS = (
     "Whether an end task improves. A lower loss on domain text does not always help, and helps most with few labels. "
     "Only a comparison on the task with several seeds shows it: acclimate compare."
@@ -84,7 +86,7 @@ def _loss(found: dict[str, Any]) -> dict[str, str]:
     general = found["general"]
     lines.append(f"General text: {general['nats']:.3f} nats, {general['bits_per_byte']:.3f} bits per byte.")
     return {
-        "about": "masked-LM loss of the base model",
+        "about": f"{get_kind(general['kind']).loss_name} of the base model",
         "says": " ".join(lines),
         "does_not_say": "How much of the gap adaptation can close: some text is harder for every model. Nats are per "
         "token and therefore lower where words are split into more tokens; bits per byte are not.",

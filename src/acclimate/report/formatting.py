@@ -29,12 +29,12 @@ def metric_name(metric: str) -> str:
 
 
 def loss_kinds(rows: Iterable[LossRow]) -> list[ModelKind]:
-    """Return the distinct kinds of the models whose losses are given; masked models if there are none.
+    """Return the distinct kinds of the models whose losses are given.
 
     Raises:
         UserError: If a kind is not registered, because the package that defines it is missing.
     """
-    return [get_kind(name) for name in dict.fromkeys(row.kind or MASKED.name for row in rows)] or [MASKED]
+    return [get_kind(name) for name in dict.fromkeys(row.kind or MASKED.name for row in rows)]
 
 
 def loss_name(rows: Iterable[LossRow]) -> str:
@@ -45,7 +45,7 @@ def loss_name(rows: Iterable[LossRow]) -> str:
 def loss_title(rows: Iterable[LossRow]) -> str:
     """Return the name of the loss with its unit, starting with a capital letter."""
     text = " or ".join(f"{kind.loss_name} in {kind.loss_unit}" for kind in loss_kinds(rows))
-    return text[0].upper() + text[1:]
+    return text[:1].upper() + text[1:]
 
 
 def signed(value: float, digits: int = 1) -> str:

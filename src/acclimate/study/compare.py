@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,8 @@ from rich.console import Console
 from acclimate.cards import write_model_cards
 from acclimate.errors import UserError
 from acclimate.files import follow_link, read_json_object, write_json
+from acclimate.options import verb
+from acclimate.options.inspection import CompareOptions
 from acclimate.results import StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.config import StudyConfig
@@ -28,15 +29,7 @@ NAMED = 5
 """Maximum number of missing jobs listed in the terminal."""
 
 
-def compare(
-    config: StudyConfig | dict[str, Any] | str | Path,
-    out: str | Path,
-    *,
-    shard: str | None = None,
-    report_only: bool = False,
-    progress: bool = True,
-    backend: Backend | None = None,
-) -> StudyResults:
+def _compare(options: CompareOptions) -> StudyResults:
     """Compare a grid of models, methods, domains with their tasks, and seeds.
 
     The result of each job is stored in ``out/jobs`` under a hash of everything that determines it. After an
@@ -50,15 +43,6 @@ def compare(
     settings. If the search is not complete when a shard has done its share, the shard stops; run the same command
     again once the other shards are done.
 
-    Args:
-        config: The study, as an object, as a dictionary, or as the path of a ``.yaml`` or ``.toml`` file.
-        out: Output directory.
-        shard: ``"i/n"`` computes the i-th of n shares, counted from 1, for job arrays. The shard that completes the
-            study writes results and report, as does a later call without ``shard``.
-        report_only: Compute nothing; write results and report from the stored results.
-        progress: Show a progress bar, a line per job, and the tables of results.
-        backend: The expensive functions; by default those of this package.
-
     Returns:
         The results, which can also be indexed like ``results.json``: ``results["scores"]``. If a shard ends before
         the study is complete, ``results.jobs.left`` is the number of unfinished jobs, and nothing is written.
@@ -67,10 +51,11 @@ def compare(
         UserError: If the study cannot be run, or if jobs failed; in the latter case all other jobs have been computed
             and the results have been written.
     """
-    share = Shard.parse(shard) if shard is not None else None
+    report_only, progress = options.report_only, options.progress
+    share = None if options.shard is None else Shard.parse(options.shard)
     if share and report_only:
         raise UserError("--shard and --report-only exclude each other; give one of them.")
-    backend, out = backend or Backend(), follow_link(os.path.expanduser(out))
+    backend, out = options.backend or Backend(), follow_link(options.out)
     if out.is_file():
         raise UserError(f"'{out}' is a file; give a folder for the study.")
     files = [out / name for name in (RESULTS, PAGE, REPORT) if (out / name).exists()]
@@ -78,7 +63,7 @@ def compare(
         names = ", ".join(file.name for file in files)
         hint = f"; if the study in '{out}' wrote it, it is damaged: delete {names}" * (out / "jobs").is_dir()
         raise UserError(f"'{files[0]}' is not the result of a study; give another folder{hint}.")
-    read = read_study(_load(config), backend)
+    read = read_study(_load(options.config), backend)
     inputs, contamination = prepare(read, progress=progress, cached_only=report_only or share is not None)
     if progress:
         _print(*contamination.warnings())
@@ -100,6 +85,9 @@ def compare(
         _print(*_describe_left(left, len(outcomes), share))
     executor.check_failures(ignored)
     return results
+
+
+compare = verb(CompareOptions, _compare)
 
 
 def prepare(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from acclimate.corpus.tokenizing import read_as_text
 from acclimate.device import enable_fast_fp32_matmul
 from acclimate.errors import UserError, warn_once
-from acclimate.models import longest_text, use_kernels
-from acclimate.models.attention import use_attention, uses_gated_attention
+from acclimate.models import longest_text
+from acclimate.models.attention import prepare_for_device
 from acclimate.models.checkpoints import (
     UNREADABLE,
     check_folder,
@@ -73,10 +72,7 @@ def load_with_head(
             )
     except UNREADABLE as error:
         raise UserError(f"'{path}' cannot be loaded as a {what}: {load_error(error, path)}") from error
-    kernels = use_kernels(model, device)
-    if kernels.eager_attention or uses_gated_attention(model):
-        with suppress(ValueError, AttributeError):  # an architecture with its own attention keeps it
-            use_attention(model, kernels)
+    prepare_for_device(model, device)
     fresh = check_encoder_weights(model, info, path)
     _initialize_pooler(model, fresh)
     if "id2label" in settings:

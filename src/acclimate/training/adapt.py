@@ -171,7 +171,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         )
         method.prepare(context)
         result.preparation = context.preparation
-        objectives = [term.for_kind(kind) for term in method.objectives()]
+        objectives = method.objectives()
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model)
         length = max_length + appended
@@ -180,7 +180,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         at_once = training_tokens(loaded.model, engine.student_views, length)
         chosen_by = method.masking(options.mask_rate) or strategy
         policy = padding_policy(loaded.model)
-        collator = Collator.of(loaded.tokenizer, chosen_by, at_once, options.layout, engine.rewritings, policy, kind)
+        collator = Collator.of(loaded.tokenizer, chosen_by, kind, at_once, options.layout, engine.rewritings, policy)
         result.masked = _describe_masking(rows, collator)
         total = budget.resolve(rows, batch_size, appended)
         check_keep_steps(options.keep_steps, method, total)

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerBase
 
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, Masking, Rewriting, Vocabulary
-from acclimate.models import MASKED, ModelKind
+from acclimate.models import ModelKind
 from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPolicy
 from acclimate.objectives import Batch, ViewInput
 from acclimate.options.training import Layout
@@ -147,29 +147,29 @@ class Collator:
     special: np.ndarray
     padding: int
     masking: Masking
+    kind: ModelKind
     tokens: int
     layout: Layout = "padded"
     rewritings: tuple[Rewriting, ...] = ()
     policy: PaddingPolicy = MINIMAL_PADDING
-    kind: ModelKind = MASKED
 
     @classmethod
     def of(
         cls,
         tokenizer: PreTrainedTokenizerBase,
         masking: Masking,
+        kind: ModelKind,
         tokens: int,
         layout: Layout = "padded",
         rewritings: Sequence[Rewriting] = (),
         policy: PaddingPolicy = MINIMAL_PADDING,
-        kind: ModelKind = MASKED,
     ) -> Collator:
         """Create a collator for a tokenizer."""
         padding = tokenizer.pad_token_id
         special = np.array(sorted(tokenizer.all_special_ids))
         padding = padding if isinstance(padding, int) else 0
         vocabulary = make_vocabulary(tokenizer)
-        return cls(vocabulary, special, padding, masking, tokens, layout, tuple(rewritings), policy, kind)
+        return cls(vocabulary, special, padding, masking, kind, tokens, layout, tuple(rewritings), policy)
 
     def __call__(self, texts: Sequence[np.ndarray], rng: np.random.Generator) -> list[Batch]:
         """Split texts (token ids with special tokens) into micro-batches and mask them.

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from acclimate.device import Precision, autocast
 from acclimate.errors import UserError
 from acclimate.masking import Rewriting
-from acclimate.models import dropout_rates, kernels_of, language_head
+from acclimate.models import dropout_rates, kind_of, language_head, reads_positions, step_context
 from acclimate.models.batching import max_graph_tokens, padding_policy
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
@@ -55,6 +55,7 @@ class Engine:
         Raises:
             ValueError: If a view needs a reference, and there is none.
         """
+        objectives = [term.for_kind(kind_of(model)) for term in objectives]
         self.group = group or ProcessGroup()
         self.graph_tokens = max_graph_tokens(model) if graph_tokens is None else graph_tokens
         self.policy = padding_policy(model)
@@ -62,8 +63,7 @@ class Engine:
         self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
         self.additive = [term for term in objectives if isinstance(term, Objective)]
         self.over_batch = [term for term in objectives if isinstance(term, BatchObjective)]
-        self.kernels = kernels_of(model)
-        self.step_context = self.kernels.step_context(model, precision, reuse_grad_buffer=not self.over_batch)
+        self.step_context = step_context(model, precision, reuse_grad_buffer=not self.over_batch)
         self.precision = precision
         self.views = tuple(dict.fromkeys(view for term in objectives for view in term.views))
         self.embeddings = any(term.embeddings for term in objectives)
@@ -74,7 +74,7 @@ class Engine:
         self.chosen_only = {
             view
             for view in self.views
-            if view not in all_tokens and view.gates is None and kernels_of(self.readers[view.reader]).last_layer_cut
+            if view not in all_tokens and view.gates is None and reads_positions(self.readers[view.reader])
         }
 
     @property
@@ -305,7 +305,7 @@ class TaskEngine:
             group: The processes that share each step.
         """
         self.model, self.loss, self.precision, self.group = model, loss, precision, group or ProcessGroup()
-        self.step_context = kernels_of(model).step_context(model, precision)
+        self.step_context = step_context(model, precision)
 
     def step(self, batches: Sequence[TaskBatch]) -> Terms:
         """Add the gradients of a step; return its loss in nats, as the term ``"task"`` and as the sum ``"loss"``."""

@@ -17,7 +17,7 @@ from acclimate.corpus import Corpus, TokenDataset
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel, longest_text
 from acclimate.modules import add_virtual_tokens, virtual_ids
-from acclimate.options.training import BUDGETS, MAX_SEED, TrainingOptions
+from acclimate.options.training import BUDGETS, TrainingOptions
 from acclimate.registry import Registry
 from acclimate.training.method import Method
 
@@ -185,16 +185,6 @@ def resolve_texts(method: Method, corpus: TextInput | None, task: Any, text_colu
     if corpus is None or any(stage.reads == "task" for stage in stages):
         texts["task"] = task_corpus(task)
     return texts
-
-
-def check_seed(seed: int) -> None:
-    """Check that a seed is in the range that all random number generators accept.
-
-    Raises:
-        UserError: If it is not.
-    """
-    if not 0 <= seed <= MAX_SEED:
-        raise UserError(f"seed must be from 0 to {MAX_SEED:,}, not {seed:,}.")
 
 
 @dataclass

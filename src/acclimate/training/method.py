@@ -28,7 +28,7 @@ from acclimate.device import Precision, preserve_rng_state
 from acclimate.errors import first_line
 from acclimate.files import atomic_folder, cache_folder, find_file, hash_file
 from acclimate.masking import Masking
-from acclimate.models import HeadLayer, UnitGroup, dropout_rates, gate_units, kernels_of
+from acclimate.models import HeadLayer, UnitGroup, describe_computation, dropout_rates, gate_units, kind_of
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
 from acclimate.progress import print_message
@@ -192,7 +192,9 @@ class AdaptContext:
             For each group its number of tokens in all processes, and the micro-batches of this process.
         """
         at_once = training_tokens(self.model, readings, logits=logits)
-        collator = Collator.of(self.tokenizer, self.masking, at_once, policy=padding_policy(self.model))
+        collator = Collator.of(
+            self.tokenizer, self.masking, kind_of(self.model), at_once, policy=padding_policy(self.model)
+        )
         order = np.random.default_rng([self.seed, 3]).permutation(len(self.rows))
         rng = np.random.default_rng([self.seed, 4])
         chosen: list[np.ndarray] = []
@@ -245,7 +247,7 @@ class AdaptContext:
             "device": self.device.type,
             # The dropout masks depend on the split into micro-batches.
             "tokens_at_once": training_tokens(self.model),
-            "kernels": dataclasses.asdict(kernels_of(self.model)),
+            "kernels": describe_computation(self.model),
             "software": [__version__, torch.__version__, transformers.__version__],
             "model": fingerprint_model(self.model),
             "text": text,
@@ -254,7 +256,7 @@ class AdaptContext:
         return TensorCache(folder, self.seed, self.group, self.device)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Stage:
     """One of several adaptations that make up a method.
 

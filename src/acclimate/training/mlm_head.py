@@ -1,4 +1,4 @@
-"""Warming up the masked-LM head of a checkpoint that has none."""
+"""Warming up the language-model head of a checkpoint that has none."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def warm_up_head(
     model = loaded.model
     head = list(head_parameters(model).values())
     print_message(
-        f"{type(model).__name__}: the checkpoint has no masked-LM head. A new one, tied to the embeddings, is warmed "
-        f"up on {tokens:,} tokens with the encoder frozen.",
+        f"{type(model).__name__}: the checkpoint has no language-model head. A new one, tied to the embeddings, is "
+        f"warmed up on {tokens:,} tokens with the encoder frozen.",
         enabled=progress,
     )
     frozen = {id(parameter) for parameter in model.parameters()} - {id(parameter) for parameter in head}
@@ -55,10 +55,10 @@ def warm_up_head(
     device = default_device()
     batch_size = 64
     collator = Collator.of(
-        loaded.tokenizer, RandomMasking(), training_tokens(model), policy=padding_policy(model), kind=loaded.kind
+        loaded.tokenizer, RandomMasking(), loaded.kind, training_tokens(model), policy=padding_policy(model)
     )
     steps = Budget(tokens=tokens).resolve(rows, batch_size, appended)
-    engine = Engine(model, [LanguageModelling(kind=loaded.kind)], choose_precision(precision, device), group=group)
+    engine = Engine(model, [LanguageModelling()], choose_precision(precision, device), group=group)
     data = StepDataset(rows, collator, batch_size=batch_size, steps=steps, seed=seed, group=group)
     try:
         train(

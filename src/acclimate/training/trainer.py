@@ -21,7 +21,7 @@ from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError, postpone_stop
 from acclimate.files import read_json, translate_disk_errors, write_json
-from acclimate.models import kernels_of
+from acclimate.models import training_callbacks
 from acclimate.models.checkpoints import find_non_finite
 from acclimate.progress import Progress
 from acclimate.training.callbacks import (
@@ -401,7 +401,7 @@ def train(
             save_every=save_every,
             appended=appended,
         )
-        for callback in (*kernels_of(engine.model).callbacks(), *(make(trainer) for make in callbacks)):
+        for callback in (*training_callbacks(engine.model), *(make(trainer) for make in callbacks)):
             trainer.add_callback(callback)
         checkpoint = find_newest_checkpoint(work)
         if checkpoint is not None:

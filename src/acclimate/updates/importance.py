@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 
 from acclimate.device import Precision, autocast
 from acclimate.errors import UserError
-from acclimate.models import UnitGroup, encode, kernels_of, language_head
+from acclimate.models import UnitGroup, encode, language_head, step_context
 from acclimate.objectives import Batch, mean_pool
 
 Representation = Literal["hidden", "logits"]
@@ -81,7 +81,7 @@ def summed_importance(
     shapes = {part: (len(layers), layers[0].units) for part, layers in units.items()}
     total = {part: torch.zeros(shape, device=device) for part, shape in shapes.items()}
     texts = 0
-    with _train_mode_without_gradients(model), kernels_of(model).step_context(model, precision)():
+    with _train_mode_without_gradients(model), step_context(model, precision)():
         for batch in batches:
             batch = batch.to(device)
             if batch.texts != len(batch.text):

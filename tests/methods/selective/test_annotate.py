@@ -8,14 +8,12 @@ import pytest
 
 from acclimate.errors import UserError
 from acclimate.methods.selective.annotation import annotate_task
-from acclimate.methods.selective.annotator import FineTuningOptions
-from acclimate.methods.selective.options import annotation_options
 from acclimate.tasks import finetune
 from tests.cases import each
 from tests.methods.test_selective import task
 from tests.test_cli import call
 
-QUICK = FineTuningOptions(epochs=6, learning_rate=3e-3, batch_size=16)
+QUICK = {"epochs": 6, "learning_rate": 3e-3, "batch_size": 16}
 
 
 @pytest.fixture(scope="module")
@@ -48,13 +46,11 @@ def test_the_command_writes_one_line_per_text_and_a_summary(tiny_bert, folder, t
 
 
 def test_a_classifier_of_the_task_is_not_fine_tuned_again(tiny_bert, folder, tmp_path, monkeypatch):
-    options = annotation_options(delta=0.1)
-    first = annotate_task(tiny_bert, folder, tmp_path / "a", options, QUICK, precision="fp32", progress=False)
+    options = {"settings": {"delta": 0.1}, "precision": "fp32", "progress": False}
+    first = annotate_task(tiny_bert, folder, tmp_path / "a", **QUICK, **options)
     assert "minutes" in first.summary["finetune"]
     monkeypatch.setattr("acclimate.methods.selective.annotation.fine_tune_annotator", None)
-    second = annotate_task(
-        tmp_path / "a" / "classifier", folder, tmp_path / "b", options, precision="fp32", progress=False
-    )
+    second = annotate_task(tmp_path / "a" / "classifier", folder, tmp_path / "b", **options)
     assert second.summary["finetune"]["accuracy"] == first.summary["finetune"]["accuracy"]
     one, two = ((tmp_path / name / "annotated.jsonl").read_text() for name in "ab")
     assert one == two
@@ -69,27 +65,31 @@ def test_a_classifier_of_another_task_is_fine_tuned(tiny_bert, folder, tmp_path)
         [{"text": row.text, "label": f"kind {row.label}"} for row in other.test[:4]],
     )
     finetune(tiny_bert, other, epochs=1, out=tmp_path / "other", progress=False)
-    options = annotation_options()
-    made = annotate_task(
-        tmp_path / "other", folder, tmp_path / "out", options, FineTuningOptions(epochs=1), progress=False
-    )
+    made = annotate_task(tmp_path / "other", folder, tmp_path / "out", epochs=1, progress=False)
     assert "minutes" in made.summary["finetune"]
 
 
 def test_an_output_directory_with_other_files_is_an_error(tiny_bert, folder, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="something other"):
-        annotate_task(tiny_bert, folder, tmp_path, annotation_options(), progress=False)
+        annotate_task(tiny_bert, folder, tmp_path, progress=False)
 
 
 def test_an_unreadable_model_is_an_error(folder, tmp_path):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text('{"model_type": "bert", "hidden_size": "many"}')
     with pytest.raises(UserError, match="No model could be read"):
-        annotate_task(tmp_path / "model", folder, tmp_path / "out", annotation_options(), progress=False)
+        annotate_task(tmp_path / "model", folder, tmp_path / "out", progress=False)
 
 
-@each(("option", "message"), [({"seed": -1}, "seed must be"), ({"samples": -1}, "samples must be")])
+@each(
+    ("option", "message"),
+    [
+        ({"seed": -1}, "'seed' must be"),
+        ({"samples": -1}, "'samples' must be"),
+        ({"settings": {"delta": 3}}, "between -1 and 1"),
+    ],
+)
 def test_invalid_numbers_fail_before_any_work(folder, tmp_path, option, message):
     with pytest.raises(UserError, match=message):
-        annotate_task("no-such/model/folder", folder, tmp_path / "out", annotation_options(), progress=False, **option)
+        annotate_task("no-such/model/folder", folder, tmp_path / "out", progress=False, **option)

@@ -18,11 +18,11 @@ from acclimate.corpus.stop_words import read_stop_words
 from acclimate.corpus.surface_forms import read_surface_forms
 from acclimate.corpus.tokenizing import encode
 from acclimate.device import choose_precision, default_device
-from acclimate.errors import UserError, check_not_negative
+from acclimate.errors import UserError
 from acclimate.files import atomic_folder, check_replaceable, check_writable, record_files, write_json, write_text
+from acclimate.locks import with_output_lock
 from acclimate.methods.selective.annotator import (
     ClassifierConfidence,
-    FineTuningOptions,
     SpecialTokenFrame,
     check_task,
     compare_with_chance,
@@ -31,12 +31,12 @@ from acclimate.methods.selective.annotator import (
     warn_if_at_chance,
 )
 from acclimate.methods.selective.importance_rule import AnnotatedUnit, Unit, annotate_units
-from acclimate.methods.selective.options import AnnotationOptions
-from acclimate.tasks import Task, load_task
+from acclimate.methods.selective.options import AnnotationOptions, annotation_options
+from acclimate.options import AnnotateOptions, verb
+from acclimate.tasks import load_task
 from acclimate.tasks.classification.classifier import Classifier
 from acclimate.tasks.classification.data import Example
 from acclimate.tasks.loading import is_classifier_of
-from acclimate.training.inputs import check_seed
 
 # A sentence ends with a punctuation mark and a space; in Chinese and Japanese, the mark alone ends it.
 _SENTENCE_END = re.compile(r"""(?:[.!?…]+["'”’)\]]*\s+|[。！？｡][.!?…。！？｡]*["'”’)\]」』）】》]*\s*)+|\n\s*""")
@@ -303,64 +303,53 @@ class AnnotatedTask:
     samples: list[str]
 
 
-def annotate_task(
-    model: str | Path,
-    task: Task | str | Path,
-    out: str | Path,
-    options: AnnotationOptions,
-    tuning: FineTuningOptions | None = None,
-    *,
-    seed: int = 42,
-    samples: int = 5,
-    precision: str = "auto",
-    progress: bool = True,
-) -> AnnotatedTask:
+@with_output_lock
+def _annotate_task(options: AnnotateOptions) -> AnnotatedTask:
     """Find the important tokens of the train split of a task, and write them to a folder.
 
-    Args:
-        model: A classifier of the task, which is used unchanged; any other model is fine-tuned first, and the
-            classifier is saved in ``out``.
-        task: The task or its folder.
-        out: Output directory: ``annotated.jsonl`` with one line per text, and ``summary.json``.
-        options: Options of the rule.
-        tuning: Options of the fine-tuning.
-        seed: Random seed of the fine-tuning and of the choice of samples.
-        samples: Number of sample texts to return.
-        precision: Precision of the fine-tuning; the annotation always runs in fp32.
-        progress: Show progress bars.
+    A model that is a classifier of the task is used unchanged; any other one is fine-tuned first, and the classifier
+    is saved in ``out``, beside ``annotated.jsonl`` with one line per text, and ``summary.json``. The annotation always
+    runs in fp32.
 
     Raises:
-        UserError: If the model or the task cannot be used, a number is out of range, or ``out`` holds other files.
+        UserError: If an option is wrong, the model or the task cannot be used, or ``out`` holds other files.
     """
-    check_seed(seed)
-    check_not_negative(samples=samples)
+    model, task, out = options.model, options.task, options.out
+    rule = annotation_options(options.preset, **(options.settings or {}))
     data = check_task(load_task(task) if isinstance(task, str | Path) else task)
-    tuning = tuning or FineTuningOptions()
     check_replaceable(out, SUMMARY_FILE, "annotations")
     check_writable(out)
-    chosen = choose_precision(precision, default_device())
+    chosen = choose_precision(options.precision, default_device())
     with atomic_folder(out) as folder:
         summary: dict[str, Any] = {"model": str(model), "task": data.name, "fingerprint": data.fingerprint()}
         classifier_path: str | Path = model
         if not is_classifier_of(model, data):
             classifier_path = folder / "classifier"
             summary["finetune"] = fine_tune_annotator(
-                model, data, Path(classifier_path), tuning, seed=seed, precision=chosen, progress=progress
+                model,
+                data,
+                Path(classifier_path),
+                options,
+                seed=options.seed,
+                precision=chosen,
+                progress=options.progress,
             )
-        classifier = load_annotator(classifier_path, data, tuning.max_length)
+        classifier = load_annotator(classifier_path, data, options.max_length)
         if "finetune" not in summary:
             split, items = ("dev", data.dev) if data.dev else ("test", data.test)
             gold = np.array([example.label for example in items])
             right = classifier.probabilities(items, "fp32").argmax(1).numpy() == gold
             summary["finetune"] = compare_with_chance(split, gold.tolist(), float(right.mean()))
             warn_if_at_chance(summary["finetune"])
-        found = annotate(classifier, data.train, options, progress=progress)
+        found = annotate(classifier, data.train, rule, progress=options.progress)
         summary["annotate"] = found.summary
         write_annotations(folder / ANNOTATIONS_FILE, found.annotated, classifier.tokenizer, data.labels)
         write_json(folder / SUMMARY_FILE, summary)
         record_files(folder, SUMMARY_FILE)
-    drawn = [
-        found.annotated[index] for index in np.random.default_rng(seed).permutation(len(found.annotated))[:samples]
-    ]
+    order = np.random.default_rng(options.seed).permutation(len(found.annotated))
+    drawn = [found.annotated[index] for index in order[: options.samples]]
     lines = [f"{data.labels[item.unit.label]}: {format_annotated_unit(item, classifier.tokenizer)}" for item in drawn]
     return AnnotatedTask(summary, lines)
+
+
+annotate_task = verb(AnnotateOptions, _annotate_task)

@@ -10,7 +10,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,6 +25,8 @@ from acclimate.device import Precision, default_device, to_device
 from acclimate.errors import UserError
 from acclimate.methods.selective.importance_rule import Unit
 from acclimate.models.batching import micro_batch_tokens
+from acclimate.options import values
+from acclimate.options.tasks import AnnotatorOptions
 from acclimate.options.training import PrecisionName
 from acclimate.tasks import Task, finetune
 from acclimate.tasks.classification.classifier import Classifier, load_classifier
@@ -150,23 +152,6 @@ CHANCE_ALPHA = 0.05
 """Significance level of the test whether a classifier is better than always predicting the majority class."""
 
 
-@dataclass(frozen=True)
-class FineTuningOptions:
-    """How the classifier is fine-tuned (appendix B.2). The defaults are the paper's.
-
-    Attributes:
-        epochs: Epochs. The weights with the best accuracy on dev are kept, or the last ones if there is no dev split.
-        learning_rate: Peak learning rate.
-        batch_size: Texts per optimizer step.
-        max_length: Maximum tokens per text, special tokens included.
-    """
-
-    epochs: int = 10
-    learning_rate: float = 2e-5
-    batch_size: int = 64
-    max_length: int = 256
-
-
 def check_task(task: Any) -> Task:
     """Return the task if it has one label per text or pair of texts.
 
@@ -183,7 +168,7 @@ def fine_tune_annotator(
     model: str | Path,
     task: Task,
     out: Path,
-    options: FineTuningOptions,
+    options: AnnotatorOptions,
     *,
     seed: int,
     precision: Precision,
@@ -193,7 +178,7 @@ def fine_tune_annotator(
 
     Logs a warning if the classifier is no better than chance.
     """
-    start = time.perf_counter()
+    start, tuning = time.perf_counter(), values(options, AnnotatorOptions)
     result = finetune(
         model,
         task,
@@ -203,12 +188,12 @@ def fine_tune_annotator(
         metric="accuracy",
         precision=cast(PrecisionName, precision),
         progress=progress,
-        **asdict(options),
+        **tuning,
     )
     split, metrics = ("dev", result.dev_metrics) if task.dev else ("test", result.metrics)
     assert metrics is not None
     summary = {
-        "options": asdict(options),
+        "options": tuning,
         "seed": seed,
         "epoch": result.epoch,
         **compare_with_chance(split, [example.label for example in getattr(task, split)], metrics["accuracy"]),

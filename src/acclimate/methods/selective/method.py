@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
+from acclimate.errors import UserError
 from acclimate.masking import Masking
 from acclimate.masking.selective import SelectiveMasking, check_cap
 from acclimate.masking.token_importance_store import TokenImportanceStore
 from acclimate.masking.wrappers import RandomSameCount, StaticMasking
 from acclimate.methods import Method, register
-from acclimate.methods.selective.annotator import FineTuningOptions
 from acclimate.methods.selective.cost import SUMMARY_FILE
-from acclimate.methods.selective.options import (
-    AnnotatedUnits,
-    Criterion,
-    Delta,
-    MisclassifiedUnits,
-    NeverImportant,
-    Preset,
-    TokenTrainingOptions,
-    annotation_options,
-)
+from acclimate.methods.selective.options import AnnotationOptions, TokenTrainingOptions, annotation_options
 from acclimate.methods.selective.stages import SelectionOptions, find_important_tokens
+from acclimate.options import build
+from acclimate.options.tasks import AnnotatorOptions
 from acclimate.registry import Published, with_presets
 from acclimate.training.method import AdaptContext
 
@@ -35,25 +29,17 @@ from acclimate.training.method import AdaptContext
 )
 @with_presets
 @dataclass
-class Selective(Method):
+class Selective(Method, AnnotationOptions):
     """Mask the tokens that matter to the end task.
 
     Four stages come first: fine-tune a classifier on the task, find the important tokens of the task's texts by its
     confidence, train a token classifier on these annotations, and predict the important tokens of the domain text.
 
-    :mod:`acclimate.methods.selective.options` explains the parameters in detail. The model folder gets
-    ``selective.json`` with the share of important tokens, the quality of the token classifier and the minutes of every
-    stage.
+    The model folder gets ``selective.json`` with the share of important tokens, the quality of the token classifier
+    and the minutes of every stage.
 
     Attributes:
         preset: ``"paper"`` or ``"released-code"``: the source of values on which the two differ.
-        delta: Threshold of the paper's criterion.
-        criterion: Criterion of importance: ``"paper"``, or ``"marginal"``, which is not in the paper.
-        epsilon: Threshold of the marginal criterion.
-        unit: What is annotated: each ``"text"`` or each ``"sentence"``.
-        stop_words: Words that are never important: ``none``, ``english``, a file, or another language.
-        misclassified: What to do with misclassified texts: ``"annotate"``, ``"negative"`` or ``"drop"``.
-        same_text: Rows that differ only in their second text: merge them (``"union"``) or not (``"each"``).
         finetune_epochs: Epochs of the fine-tuned classifier; the best accuracy on dev is kept.
         finetune_learning_rate: Peak learning rate of the fine-tuned classifier.
         finetune_batch_size: Texts per optimizer step of the fine-tuned classifier.
@@ -79,27 +65,19 @@ class Selective(Method):
     files: ClassVar[tuple[str, ...]] = ("stop_words",)
     paper_options: ClassVar[Mapping[str, Any]] = {"steps": 200_000, "batch_size": 256, "max_length": 256}
 
-    preset: Preset = "paper"
-    # Annotation of the task's texts
-    delta: Delta = 0.05
-    criterion: Criterion = "paper"
-    epsilon: float = 0.05
-    unit: AnnotatedUnits = "text"
-    stop_words: NeverImportant = "none"
-    misclassified: MisclassifiedUnits = "annotate"
-    same_text: Literal["union", "each"] = "union"
+    preset: Literal["paper", "released-code"] = "paper"
     # Fine-tuned classifier
-    finetune_epochs: int = 10
-    finetune_learning_rate: float = 2e-5
-    finetune_batch_size: int = 64
-    finetune_length: int = 256
+    finetune_epochs: int = AnnotatorOptions.epochs
+    finetune_learning_rate: float = AnnotatorOptions.learning_rate
+    finetune_batch_size: int = AnnotatorOptions.batch_size
+    finetune_length: int = AnnotatorOptions.max_length
     # Token classifier
-    token_epochs: int = 10
-    token_learning_rate: float = 1e-5
-    token_batch_size: Annotated[int, Published({"released-code": 32})] = 64
-    token_length: int = 128
-    class_weight: Annotated[float, Published({"released-code": 3.0})] = 1.5
-    special_tokens: Annotated[bool, Published({"released-code": True})] = False
+    token_epochs: int = TokenTrainingOptions.epochs
+    token_learning_rate: float = TokenTrainingOptions.learning_rate
+    token_batch_size: Annotated[int, Published({"released-code": 32})] = TokenTrainingOptions.batch_size
+    token_length: int = TokenTrainingOptions.max_length
+    class_weight: Annotated[float, Published({"released-code": 3.0})] = TokenTrainingOptions.class_weight
+    special_tokens: Annotated[bool, Published({"released-code": True})] = TokenTrainingOptions.special_tokens
     # Masking of the domain text
     cap: Annotated[float, Published({"released-code": 0.15})] = 1.0
     replacement: Literal["static", "dynamic"] = "static"
@@ -118,32 +96,27 @@ class Selective(Method):
         Raises:
             UserError: If a value is out of range.
         """
+        rule = {field.name: getattr(self, field.name) for field in dataclasses.fields(AnnotationOptions)}
+        try:
+            tuning = build(AnnotatorOptions, **self._with_prefix("finetune_"))
+        except UserError as error:
+            raise UserError(f"Fine-tuned classifier: {error}") from error
         return SelectionOptions(
-            FineTuningOptions(
-                epochs=self.finetune_epochs,
-                learning_rate=self.finetune_learning_rate,
-                batch_size=self.finetune_batch_size,
-                max_length=self.finetune_length,
-            ),
-            annotation_options(
-                delta=self.delta,
-                criterion=self.criterion,
-                epsilon=self.epsilon,
-                unit=self.unit,
-                stop_words=self.stop_words,
-                misclassified=self.misclassified,
-                same_text=self.same_text,
-            ),
+            tuning,
+            annotation_options(**rule),
             TokenTrainingOptions(
-                epochs=self.token_epochs,
-                learning_rate=self.token_learning_rate,
-                batch_size=self.token_batch_size,
-                max_length=self.token_length,
-                class_weight=self.class_weight,
-                special_tokens=self.special_tokens,
+                **self._with_prefix("token_"), class_weight=self.class_weight, special_tokens=self.special_tokens
             ),
             seed,
         )
+
+    def _with_prefix(self, prefix: str) -> dict[str, Any]:
+        """Return the parameters of one classifier under the names of its options."""
+        return {
+            name.removeprefix(prefix).replace("length", "max_length"): value
+            for name, value in self.settings().items()
+            if name.startswith(prefix)
+        }
 
     def prepare(self, run: AdaptContext) -> None:
         """Find the important tokens of the text, or read them from the cache."""

@@ -13,25 +13,14 @@ from acclimate.errors import UserError
 from acclimate.registry import Published, build_dataclass, preset_values
 from acclimate.tasks.loading import MIN_LENGTH
 
-Preset = Literal["paper", "released-code"]
-Criterion = Literal["paper", "marginal"]
-UnitKind = Literal["text", "sentence"]
-Misclassified = Literal["annotate", "negative", "drop"]
-Delta = Annotated[float, Published({"released-code": 0.01})]
-AnnotatedUnits = Annotated[UnitKind, Published({"released-code": "sentence"})]
-NeverImportant = Annotated[str, Published({"released-code": "english"})]
-MisclassifiedUnits = Annotated[Misclassified, Published({"released-code": "negative"})]
 
-
-@dataclass(frozen=True)
+@dataclass
 class AnnotationOptions:
     """How important tokens are found (Gu et al., EMNLP 2020, section 2.2). The defaults are the paper's.
 
-    Notation: s is the text, s' the buffer, w the next token, y the label.
-
     Attributes:
-        delta: A token is important if S = P(y|s) - P(y|s'w) is below this value (Eq. 1). The paper always uses 0.05,
-            the released configurations 0.01. A difference of probabilities, so between -1 and 1.
+        delta: A token w is important if S = P(y|s) - P(y|s'w) is below this value (Eq. 1); s is the text, s' the
+            buffer, y the label. The paper always uses 0.05, the released configurations 0.01. Between -1 and 1.
         criterion: ``"paper"`` is Eq. 1. It does not measure what a token adds: once s' is nearly as confident as the
             text, every further token that adds a little is important; and if the class is likely without any text, the
             first tokens are important whatever they are. ``"marginal"`` is not in the paper: a token is important if
@@ -53,12 +42,14 @@ class AnnotationOptions:
         UserError: If a threshold is not between -1 and 1.
     """
 
-    delta: Delta = 0.05
-    criterion: Criterion = "paper"
+    delta: Annotated[float, Published({"released-code": 0.01})] = 0.05
+    criterion: Literal["paper", "marginal"] = "paper"
     epsilon: float = 0.05
-    unit: AnnotatedUnits = "text"
-    stop_words: NeverImportant = "none"
-    misclassified: MisclassifiedUnits = "annotate"
+    unit: Annotated[Literal["text", "sentence"], Published({"released-code": "sentence"})] = "text"
+    stop_words: Annotated[str, Published({"released-code": "english"})] = "none"
+    misclassified: Annotated[Literal["annotate", "negative", "drop"], Published({"released-code": "negative"})] = (
+        "annotate"
+    )
     same_text: Literal["union", "each"] = "union"
 
     def __post_init__(self) -> None:

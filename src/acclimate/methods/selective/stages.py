@@ -22,10 +22,11 @@ from acclimate.errors import UserError
 from acclimate.files import atomic_folder, read_json, write_json
 from acclimate.masking.token_importance_store import TokenImportanceStore
 from acclimate.methods.selective import annotation, annotator, token_classifier
-from acclimate.methods.selective.annotator import FineTuningOptions
 from acclimate.methods.selective.options import AnnotationOptions, TokenTrainingOptions
 from acclimate.methods.selective.token_classifier import load_token_classifier, mark_rows, train_token_classifier
 from acclimate.models import save_model
+from acclimate.options import values
+from acclimate.options.tasks import AnnotatorOptions
 from acclimate.tasks.training_cache import cache_lock, computation_key
 from acclimate.training.method import AdaptContext, cache_folder, cache_key, fingerprint_tensors
 
@@ -70,7 +71,7 @@ STAGES = ("finetune", "annotate", "train", "mark")
 class SelectionOptions:
     """Options and random seed of all stages."""
 
-    fine_tuning: FineTuningOptions
+    fine_tuning: AnnotatorOptions
     annotation: AnnotationOptions
     token_training: TokenTrainingOptions
     seed: int
@@ -110,7 +111,7 @@ class _StageRunner:
         run, options, task = self._run, self._options, self._task
         stop_words = sorted(read_stop_words(options.annotation.stop_words))
         start = {**fingerprint_base_model(run), "seed": options.seed}
-        tuned_by = {**start, "task": task.fingerprint(), "finetune": asdict(options.fine_tuning)}
+        tuned_by = {**start, "task": task.fingerprint(), "finetune": values(options.fine_tuning)}
         annotated_by = {**tuned_by, "annotation": asdict(options.annotation), "stop_words": stop_words}
         trained_by = {**annotated_by, "train": asdict(options.token_training)}
         text = (
