@@ -101,6 +101,8 @@ STUDIES = [
     Case("a shard of nothing", "compare study.yaml --out out --shard 3/2", 2, r"^Error: .*3/2"),
     Case("a report of nothing", "compare study.yaml --out out --report-only", 2, r"No job of this study is finished"),
     Case("a file as study folder", "compare study.yaml --out text.txt", 2, r"'text\.txt' is a file"),
+    Case("a file as folder of a plan", DRY.replace("--out out", "--out text.txt"), 2, r"'text\.txt' is a file"),
+    Case("a dangling link as folder of a plan", DRY, 2, r"'out' is a link to 'gone'", link("out", "gone")),
 ]  # fmt: skip
 
 OPTIONS = [

@@ -29,6 +29,23 @@ NAMED = 5
 """Maximum number of missing jobs listed in the terminal."""
 
 
+def check_study_folder(out: str | Path) -> Path:
+    """Return the folder of a study, or the target of it if it is a link.
+
+    Raises:
+        UserError: If it is a file, a link that leads nowhere, or holds results that are not those of a study.
+    """
+    out = follow_link(out)
+    if out.is_file():
+        raise UserError(f"'{out}' is a file; give a folder for the study.")
+    files = [out / name for name in (RESULTS, PAGE, REPORT) if (out / name).exists()]
+    if files and "format" not in (read_json_object(out / RESULTS) or {}):
+        names = ", ".join(file.name for file in files)
+        hint = f"; if the study in '{out}' wrote it, it is damaged: delete {names}" * (out / "jobs").is_dir()
+        raise UserError(f"'{files[0]}' is not the result of a study; give another folder{hint}.")
+    return out
+
+
 def _compare(options: CompareOptions) -> StudyResults:
     """Compare a grid of models, methods, domains with their tasks, and seeds.
 
@@ -55,14 +72,7 @@ def _compare(options: CompareOptions) -> StudyResults:
     share = None if options.shard is None else Shard.parse(options.shard)
     if share and report_only:
         raise UserError("--shard and --report-only exclude each other; give one of them.")
-    backend, out = options.backend or Backend(), follow_link(options.out)
-    if out.is_file():
-        raise UserError(f"'{out}' is a file; give a folder for the study.")
-    files = [out / name for name in (RESULTS, PAGE, REPORT) if (out / name).exists()]
-    if files and "format" not in (read_json_object(out / RESULTS) or {}):
-        names = ", ".join(file.name for file in files)
-        hint = f"; if the study in '{out}' wrote it, it is damaged: delete {names}" * (out / "jobs").is_dir()
-        raise UserError(f"'{files[0]}' is not the result of a study; give another folder{hint}.")
+    backend, out = options.backend or Backend(), check_study_folder(options.out)
     read = read_study(_load(options.config), backend)
     inputs, contamination = prepare(read, progress=progress, cached_only=report_only or share is not None)
     if progress:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from acclimate.study.backend import Backend
-from acclimate.study.compare import prepare
+from acclimate.study.compare import check_study_folder, prepare
 from acclimate.study.config import StudyConfig
 from acclimate.study.executor import JobStore
 from acclimate.study.graph import read_study
@@ -79,8 +79,9 @@ def forecast(config: StudyConfig | str | Path, out: str | Path, backend: Backend
         UserError: If the study cannot be run.
     """
     config = config if isinstance(config, StudyConfig) else StudyConfig.load(config)
+    out = check_study_folder(out)
     inputs, _ = prepare(read_study(config, backend or Backend()), cached_only=True)
-    store, graphs = JobStore(Path(out)), list[JobGraph]()
+    store, graphs = JobStore(out), list[JobGraph]()
 
     def look_up(graph: JobGraph) -> dict[str, Outcome]:
         graphs.append(graph)

@@ -45,6 +45,13 @@ def run(teacher, student, tmp_path_factory):
     return result, out
 
 
+def test_a_loss_that_explodes_is_reported(teacher, student, tmp_path, caplog):
+    out, options = tmp_path / "out", {**FAST, "learning_rate": 1000, "batch_size": 4}
+    result = distill(teacher, student, keyword_task(train=16), epochs=2, distill_share=0.5, out=out, **options)
+    assert "the training probably diverged" in result.warning
+    assert result.warning in caplog.text and result.warning in (out / "README.md").read_text()
+
+
 def test_the_student_learns_to_be_active_where_the_teacher_is(run):
     result, _ = run
     assert (result.connector, result.units, result.distilled_epochs) == ("teacher", 24, 12)

@@ -25,6 +25,7 @@ from acclimate.tasks.result import FinetuneResult, RunFolder, evaluate_splits, r
 from acclimate.tasks.trainer import train
 from acclimate.training.callbacks import check_trackers, tensorboard_folder
 from acclimate.training.distributed import join_process_group
+from acclimate.training.result import warn_of_explosion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,8 +171,10 @@ def _distill(options: DistillOptions) -> DistillResult:
     fields = evaluate_splits(
         learner, data, trained, precision=chosen, scoring=scoring, seed=seed, train_size=len(rows), started=started
     )
+    supervised = [line for line in trained.log if line.get("epoch", 0) > switch]
     result = DistillResult(
         **fields,
+        warning=warn_of_explosion(supervised, resolved.learning_rate, "task", len(data.labels)),
         objective=options.objective,
         connector=connectors.kind,
         distilled_epochs=switch,
