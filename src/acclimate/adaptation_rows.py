@@ -37,7 +37,7 @@ class PartImportance(Record):
         units: Number of units per layer.
         sorted: Whether the units are a sample in descending order of ``raw``, instead of all in their order.
         raw: Importance as measured (layers, units).
-        protection: Importance as normalised, from 0 to 1 (layers, units).
+        protection: Importance as normalized, from 0 to 1 (layers, units).
     """
 
     name: str

@@ -53,20 +53,20 @@ def test_surface_forms_join_to_the_words_of_the_text(kind):
 
 
 @each(
-    ("normaliser", "expected"),
+    ("normalizer", "expected"),
     [
         (None, "Crème  Brûlée"),
         (normalizers.BertNormalizer(lowercase=True), "creme  brulee"),
         (normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]), "Crème  Brûlée"),
     ],
 )
-def test_text_normalizer(normaliser, expected):
+def test_text_normalizer(normalizer, expected):
     tokenizer = trained("metaspace")
-    if normaliser is not None:
-        tokenizer.backend_tokenizer.normalizer = normaliser
+    if normalizer is not None:
+        tokenizer.backend_tokenizer.normalizer = normalizer
     normalize = TextNormalizer(tokenizer)
     assert normalize("Crème  Brûlée") == expected
-    assert (normalize.rule == "null") == (normaliser is None)
+    assert (normalize.rule == "null") == (normalizer is None)
 
 
 def test_bytes_that_are_not_valid_utf8_have_no_text():

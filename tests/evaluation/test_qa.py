@@ -38,14 +38,14 @@ from tests.cases import each
         ("x_a", "xa"),
     ],
 )
-def test_normalisation_of_squad(text, expected):
+def test_normalization_of_squad(text, expected):
     assert normalize_squad(text) == expected
 
 
 def test_exact_match_takes_any_gold_answer():
     assert exact_match("the Denver Broncos.", ["Carolina", "Denver Broncos"]) == 1
     assert exact_match("Broncos", ["Denver Broncos"]) == 0
-    assert exact_match("", ["the"]) == 1  # both are empty after normalisation
+    assert exact_match("", ["the"]) == 1  # both are empty after normalization
     assert exact_match("", ["Denver"]) == 0
 
 

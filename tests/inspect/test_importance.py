@@ -17,7 +17,7 @@ from acclimate.errors import UserError
 from acclimate.inspect import inspect_importance
 from acclimate.inspect.importance_plots import importance_tables
 from acclimate.training import adapt
-from acclimate.updates import normalise_importance
+from acclimate.updates import normalize_importance
 from tests.cases import each
 from tests.test_cli import call
 from tests.tiny import TEXTS, save_tiny
@@ -50,12 +50,12 @@ def test_report_tensors_and_figures_agree(tiny_bert, tmp_path):
     assert set(tensors) == {
         f"{name}/{seed}/{part}/{kind}"
         for name, seed, part, kind in itertools.product(
-            ("food", "papers", "wine"), (0, 4), "HI", ("raw", "normalised")
+            ("food", "papers", "wine"), (0, 4), "HI", ("raw", "normalized")
         )
     }
     assert tensors["food/4/I/raw"].shape == (2, 48)
-    torch.testing.assert_close(tensors["food/0/H/normalised"], normalise_importance(tensors["food/0/H/raw"]))
-    vectors = {key: tensors[f"{key[0]}/{key[1]}/H/normalised"].flatten() for key in
+    torch.testing.assert_close(tensors["food/0/H/normalized"], normalize_importance(tensors["food/0/H/raw"]))
+    vectors = {key: tensors[f"{key[0]}/{key[1]}/H/normalized"].flatten() for key in
                itertools.product(("food", "papers", "wine"), (0, 4))}  # fmt: skip
 
     def cosine(a, b):
@@ -92,7 +92,7 @@ def test_one_domain_and_one_seed_have_shares_but_no_similarity(tiny_bert, tmp_pa
     }  # fmt: skip
     assert sum(found["shares"]["alone"]) == pytest.approx(1.0)
     text = shown(report)
-    assert "share by normalised importance" in text and "similarity" not in text
+    assert "share by normalized importance" in text and "similarity" not in text
 
 
 def test_adapt_with_dga_and_the_inspection_share_a_cache(tiny_bert, tmp_path, monkeypatch):

@@ -73,7 +73,7 @@ def test_chance_for_twelve_layers_of_twelve_heads():
 
 
 def test_chance_against_a_loop_over_pairs():
-    """One draw at a time, with the normalisation (Eq. 10) in full."""
+    """One draw at a time, with the normalization (Eq. 10) in full."""
     generator = torch.Generator().manual_seed(9)
 
     def protection():

@@ -24,10 +24,10 @@ def test_the_update_of_a_head_is_scaled_by_one_minus_its_importance(tiny_bert, t
     start, mlm, dga = (
         load_file(path / "model.safetensors") for path in (tiny_bert, tmp_path / "mlm", tmp_path / "dga")
     )
-    from acclimate.updates import normalise_importance
+    from acclimate.updates import normalize_importance
 
     kept = cache_folder().glob("importance/*/*/tensors.safetensors")
-    importance = normalise_importance(load_file(max(kept, key=lambda path: path.stat().st_mtime))["H"])
+    importance = normalize_importance(load_file(max(kept, key=lambda path: path.stat().st_mtime))["H"])
     for layer in range(2):
         name = f"bert.encoder.layer.{layer}.attention.self.value.weight"
         ratio = (dga[name] - start[name]).view(4, -1).norm(dim=1) / (mlm[name] - start[name]).view(4, -1).norm(dim=1)

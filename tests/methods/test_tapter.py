@@ -59,7 +59,7 @@ def test_given_target_vectors_skip_fasttext_and_their_norm_is_saved(tiny_bert, t
 def test_the_projection_is_trained(tiny_bert, tmp_path, monkeypatch):
     kept = []
     finish = TAPTER.finish
-    monkeypatch.setattr(TAPTER, "finish", lambda self, run: kept.append(self._regulariser) or finish(self, run))
+    monkeypatch.setattr(TAPTER, "finish", lambda self, run: kept.append(self._regularizer) or finish(self, run))
     run(tiny_bert, tmp_path / "out")
     ((term,),) = (kept,)
     fresh = EmbeddingProjection(*term.projection.linear.weight.shape[::-1])
@@ -131,7 +131,7 @@ def with_tokenizer_parts(model, folder, **parts):
     return folder
 
 
-def test_general_text_is_normalised_like_the_vocabulary(tiny_bert, tmp_path, trainings, read):
+def test_general_text_is_normalized_like_the_vocabulary(tiny_bert, tmp_path, trainings, read):
     """The tokenizer is uncased, so a vector for "Soup" would be missing for its token "soup"."""
     (tmp_path / "general.txt").write_text("\n\n".join(f"Soup and Wine on the café Table {n}" for n in range(20)))
     settings = {"general": str(tmp_path / "general.txt"), "general_epochs": 1, "steps": 1}

@@ -63,7 +63,7 @@ def test_a_gate_silences_the_weights_of_its_unit(model, part):
     with torch.no_grad():
         for layer in units[part]:
             owned = layer.spread_over_parameters(chosen)
-            # The normalisation after the embedding belongs to its features, but the gate comes before it.
+            # The normalization after the embedding belongs to its features, but the gate comes before it.
             for weight, shares in [entry for entry in owned if part != "E" or entry[0].dim() == 2]:
                 weight *= 1 - shares
     torch.testing.assert_close(encode(model, IDS, TEXT)[REAL], expected[REAL], atol=1e-5, rtol=1e-4)

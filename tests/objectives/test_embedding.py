@@ -1,11 +1,11 @@
-"""The regulariser of TAPTER against its equation."""
+"""The regularizer of TAPTER against its equation."""
 
 from __future__ import annotations
 
 import torch
 
 from acclimate.models import attach
-from acclimate.objectives import EmbeddingRegulariser, LanguageModelling
+from acclimate.objectives import EmbeddingRegularizer, LanguageModelling
 from acclimate.objectives.embedding import EmbeddingProjection
 from acclimate.training.engine import Engine
 from tests.cases import each
@@ -20,17 +20,17 @@ def parts(model):
     torch.nn.init.normal_(projection.norm.weight)
     torch.nn.init.normal_(projection.norm.bias)
     torch.nn.init.normal_(projection.linear.bias)
-    vectors, regularised = torch.randn(len(table), 6), torch.rand(len(table)) < 0.6
-    return table, projection, vectors, regularised
+    vectors, regularized = torch.randn(len(table), 6), torch.rand(len(table)) < 0.6
+    return table, projection, vectors, regularized
 
 
-def reference(batches, table, projection, vectors, regularised):
-    """The equation, one token occurrence at a time, with explicit layer normalisation."""
+def reference(batches, table, projection, vectors, regularized):
+    """The equation, one token occurrence at a time, with explicit layer normalization."""
     losses = []
     for batch in batches:
         for ids, text in zip(batch.original.tolist(), batch.text.tolist(), strict=True):
             for index, number in zip(ids, text, strict=True):
-                if number < 0 or not regularised[index]:
+                if number < 0 or not regularized[index]:
                     continue
                 z = projection.linear.weight @ table[index] + projection.linear.bias
                 mean = z.mean()
@@ -45,14 +45,14 @@ def test_equals_the_equation_in_value_and_gradient_for_any_micro_batches(precisi
     """E and f stay in float32 even if the model runs with bfloat16 weights."""
     model = tiny_model("bert")
     attach(model)
-    table, projection, vectors, regularised = parts(model)
+    table, projection, vectors, regularized = parts(model)
     model.add_module("projection", projection)
     wanted = [table, *projection.parameters()]
     for tokens in (10_000, 60):
         batches = micro_batches(tokens)
-        expected = reference(batches, table, projection, vectors, regularised)
+        expected = reference(batches, table, projection, vectors, regularized)
         slow = torch.autograd.grad(expected, wanted)
-        term = EmbeddingRegulariser(table, projection, vectors, regularised, 2.0)
+        term = EmbeddingRegularizer(table, projection, vectors, regularized, 2.0)
         engine = Engine(model, [LanguageModelling(0.0), term], precision)
         terms = engine.step(batches)
         torch.testing.assert_close(terms["embedding"], expected.detach(), rtol=1e-4, atol=1e-5)
@@ -65,7 +65,7 @@ def test_equals_the_equation_in_value_and_gradient_for_any_micro_batches(precisi
 def test_it_needs_no_forward_pass():
     model = tiny_model("bert")
     attach(model)
-    engine = Engine(model, [LanguageModelling(), EmbeddingRegulariser(*parts(model))])
+    engine = Engine(model, [LanguageModelling(), EmbeddingRegularizer(*parts(model))])
     assert engine.student_views == 1
 
 
@@ -73,7 +73,7 @@ def test_no_occurrence_gives_zero():
     model = tiny_model("bert")
     attach(model)
     table, projection, vectors, _ = parts(model)
-    term = EmbeddingRegulariser(table, projection, vectors, torch.zeros(len(table), dtype=torch.bool))
+    term = EmbeddingRegularizer(table, projection, vectors, torch.zeros(len(table), dtype=torch.bool))
     terms = Engine(model, [LanguageModelling(), term]).step(micro_batches())
     assert terms["embedding"] == 0
     assert terms["loss"].isfinite()

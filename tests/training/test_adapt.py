@@ -154,7 +154,7 @@ def test_a_missing_head_is_warmed_up_with_the_encoder_frozen(headless, tmp_path,
 
 
 def test_weight_decay_applies_to_matrices_only(tiny_bert, tmp_path):
-    """AdamW subtracts learning rate x decay x weight; biases and normalisation layers do not decay."""
+    """AdamW subtracts learning rate x decay x weight; biases and normalization layers do not decay."""
     for name, decay in (("with", 0.5), ("without", 0.0)):
         run(tiny_bert, tmp_path / name, steps=1, warmup=0.0, weight_decay=decay)
     start, decayed, plain = (

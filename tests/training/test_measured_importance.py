@@ -15,7 +15,7 @@ from acclimate.errors import UserError
 from acclimate.methods import get
 from acclimate.models import batching
 from acclimate.training import adapt
-from acclimate.updates import normalise_importance
+from acclimate.updates import normalize_importance
 from tests.methods.test_contract import SHORT
 from tests.tiny import TEXTS
 
@@ -48,7 +48,7 @@ def test_measuring_stops_at_the_target_error(tiny_bert, tmp_path):
     summary, _ = measured(tiny_bert, tmp_path / "b", importance_error=error)
     assert 4 * GROUP < summary["tokens"] < whole["tokens"]
     assert summary["standard_error"] <= error
-    off = normalise_importance(torch.tensor(summary["parts"]["H"]["raw"])) - exact._importance["H"].cpu()
+    off = normalize_importance(torch.tensor(summary["parts"]["H"]["raw"])) - exact._importance["H"].cpu()
     assert 0 < float(off.square().mean().sqrt()) < 3 * error
     soon, _ = measured(tiny_bert, tmp_path / "c", importance_error=1.0)
     assert 4 * GROUP < soon["tokens"] <= 4 * GROUP + 4 * SHORT["max_length"]

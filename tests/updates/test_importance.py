@@ -1,4 +1,4 @@
-"""Importance of heads: exact gradients per text, normalisation, and errors."""
+"""Importance of heads: exact gradients per text, normalization, and errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 
 from acclimate.errors import UserError
 from acclimate.models import attach, encode
-from acclimate.updates import mean_importance, normalise_importance, summed_importance
+from acclimate.updates import mean_importance, normalize_importance, summed_importance
 from acclimate.updates.importance import dropout_divergence
 from tests.cases import each
 from tests.tiny import tiny_model
@@ -126,26 +126,26 @@ def test_every_head_gets_a_score(kind, representation):
     assert (scores > 0).all()
 
 
-def test_normalisation_is_equation_10():
+def test_normalization_is_equation_10():
     torch.manual_seed(0)
     raw = torch.rand(3, 6)
     expected = torch.stack([torch.tanh((row - row.mean()) / row.std()).abs() for row in raw])
-    torch.testing.assert_close(normalise_importance(raw), expected)
+    torch.testing.assert_close(normalize_importance(raw), expected)
 
 
 def test_unusual_protects_the_least_important_units_too_and_important_does_not():
     raw = torch.arange(12.0)[None]
-    both, upper = normalise_importance(raw)[0], normalise_importance(raw, "important")[0]
+    both, upper = normalize_importance(raw)[0], normalize_importance(raw, "important")[0]
     torch.testing.assert_close(both, both.flip(0))
     assert (upper[:6] == 0).all()
     torch.testing.assert_close(upper[6:], both[6:])
 
 
 def test_a_layer_of_equally_important_heads_gives_zeros_not_nan():
-    scores = normalise_importance(torch.stack([torch.full((4,), 1e-7), torch.rand(4)]))
+    scores = normalize_importance(torch.stack([torch.full((4,), 1e-7), torch.rand(4)]))
     assert (scores[0] == 0).all()
     assert scores.isfinite().all()
-    assert (normalise_importance(torch.rand(3, 1)) == 0).all()  # one head per layer
+    assert (normalize_importance(torch.rand(3, 1)) == 0).all()  # one head per layer
 
 
 def test_fast_dropout_has_the_right_rate_scale_and_gradient():

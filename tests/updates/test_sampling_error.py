@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from acclimate.updates import estimate_sampling_error, mean_importance, normalise_importance
+from acclimate.updates import estimate_sampling_error, mean_importance, normalize_importance
 from acclimate.updates.importance import MIN_GROUPS
 from tests.cases import each
 
@@ -57,7 +57,7 @@ def test_matches_the_true_error(count):
     for seed in range(40):
         made, true = groups(count, 50, 0.6, seed)
         claimed.append(estimate_sampling_error(made) ** 2)
-        off = normalise_importance(mean_importance(made)["H"]) - normalise_importance(true)
+        off = normalize_importance(mean_importance(made)["H"]) - normalize_importance(true)
         real.append(float(off.square().mean()))
     ratio = (sum(claimed) / sum(real)) ** 0.5
     assert 0.75 < ratio < 1.35

@@ -1,6 +1,6 @@
 """Contamination: finds evaluation texts in a training corpus.
 
-All texts are normalised first (NFKC, case folding) and reduced to words of letters and digits; each Chinese or
+All texts are normalized first (NFKC, case folding) and reduced to words of letters and digits; each Chinese or
 Japanese character is a word. A document matches a text in one of three ways:
 
 - *exact*: the document equals the text.
@@ -72,7 +72,7 @@ class MatchRules:
 
 
 def normalize_words(text: str) -> list[str]:
-    """Return the normalised words of a text."""
+    """Return the normalized words of a text."""
     return _WORD_PATTERN.findall(unicodedata.normalize("NFKC", text).casefold())
 
 
@@ -80,7 +80,7 @@ class TextIndex:
     """An index of the texts to search for, without duplicates.
 
     Attributes:
-        texts: The original texts; of those that are equal after normalisation, the first.
+        texts: The original texts; of those that are equal after normalization, the first.
         short: Indices of the texts that are only compared with whole documents.
     """
 
@@ -150,7 +150,7 @@ class TextIndex:
         return np.concatenate([np.zeros(0, dtype=np.int64), *ranges])
 
     def _find_near_texts(self, joined: str) -> list[int]:
-        """Return the indices of the near duplicates of a normalised document."""
+        """Return the indices of the near duplicates of a normalized document."""
         ngrams = _hash_character_ngrams(joined)
         if not self._has_similar_size(len(ngrams)):
             return []
@@ -239,7 +239,7 @@ class ContaminationReport:
     Attributes:
         documents: Number of documents read.
         flagged: Number of documents that match a text in any way.
-        groups: Counts for each group of texts: ``texts``, distinct after normalisation; ``short``, compared with whole
+        groups: Counts for each group of texts: ``texts``, distinct after normalization; ``short``, compared with whole
             documents only; ``found``, in the corpus; and of these ``exact``, ``near`` and ``contained``. Each text
             counts once, under the first kind that applies.
         examples: The first matches: ``group``, ``kind``, and the beginnings of ``text`` and ``document``.

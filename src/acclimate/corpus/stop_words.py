@@ -16,7 +16,7 @@ def read_stop_words(source: str, tokenizer: Any = None) -> frozenset[str]:
     Args:
         source: ``"english"`` (the list of scikit-learn), ``"none"``, a file with one word per line, or the English
             name of a language of the package ``stop-words``, such as ``"german"``.
-        tokenizer: A tokenizer of ``transformers``. The words are also added as it normalises them, for example without
+        tokenizer: A tokenizer of ``transformers``. The words are also added as it normalizes them, for example without
             accents.
 
     Raises:

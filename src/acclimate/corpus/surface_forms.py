@@ -56,21 +56,21 @@ def read_surface_forms(tokenizer: PreTrainedTokenizerBase) -> list[SurfaceForm]:
 
 
 class TextNormalizer:
-    """The normalisation that a tokenizer applies before it splits a text, such as lower case without accents.
+    """The normalization that a tokenizer applies before it splits a text, such as lower case without accents.
 
     Attributes:
-        rule: The normaliser of the tokenizer as JSON; ``"null"`` if it has none.
+        rule: The normalizer of the tokenizer as JSON; ``"null"`` if it has none.
     """
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Read the normaliser of a fast tokenizer; for a slow tokenizer, texts are not changed."""
+        """Read the normalizer of a fast tokenizer; for a slow tokenizer, texts are not changed."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        self._normaliser = None if backend is None else backend.normalizer
+        self._normalizer = None if backend is None else backend.normalizer
         self.rule = json.dumps(None if backend is None else json.loads(backend.to_str())["normalizer"], sort_keys=True)
 
     def __call__(self, text: str) -> str:
-        """Return a normalised text, with spaces in place of the markers of SentencePiece."""
-        return text if self._normaliser is None else self._normaliser.normalize_str(text).replace("▁", " ").strip()
+        """Return a normalized text, with spaces in place of the markers of SentencePiece."""
+        return text if self._normalizer is None else self._normalizer.normalize_str(text).replace("▁", " ").strip()
 
 
 def _make_reader(content: dict[str, Any], kind: str) -> Any:

@@ -30,7 +30,7 @@ TOPICS: dict[str, tuple[str, ...]] = {
         "sklearn.svm",
         "sklearn.tree",
     ),
-    "optimisation": ("scipy.optimize",),
+    "optimization": ("scipy.optimize",),
     "plotting": ("matplotlib", "pandas.plotting"),
     "polynomials": ("numpy.polynomial", "sympy.polys"),
     "signal processing": ("numpy.fft", "scipy.fft", "scipy.fftpack", "scipy.signal"),

@@ -22,7 +22,7 @@ _PUNCTUATION_REMOVAL = str.maketrans("", "", string.punctuation)
 
 
 def normalize_squad(text: str) -> str:
-    """Normalise an answer as SQuAD does: lower case, no ASCII punctuation, no articles, single spaces.
+    """Normalize an answer as SQuAD does: lower case, no ASCII punctuation, no articles, single spaces.
 
     As in the official scorer, punctuation is removed before articles, so that "a-b" becomes "ab". Other punctuation
     and accents are kept.
@@ -31,7 +31,7 @@ def normalize_squad(text: str) -> str:
 
 
 def normalize_bioasq(text: str) -> str:
-    """Normalise an answer as BioASQ does: lower case, with punctuation and articles.
+    """Normalize an answer as BioASQ does: lower case, with punctuation and articles.
 
     Whitespace is also reduced to single spaces, which the official scorer does not do.
     """
@@ -39,14 +39,14 @@ def normalize_bioasq(text: str) -> str:
 
 
 def exact_match(predicted: str, gold: Sequence[str]) -> float:
-    """Return 1 if a prediction equals a gold answer after normalisation, else 0."""
+    """Return 1 if a prediction equals a gold answer after normalization, else 0."""
     return float(any(normalize_squad(predicted) == normalize_squad(answer) for answer in gold))
 
 
 def f1(predicted: str, gold: Sequence[str]) -> float:
     """Return the maximum over the gold answers of the F1 between bags of words.
 
-    As in the scorer of SQuAD v1.1, F1 is 0 if no word is shared, even if both are empty after normalisation.
+    As in the scorer of SQuAD v1.1, F1 is 0 if no word is shared, even if both are empty after normalization.
     """
     return max(
         _word_overlap_f1(normalize_squad(predicted).split(), normalize_squad(answer).split()) for answer in gold

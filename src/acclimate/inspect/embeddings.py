@@ -59,7 +59,7 @@ class EmbeddingsResult:
 def _inspect_embeddings(options: InspectEmbeddingsOptions) -> EmbeddingsResult:
     """Measure how far the static embeddings of adapted models are from those of their base model.
 
-    The static embeddings are the rows of the input embedding matrix, before positions and layer normalisation. The
+    The static embeddings are the rows of the input embedding matrix, before positions and layer normalization. The
     TAPTER paper reports a mean distance "among all words" of 0.0576 for TAPT and 0.172 for TAPTER without naming the
     norm. Here ``distance`` is Euclidean, averaged over all tokens that are not special; ``coordinate`` is the distance
     divided by the square root of the width. With ``text``, both are also reported over the tokens that occur in it,

@@ -28,7 +28,7 @@ from acclimate.options.inspection import InspectImportanceOptions
 from acclimate.training.importance import MeasuredImportance, measure_importance
 from acclimate.training.inputs import as_corpus, check_length
 from acclimate.training.method import AdaptContext, cache_folder
-from acclimate.updates import normalise_importance
+from acclimate.updates import normalize_importance
 from acclimate.version import __version__
 
 REPORT, TENSORS = "importance.json", "importance.safetensors"
@@ -41,12 +41,12 @@ class ImportanceResult:
     Attributes:
         report: JSON values, as in ``importance.json``.
         raw: Measured scores of each domain and part, (seeds, layers, units).
-        normalised: The same scores after normalisation (Eq. 10).
+        normalized: The same scores after normalization (Eq. 10).
     """
 
     report: dict[str, Any]
     raw: dict[str, dict[str, Tensor]]
-    normalised: dict[str, dict[str, Tensor]]
+    normalized: dict[str, dict[str, Tensor]]
 
 
 @with_output_lock
@@ -54,10 +54,10 @@ def _inspect_importance(options: InspectImportanceOptions) -> ImportanceResult:
     """Measure importance for general knowledge on several domains and compare the domains (DGA, Section 4.3).
 
     The cache is shared with ``adapt --method dga``: scores for the same model, text, seed and settings are measured
-    once. Similarities are reported next to those of random scores after the same normalisation
+    once. Similarities are reported next to those of random scores after the same normalization
     (:func:`acclimate.inspect.random_similarity`) and, with several seeds, next to those between seeds of one domain.
     The output directory gets ``importance.json``, ``importance.safetensors`` (``DOMAIN/SEED/PART/raw`` and
-    ``.../normalised``) and the figures.
+    ``.../normalized``) and the figures.
 
     Raises:
         UserError: If the model has no dropout, or an argument is invalid.
@@ -96,8 +96,8 @@ def _inspect_importance(options: InspectImportanceOptions) -> ImportanceResult:
             found.append(measure_importance(context, units, options.tokens, reads, options.error, title))
         raw[name] = {part: torch.stack([one.raw[part].cpu() for one in found]) for part in letters}
         measured[name] = found
-    normalised = {
-        name: {part: torch.stack([normalise_importance(one, protect) for one in raw[name][part]]) for part in letters}
+    normalized = {
+        name: {part: torch.stack([normalize_importance(one, protect) for one in raw[name][part]]) for part in letters}
         for name in raw
     }
     report = {
@@ -124,9 +124,9 @@ def _inspect_importance(options: InspectImportanceOptions) -> ImportanceResult:
             for name, found_rows in rows.items()
         },
         "bins": list(EDGES),
-        "parts": {part: _compare_domains(part, raw, normalised, protect) for part in letters},
+        "parts": {part: _compare_domains(part, raw, normalized, protect) for part in letters},
     }
-    result = ImportanceResult(report, raw, normalised)
+    result = ImportanceResult(report, raw, normalized)
     if options.out is not None:
         _write(Path(options.out), result)
     return result
@@ -151,7 +151,7 @@ def _check(corpora: Iterable[str], parts: list[str]) -> None:
 def _compare_domains(
     part: str,
     raw: dict[str, dict[str, Tensor]],
-    normalised: dict[str, dict[str, Tensor]],
+    normalized: dict[str, dict[str, Tensor]],
     protect: Literal["unusual", "important"],
 ) -> dict[str, Any]:
     """Return the similarity between domains for one part, and the similarity expected by chance."""
@@ -160,7 +160,7 @@ def _compare_domains(
     if units < 2:
         raise UserError(f"Part {part} of this model has one unit per layer, so there is nothing to compare; omit it.")
     values = {
-        "cosine": {a: {b: cosines(normalised[a][part], normalised[b][part]) for b in names} for a in names},
+        "cosine": {a: {b: cosines(normalized[a][part], normalized[b][part]) for b in names} for a in names},
         "correlation": {a: {b: correlations(raw[a][part], raw[b][part]) for b in names} for a in names},
     }
     return {
@@ -168,7 +168,7 @@ def _compare_domains(
         "layers": layers,
         "units": units,
         **{kind: _average(matrix) for kind, matrix in values.items()},
-        "shares": {name: shares(normalised[name][part]).mean(0).tolist() for name in names},
+        "shares": {name: shares(normalized[name][part]).mean(0).tolist() for name in names},
         "random": random_similarity(layers, units, protect),
     }
 
@@ -189,13 +189,13 @@ def _write(out: Path, result: ImportanceResult) -> None:
     seeds = result.report["settings"]["seeds"]
     tensors = {
         f"{name}/{seed}/{part}/{kind}": values[name][part][index].contiguous()
-        for kind, values in (("raw", result.raw), ("normalised", result.normalised))
+        for kind, values in (("raw", result.raw), ("normalized", result.normalized))
         for name in values
         for part in values[name]
         for index, seed in enumerate(seeds)
     }
     with atomic_folder(out) as folder:
         save_file(tensors, folder / TENSORS)
-        draw_importance(result.report, result.raw, result.normalised, folder)
+        draw_importance(result.report, result.raw, result.normalized, folder)
         write_json(folder / REPORT, result.report)
         record_files(folder, REPORT)

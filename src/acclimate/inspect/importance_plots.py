@@ -20,13 +20,13 @@ CHANCE_GREY = "0.55"
 Scores = dict[str, dict[str, Tensor]]
 
 
-def draw_importance(report: dict[str, Any], raw: Scores, normalised: Scores, folder: Path) -> None:
+def draw_importance(report: dict[str, Any], raw: Scores, normalized: Scores, folder: Path) -> None:
     """Write ``distribution-PART.png`` for each part and ``importance-PART-DOMAIN.png`` for each domain to ``folder``.
 
     Args:
         report: As in ``importance.json``.
         raw: Measured scores of each domain and part, (seeds, layers, units).
-        normalised: The same scores after normalisation.
+        normalized: The same scores after normalization.
         folder: Directory to write to.
     """
     import matplotlib
@@ -36,17 +36,17 @@ def draw_importance(report: dict[str, Any], raw: Scores, normalised: Scores, fol
         matplotlib.rcParams.update({"font.size": 9, "text.parse_math": False, "axes.titlesize": 10})
         for part, found in report["parts"].items():
             for name in raw:
-                figure = _heat_map(raw[name][part].mean(0), normalised[name][part].mean(0), name, found)
+                figure = _heat_map(raw[name][part].mean(0), normalized[name][part].mean(0), name, found)
                 figure.savefig(folder / f"importance-{part}-{name}.png", dpi=150)
             _distribution(found, report["bins"]).savefig(folder / f"distribution-{part}.png", dpi=150)
 
 
-def _heat_map(raw: Tensor, normalised: Tensor, name: str, found: dict[str, Any]) -> Figure:
-    """Draw two heat maps (layers, units): on the left scores standardised within their layer, on the right protection.
+def _heat_map(raw: Tensor, normalized: Tensor, name: str, found: dict[str, Any]) -> Figure:
+    """Draw two heat maps (layers, units): on the left scores standardized within their layer, on the right protection.
 
     Args:
         raw: (layers, units), mean over seeds.
-        normalised: (layers, units), mean over seeds, after normalisation (Eq. 10).
+        normalized: (layers, units), mean over seeds, after normalization (Eq. 10).
         name: Name of the domain.
         found: Entry of the part in the report.
     """
@@ -55,12 +55,12 @@ def _heat_map(raw: Tensor, normalised: Tensor, name: str, found: dict[str, Any])
     in_place = units <= MAX_UNSORTED_UNITS
     if not in_place:
         order = score.argsort(1, descending=True)
-        score, normalised = score.gather(1, order), normalised.gather(1, order)
+        score, normalized = score.gather(1, order), normalized.gather(1, order)
     figure = _figure(max(8.0, 0.62 * units + 2.5) if in_place else 9.0, max(2.4, 0.3 * layers + 1.2))
     left, right = figure.subplots(1, 2)
     panels: tuple[tuple[Axes, Tensor, str, str, float, float], ...] = (
         (left, score, "importance, standard deviations from the layer mean", "RdBu_r", -3, 3),
-        (right, normalised, "protection: normalised importance", "viridis", 0, 1),
+        (right, normalized, "protection: normalized importance", "viridis", 0, 1),
     )
     for axes, values, title, colours, low, high in panels:
         image = axes.imshow(values.numpy(), aspect="auto", cmap=colours, vmin=low, vmax=high, interpolation="nearest")
@@ -73,7 +73,7 @@ def _heat_map(raw: Tensor, normalised: Tensor, name: str, found: dict[str, Any])
         axes.set_yticks(range(layers))
         axes.set_ylabel("layer")
         figure.colorbar(image, ax=axes, fraction=0.05)
-        if in_place and values is normalised:
+        if in_place and values is normalized:
             _write_values(axes, values)
     figure.suptitle(f"{name}: {found['name']}")
     return figure
@@ -105,7 +105,7 @@ def _distribution(found: dict[str, Any], edges: list[float]) -> Figure:
         left.bar(positions, means, width, yerr=errors, label=f"random, {name}", color=shade, ecolor="0.2", capsize=1.5)
     labels = [f"{low:.1f} to {high:.1f}" for low, high in pairwise(edges)]
     left.set_xticks(range(len(labels)), labels)
-    left.set_xlabel("normalised importance")
+    left.set_xlabel("normalized importance")
     left.set_ylabel(f"share of the {found['name']}")
     left.legend(frameon=False, fontsize=8)
     _draw_cosines(right, found, names, kinds)
@@ -127,7 +127,7 @@ def _draw_cosines(axes: Axes, found: dict[str, Any], names: list[str], kinds: li
         axes.plot([spread["mean"]], [number], "|", color="0.2", markersize=12)
     axes.set_yticks(range(len(lines)), lines)
     axes.set_ylim(len(lines) - 0.5, -0.5)
-    axes.set_xlabel("cosine similarity of normalised importance")
+    axes.set_xlabel("cosine similarity of normalized importance")
     axes.grid(axis="x", alpha=0.3)
     handles = [
         Line2D([], [], marker="o", color="0.3", linestyle=""),
@@ -165,7 +165,7 @@ def importance_tables(report: dict[str, Any]) -> list[Table | str]:
             if len(found["shares"]) > 2:
                 shown.append(_pair_table(found))
             shown.append(_reading_note(found))
-        shown.append(_share_table(f"{title}: share by normalised importance", found, report["bins"]))
+        shown.append(_share_table(f"{title}: share by normalized importance", found, report["bins"]))
     shown.append(_precision_table(report["domains"]))
     exhausted = [name for name, domain in report["domains"].items() if domain["tokens"] <= min(domain["read"])]
     if exhausted and len(report["settings"]["seeds"]) > 1:
@@ -208,9 +208,9 @@ def _reading_note(found: dict[str, Any]) -> str:
         for mean, low, high in [(chance["cosine"][key] for key in ("mean", "low", "high"))]
     )
     return (
-        f"After the same normalisation, two independent random score matrices have a cosine of {chances}. Compare the "
+        f"After the same normalization, two independent random score matrices have a cosine of {chances}. Compare the "
         "cosine between domains with that baseline and with the cosine between seeds. r is the correlation within "
-        "layers before normalisation; its expectation by chance is 0."
+        "layers before normalization; its expectation by chance is 0."
     )
 
 

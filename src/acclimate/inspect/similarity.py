@@ -1,6 +1,6 @@
 """Similarity of importance scores, compared with chance.
 
-Normalised importance scores (DGA, Eq. 10) are positive and almost half of them are large, so two independent random
+Normalized importance scores (DGA, Eq. 10) are positive and almost half of them are large, so two independent random
 score matrices already have a high cosine similarity: about 0.8 for 12 x 12 heads. A cosine of 0.92 between two
 domains, as in Section 4.3 of the paper, is meaningful only next to that baseline and to the similarity between two
 seeds of one domain.
@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from acclimate.updates import normalise_importance
+from acclimate.updates import normalize_importance
 
 EDGES = (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
 """Edges of the bins in which the paper counts heads. The last bin includes its upper edge."""
@@ -58,8 +58,8 @@ def correlations(first: Tensor, second: Tensor) -> Tensor:
     """Return Pearson's correlation within layers, averaged over layers; its expectation by chance is zero.
 
     Args:
-        first: (n, layers, units), not normalised.
-        second: (m, layers, units), not normalised.
+        first: (n, layers, units), not normalized.
+        second: (m, layers, units), not normalized.
 
     Returns:
         (n, m); a layer with constant scores counts as zero.
@@ -70,16 +70,16 @@ def correlations(first: Tensor, second: Tensor) -> Tensor:
     return torch.einsum("nlu,mlu->nm", one, two) / first.shape[1]
 
 
-def shares(normalised: Tensor) -> Tensor:
+def shares(normalized: Tensor) -> Tensor:
     """Return the fraction of units in each bin of :data:`EDGES`.
 
     Args:
-        normalised: (n, layers, units), between 0 and 1.
+        normalized: (n, layers, units), between 0 and 1.
 
     Returns:
         (n, bins); each row sums to one.
     """
-    bins = torch.bucketize(normalised.flatten(1), torch.tensor(EDGES[1:-1], device=normalised.device), right=True)
+    bins = torch.bucketize(normalized.flatten(1), torch.tensor(EDGES[1:-1], device=normalized.device), right=True)
     return torch.stack([(bins == number).double().mean(1) for number in range(len(EDGES) - 1)], dim=1)
 
 
@@ -91,12 +91,12 @@ def random_similarity(
     draws: int | None = None,
     seed: int = 0,
 ) -> dict[str, dict[str, Any]]:
-    """Draw pairs of independent random scores and measure their similarity after the usual normalisation.
+    """Draw pairs of independent random scores and measure their similarity after the usual normalization.
 
     Args:
         layers: Number of layers.
         units: Units per layer, such as heads.
-        protect: See :func:`acclimate.updates.normalise_importance`.
+        protect: See :func:`acclimate.updates.normalize_importance`.
         draws: Number of pairs; by default up to 10,000, fewer for very many units.
         seed: Random seed.
 
@@ -114,8 +114,8 @@ def random_similarity(
         while left:
             now = min(left, max(1, CHUNK // (2 * layers * units)))
             left -= now
-            # Normalisation is per layer, so the layers of all draws can be stacked.
-            values = normalise_importance(draw(2 * now * layers, units, generator=generator), protect)
+            # Normalization is per layer, so the layers of all draws can be stacked.
+            values = normalize_importance(draw(2 * now * layers, units, generator=generator), protect)
             pairs = values.view(2, now, layers, units)
             similarities.append(torch.cosine_similarity(pairs[0].flatten(1), pairs[1].flatten(1), dim=1))
             counted.append(shares(pairs[0]))

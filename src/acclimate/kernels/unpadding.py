@@ -25,7 +25,7 @@ MIN_PADDING_SHARE = 1 / 32
 def cut_last_layer(ends: Sequence[nn.Module], select: Callable[[Tensor], Tensor]) -> Iterator[None]:
     """Return a context in which a model finishes its last layer for some tokens only.
 
-    What follows the attention of a layer (output projection, feed-forward, normalisations) has three quarters of its
+    What follows the attention of a layer (output projection, feed-forward, normalizations) has three quarters of its
     weights and processes each token by itself. Skipping tokens that nothing reads changes neither loss nor gradient.
 
     Args:

@@ -16,7 +16,7 @@ from acclimate.objectives import BatchObjective, GeneralKnowledgeContrast, Langu
 from acclimate.registry import Published, with_presets
 from acclimate.training.importance import measure_importance, summarize_importance
 from acclimate.training.method import AdaptContext
-from acclimate.updates import SoftMask, normalise_importance
+from acclimate.updates import SoftMask, normalize_importance
 
 
 @register(
@@ -40,9 +40,9 @@ class DGA(Method):
         parts: Units that are measured, gated and protected, as letters separated by commas: H attention heads,
             I intermediate and O output units of the feed-forward block, E embedding features.
         importance: ``"dropout"`` measures importance (Eq. 5 to 8); ``"random"`` draws it uniformly before
-            normalisation.
+            normalization.
         importance_tokens: Maximum tokens of domain text that importance is measured on (paper: 1.64 million).
-        importance_error: Measuring stops once the standard error of the normalised importance is below this value; 0
+        importance_error: Measuring stops once the standard error of the normalized importance is below this value; 0
             reads all of ``importance_tokens``. Importance ranges from 0 to 1.
         importance_reads: Outputs that the divergence of Eq. 8 compares: ``"hidden"`` states or vocabulary
             ``"logits"``.
@@ -121,7 +121,7 @@ class DGA(Method):
             raw = measured.raw
             about |= {"tokens": measured.read, "standard_error": measured.error}
         self._importance = {
-            part: normalise_importance(values.to(run.device), self.protect) for part, values in raw.items()
+            part: normalize_importance(values.to(run.device), self.protect) for part, values in raw.items()
         }
         run.preparation["importance.json"] = summarize_importance(raw, self._importance, **about)
         self._mask = SoftMask(units, self._importance, on=self.mask_on)

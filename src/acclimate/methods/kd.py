@@ -1,4 +1,4 @@
-"""MLM+KD: masked language modelling regularised by distillation from the base model (baseline of Ke et al., 2022)."""
+"""MLM+KD: masked language modelling regularized by distillation from the base model (baseline of Ke et al., 2022)."""
 
 from dataclasses import dataclass
 from typing import Literal

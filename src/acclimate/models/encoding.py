@@ -61,7 +61,7 @@ def encode_with_embeddings(
 ) -> tuple[Tensor, Tensor]:
     """Return the last hidden states and the input of the first layer, both (rows, tokens, width).
 
-    The latter is the output of the embedding layer after its normalisation and dropout, projected to the width of the
+    The latter is the output of the embedding layer after its normalization and dropout, projected to the width of the
     layers where the embeddings are narrower (ELECTRA, ALBERT).
     """
     output = _forward_padded(model, ids, text, gates, output_hidden_states=True)
@@ -71,7 +71,7 @@ def encode_with_embeddings(
 def encode_layers(model: PreTrainedModel, ids: Tensor, text: Tensor) -> list[Tensor]:
     """Return the hidden states of all layers, each (rows, tokens, width).
 
-    The first is the input of the first layer, the last what :func:`encode` returns, after a final normalisation if the
+    The first is the input of the first layer, the last what :func:`encode` returns, after a final normalization if the
     model has one.
     """
     output = _forward_padded(model, ids, text, None, output_hidden_states=True)

@@ -46,7 +46,7 @@ def adapter_size(model: PreTrainedModel) -> int:
 def add_adapters(model: PreTrainedModel, layers: Sequence[HeadLayer], size: int, seed: int = 0) -> list[nn.Parameter]:
     """Add an adapter after the output projection of each attention block and each feed-forward block.
 
-    Adapters come before dropout, the residual connection and normalisation. Houlsby et al. apply dropout before the
+    Adapters come before dropout, the residual connection and normalization. Houlsby et al. apply dropout before the
     adapter.
 
     Args:

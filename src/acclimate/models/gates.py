@@ -72,7 +72,7 @@ class LinearUnits:
 
 @dataclass(frozen=True)
 class EmbeddingUnits:
-    """The features of the embedding: each owns a column of every table and its entries in the normalisation.
+    """The features of the embedding: each owns a column of every table and its entries in the normalization.
 
     The word embeddings are usually tied to the decoder, which is then protected with them.
     """
@@ -119,7 +119,7 @@ def gate_units(
     """Find the units of some parts of a model and register the hooks that gate them.
 
     A gate multiplies the context vector of a head (H), an intermediate unit before its activation (I), an output unit
-    of the feed-forward before dropout (O), or a feature of the summed embeddings before normalisation (E).
+    of the feed-forward before dropout (O), or a feature of the summed embeddings before normalization (E).
 
     Args:
         model: A model that :func:`acclimate.models.attach` has prepared.

@@ -37,8 +37,8 @@ class Connectors(nn.Module):
             kind: ``"teacher"`` is a frozen random projection (Xavier-uniform) of the teacher to the student's width,
                 as in the released code of DoKTra: signs of random combinations of its units are distilled, into every
                 unit of the student. ``"student"`` is a trained projection of the student to the teacher's width, as
-                in Heo et al. (2019), but without batch normalisation, since the last layer of an encoder is
-                normalised: the signs are those of the teacher's units, but the projection may learn what the student
+                in Heo et al. (2019), but without batch normalization, since the last layer of an encoder is
+                normalized: the signs are those of the teacher's units, but the projection may learn what the student
                 should learn. ``"none"`` needs equal widths. ``"auto"`` is ``"none"`` for equal widths and
                 ``"teacher"`` otherwise, as for the results of the paper.
             teacher_width: Units of the teacher.

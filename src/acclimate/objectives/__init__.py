@@ -13,7 +13,7 @@ from acclimate.objectives.base import (
 )
 from acclimate.objectives.contrast import GeneralKnowledgeContrast, TextContrast, contrastive_loss
 from acclimate.objectives.distillation import Distillation, TokenDistillation
-from acclimate.objectives.embedding import EmbeddingRegulariser
+from acclimate.objectives.embedding import EmbeddingRegularizer
 from acclimate.objectives.infoword import SpanContrast
 from acclimate.objectives.tacl import TokenAwareContrast
 from acclimate.objectives.taco import ContextContrast
@@ -23,7 +23,7 @@ __all__ = [
     "BatchObjective",
     "ContextContrast",
     "Distillation",
-    "EmbeddingRegulariser",
+    "EmbeddingRegularizer",
     "Gates",
     "GeneralKnowledgeContrast",
     "LanguageModelling",

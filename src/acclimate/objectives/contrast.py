@@ -58,7 +58,7 @@ def contrastive_loss(anchor: Tensor, positive: Tensor, negative: Tensor | None, 
 class GeneralKnowledgeContrast(BatchObjective):
     """Contrast of full knowledge (under two dropout masks) with general knowledge (Eq. 11 to 15).
 
-    The general knowledge of a text is its representation with the normalised importances as gates.
+    The general knowledge of a text is its representation with the normalized importances as gates.
 
     Attributes:
         temperature: Divides the cosine similarities; 0.05 in the paper.
@@ -77,7 +77,7 @@ class GeneralKnowledgeContrast(BatchObjective):
         """Set up the three views.
 
         Args:
-            importance: Normalised importances (layers, units) in [0, 1] of each part.
+            importance: Normalized importances (layers, units) in [0, 1] of each part.
             temperature: Divides the cosine similarities.
             weight: The paper's lambda.
             tokens: With ``"masked"`` the anchor shares the view of the MLM loss, so each text is read three times.

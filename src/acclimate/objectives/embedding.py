@@ -1,4 +1,4 @@
-"""Regularisation of the embeddings towards word vectors (TAPTER, Nishida et al., Findings of EMNLP 2021)."""
+"""Regularization of the embeddings towards word vectors (TAPTER, Nishida et al., Findings of EMNLP 2021)."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class EmbeddingProjection(nn.Module):
         return self.norm(self.linear(embedding))
 
 
-class EmbeddingRegulariser(Objective):
+class EmbeddingRegularizer(Objective):
     """Mean over the tokens x in R(X) of || f(E[x]) - F[x] ||^2.
 
     E is the static embedding table, looked up at the original tokens (the equation has X, not its masked version), F
-    are the word vectors, and R(X) the occurrences of regularised tokens. The mean is over the whole step rather than
+    are the word vectors, and R(X) the occurrences of regularized tokens. The mean is over the whole step rather than
     per text, which the paper leaves open, so all occurrences have the same weight. The term needs no forward pass.
     """
 
@@ -36,7 +36,7 @@ class EmbeddingRegulariser(Objective):
     views = ()
 
     def __init__(
-        self, table: Tensor, projection: EmbeddingProjection, vectors: Tensor, regularised: Tensor, weight: float = 1.0
+        self, table: Tensor, projection: EmbeddingProjection, vectors: Tensor, regularized: Tensor, weight: float = 1.0
     ) -> None:
         """Set up the term.
 
@@ -44,18 +44,18 @@ class EmbeddingRegulariser(Objective):
             table: E (vocabulary, width), with gradients.
             projection: f, with gradients.
             vectors: F (tokens, dimension), for the first tokens of the vocabulary at least.
-            regularised: Whether each token is regularised (tokens,).
+            regularized: Whether each token is regularized (tokens,).
             weight: Factor of the term; the paper has none.
         """
         self.table, self.projection, self.weight = table, projection, weight
-        self.vectors, self.regularised = vectors.to(table), regularised.to(table.device)
+        self.vectors, self.regularized = vectors.to(table), regularized.to(table.device)
         # E and f stay in float32 even when a step runs on bfloat16 copies of the weights.
         self._exact: dict[str, Tensor] = dict(projection.named_parameters())
 
     def _occurrences(self, batch: Batch) -> Tensor:
         """Return the ids of R(X)."""
         ids = batch.original[batch.text >= 0]
-        return ids[self.regularised[ids]]
+        return ids[self.regularized[ids]]
 
     def count(self, batch: Batch) -> int:
         """Return the number of occurrences in R(X)."""

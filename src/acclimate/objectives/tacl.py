@@ -19,7 +19,7 @@ class TokenAwareContrast(Objective):
     the masked token from its context, by its representation in the original.
 
     The frozen original has no dropout (the authors of TaCL state that they forgot to turn it off). In the released
-    code of DGA the model reads the unmasked text; an unchanged model then minimises the loss, so this is not offered.
+    code of DGA the model reads the unmasked text; an unchanged model then minimizes the loss, so this is not offered.
     """
 
     name = "tacl"

@@ -213,9 +213,9 @@ class InspectImportanceOptions:
     protect: Annotated[
         Literal["unusual", "important"],
         Option(
-            "Normalisation: Eq. 10 of the DGA paper (unusual), or only its upper side (important).",
+            "Normalization: Eq. 10 of the DGA paper (unusual), or only its upper side (important).",
             METHOD,
-            more="See :func:`acclimate.updates.normalise_importance`.",
+            more="See :func:`acclimate.updates.normalize_importance`.",
         ),
     ] = "unusual"
     max_length: MaxLength = 128

@@ -46,7 +46,7 @@ class Search:
     Attributes:
         stage: What is searched: ``"method"``, or a name that a kind of job gives.
         places: The places that get the chosen settings.
-        metric: The metric to maximise.
+        metric: The metric to maximize.
         tolerance: See :class:`acclimate.study.sections.SearchSettings`.
         possible: Number of possible combinations.
         trials: The combinations to try.

@@ -3,7 +3,7 @@
 from acclimate.updates.importance import (
     estimate_sampling_error,
     mean_importance,
-    normalise_importance,
+    normalize_importance,
     summed_importance,
 )
 from acclimate.updates.rules import FreezeOtherRows, SoftMask, UpdateRule
@@ -14,6 +14,6 @@ __all__ = [
     "UpdateRule",
     "estimate_sampling_error",
     "mean_importance",
-    "normalise_importance",
+    "normalize_importance",
     "summed_importance",
 ]

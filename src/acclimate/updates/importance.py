@@ -111,7 +111,7 @@ def mean_importance(groups: Sequence[tuple[int, Mapping[str, Tensor]]]) -> dict[
         groups: Number of texts and sums of each group, as :func:`summed_importance` returns them.
 
     Returns:
-        (layers, units) of each part, float32, not normalised.
+        (layers, units) of each part, float32, not normalized.
 
     Raises:
         UserError: If there is no text, or a gradient is not finite.
@@ -141,12 +141,12 @@ def _train_mode_without_gradients(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-def normalise_importance(importance: Tensor, protect: Literal["unusual", "important"] = "unusual") -> Tensor:
-    """Normalise the importance of each layer's units to [0, 1] (Eq. 10).
+def normalize_importance(importance: Tensor, protect: Literal["unusual", "important"] = "unusual") -> Tensor:
+    """Normalize the importance of each layer's units to [0, 1] (Eq. 10).
 
     Args:
         importance: (layers, units) of one part.
-        protect: ``"unusual"`` is the paper's |tanh(z)|, where z is the importance standardised over the units of a
+        protect: ``"unusual"`` is the paper's |tanh(z)|, where z is the importance standardized over the units of a
             layer. It protects the least important units as strongly as the most important ones. ``"important"`` is
             max(0, tanh(z)). The paper's form is the default, since the paper's results use it.
 
@@ -158,12 +158,12 @@ def normalise_importance(importance: Tensor, protect: Literal["unusual", "import
     """
     if protect not in ("unusual", "important"):
         raise UserError(f"protect must be 'unusual' or 'important', not '{protect}'.")
-    score = standardise_importance(importance)
+    score = standardize_importance(importance)
     return score.abs() if protect == "unusual" else score.clamp(min=0)
 
 
-def standardise_importance(importance: Tensor) -> Tensor:
-    """Return tanh(z), where z is the importance standardised over the units of a layer (Eq. 10).
+def standardize_importance(importance: Tensor) -> Tensor:
+    """Return tanh(z), where z is the importance standardized over the units of a layer (Eq. 10).
 
     Args:
         importance: (layers, units) of one part.
@@ -183,7 +183,7 @@ MIN_GROUPS = 4
 
 
 def estimate_sampling_error(groups: Sequence[tuple[int, Mapping[str, Tensor]]]) -> float | None:
-    """Return the standard error of normalised importance due to the sampling of texts and dropout masks.
+    """Return the standard error of normalized importance due to the sampling of texts and dropout masks.
 
     The jackknife (Tukey, 1958): each of the g groups is left out once, and the variance of a value is (g - 1)/g times
     the sum of its squared deviations. It is computed for the signed tanh(z), before Eq. 10 of DGA takes the absolute
@@ -194,7 +194,7 @@ def estimate_sampling_error(groups: Sequence[tuple[int, Mapping[str, Tensor]]]) 
             :func:`acclimate.updates.summed_importance` returns them.
 
     Returns:
-        The root mean square of the standard errors over the units of a part, maximised over parts; in practice between
+        The root mean square of the standard errors over the units of a part, maximized over parts; in practice between
         0 and 1. None with fewer than :data:`MIN_GROUPS` groups.
     """
     count = len(groups)
@@ -205,7 +205,7 @@ def estimate_sampling_error(groups: Sequence[tuple[int, Mapping[str, Tensor]]]) 
     for part in groups[0][1]:
         sums = torch.stack([values[part].detach().cpu().double() for _, values in groups])
         without = (sums.sum(0) - sums) / (texts.sum() - texts)[:, None, None]
-        scores = torch.stack([standardise_importance(values) for values in without])
+        scores = torch.stack([standardize_importance(values) for values in without])
         variance = (count - 1) / count * (scores - scores.mean(0)).square().sum(0)
         errors.append(float(variance.mean().sqrt()))
     return max(errors)

@@ -46,7 +46,7 @@ class SoftMask(UpdateRule):
 
         Args:
             units: Layers of each part of the model.
-            importance: Normalised importance (layers, units) of the same parts, in [0, 1].
+            importance: Normalized importance (layers, units) of the same parts, in [0, 1].
             on: What is scaled.
 
         Raises:
@@ -58,7 +58,7 @@ class SoftMask(UpdateRule):
         self.scaled: list[tuple[Tensor, Tensor]] = []
         for part, values in importance.items():
             if not bool(((values >= 0) & (values <= 1)).all()):
-                raise UserError("Importance values must be numbers between 0 and 1; normalise them first.")
+                raise UserError("Importance values must be numbers between 0 and 1; normalize them first.")
             for layer, layer_importance in zip(units[part], values, strict=True):
                 self.scaled += [
                     (weight, (1 - share).to(weight))

@@ -204,9 +204,9 @@ def test_read_targets_from_a_matrix(tmp_path):
     matrix[4] = 0
     np.save(tmp_path / "f.npy", matrix)
     targets = read_targets(tmp_path / "f.npy", pieces, stop_words={"the"})
-    assert targets.regularised.tolist() == [False, False, True, True, False]
+    assert targets.regularized.tolist() == [False, False, True, True, False]
     np.testing.assert_array_equal(targets.vectors.numpy(), matrix.astype(np.float32))
-    scaled = read_targets(tmp_path / "f.npy", pieces, normalise=True)
+    scaled = read_targets(tmp_path / "f.npy", pieces, normalize=True)
     np.testing.assert_allclose(scaled.vectors[1:4].norm(dim=1).numpy(), 3**0.5, rtol=1e-6)
     with pytest.raises(UserError, match="5 rows and the vocabulary 4 tokens"):
         read_targets(tmp_path / "f.npy", pieces[:4])
@@ -270,10 +270,10 @@ def test_which_tokens_have_targets(model):
         SurfaceForm("all", False),  # as in "vertic-all-y"
     ]
     targets = make_targets(model, pieces, stop_words=read_stop_words("english"))
-    assert targets.regularised.tolist() == [False, False, False, True, True, True]
+    assert targets.regularized.tolist() == [False, False, False, True, True, True]
     np.testing.assert_allclose(targets.vectors[3].numpy(), model.wv["soup"])
     assert targets.mean_norm == pytest.approx(targets.vectors[3:].norm(dim=1).mean().item())
-    scaled = make_targets(model, pieces, normalise=True)
+    scaled = make_targets(model, pieces, normalize=True)
     np.testing.assert_allclose(scaled.vectors[3:].norm(dim=1).numpy(), 12**0.5, rtol=1e-5)
     with pytest.raises(UserError, match="No token"):
         make_targets(model, pieces[:1])
@@ -298,7 +298,7 @@ def test_which_tokens_of_a_vocabulary_have_targets(model, kind):
         special = token in (*tokenizer.all_special_tokens, "</s>", "[DOMAIN]")
         stop = starts and text.lower() in ENGLISH_STOP_WORDS
         part = not special and "\ufffd" not in text and len(text) >= 3 and not stop
-        assert bool(targets.regularised[index]) == part, token
+        assert bool(targets.regularized[index]) == part, token
         if part:
             expected = model.wv[text] if text in model.wv.key_to_index else average(model, grams(f"<{text}>"))
             np.testing.assert_allclose(targets.vectors[index].numpy(), expected, rtol=1e-4, atol=1e-7)

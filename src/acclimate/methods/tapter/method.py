@@ -11,7 +11,7 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError, check_not_negative, check_positive
 from acclimate.methods import Method, register
 from acclimate.methods.tapter.target_vectors import make_fasttext_targets
-from acclimate.objectives import BatchObjective, EmbeddingRegulariser, LanguageModelling, Objective
+from acclimate.objectives import BatchObjective, EmbeddingRegularizer, LanguageModelling, Objective
 from acclimate.objectives.embedding import EmbeddingProjection
 from acclimate.registry import Published, with_presets
 from acclimate.training.method import AdaptContext
@@ -53,7 +53,7 @@ class TAPTER(Method):
             language such as ``german``. The paper does not name its list.
         boundary: ``"paper"`` looks every subword up as a word; ``"aware"`` drops n-grams with a word boundary that the
             subword does not have.
-        normalise: Scale all vectors to the norm of a layer-normalised vector (not in the paper).
+        normalize: Scale all vectors to the norm of a layer-normalized vector (not in the paper).
     """
 
     learning_rate: ClassVar[float] = 5e-5
@@ -77,7 +77,7 @@ class TAPTER(Method):
     buckets: int = 2_000_000
     stop_words: str = "english"
     boundary: Literal["paper", "aware"] = "paper"
-    normalise: bool = False
+    normalize: bool = False
 
     def __post_init__(self) -> None:
         """Validate the numbers and their combination."""
@@ -86,23 +86,23 @@ class TAPTER(Method):
         check_positive(**{name: getattr(self, name) for name in numbers})
         if self.vectors and self.general:
             raise UserError("Give either vectors to continue from or a general text to train them on, not both.")
-        self._regulariser: EmbeddingRegulariser | None = None  # set by `prepare`
+        self._regularizer: EmbeddingRegularizer | None = None  # set by `prepare`
 
     def prepare(self, run: AdaptContext) -> None:
         """Train fastText, or read its vectors from the cache, and create the projection."""
         targets = make_fasttext_targets(run, self.settings())
-        count, dimension = int(targets.regularised.sum()), targets.vectors.shape[1]
-        run.say(f"TAPTER: {count:,} vocabulary tokens are regularised; mean norm of F {targets.mean_norm:.2f}.")
+        count, dimension = int(targets.regularized.sum()), targets.vectors.shape[1]
+        run.say(f"TAPTER: {count:,} vocabulary tokens are regularized; mean norm of F {targets.mean_norm:.2f}.")
         run.preparation["fasttext.json"] = {"tokens": count, "dimension": dimension, "mean_norm": targets.mean_norm}
         table: Tensor = run.model.get_input_embeddings().weight  # type: ignore[assignment]
         projection = run.seeded(lambda: EmbeddingProjection(table.shape[1], dimension))
         run.model.add_module(PROJECTION_NAME, projection.to(run.device))
-        self._regulariser = EmbeddingRegulariser(table, projection, targets.vectors, targets.regularised, self.weight)
+        self._regularizer = EmbeddingRegularizer(table, projection, targets.vectors, targets.regularized, self.weight)
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the MLM loss and the regulariser."""
-        assert self._regulariser is not None, "prepare first"
-        return [LanguageModelling(), self._regulariser]
+        """Return the MLM loss and the regularizer."""
+        assert self._regularizer is not None, "prepare first"
+        return [LanguageModelling(), self._regularizer]
 
     def finish(self, run: AdaptContext) -> None:
         """Remove the projection from the model."""

@@ -35,16 +35,16 @@ class Targets:
 
     Attributes:
         vectors: (vocabulary, dimension), float32.
-        regularised: Whether a token has a target (vocabulary,); tokens of R(X) in the paper.
+        regularized: Whether a token has a target (vocabulary,); tokens of R(X) in the paper.
     """
 
     vectors: Tensor
-    regularised: Tensor
+    regularized: Tensor
 
     @property
     def mean_norm(self) -> float:
-        """Mean norm of the target vectors of regularised tokens. It acts like a weight of the loss."""
-        return float(self.vectors[self.regularised].norm(dim=1).mean())
+        """Mean norm of the target vectors of regularized tokens. It acts like a weight of the loss."""
+        return float(self.vectors[self.regularized].norm(dim=1).mean())
 
 
 def make_targets(
@@ -53,7 +53,7 @@ def make_targets(
     *,
     stop_words: Collection[str] = (),
     boundary: Boundary = "paper",
-    normalise: bool = False,
+    normalize: bool = False,
 ) -> Targets:
     """Look up every token of a vocabulary in fastText.
 
@@ -65,18 +65,18 @@ def make_targets(
         pieces: Surface form of every token.
         stop_words: Stop words in lower case.
         boundary: See :func:`acclimate.methods.tapter.fasttext.lookup_vector`.
-        normalise: Scale every vector to the norm sqrt(dimension) of a layer-normalised vector. Without it (paper),
+        normalize: Scale every vector to the norm sqrt(dimension) of a layer-normalized vector. Without it (paper),
             short vectors have a weaker pull than long ones.
 
     Raises:
         UserError: If no token has a target.
     """
     vectors = np.stack([lookup_vector(model, piece.text, piece.starts, boundary) for piece in pieces])
-    return _make_targets(vectors, pieces, model.wv.min_n, stop_words, normalise)
+    return _make_targets(vectors, pieces, model.wv.min_n, stop_words, normalize)
 
 
 def read_targets(
-    path: str | Path, pieces: Sequence[SurfaceForm], *, stop_words: Collection[str] = (), normalise: bool = False
+    path: str | Path, pieces: Sequence[SurfaceForm], *, stop_words: Collection[str] = (), normalize: bool = False
 ) -> Targets:
     """Read target vectors from a ``.npy`` file with a row per vocabulary token, (tokens, dimension).
 
@@ -97,23 +97,23 @@ def read_targets(
         )
     if not np.isfinite(vectors).all():
         raise UserError(f"'{path}' holds NaN or infinite values; give zeros for unknown tokens.")
-    return _make_targets(vectors.astype(np.float32), pieces, 1, stop_words, normalise)
+    return _make_targets(vectors.astype(np.float32), pieces, 1, stop_words, normalize)
 
 
 def _make_targets(
-    vectors: np.ndarray, pieces: Sequence[SurfaceForm], shortest: int, stop_words: Collection[str], normalise: bool
+    vectors: np.ndarray, pieces: Sequence[SurfaceForm], shortest: int, stop_words: Collection[str], normalize: bool
 ) -> Targets:
     norms = np.linalg.norm(vectors, axis=1)
     eligible = [
         len(piece.text) >= max(1, shortest) and not (piece.starts and piece.text.lower() in stop_words)
         for piece in pieces
     ]
-    regularised = np.array(eligible) & (norms > 0)
-    if not regularised.any():
+    regularized = np.array(eligible) & (norms > 0)
+    if not regularized.any():
         raise UserError("No token of the vocabulary has a word vector; check that the vectors match its language.")
-    if normalise:
+    if normalize:
         vectors = vectors * (vectors.shape[1] ** 0.5 / np.maximum(norms, 1e-12))[:, None]
-    return Targets(torch.from_numpy(vectors.astype(np.float32)), torch.from_numpy(regularised))
+    return Targets(torch.from_numpy(vectors.astype(np.float32)), torch.from_numpy(regularized))
 
 
 CACHE_VERSION = 3
@@ -126,7 +126,7 @@ def make_fasttext_targets(run: AdaptContext, settings: Mapping[str, Any]) -> Tar
     """Train fastText on the text of a run and look up its vocabulary, or read the result from the cache.
 
     If ``vectors`` is a ``.npy`` file, it is read instead. The text of the run is decoded from its rows, and a general
-    text is normalised as the tokenizer does, so that words have the same case as in the vocabulary.
+    text is normalized as the tokenizer does, so that words have the same case as in the vocabulary.
 
     Args:
         run: The adaptation.
@@ -141,7 +141,7 @@ def make_fasttext_targets(run: AdaptContext, settings: Mapping[str, Any]) -> Tar
             settings["vectors"],
             read_surface_forms(run.tokenizer),
             stop_words=stop_words,
-            normalise=settings["normalise"],
+            normalize=settings["normalize"],
         )
     general = Corpus([settings["general"]]) if settings["general"] and not settings["vectors"] else None
 
@@ -158,11 +158,11 @@ def make_fasttext_targets(run: AdaptContext, settings: Mapping[str, Any]) -> Tar
             read_surface_forms(run.tokenizer),
             stop_words=stop_words,
             boundary=settings["boundary"],
-            normalise=settings["normalise"],
+            normalize=settings["normalize"],
         )
-        return {"vectors": targets.vectors, "regularised": targets.regularised}
+        return {"vectors": targets.vectors, "regularized": targets.regularized}
 
-    keys = ("vectors", "dimension", "min_count", "epochs", "buckets", "boundary", "normalise")
+    keys = ("vectors", "dimension", "min_count", "epochs", "buckets", "boundary", "normalize")
     identity = {
         **{name: settings[name] for name in keys},
         "negatives": NEGATIVE_SAMPLING_EXPONENT,
@@ -174,13 +174,13 @@ def make_fasttext_targets(run: AdaptContext, settings: Mapping[str, Any]) -> Tar
         identity |= {"general": general.fingerprint, "general_epochs": settings["general_epochs"]}
     identity["stop_words"] = sorted(stop_words)
     made = run.cached("fasttext", identity, make)
-    return Targets(made["vectors"], made["regularised"])
+    return Targets(made["vectors"], made["regularized"])
 
 
 def _general_vectors_file(run: AdaptContext, text: Corpus, options: Mapping[str, Any]) -> Path:
     """Return the cached ``.bin`` file of the vectors of a general text, which are trained first if necessary.
 
-    All seeds share it, and all models whose tokenizers normalise text in the same way.
+    All seeds share it, and all models whose tokenizers normalize text in the same way.
     """
     normalizer = TextNormalizer(run.tokenizer)
     key = {**options, "text": text.fingerprint, "spelling": normalizer.rule}
@@ -206,7 +206,7 @@ def _train_vectors(
 
 
 class _NormalizedTexts:
-    """Texts that are normalised on the fly at every iteration."""
+    """Texts that are normalized on the fly at every iteration."""
 
     def __init__(self, texts: Iterable[str], normalize: Callable[[str], str]) -> None:
         self._texts, self._normalize = texts, normalize
