@@ -39,7 +39,8 @@ from acclimate.options import (
     verb,
 )
 from acclimate.options.declaration import MISSING, accepts
-from acclimate.options.inspection import AdviseOptions, CompareOptions, DemoOptions
+from acclimate.options.inspection import AdviseOptions, DemoOptions
+from acclimate.options.tasks import CompareOptions
 from acclimate.options.training import Count
 from acclimate.planning.cost import inspect_cost
 from tests.cases import each

@@ -123,7 +123,8 @@ def kind_of_checkpoint(architectures: Any, path: str | Path) -> ModelKind:
         if not WITHOUT_LM_HEAD.search(name):
             raise UserError(
                 f"No language model could be loaded from '{path}': {name} is neither a language model of a kind that "
-                f"acclimate knows ({', '.join(KINDS)}) nor an encoder or a model of an end task."
+                f"acclimate knows ({', '.join(KINDS)}) nor an encoder or a model of an end task. "
+                "Choose another model, or correct 'architectures' in its config.json."
             )
     return MASKED
 

@@ -91,6 +91,21 @@ class JobCounts(Record):
 
 
 @dataclass(kw_only=True, eq=False)
+class StageName(Record):
+    """How the report names a stage of :attr:`acclimate.rows.ScoreRow.stage_seconds`.
+
+    Attributes:
+        stage: Key of the stage.
+        name: Title of its column.
+        note: What its time includes, a sentence; empty if that is clear.
+    """
+
+    stage: str
+    name: str
+    note: str = ""
+
+
+@dataclass(kw_only=True, eq=False)
 class ReportTable(Record):
     """A table that a kind of job adds to the report.
 
@@ -113,6 +128,7 @@ class StudyResults(Record):
     Attributes:
         baseline: Label of the method that the others are compared with.
         shared_adaptation: Whether all seeds of fine-tuning start from one adaptation.
+        stages: Names of the stages behind a score, in the order of the columns.
         searches: Settings that were chosen on dev.
         means: Means over tasks; empty with a single task.
         win_counts: Wins, ties and losses over tasks.
@@ -135,6 +151,7 @@ class StudyResults(Record):
     seeds: list[int] = field(default_factory=list)
     adapt_seeds: list[int] = field(default_factory=list)
     shared_adaptation: bool = False
+    stages: list[StageName] = field(default_factory=list)
     searches: list[SearchRow] = field(default_factory=list)
     scores: list[ScoreRow] = field(default_factory=list)
     means: list[MeanRow] = field(default_factory=list)

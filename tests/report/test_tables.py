@@ -17,7 +17,7 @@ from acclimate.model_kinds import KINDS, MASKED
 from acclimate.report import markdown, render, results_table, summarize
 from acclimate.report.tables import searches, tables
 from acclimate.report.timing import preparation_time
-from acclimate.results import ReportTable, StudyResults
+from acclimate.results import ReportTable, StageName, StudyResults
 from acclimate.rows import Comparisons, MetricSummary, SearchRow, TrialRow
 from tests.report.full import parse, texts, titled
 
@@ -235,7 +235,10 @@ def test_a_loss_of_an_unknown_kind_is_an_error(results):
 
 
 def test_a_kind_of_job_can_have_stages_of_its_own(results):
-    spent = {"finetuning": 60.0, "warm-up of the cache": 120.0, "sum": 180.0}
+    spent = {"finetuning": 60.0, "cache": 120.0, "sum": 180.0}
     found = replace(results, scores=[replace(row, stage_seconds=spent) for row in results.scores])
     row = texts(titled(found, "Time per score"))[0]
-    assert [row[name] for name in ("minutes", "fine-tuning", "warm-up of the cache")] == ["3.0", "1.0", "2.0"]
+    assert [row[name] for name in ("minutes", "fine-tuning", "cache")] == ["3.0", "1.0", "2.0"]
+    stages = [*found.stages, StageName(stage="cache", name="filling the cache", note="Cache: once per task.")]
+    table = titled(replace(found, stages=stages), "Time per score")
+    assert table.columns[-2:] == ["fine-tuning", "filling the cache"] and "Cache: once per task." in table.note

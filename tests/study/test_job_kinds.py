@@ -190,6 +190,12 @@ def test_a_kind_that_only_this_test_registers(folder, tmp_path, size_kind):
         StudyConfig.of(study(folder, sizes=[{"limit": "many"}]))
 
 
+def test_rows_that_no_results_have_are_an_error(folder, tmp_path, size_kind, monkeypatch):
+    monkeypatch.setattr(size_kind, "rows", lambda view: {"table": []})
+    with pytest.raises(TypeError, match="jobs of kind 'size' return rows 'table'"):
+        compare(study(folder), tmp_path / "out", progress=False, backend=World().backend())
+
+
 def test_results_of_an_unknown_kind_can_still_be_read(folder, tmp_path, size_kind):
     compare(study(folder, sizes=[{"limit": 1}]), tmp_path / "out", progress=False, backend=World().backend())
     JOB_KINDS.entries.pop("size")

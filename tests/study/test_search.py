@@ -158,10 +158,10 @@ def test_a_task_may_have_values_of_its_own_to_try(folder, tmp_path):
 
 def test_ties_are_broken_by_calibration_and_then_by_order():
     def scored(name, score, ece):
-        return TrialScore(Choice({"name": name}), "done", [score - 0.01, score + 0.01], ece)
+        return TrialScore(Choice({"finetune": {"name": name}}), "done", [score - 0.01, score + 0.01], ece)
 
     def chosen(trials, tolerance=0.0):
-        return choose(trials, tolerance).choice.finetune["name"]
+        return choose(trials, tolerance).choice.settings["name"]
 
     trials = [scored("a", 0.80, 0.2), scored("b", 0.81, 0.3), scored("c", 0.81, 0.1), scored("d", 0.79, 0.01)]
     assert chosen(trials) == "c"

@@ -13,7 +13,7 @@ from acclimate.cli.options import command
 from acclimate.errors import UserError
 from acclimate.options import Option, options, values
 from acclimate.options.declaration import OUTPUT
-from acclimate.options.inspection import CompareOptions
+from acclimate.options.tasks import CompareOptions
 
 
 @options

@@ -156,7 +156,7 @@ def measure_drift(
     """Measure how far an adapted model has moved from its base model on the same unmasked text.
 
     Args:
-        base: Folder or Hub name of the base model. It needs no masked-LM head.
+        base: Folder or Hub name of the base model. It needs no language-model head.
         adapted: Folder or Hub name of the adapted model.
         texts: Documents, each truncated to ``max_length`` tokens.
         max_length: Maximum tokens per text, special tokens included. Virtual tokens of either model are added to it

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
+from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.tasks import TaskLike
 from acclimate.options.training import (
     MASK_RATE,
@@ -144,37 +144,6 @@ class AdviseOptions:
     text_column: TextColumn = "text"
     seed: Annotated[Seed, Option("Random seed of the pilot.")] = 0
     progress: Progress = True
-
-
-@options
-class CompareOptions:
-    """Options of :func:`acclimate.compare`."""
-
-    config: Annotated[
-        Any,
-        Option(
-            "YAML or TOML file that describes the study.",
-            DATA,
-            more="Or a study, as an object or a dictionary.",
-            flag="STUDY",
-        ),
-    ]
-    out: Annotated[str | Path, Option("Output directory.", OUTPUT)]
-    _: KW_ONLY
-    shard: Annotated[
-        str | None,
-        Option(
-            "Share of the jobs to run, as i/n, for job arrays.",
-            TRAINING,
-            more="Shares are counted from 1. The shard that completes the study writes results and report, as does a "
-            "later call without a shard.",
-        ),
-    ] = None
-    report_only: Annotated[bool, Option("Run no jobs; write the report from existing results.", OUTPUT)] = False
-    progress: Progress = True
-    backend: Annotated[
-        Any, Option("The expensive functions.", TRAINING, default="those of this package", cli=False)
-    ] = None
 
 
 @options

@@ -19,20 +19,6 @@ from acclimate.report.formatting import (
 )
 from acclimate.results import StudyResults
 
-STAGE_NAMES = {
-    "adaptation": "adaptation",
-    "teacher": "teacher",
-    "student": "student before",
-    "distillation": "distillation",
-    "finetuning": "fine-tuning",
-}
-"""Column names of the usual stages behind a score, in the order of the columns."""
-STAGE_NOTES = {
-    "adaptation": "Adaptation: training, and preparation where it was recorded.",
-    "teacher": "Teacher: its adaptation and fine-tuning; an external classifier counts as zero.",
-    "student": "Student before: its fine-tuning before distillation.",
-    "distillation": "Distillation: reading the train split with the teacher, and both training phases.",
-}
 PREPARATION_NAMES = {
     "finetune": "fine-tuning",
     "annotate": "annotation",
@@ -46,20 +32,16 @@ def score_time(results: StudyResults) -> Table:
     """Return the minutes it takes to produce one model for each score, starting from the base model."""
     rows = [row for row in results.scores if row.stage_seconds]
     stages = dict.fromkeys(name for row in rows for name in row.stage_seconds if name != "sum")
-    order = [
-        *STAGE_NAMES,
-        *(name for name in stages if name not in STAGE_NAMES),
-    ]
-    found = [name for name in order if name in stages]
+    named = {stage.stage: stage for stage in results.stages if stage.stage in stages}
+    found = list({**named, **stages})
     names = ["model", "domain", "task", "method", "metric", "score", "minutes"]
-    names += [STAGE_NAMES.get(name, name) for name in found]
+    names += [named[name].name if name in named else name for name in found]
     note = (
         "Score: mean ± standard deviation over seeds, in percent. Minutes: wall-clock time from the base model to the "
         "scored model, mean over seeds, in total and per stage; other load on the machine increases it. Work shared "
         "by several tasks and seeds ran once and is counted in full in each row that needs it. "
-        + "".join(f"{STAGE_NOTES[name]} " for name in found if name in STAGE_NOTES)
-        + "Fine-tuning includes evaluation; adaptation and distillation do not. Hyper-parameter search is not "
-        "included."
+        + "".join(f"{stage.note} " for stage in named.values() if stage.note)
+        + "Hyper-parameter search is not included."
     )
     table = Table("Time per score", note, names, [False] * 5 + [True] * (len(names) - 5))
     for row in rows:

@@ -12,7 +12,7 @@ from acclimate.cards import write_model_cards
 from acclimate.errors import UserError
 from acclimate.files import follow_link, read_json_object, write_json
 from acclimate.options import verb
-from acclimate.options.inspection import CompareOptions
+from acclimate.options.tasks import CompareOptions
 from acclimate.results import StudyResults
 from acclimate.study.backend import Backend
 from acclimate.study.config import StudyConfig

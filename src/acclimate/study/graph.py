@@ -18,7 +18,7 @@ from acclimate.study.settings import UNADAPTED
 SearchPlace = tuple[str, str, str, str]
 """Model, domain, task and row label; the model is empty for the teacher of a row of distillation."""
 Combination = Mapping[tuple[str, str], Any]
-"""Values by (section, name); the section is an attribute of :class:`Choice`."""
+"""Values by (section, name)."""
 
 
 @dataclass(frozen=True)
@@ -26,30 +26,33 @@ class Choice:
     """Settings that override those of the study.
 
     Attributes:
-        finetune: Settings of fine-tuning.
-        adapt: Settings of adaptation.
-        parameters: Parameters of the method.
-        distill: Settings of distillation.
+        sections: Settings by name, by section: ``"finetune"``, ``"adapt"``, ``"parameters"`` (of the method), or the
+            section of another kind of job.
     """
 
-    finetune: dict[str, Any] = field(default_factory=dict)
-    adapt: dict[str, Any] = field(default_factory=dict)
-    parameters: dict[str, Any] = field(default_factory=dict)
-    distill: dict[str, Any] = field(default_factory=dict)
+    sections: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, combination: Combination) -> Choice:
         """Create a choice from a combination."""
         made = cls()
         for (section, name), value in combination.items():
-            getattr(made, section)[name] = value
+            made.sections.setdefault(section, {})[name] = value
         return made
+
+    def section(self, name: str) -> dict[str, Any]:
+        """Return the settings of a section by name."""
+        return self.sections.get(name, {})
 
     @property
     def settings(self) -> dict[str, Any]:
         """All settings by name; those of adaptation have the prefix ``adapt.``."""
-        adapt = {f"adapt.{name}": value for name, value in self.adapt.items()}
-        return {**adapt, **self.parameters, **self.finetune, **self.distill}
+        ordered = {"adapt": {}, "parameters": {}, **self.sections}
+        return {
+            f"adapt.{name}" if section == "adapt" else name: value
+            for section, values in ordered.items()
+            for name, value in values.items()
+        }
 
     @property
     def text(self) -> str:
@@ -58,11 +61,13 @@ class Choice:
 
     def apply_to_task(self, task: TaskSpec) -> TaskSpec:
         """Return a task with these settings of fine-tuning."""
-        return task.model_copy(update=self.finetune)
+        return task.model_copy(update=self.section("finetune"))
 
     def apply_to_method(self, method: MethodSpec) -> MethodSpec:
         """Return a method with these parameters and settings of adaptation, and the same label."""
-        return method.model_copy(update={**self.parameters, "adapt": {**method.adapt, **self.adapt}})
+        return method.model_copy(
+            update={**self.section("parameters"), "adapt": {**method.adapt, **self.section("adapt")}}
+        )
 
 
 Choices = Mapping[SearchPlace, Choice]
@@ -135,7 +140,7 @@ def narrow(
         update={"models": [model], "domains": [part], "methods": changed, "sections": {}}
     )
     found = dict(inputs.methods)
-    if choice.adapt or choice.parameters:
+    if choice.section("adapt") or choice.section("parameters"):
         for method in changed:
             if method.name != UNADAPTED:
                 scope = found[method.label]

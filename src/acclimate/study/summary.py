@@ -79,6 +79,8 @@ def summarize(
     rows: dict[str, Any] = {}
     for kind in kinds():
         for name, found in kind.rows(view).items():
+            if name not in StudyResults.__dataclass_fields__:
+                raise TypeError(f"jobs of kind '{kind.name}' return rows '{name}', which StudyResults does not have")
             rows.setdefault(name, []).extend(found)
     states = [outcome.state for outcome in outcomes.values()]
     return StudyResults(
@@ -98,6 +100,7 @@ def summarize(
         seeds=config.seeds,
         adapt_seeds=config.adapt_seeds,
         shared_adaptation=len(config.adapt_seeds) == 1 and any(not row.head for row in rows.get("adaptations", [])),
+        stages=list({stage.stage: stage for kind in kinds() for stage in kind.stages}.values()),
         searches=list(searches),
         contamination=contamination.rows,
         unchecked=contamination.unchecked,

@@ -28,7 +28,7 @@ from acclimate.options import AdaptOptions
 from acclimate.options.training import BUDGETS
 from acclimate.records import Record, optional
 from acclimate.report.timing import preparation_minutes
-from acclimate.results import MethodRow
+from acclimate.results import MethodRow, StageName
 from acclimate.study.config import DomainSpec, MethodSpec, ModelSpec
 from acclimate.study.inputs import StudyInputs, Texts
 from acclimate.study.jobs.base import (
@@ -112,6 +112,13 @@ class AdaptJob(Job):
     makes_model: ClassVar[bool] = True
     shows_progress: ClassVar[bool] = True
     options_type: ClassVar[type[Any]] = AdaptOptions
+    stages: ClassVar[tuple[StageName, ...]] = (
+        StageName(
+            stage="adaptation",
+            name="adaptation",
+            note="Adaptation: training, and preparation where it was recorded.",
+        ),
+    )
 
     @property
     def is_shared_base(self) -> bool:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Generic, NamedTuple, Self, TypeVar
 
 from acclimate.records import Record, fingerprint, identity
-from acclimate.results import MethodRow
+from acclimate.results import MethodRow, StageName
 from acclimate.study.backend import Backend
 from acclimate.study.config import JOB_KINDS, DomainSpec, ModelSpec, StudyConfig
 from acclimate.study.inputs import Checkpoint, StudyInputs
@@ -110,6 +110,7 @@ class Job(ABC):
         counts_as_score: Whether jobs of this kind have a row in the score tables.
         options_type: Class of the options of the function that does the work; the defaults become
             ``inputs.options[name]``.
+        stages: Names of stages that :meth:`stage_seconds` of this kind or another returns.
         section: Key of the list in the study file that configures the kind, and the type of its entries.
     """
 
@@ -121,6 +122,7 @@ class Job(ABC):
     shows_progress: ClassVar[bool] = False
     counts_as_score: ClassVar[bool] = False
     options_type: ClassVar[type[Any] | None] = None
+    stages: ClassVar[tuple[StageName, ...]] = ()
     section: ClassVar[tuple[str, type[SectionEntry]] | None] = None
 
     @cached_property

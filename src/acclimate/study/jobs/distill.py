@@ -12,7 +12,7 @@ from acclimate.errors import UserError, unknown_name_error
 from acclimate.options import DistillOptions
 from acclimate.records import Record
 from acclimate.registry import fill_from_preset
-from acclimate.results import MethodRow
+from acclimate.results import MethodRow, StageName
 from acclimate.rows import DistillationRow
 from acclimate.study.backend import Backend
 from acclimate.study.config import DomainSpec, StudyConfig, TaskSpec
@@ -88,6 +88,19 @@ class DistillJob(Job):
     result_type: ClassVar[type[Record]] = DistillationResult
     counts_as_score: ClassVar[bool] = True
     options_type: ClassVar[type[Any]] = DistillOptions
+    stages: ClassVar[tuple[StageName, ...]] = (
+        StageName(
+            stage="teacher",
+            name="teacher",
+            note="Teacher: its adaptation and fine-tuning; an external classifier counts as zero.",
+        ),
+        StageName(stage="student", name="student before", note="Student before: its fine-tuning before distillation."),
+        StageName(
+            stage="distillation",
+            name="distillation",
+            note="Distillation: reading the train split with the teacher, and both training phases.",
+        ),
+    )
     section: ClassVar[tuple[str, type[SectionEntry]]] = ("distill", DistillSpec)
 
     def run(self, context: RunContext) -> DistillationResult:
@@ -248,7 +261,7 @@ def _row_settings(
         own = {**row.settings}
         for who in dict.fromkeys(("", name)):
             if choice := chosen.get((who, domain.name, task.name, row.label)):
-                own |= choice.distill
+                own |= choice.section("distill")
         found[name] = _split_settings(config.finetune_settings(tuned), own, metric, planner.inputs.options["distill"])
     return found
 

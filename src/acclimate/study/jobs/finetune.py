@@ -11,6 +11,7 @@ import numpy as np
 
 from acclimate.options import FinetuneOptions
 from acclimate.records import Record
+from acclimate.results import StageName
 from acclimate.rows import ForgettingRow, MeanRow, ScoreRow
 from acclimate.study.config import TaskSpec
 from acclimate.study.inputs import OTHER, StudyInputs, TaskInput
@@ -62,6 +63,13 @@ class FinetuneJob(Job):
     result_type: ClassVar[type[Record]] = TaskResult
     counts_as_score: ClassVar[bool] = True
     options_type: ClassVar[type[Any] | None] = FinetuneOptions
+    stages: ClassVar[tuple[StageName, ...]] = (
+        StageName(
+            stage="finetuning",
+            name="fine-tuning",
+            note="Fine-tuning includes evaluation; adaptation and distillation do not.",
+        ),
+    )
 
     def run(self, context: RunContext) -> TaskResult:
         """Fine-tune the model and score it on the test split."""
