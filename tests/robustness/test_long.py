@@ -45,7 +45,7 @@ tokenizer = PreTrainedTokenizerFast(
 )
 threading.Thread(target=watch, daemon=True).start()
 rows = tokenize(Corpus(path), tokenizer, 128, cache=cache, progress=False)
-data = Steps(rows, Collator.of(tokenizer, RandomMasking(0.15), MASKED, 4096), batch_size=32, steps=100, seed=0)
+data = StepDataset(rows, Collator.of(tokenizer, RandomMasking(0.15), MASKED, 4096), batch_size=32, steps=100, seed=0)
 for step in range(100):
     data[step]
 time.sleep(0.1)

@@ -212,7 +212,7 @@ def compare_with_chance(split: str, gold: Any, accuracy: float) -> dict[str, Any
         accuracy: Share of correct predictions.
 
     Returns:
-        JSON values; ``doubt`` is the p-value.
+        JSON values; ``p_value`` is that of accuracy above the majority.
     """
     (_, most_frequent), *_ = Counter(gold).most_common(1)
     items = len(gold)
@@ -224,7 +224,7 @@ def compare_with_chance(split: str, gold: Any, accuracy: float) -> dict[str, Any
         "items": items,
         "accuracy": accuracy,
         "majority": majority,
-        "doubt": float(p_value),
+        "p_value": float(p_value),
         "better_than_chance": bool(p_value < CHANCE_ALPHA),
     }
 
@@ -240,7 +240,7 @@ def warn_if_at_chance(summary: dict[str, Any]) -> None:
             summary["items"],
             summary["split"],
             summary["majority"],
-            summary["doubt"],
+            summary["p_value"],
         )
 
 
