@@ -231,6 +231,8 @@ def _hash_once(path: Path, size: int, modified: int) -> str:
 
 
 def _recorded_files(folder: Path, manifest: str, remedy: str) -> dict[str, Any]:
+    with suppress(FileNotFoundError):
+        (folder / manifest).open().close()  # a file that may not be read is not damaged
     files = (read_json_object(folder / manifest) or {}).get("checksums")
     if not isinstance(files, dict) or not all(
         isinstance(entry, dict) and isinstance(entry.get("bytes"), int) and isinstance(entry.get("sha256"), str)

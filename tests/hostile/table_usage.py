@@ -175,6 +175,14 @@ OUTPUTS = [
     Case("a lock of junk", TEXT, 0, DONE, put(".out.lock", b"\x00\xff\n\n"), check=made),
     Case("a cut record of unfinished work", TEXT, 0, DONE, put(".out.work/acclimate.json", '{"model": '), check=made),
     Case("a cut record of a result", TEXT, 2, r"^Error: .*out", put("out/acclimate.json", '{"model": ')),
+    Case(
+        "an unreadable record", TEXT, 2, r"'out/acclimate\.json' cannot be read: Permission denied",
+        several(put("out/acclimate.json", "{}"), mode("out/acclimate.json", 0)), inside=give_up_rights,
+    ),
+    Case(
+        "an unreadable record of a seed", TUNE, 2, r"out/seed-0/run\.json' cannot be read: Permission denied",
+        several(put("out/seed-0/run.json", "{}"), mode("out/seed-0/run.json", 0)), inside=give_up_rights,
+    ),
     Case("JSON of another form as record", TEXT, 2, r"^Error: .*out", put("out/acclimate.json", "[]")),
     Case(
         "a data file as report", f"{LEAKAGE} --task task --out text.txt", 2, r"^Error: .*text\.txt",

@@ -244,7 +244,7 @@ def test_a_job_that_failed_elsewhere_during_this_run_is_not_tried_again(no_repor
 def test_the_command_line(monkeypatch, tmp_path, capsys):
     asked = {}
 
-    def fake(study, out, **options):
+    def fake(config, out, **options):
         asked.update(options)
         return StudyResults(name="small", jobs=JobCounts(total=9, done=2, reused=3, left=4))
 
@@ -258,5 +258,6 @@ def test_the_command_line(monkeypatch, tmp_path, capsys):
         assert asked == {
             "shard": extra[1] if len(extra) > 1 else None,
             "report_only": len(extra) == 1,
+            "backend": None,
             "progress": True,
         }

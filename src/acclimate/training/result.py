@@ -117,6 +117,7 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
     if overwrite:
         return None
     remedy = f"choose another directory, or replace '{out}' with --overwrite"
+    (out / MANIFEST_FILE).open().close()  # a file that may not be read is not damaged
     card = read_manifest(out)
     if card is None:
         raise UserError(f"'{out / MANIFEST_FILE}' is damaged; {remedy}.")
