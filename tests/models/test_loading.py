@@ -127,6 +127,8 @@ def test_padding_and_missing_special_tokens_are_reported_once(tmp_path, caplog):
         ({"hidden_size": -32}, "hidden_size is -32"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0"),
         ({"num_hidden_layers": 10**9}, "num_hidden_layers is 1000000000"),
+        ({"intermediate_size": 10**12}, "intermediate_size is 1000000000000"),
+        ({"is_decoder": True}, "is_decoder is true"),
         ({"vocab_size": 10**12}, "vocab_size is 1000000000000"),
         ({"vocab_size": 50}, "has the shape (130, 32) instead of (50, 32)"),
         ({"hidden_size": 64}, "do not fit its config.json"),

@@ -12,4 +12,4 @@ from acclimate.methods import Method, register
 )
 @dataclass
 class MLM(Method):
-    """Minimise the masked-LM loss on the domain text (Don't Stop Pretraining, Gururangan et al., ACL 2020)."""
+    """Minimize the masked-LM loss on the domain text (Don't Stop Pretraining, Gururangan et al., ACL 2020)."""

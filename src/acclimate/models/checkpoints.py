@@ -81,7 +81,13 @@ def _model_type(folder: Path) -> Any:
     return (read_json_object(folder / "config.json") or {}).get("model_type")
 
 
-LIMITS = {"num_hidden_layers": 10_000, "num_attention_heads": 10_000, "hidden_size": 10**6, "vocab_size": 10**8}
+LIMITS = {
+    "num_hidden_layers": 10_000,
+    "num_attention_heads": 10_000,
+    "hidden_size": 10**6,
+    "intermediate_size": 10**7,
+    "vocab_size": 10**8,
+}
 """Settings that must be positive in every configuration, and the largest values that are accepted."""
 HOW_TO_RUN = {
     **{"return_dict": True, "output_attentions": False, "output_hidden_states": False},
@@ -113,6 +119,10 @@ def load_config(path: str | Path, **changes: Any) -> Any:
     for name, value in HOW_TO_RUN.items():
         if hasattr(config, name):
             setattr(config, name, value)
+    if getattr(config, "is_decoder", False):
+        raise UserError(
+            f"In config.json of '{path}', is_decoder is true, so no token would see later text; set it to false."
+        )
     padding, size = getattr(config, "pad_token_id", None), getattr(config, "vocab_size", None)
     if isinstance(padding, int) and isinstance(size, int) and padding >= size:
         raise UserError(f"In config.json of '{path}', pad_token_id is {padding}, but vocab_size is only {size}.")
