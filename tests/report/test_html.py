@@ -34,6 +34,7 @@ def test_the_page_is_complete_and_self_contained(results):
     assert "prefers-color-scheme: dark" in text and "currentColor" in text
     assert "#00000" not in text  # every colour placeholder was replaced
     assert "Settings of the study" in text and "torch" in text
+    assert "3 adaptation seeds · 5 fine-tuning seeds" in text
 
 
 def test_text_from_outside_is_escaped(results, tmp_path):
