@@ -176,7 +176,7 @@ def read_json_object(path: str | Path) -> dict[str, Any] | None:
     """Return the content of a JSON file; None if it is missing or not a JSON object."""
     try:
         value = read_json(path)
-    except (OSError, ValueError, RecursionError):
+    except (OSError, ValueError):
         return None
     return value if isinstance(value, dict) else None
 
@@ -187,8 +187,7 @@ def record_files(folder: Path, manifest: str) -> None:
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path != folder / manifest):
         with path.open("rb") as file:
             os.fsync(file.fileno())
-            digest = hashlib.file_digest(file, "sha256").hexdigest()
-        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": digest}
+        files[path.relative_to(folder).as_posix()] = {"bytes": path.stat().st_size, "sha256": hash_file(path)}
     write_json(folder / manifest, {**read_json(folder / manifest), "checksums": files})
 
 

@@ -11,7 +11,6 @@ import shlex
 import sys
 import tempfile
 import time
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +21,7 @@ import acclimate.report
 import acclimate.study
 import acclimate.tasks
 import acclimate.training  # noqa: F401
-from acclimate import cli
+from tests.robustness.killed_process import run_and_exit
 
 FORK = multiprocessing.get_context("fork")
 HALF_WRITTEN = re.compile(r"\.(new|old)-|\.lock$|\.claim$|^tmp")
@@ -133,20 +132,7 @@ def _child(case: Case, folder: Path, log: Path) -> None:
         del os.environ["ACCLIMATE_CACHE"]
     os.chdir(folder)
     case.inside()
-    sys.argv = ["acclimate", *(os.fsdecode(os.fsencode(part)) for part in shlex.split(case.command))]
-    code = 0
-    try:
-        cli.main()
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    except BaseException:
-        traceback.print_exc()
-        code = 70
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    finally:
-        os._exit(code)
+    run_and_exit([os.fsdecode(os.fsencode(part)) for part in shlex.split(case.command)])
 
 
 class _Header(ctypes.Structure):

@@ -19,6 +19,7 @@ import sys
 import traceback
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from safetensors.torch import load_file
 
@@ -106,10 +107,15 @@ def _child(command: list[str], folder: Path, said: Path, count, failure: Failure
         if failure.error and count.value >= failure.since and (event in GROWING or failure.error == errno.EROFS):
             raise OSError(failure.error, os.strerror(failure.error), path)
 
-    sys.argv = ["acclimate", *command]
     sys.addaudithook(hook)
     if failure.limit:
         resource.setrlimit(resource.RLIMIT_FSIZE, (failure.limit, failure.limit))
+    run_and_exit(command)
+
+
+def run_and_exit(command: list[str]) -> NoReturn:
+    """Run a command in this process, and end the process with its exit code, or with 70 after a traceback."""
+    sys.argv = ["acclimate", *command]
     code = 0
     try:
         cli.main()
@@ -118,9 +124,11 @@ def _child(command: list[str], folder: Path, said: Path, count, failure: Failure
     except BaseException:
         traceback.print_exc()
         code = 70
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        os._exit(code)
 
 
 def results(folder: Path) -> dict[str, str]:

@@ -56,7 +56,7 @@ def byte_tokenizer():
 
 
 def make_tokenizer(kind, variant):
-    """Return a tokenizer with added tokens of every sort."""
+    """Return a tokenizer with added tokens of every kind."""
     tokenizer = byte_tokenizer() if kind == "bytes" else tiny_tokenizer()
     if variant == "left":
         tokenizer.padding_side = "left"
