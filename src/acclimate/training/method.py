@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.device import Precision, preserve_rng_state
-from acclimate.errors import first_line
+from acclimate.errors import UserError, first_line
 from acclimate.files import atomic_folder, cache_folder, find_file, hash_file
 from acclimate.masking import Masking
+from acclimate.model_kinds import ModelKind
 from acclimate.models import HeadLayer, UnitGroup, describe_computation, dropout_rates, gate_units, kind_of
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
@@ -300,6 +301,9 @@ class Method:
     """True for a method that itself determines how many tokens are masked, whatever the mask rate."""
     needs_task: ClassVar[bool] = False
     """True for a method that needs a labelled task as ``run.task``."""
+    masked_only: ClassVar[str] = ""
+    """Why the method applies only to models that are trained by masking, as the rest of a sentence that begins with
+    its name; empty if it applies to all."""
 
     @property
     def virtual_tokens(self) -> int:
@@ -340,6 +344,19 @@ class Method:
         """Return the adaptations that run one after the other in place of this one; most methods have none."""
         return []
 
+    def check_kind(self, kind: ModelKind) -> None:
+        """Check that the method applies to a kind of language model.
+
+        Raises:
+            UserError: If it does not; the message lists methods that do.
+        """
+        if self.masked_only and not kind.uses_masking:
+            others = ", ".join(name for name in names() if not lookup(name).masked_only)
+            raise UserError(
+                f"Method '{self.name}' {self.masked_only}, so it does not apply to a {kind.name} language model. "
+                f"Choose another: {others}."
+            )
+
     def settings(self) -> dict[str, Any]:
         """Return the parameters and their values."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -357,6 +374,7 @@ class Method:
 
 REGISTRY: Registry[Method] = Registry("acclimate.methods", "method", "methods")
 register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
+current_name, oldest_name = REGISTRY.current_name, REGISTRY.oldest_name
 
 
 def get(name: str, /, **settings: Any) -> Method:

@@ -61,6 +61,7 @@ class Selective(Method, AnnotationOptions):
     """
 
     needs_task: ClassVar[bool] = True
+    masked_only: ClassVar[str] = "chooses the tokens to mask"
     sets_mask_rate: ClassVar[bool] = True
     files: ClassVar[tuple[str, ...]] = ("stop_words",)
     paper_options: ClassVar[Mapping[str, Any]] = {"steps": 200_000, "batch_size": 256, "max_length": 256}
