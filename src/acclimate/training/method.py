@@ -282,6 +282,8 @@ class Method:
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     summary: ClassVar[str] = ""
+    kinds: ClassVar[tuple[str, ...]] = ("masked", "causal")
+    """Kinds of language models (:data:`acclimate.models.KINDS`) that it has a meaning for."""
     trains: ClassVar[bool] = True
     """False for a method that leaves the model unchanged."""
     learning_rate: ClassVar[float] = 1e-4
