@@ -30,7 +30,8 @@ class MLMWithDistillationToken(Method):
             :class:`acclimate.objectives.TokenDistillation`.
     """
 
-    masked_only: ClassVar[str] = "ends every text with an additional token, after which nothing could be generated"
+    kinds: ClassVar[tuple[str, ...]] = ("masked",)
+    kinds_reason: ClassVar[str] = "ends every text with an additional token, after which nothing could be generated"
 
     weight: float = 1.0
     distance: Literal["divergence", "cosine", "squared"] = "divergence"

@@ -35,7 +35,8 @@ class MLMWithInfoWord(Method):
         ngram_longest: Maximum length of an n-gram in tokens.
     """
 
-    masked_only: ClassVar[str] = "hides a part of each text behind mask tokens"
+    kinds: ClassVar[tuple[str, ...]] = ("masked",)
+    kinds_reason: ClassVar[str] = "hides a part of each text behind mask tokens"
 
     weight: float = 1.0
     temperature: float = 0.05

@@ -31,7 +31,8 @@ class MLMPrompt(Method):
     """
 
     learning_rate: ClassVar[float] = 0.3
-    masked_only: ClassVar[str] = "puts its vectors after the text, which reads only what comes before"
+    kinds: ClassVar[tuple[str, ...]] = ("masked",)
+    kinds_reason: ClassVar[str] = "puts its vectors after the text, where a causal model cannot read them"
 
     length: int = 100
     start: Literal["vocabulary", "uniform"] = "vocabulary"

@@ -28,7 +28,8 @@ class MLMWithTaCL(Method):
         positions: Tokens that the mean runs over: ``"masked"`` (TaCL) or ``"unmasked"`` (released code of DGA).
     """
 
-    masked_only: ClassVar[str] = "identifies masked tokens from the text on both sides"
+    kinds: ClassVar[tuple[str, ...]] = ("masked",)
+    kinds_reason: ClassVar[str] = "identifies masked tokens from the text on both sides"
 
     weight: float = 1.0
     temperature: float = 0.01

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal
 
 from acclimate.errors import UserError, check_positive
 from acclimate.methods import Method, register
-from acclimate.methods.mlm import MLM
+from acclimate.methods.lm import LM
 from acclimate.training.method import Stage
 
 
@@ -72,4 +72,4 @@ class DAPTThenTAPT(Method):
             "max_minutes": self.task_minutes,
         }
         rate = {} if self.task_learning_rate is None else {"learning_rate": self.task_learning_rate}
-        return [Stage(MLM(), "domain"), Stage(TAPT(), "task", {**limits, **rate})]
+        return [Stage(LM(), "domain"), Stage(TAPT(), "task", {**limits, **rate})]

@@ -284,7 +284,7 @@ class AdaptOptions(TrainingOptions):
     method: Annotated[
         str | MethodLike,
         Option("Method of adaptation; `acclimate methods` lists them.", METHOD, study=False),
-    ] = "mlm"
+    ] = "lm"
     out: Out = "adapted"
     _: KW_ONLY
     task: Annotated[

@@ -283,6 +283,10 @@ class Method:
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     summary: ClassVar[str] = ""
+    kinds: ClassVar[tuple[str, ...]] = ("masked", "causal")
+    """Kinds of language models (:data:`acclimate.models.KINDS`) that it has a meaning for."""
+    kinds_reason: ClassVar[str] = ""
+    """Why it has none for others: the rest of a sentence that begins with its name."""
     trains: ClassVar[bool] = True
     """False for a method that leaves the model unchanged."""
     learning_rate: ClassVar[float] = 1e-4
@@ -301,10 +305,6 @@ class Method:
     """True for a method that itself determines how many tokens are masked, whatever the mask rate."""
     needs_task: ClassVar[bool] = False
     """True for a method that needs a labelled task as ``run.task``."""
-    masked_only: ClassVar[str] = ""
-    """Why the method applies only to models that are trained by masking, as the rest of a sentence that begins with
-    its name; empty if it applies to all."""
-
     @property
     def virtual_tokens(self) -> int:
         """Number of learned vectors appended to every text; see :mod:`acclimate.modules.virtual_tokens`."""
@@ -344,17 +344,17 @@ class Method:
         """Return the adaptations that run one after the other in place of this one; most methods have none."""
         return []
 
-    def check_kind(self, kind: ModelKind) -> None:
-        """Check that the method applies to a kind of language model.
+    def check_kind(self, kind: ModelKind, model: object) -> None:
+        """Check that the method has a meaning for a kind of language model; ``model`` is named in the message.
 
         Raises:
-            UserError: If it does not; the message lists methods that do.
+            UserError: If it has none.
         """
-        if self.masked_only and not kind.uses_masking:
-            others = ", ".join(name for name in names() if not lookup(name).masked_only)
+        if kind.name not in self.kinds:
+            why = f" {self.kinds_reason}. It" if self.kinds_reason else ""
             raise UserError(
-                f"Method '{self.name}' {self.masked_only}, so it does not apply to a {kind.name} language model. "
-                f"Choose another: {others}."
+                f"Method '{self.name}'{why} is for {' and '.join(self.kinds)} language models, but '{model}' is a "
+                f"{kind.name} one; use another method, such as lm."
             )
 
     def settings(self) -> dict[str, Any]:

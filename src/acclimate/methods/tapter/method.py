@@ -1,4 +1,4 @@
-"""TAPTER: language modelling that pulls word embeddings towards fastText vectors of the same text (Nishida et al., 2021)."""
+"""TAPTER: word embeddings pulled towards fastText vectors of the same text (Nishida et al., Findings of EMNLP 2021)."""
 
 from collections.abc import Mapping
 from contextlib import suppress
