@@ -16,7 +16,7 @@ from acclimate.device import Precision, autocast
 from acclimate.errors import UserError
 from acclimate.masking import Rewriting
 from acclimate.models import dropout_rates, kind_of, language_head, reads_positions, step_context
-from acclimate.models.batching import max_graph_tokens, padding_policy
+from acclimate.models.batching import logit_rows, max_graph_tokens, padding_policy
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 from acclimate.training.distributed import ProcessGroup
@@ -59,6 +59,7 @@ class Engine:
         objectives = [term.for_kind(kind) for term in objectives]
         self.group = group or ProcessGroup()
         self.graph_tokens = max_graph_tokens(model) if graph_tokens is None else graph_tokens
+        self.logit_rows = logit_rows(model)
         self.policy = padding_policy(model)
         self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
         self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
@@ -126,7 +127,7 @@ class Engine:
             hidden.update(zip(mine, states.chunk(len(mine)), strict=True))
         for found in (hidden, embedded, chosen):
             found.update({view: found[same] for view, same in self.duplicates.items() if same in found})
-        return Outputs(hidden, batch, self.heads, embedded, chosen)
+        return Outputs(hidden, batch, self.heads, embedded, chosen, self.logit_rows)
 
     def step(self, batches: Sequence[Batch], *, backward: bool = True) -> Terms:
         """Compute all terms over the step and add their gradients to the parameters.
