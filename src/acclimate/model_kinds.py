@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     import numpy as np
     from transformers import PreTrainedModel
 
+IGNORE_INDEX = -100
+"""Label of a position whose token is not predicted."""
+
 
 @dataclass(frozen=True)
 class ModelKind:
@@ -34,8 +37,8 @@ class ModelKind:
         trains_missing_head: Whether a head that a checkpoint lacks is initialized and trained before use. Otherwise
             such a checkpoint is refused.
         targets: Function of token ids and text indices (-1 at padding), both (rows, tokens). It returns the token that
-            the logits at each position should predict, or -100 (rows, tokens). None if a masking strategy chooses the
-            targets.
+            the logits at each position should predict, or :data:`IGNORE_INDEX` (rows, tokens). None if a masking
+            strategy chooses the targets.
     """
 
     name: str
@@ -66,6 +69,30 @@ MASKED = ModelKind(
     loss_unit="nats per masked token",
     trains_missing_head=True,
 )
+
+
+def next_tokens(ids: np.ndarray, text: np.ndarray) -> np.ndarray:
+    """Return the next token of the same text at each position, or :data:`IGNORE_INDEX` at the last (rows, tokens)."""
+    import numpy as np
+
+    targets = np.full_like(ids, IGNORE_INDEX)
+    follows = (text[:, 1:] == text[:, :-1]) & (text[:, 1:] >= 0)
+    targets[:, :-1] = np.where(follows, ids[:, 1:], IGNORE_INDEX)
+    return targets
+
+
+CAUSAL = ModelKind(
+    name="causal",
+    auto_class="AutoModelForCausalLM",
+    class_suffixes=("ForCausalLM", "LMHeadModel"),
+    pipeline_tag="text-generation",
+    task_name="Text Generation",
+    term="clm",
+    loss_name="causal-LM loss",
+    loss_unit="nats per token",
+    trains_missing_head=False,
+    targets=next_tokens,
+)
 WITHOUT_LM_HEAD = re.compile(r"(Model(?<!LMHeadModel)|Encoder|For\w+(?<!LM)(?<!Generation))$")
 """How the class names of bare encoders and of models of end tasks end."""
 KINDS: dict[str, ModelKind] = {}
@@ -84,6 +111,7 @@ def register_kind(kind: ModelKind) -> ModelKind:
 
 
 register_kind(MASKED)
+register_kind(CAUSAL)
 
 
 def loss_terms() -> list[str]:

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from acclimate.corpus import Corpus
-from acclimate.methods.mlm import MLM
+from acclimate.methods.lm import MLM
 from acclimate.models import attach
 from acclimate.objectives import LanguageModelling
 from acclimate.training import adapt

@@ -20,10 +20,9 @@ from transformers import PreTrainedTokenizerBase
 
 from acclimate.errors import UserError
 from acclimate.masking.words import SubwordTable
+from acclimate.model_kinds import IGNORE_INDEX
 from acclimate.registry import Registry, build_dataclass, hash_user_code
 
-IGNORE_INDEX = -100
-"""Label of a position that the loss ignores."""
 MASK_RATE = 0.15
 """Default share of the tokens to predict (Devlin et al., 2019)."""
 

@@ -1,6 +1,15 @@
 """Internals of Hugging Face models: kinds, families, loading, attention, gates, batching and saving."""
 
-from acclimate.model_kinds import KINDS, MASKED, ModelKind, get_kind, kind_of, kind_of_checkpoint, register_kind
+from acclimate.model_kinds import (
+    CAUSAL,
+    KINDS,
+    MASKED,
+    ModelKind,
+    get_kind,
+    kind_of,
+    kind_of_checkpoint,
+    register_kind,
+)
 from acclimate.models.attention import HeadLayer, Projection, attach, head_rows
 from acclimate.models.checkpoints import save_model
 from acclimate.models.encoding import encode
@@ -19,6 +28,7 @@ from acclimate.models.gates import PARTS, Part, UnitGroup, gate_units
 from acclimate.models.loading import LanguageModel, dropout_rates, head_parameters, load_language_model, load_tokenizer
 
 __all__ = [
+    "CAUSAL",
     "KINDS",
     "MASKED",
     "PARTS",

@@ -137,7 +137,7 @@ class AdviseOptions:
     learning_rate: Annotated[Positive | None, Option("Peak learning rate of the pilot.", default="the method's")] = (
         None
     )
-    method: Annotated[str, Option("Method of the pilot; `acclimate methods` lists them.", METHOD)] = "mlm"
+    method: Annotated[str, Option("Method of the pilot; `acclimate methods` lists them.", METHOD)] = "lm"
     documents: Annotated[Count, Option("Documents per corpus on which losses are measured.", DATA)] = 200
     max_length: MaxLength = 128
     stop_words: StopWords = "english"

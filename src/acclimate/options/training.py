@@ -209,7 +209,7 @@ class TrainingOptions:
             MODEL,
             default="that of the model's configuration",
             more="The saved model keeps its own configuration. ALBERT and ModernBERT have no dropout by default; "
-            "methods that compare two dropout masks of a text, such as ``dga`` and ``mlm-simcse``, need it (usually "
+            "methods that compare two dropout masks of a text, such as ``dga`` and ``simcse``, need it (usually "
             "0.1).",
         ),
     ] = None
@@ -284,7 +284,7 @@ class AdaptOptions(TrainingOptions):
     method: Annotated[
         str | MethodLike,
         Option("Method of adaptation; `acclimate methods` lists them.", METHOD, study=False),
-    ] = "mlm"
+    ] = "lm"
     out: Out = "adapted"
     _: KW_ONLY
     task: Annotated[

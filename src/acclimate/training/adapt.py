@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import shutil
-from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -43,7 +41,7 @@ from acclimate.training.callbacks import (
     copy_kept_models,
     tensorboard_folder,
 )
-from acclimate.training.distributed import ProcessGroup, join_process_group
+from acclimate.training.distributed import join_process_group
 from acclimate.training.engine import Engine, check_dropout, make_reference
 from acclimate.training.heldout import HeldOutText
 from acclimate.training.inputs import (
@@ -64,11 +62,11 @@ from acclimate.training.result import (
     load_finished,
     load_masked_texts,
     open_work_folder,
-    read_manifest,
     remove_work_folder,
     sample_masked_texts,
     warn_of_explosion,
 )
+from acclimate.training.stages import adapt_in_stages, stages_folder
 from acclimate.training.trainer import LOG_FILE, StepTrainer, train
 from acclimate.version import __version__
 
@@ -135,7 +133,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     config.update(check_keep_steps(options.keep_steps, method, budget.steps))
     work = out.parent / f".{out.name}.work"
     if (done := load_finished(out, config, options.overwrite)) is not None:
-        for left in (work, _stages_folder(out)):
+        for left in (work, stages_folder(out)):
             remove_work_folder(left, config, group)
         done.masked = load_masked_texts(config)
         return done
@@ -144,9 +142,10 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     if method.stages():
         own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
         shared = {name: value for name, value in values(options).items() if name not in own} | {"progress": progress}
-        return _adapt_in_stages(method, texts, model, out, config, shared, group)
+        return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
     loaded = load_language_model(model, dropout=options.dropout)
     kind = loaded.kind
+    method.check_kind(kind, model)
     _check_masking(options, kind)
     layers = attach(to_device(loaded.model))
     if options.layout == "packed":
@@ -232,6 +231,8 @@ def _check_masking(options: AdaptOptions, kind: ModelKind) -> None:
     """
     if not kind.uses_masking and (options.masking or options.masking_settings):
         raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'masking'.")
+    if not kind.uses_masking and options.mask_rate != MASK_RATE:
+        raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'mask_rate'.")
 
 
 def _describe_masking(rows: TokenDataset, collator: Collator) -> MaskedTexts | None:
@@ -338,86 +339,3 @@ def ensure_head(
         precision=precision,
         progress=progress,
     ).out
-
-
-def _stages_folder(out: Path) -> Path:
-    """Return the folder that keeps the models of the stages until the last one has finished."""
-    return out.parent / f".{out.name}.stages"
-
-
-def _adapt_in_stages(
-    method: Method,
-    texts: Mapping[str, Corpus],
-    model: str | Path,
-    out: Path,
-    config: dict[str, Any],
-    options: Mapping[str, Any],
-    group: ProcessGroup,
-) -> AdaptResult:
-    """Run the stages of a method one after the other, and join their results.
-
-    Each stage is an adaptation in a working folder beside ``out``. After an interruption, the results of finished
-    stages are read from there, and the interrupted stage resumes from its checkpoint.
-
-    Args:
-        method: The method with its stages.
-        texts: The texts, by the value of :attr:`Stage.reads`: ``"domain"`` and ``"task"``.
-        model: The model that the first stage starts from.
-        out: Output directory.
-        config: Configuration of the whole run, for the manifest.
-        options: Other options of ``adapt``, which a stage can override.
-        group: The processes of the run.
-
-    Returns:
-        Steps, tokens and seconds of all stages together, and the losses at the end of the last.
-    """
-    stages = method.stages()
-    work = _stages_folder(out)
-    open_work_folder(work, config, group)
-    places: list[Path] = []
-    results: list[AdaptResult] = []
-    for number, stage in enumerate(stages, 1):
-        place = work / f"{number}-{stage.reads}"
-        print_message(f"Stage {number} of {len(stages)}: {stage.reads} text.", enabled=options["progress"])
-        start = places[-1] if places else model
-        results.append(adapt(start, texts[stage.reads], stage.method, place, **{**options, **stage.options}))
-        places.append(place)
-    total = AdaptResult(
-        out,
-        config["method"],
-        sum(result.steps for result in results),
-        sum(result.tokens for result in results),
-        round(sum(result.seconds for result in results), 1),
-        results[-1].losses,
-        config,
-        masked=results[-1].masked,
-        warning=" ".join(filter(None, (result.warning for result in results))),
-    )
-    group.wait()
-    if group.first:
-        cache_masked_texts(config, total.masked)
-        with atomic_folder(out) as folder:
-            shutil.copytree(places[-1], folder, dirs_exist_ok=True)
-            (folder / LOG_FILE).write_text("".join(_join_logs(places)), encoding="utf-8")
-            cards = [read_manifest(place) for place in places]
-            about = {name: str(getattr(method, name)) for name in ("paper", "summary")}
-            write_json(folder / MANIFEST_FILE, {**config, "about": about, "stages": cards, "result": total.measured()})
-            write_adapted_card(folder, out.name)
-            record_files(folder, MANIFEST_FILE)
-        shutil.rmtree(work, ignore_errors=True)
-    group.wait()
-    return total
-
-
-def _join_logs(places: Sequence[Path]) -> list[str]:
-    """Return the lines of all logs, with steps, tokens and seconds counted through all stages."""
-    lines = []
-    done = {"step": 0, "tokens": 0, "seconds": 0.0}
-    for number, place in enumerate(places, 1):
-        for text in (place / LOG_FILE).read_text(encoding="utf-8").splitlines():
-            line = json.loads(text)
-            moved = {name: round(line[name] + before, 1) for name, before in done.items() if name in line}
-            lines.append(json.dumps({**line, **moved, "stage": number}) + "\n")
-        result = (read_manifest(place) or {})["result"]
-        done = {"step": done["step"] + result["steps"], **{n: done[n] + result[n] for n in ("tokens", "seconds")}}
-    return lines

@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.device import Precision, preserve_rng_state
-from acclimate.errors import first_line
+from acclimate.errors import UserError, first_line
 from acclimate.files import atomic_folder, cache_folder, find_file, hash_file
 from acclimate.masking import Masking
+from acclimate.model_kinds import ModelKind
 from acclimate.models import HeadLayer, UnitGroup, describe_computation, dropout_rates, gate_units, kind_of
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
@@ -282,6 +283,10 @@ class Method:
     name: ClassVar[str] = ""
     paper: ClassVar[str] = ""
     summary: ClassVar[str] = ""
+    kinds: ClassVar[tuple[str, ...]] = ("masked", "causal")
+    """Kinds of language models (:data:`acclimate.models.KINDS`) that it has a meaning for."""
+    kinds_reason: ClassVar[str] = ""
+    """Why it has none for others: the rest of a sentence that begins with its name."""
     trains: ClassVar[bool] = True
     """False for a method that leaves the model unchanged."""
     learning_rate: ClassVar[float] = 1e-4
@@ -300,7 +305,6 @@ class Method:
     """True for a method that itself determines how many tokens are masked, whatever the mask rate."""
     needs_task: ClassVar[bool] = False
     """True for a method that needs a labelled task as ``run.task``."""
-
     @property
     def virtual_tokens(self) -> int:
         """Number of learned vectors appended to every text; see :mod:`acclimate.modules.virtual_tokens`."""
@@ -340,6 +344,19 @@ class Method:
         """Return the adaptations that run one after the other in place of this one; most methods have none."""
         return []
 
+    def check_kind(self, kind: ModelKind, model: object) -> None:
+        """Check that the method has a meaning for a kind of language model; ``model`` is named in the message.
+
+        Raises:
+            UserError: If it has none.
+        """
+        if kind.name not in self.kinds:
+            why = f" {self.kinds_reason}. It" if self.kinds_reason else ""
+            raise UserError(
+                f"Method '{self.name}'{why} is for {' and '.join(self.kinds)} language models, but '{model}' is a "
+                f"{kind.name} one; use another method, such as lm."
+            )
+
     def settings(self) -> dict[str, Any]:
         """Return the parameters and their values."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -357,6 +374,7 @@ class Method:
 
 REGISTRY: Registry[Method] = Registry("acclimate.methods", "method", "methods")
 register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
+current_name, oldest_name = REGISTRY.current_name, REGISTRY.oldest_name
 
 
 def get(name: str, /, **settings: Any) -> Method:

@@ -29,7 +29,7 @@ from acclimate.masking.preview import find_importance_store, preview_tokens
 from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.method import cache_key
+from acclimate.training.method import cache_key, current_name
 from acclimate.training.trainer import StepTrainer
 
 EXPLOSION_MARGIN = 1.0
@@ -145,8 +145,13 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest in a folder, without the checksums; None if there is none, or if it is damaged."""
+    """Return the manifest in a folder, without the checksums; None if there is none, or if it is damaged.
+
+    A method that has another name today has that name in it.
+    """
     found = read_json_object(folder / MANIFEST_FILE)
+    if found and "method" in found:
+        found["method"] = current_name(str(found["method"]))
     return found and {name: value for name, value in found.items() if name != "checksums"}
 
 
