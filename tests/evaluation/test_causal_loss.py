@@ -60,7 +60,7 @@ WORD = st.sampled_from(["the", "food", "déjà", "漢", "[SEP]", "[CLS]", "pizza
 @given(st.lists(WORD, max_size=30).map(" ".join), st.integers(2, 20), st.sampled_from(["", "bos_token", "eos_token"]))
 def test_each_token_is_predicted_once(text, width, role):
     tokenizer = plain_tokenizer(**({role: "[CLS]"} if role else {}))
-    document = _read_in_windows(CAUSAL, tokenizer, text, width)
+    document = _read_in_windows(CAUSAL, read_as_text(tokenizer), text, width)
     ordinary = read_as_text(tokenizer)(text, add_special_tokens=False)["input_ids"]
     targets = [label for row in document.rows for label in row.labels.tolist() if label >= 0]
     assert targets == ordinary[0 if role else 1 :] or not document.rows

@@ -33,7 +33,7 @@ CONTEXT_SHARE = 4
 """Consecutive windows of a document share one token in this many."""
 
 
-class _Example(NamedTuple):
+class TargetRow(NamedTuple):
     """The input ids of a row and the tokens to predict, -100 elsewhere; both (tokens,)."""
 
     ids: np.ndarray
@@ -43,7 +43,7 @@ class _Example(NamedTuple):
 class _Document(NamedTuple):
     """The rows of a document, its ordinary tokens, and the UTF-8 bytes that they cover."""
 
-    rows: list[_Example]
+    rows: list[TargetRow]
     tokens: int
     bytes: int
 
@@ -120,7 +120,8 @@ def _measure(
     if kind.targets is None:
         documents = _mask_documents(tokenizer, texts, max_length, rate, seed)
     else:
-        documents = [_read_in_windows(kind, tokenizer, text[:MAX_CHARACTERS], max_length) for text in texts]
+        reader = read_as_text(tokenizer)
+        documents = [_read_in_windows(kind, reader, text[:MAX_CHARACTERS], max_length) for text in texts]
     examples = [(index, row) for index, document in enumerate(documents) for row in document.rows]
     available = longest_text(model)
     if available is not None and max((len(row.ids) for _, row in examples), default=0) > available:
@@ -133,24 +134,11 @@ def _measure(
         )
     if not examples:
         raise UserError(f"The text to measure the {kind.loss_name} on has no token to predict.")
-    examples.sort(key=lambda example: -len(example[1].ids))
     losses, counts = [0.0] * len(texts), [0] * len(texts)
-    policy = padding_policy(model)
-    share = rate if kind.uses_masking else 1
-    budget = micro_batch_tokens(model, FP32_LOGIT_BYTES * share * model.config.vocab_size, times=2)
-    training = model.training
-    model.eval()
-    start = 0
-    with torch.no_grad():
-        while start < len(examples):
-            width = policy.padded_width(len(examples[start][1].ids))
-            group = examples[start : start + max(1, budget // width)]
-            start += len(group)
-            found = _group_losses(model, tokenizer, [example for _, example in group], width)
-            for (index, _), (loss, count) in zip(group, found, strict=True):
-                losses[index] += loss
-                counts[index] += count
-    model.train(training)
+    found = summed_losses(model, tokenizer, [row for _, row in examples], rate if kind.uses_masking else 1)
+    for (index, _), (loss, count) in zip(examples, found, strict=True):
+        losses[index] += loss
+        counts[index] += count
     sizes = [document.bytes if document.rows else 0 for document in documents]
     tokens = sum(document.tokens for document in documents if document.rows)
     nats = sum(losses) / sum(counts)
@@ -166,6 +154,36 @@ def _measure(
         "per_text_masked": counts,
         "per_text_bytes": sizes,
     }
+
+
+def summed_losses(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TargetRow], share: float = 1
+) -> list[tuple[float, int]]:
+    """Return the summed loss in nats of each row, and its number of predicted tokens.
+
+    Args:
+        model: A language model that :func:`acclimate.models.attach` has prepared.
+        tokenizer: Its tokenizer.
+        rows: The rows; batches of them depend on their lengths alone.
+        share: About how many of the tokens are predicted, for the size of batches.
+    """
+    order = sorted(range(len(rows)), key=lambda index: -len(rows[index].ids))
+    found = [(0.0, 0)] * len(rows)
+    policy = padding_policy(model)
+    budget = micro_batch_tokens(model, FP32_LOGIT_BYTES * share * model.config.vocab_size, times=2)
+    training = model.training
+    model.eval()
+    start = 0
+    with torch.no_grad():
+        while start < len(order):
+            width = policy.padded_width(len(rows[order[start]].ids))
+            group = order[start : start + max(1, budget // width)]
+            start += len(group)
+            losses = _group_losses(model, tokenizer, [rows[index] for index in group], width)
+            for index, loss in zip(group, losses, strict=True):
+                found[index] = loss
+    model.train(training)
+    return found
 
 
 def _mask_documents(
@@ -191,16 +209,33 @@ def _mask_documents(
     return documents
 
 
-def _read_in_windows(kind: ModelKind, tokenizer: PreTrainedTokenizerBase, text: str, max_length: int) -> _Document:
-    """Return the windows of a text, in which each token after the first special ones is predicted once."""
-    encoded = read_as_text(tokenizer)(text, return_special_tokens_mask=True, verbose=False)
+def read_for_scoring(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], int]:
+    """Return the ids of a text for a causal model, and how many of them are ordinary tokens.
+
+    Special tokens that the tokenizer puts before the text are kept; without any, the begin token is added, or the end
+    token of a tokenizer that has no other. Those after the text are left out.
+
+    Args:
+        tokenizer: A tokenizer that reads special tokens in a text as text
+            (:func:`acclimate.corpus.tokenizing.read_as_text`).
+        text: The text.
+    """
+    encoded = tokenizer(text, return_special_tokens_mask=True, verbose=False)
     ordinary = np.flatnonzero(np.array(encoded["special_tokens_mask"]) == 0)
     if not len(ordinary):
-        return _Document([], 0, 0)
-    ids = encoded["input_ids"][: ordinary[-1] + 1]
+        return [], 0
+    ids: list[int] = encoded["input_ids"][: ordinary[-1] + 1]
     before = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
     if ordinary[0] == 0 and before is not None:
         ids = [before, *ids]
+    return ids, len(ordinary)
+
+
+def _read_in_windows(kind: ModelKind, tokenizer: PreTrainedTokenizerBase, text: str, max_length: int) -> _Document:
+    """Return the windows of a text, in which each token after the first special ones is predicted once."""
+    ids, ordinary = read_for_scoring(tokenizer, text)
+    if not ordinary:
+        return _Document([], 0, 0)
     row, rows = np.array(ids), []
     context = max(1, max_length // CONTEXT_SHARE)
     start = scored = 0  # targets of the first positions have been predicted
@@ -208,10 +243,10 @@ def _read_in_windows(kind: ModelKind, tokenizer: PreTrainedTokenizerBase, text: 
         window = row[start : start + max_length]
         labels = kind.targets(window[None], np.zeros_like(window)[None])[0]  # type: ignore[misc]
         labels[: scored - start] = IGNORE_INDEX
-        rows.append(_Example(window, labels))
+        rows.append(TargetRow(window, labels))
         scored = start + len(window) - 1
         start = scored + 1 - context
-    return _Document(rows, len(ordinary), len(text.encode("utf-8", "surrogatepass")))
+    return _Document(rows, ordinary, len(text.encode("utf-8", "surrogatepass")))
 
 
 def _count_tokens_and_bytes(
@@ -236,14 +271,14 @@ def _count_tokens_and_bytes(
 
 def _mask_row(
     tokenizer: PreTrainedTokenizerBase, ids: np.ndarray, virtual: Sequence[int], rate: float, seed: int
-) -> _Example | None:
+) -> TargetRow | None:
     """Return the masked ids of a text and its tokens to predict; None if there is nothing to predict."""
     places = _choose_masked_positions(ids, tokenizer.all_special_ids, virtual, rate, seed)
     if places is None:
         return None
     masked, labels = ids.copy(), np.full_like(ids, IGNORE_INDEX)
     masked[places], labels[places] = tokenizer.mask_token_id, ids[places]
-    return _Example(masked, labels)
+    return TargetRow(masked, labels)
 
 
 def _choose_masked_positions(
@@ -259,7 +294,7 @@ def _choose_masked_positions(
 
 
 def _group_losses(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[_Example], width: int
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[TargetRow], width: int
 ) -> list[tuple[float, int]]:
     """Return the summed loss and the number of predicted tokens of each text, computed in one forward pass."""
     padding = tokenizer.pad_token_id

@@ -305,6 +305,7 @@ class Method:
     """True for a method that itself determines how many tokens are masked, whatever the mask rate."""
     needs_task: ClassVar[bool] = False
     """True for a method that needs a labelled task as ``run.task``."""
+
     @property
     def virtual_tokens(self) -> int:
         """Number of learned vectors appended to every text; see :mod:`acclimate.modules.virtual_tokens`."""
