@@ -62,7 +62,7 @@ def test_adapts_and_loads_without_acclimate(decoders, kind, tmp_path):
         decoders[kind], corpus, "lm", tmp_path / "out", steps=2, batch_size=8, layout=layout, progress=False, **common
     )
     first, second = (json.loads(line)["loss"] for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines())
-    assert second < first - 0.05
+    assert second < first - 0.02
     model, info = AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
     assert not info["missing_keys"] and not info["unexpected_keys"]
     before = AutoModelForCausalLM.from_pretrained(decoders[kind])
