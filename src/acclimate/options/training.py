@@ -347,19 +347,24 @@ class PretrainOptions(TrainingOptions):
     out: Out = "pretrained"
     _: KW_ONLY
     architecture: Annotated[
-        str | Path,
+        str | Path | None,
         Option(
-            "Architecture, such as bert or roberta, or a Hugging Face configuration: folder, JSON file or name.",
+            "Architecture, such as bert or llama, or a Hugging Face configuration: folder, JSON file or name.",
             MODEL,
+            default="bert; llama for a causal model",
             more="See :data:`acclimate.training.pretrain.ARCHITECTURES`.",
         ),
-    ] = "bert"
+    ] = None
+    objective: Annotated[
+        Literal["masked", "causal"] | None,
+        Option("Objective: masked or causal language modelling.", METHOD, default="that of the architecture"),
+    ] = None
     size: Annotated[
         str | None,
         Option(
             "Model size: tiny, mini, small, medium (Turc et al., 2019) or base.",
             MODEL,
-            default="that of the configuration",
+            default="that of the configuration; base for a decoder by name",
         ),
     ] = None
     changes: Annotated[

@@ -11,6 +11,7 @@ from typing import Any, cast
 from acclimate.adaptation_rows import MaskedTexts
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, TokenDataset, tokenize
+from acclimate.corpus.token_dataset import RowAccount
 from acclimate.corpus.tokenizing import check_known
 from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError, postpone_stop
@@ -57,7 +58,6 @@ from acclimate.training.inputs import (
 )
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
 from acclimate.training.mlm_head import warm_up_head
-from acclimate.training.packing import RowAccount
 from acclimate.training.result import (
     AdaptResult,
     cache_masked_texts,
