@@ -211,9 +211,10 @@ class TrainingOptions:
             "Dropout probability during training.",
             MODEL,
             default="that of the model's configuration",
-            more="The saved model keeps its own configuration. ALBERT and ModernBERT have no dropout by default; "
-            "methods that compare two dropout masks of a text, such as ``dga`` and ``simcse``, need it (usually "
-            "0.1).",
+            more="The saved model keeps its own configuration. ALBERT, ModernBERT and most decoders have no dropout "
+            "by default; methods that compare two dropout masks of a text, such as ``dga`` and ``simcse``, need it "
+            "(usually 0.1). In most decoders it applies to the attention weights alone; an architecture without any "
+            "dropout gets it on the embeddings.",
         ),
     ] = None
     precision: Precision = "auto"

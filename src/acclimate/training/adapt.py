@@ -76,7 +76,7 @@ from acclimate.version import __version__
 
 @with_output_lock
 def _adapt(options: AdaptOptions) -> AdaptResult:
-    """Adapt a masked language model to domain text.
+    """Adapt a language model to domain text.
 
     The folder ``out`` is created in one step after the training has finished. It contains an ordinary Hugging Face
     model with its tokenizer, the resolved configuration (``acclimate.json``) and the losses during training

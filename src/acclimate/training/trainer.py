@@ -385,6 +385,8 @@ def train(
                 report_to=list(report_to) or "none",
                 run_name=run_name,
                 remove_unused_columns=False,
+                # ``Trainer`` writes it into the configuration, which is saved with the model.
+                use_cache=bool(getattr(engine.model.config, "use_cache", False)),
             )
         )
         clock = Clock(None if minutes is None else 60 * minutes, engine.group)
