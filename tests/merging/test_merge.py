@@ -310,3 +310,43 @@ def test_models_that_do_not_fit_are_refused(llamas, tmp_path, make, message):
         base = other or tmp_path / "other"
         merge(llamas["a"], "interpolation", tmp_path / "out", base=base, alpha=0.5, progress=False)
     assert not (tmp_path / "out").exists()
+
+
+def test_merges_equal_those_of_mergekit(llamas, tmp_path):
+    pytest.importorskip("mergekit")
+    from mergekit.config import MergeConfiguration
+    from mergekit.merge import MergeOptions, run_merge
+
+    def theirs(method: str, weights: dict[str, float], base: str | None = None, **parameters) -> dict[str, np.ndarray]:
+        config = {
+            "merge_method": method,
+            "models": [
+                {"model": str(llamas[name]), "parameters": {"weight": weight, **parameters}}
+                for name, weight in weights.items()
+            ],
+            "dtype": "float32",
+            **({"base_model": str(llamas[base])} if base else {}),
+        }
+        out = tmp_path / f"theirs-{method}"
+        run_merge(MergeConfiguration.model_validate(config), str(out), MergeOptions(copy_tokenizer=False))
+        found = exact(out)
+        shutil.rmtree(out)
+        return found
+
+    a, both = llamas["a"], [llamas["a"], llamas["b"]]
+    parts = {"base": llamas["base"], "progress": False}
+    merge(a, "chat-vector", tmp_path / "chat", instruct=llamas["instruct"], weights=0.7, **parts)
+    merge(a, "interpolation", tmp_path / "wise", alpha=0.3, **parts)
+    merge(both, "soup", tmp_path / "soup", progress=False)
+    merge(both, "ties", tmp_path / "ties", density=0.3, **parts)
+    expected = {
+        "chat": theirs("task_arithmetic", {"a": 1.0, "instruct": 0.7}, "base"),
+        "wise": theirs("task_arithmetic", {"a": 0.3}, "base"),
+        "soup": theirs("linear", {"a": 1.0, "b": 1.0}),
+        "ties": theirs("ties", {"a": 1.0, "b": 1.0}, "base", density=0.3),
+    }
+    for name, tensors in expected.items():
+        found = exact(tmp_path / name)
+        assert found.keys() == tensors.keys()
+        for key, value in tensors.items():
+            np.testing.assert_allclose(found[key], value, atol=1e-6, err_msg=f"{name}: {key}")

@@ -45,10 +45,11 @@ USED_BY = {
 
 if TYPE_CHECKING:
     Folders = str | Path | Sequence[str | Path]
-    Numbers = float | Sequence[float]
+    Weights = Shares = float | Sequence[float]
 else:
     Folders = tuple[str | Path, ...]
-    Numbers = tuple[Number, ...]
+    Weights = tuple[Annotated[Number, Field(ge=-1000, le=1000)], ...]
+    Shares = tuple[Annotated[Number, Field(ge=0, le=1)], ...]
 
 
 def _read_folders(value: Any) -> Any:
@@ -105,7 +106,7 @@ class MergeOptions:
         Option("Instruction-tuned model of the same base, for chat-vector.", MODEL),
     ] = None
     weights: Annotated[
-        Numbers | None,
+        Weights | None,
         BeforeValidator(lambda value: value if value is None else _read_numbers(value)),
         Option(
             "Weight of the chat vector, or of each model in the order of --model, such as 1,0.5.",
@@ -121,7 +122,7 @@ class MergeOptions:
         Option("Share of the adapted model in an interpolation; 0 is the base model.", METHOD),
     ] = None
     alphas: Annotated[
-        Numbers | None,
+        Annotated[Shares, Field(min_length=1)] | None,
         BeforeValidator(lambda value: value if value is None else _read_numbers(value)),
         Option(
             "Shares at which an interpolation is measured on --domain and --general, such as 0.25,0.5,0.75.",
@@ -177,5 +178,3 @@ class MergeOptions:
             raise ValueError(f"'{given[0]}' is only read with --alphas")
         if self.alphas is not None and len(given) < len(PATH):
             raise ValueError("--alphas needs held-out text: give --domain and --general")
-        if self.alphas is not None and not all(0 <= alpha <= 1 for alpha in self.alphas):  # type: ignore[union-attr]
-            raise ValueError("--alphas must be from 0 to 1")
