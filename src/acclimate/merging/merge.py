@@ -41,7 +41,7 @@ from acclimate.models.checkpoints import (
 )
 from acclimate.models.loading import load_tokenizer
 from acclimate.options import recorded, verb
-from acclimate.options.merging import DENSITY, PATH, SPARSE, MergeOptions
+from acclimate.options.merging import DENSITY, PATH, SPARSE, MergeOptions, check_options
 from acclimate.progress import Progress
 from acclimate.training.inputs import as_corpus
 from acclimate.training.result import roundtrip_json
@@ -50,14 +50,6 @@ from acclimate.version import __version__
 GENERATION_FILE = "generation_config.json"
 HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
 """Files of a model on the Hub that merging reads."""
-STRUCTURE = ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "hidden_activation")
-"""Settings that give the same weights another meaning: models that differ in one cannot be merged."""
-OTHER_SETTINGS = {
-    *("_name_or_path", "transformers_version", "dtype", "architectures", "vocab_size", "use_cache"),
-    *("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "id2label", "label2id"),
-    *("problem_type", "initializer_range"),
-}
-"""Settings that do not change what a model computes, or that other checks cover."""
 Rule = Callable[[str, Sequence[Callable[[], Tensor]]], Tensor]
 """Function that merges a tensor, given its name and functions that read it from the sources, in their order."""
 
@@ -114,6 +106,7 @@ def _merge(options: MergeOptions) -> MergeResult:
         UserError: If the models differ in architecture, size or vocabulary, one cannot be read, or the result is not
             finite. An existing result is left unchanged.
     """
+    check_options(options)
     sources = _find_sources(options)
     out, has_model = follow_link(options.out), options.alphas is None or options.alpha is not None
     texts = {name: as_corpus(getattr(options, name), options.text_column) for name in PATH if options.alphas}
@@ -175,6 +168,8 @@ def _find_sources(options: MergeOptions) -> list[Source]:
         sources.append(Source("base", str(base)))
     for source in sources:
         check_folder(source.name)
+        if Path(source.name).resolve() == Path(options.out).resolve():
+            raise UserError(f"'{options.out}' is one of the models that are merged; choose another directory.")
     return sources
 
 
@@ -204,14 +199,14 @@ def _load_finished(out: Path, manifest: str, config: dict[str, Any], overwrite: 
 
 def _compare_origin(config: dict[str, Any]) -> list[str]:
     """Return a note for each adapted model that records another base model than the one given."""
-    notes, sources = [], config["sources"]
-    base = next((source for source in sources if source["role"] == "base"), None)
-    for source in sources if base else ():
-        recorded_files = (read_json_object(Path(source["name"]) / MANIFEST_FILE) or {}).get("model_files")
-        if source["role"] == "model" and recorded_files not in (None, base["files"]):
+    *models, base = config["sources"]
+    notes = []
+    for source in models if base["role"] == "base" else ():
+        files = (read_json_object(Path(source["name"]) / MANIFEST_FILE) or {}).get("model_files")
+        if source["role"] == "model" and files not in (None, base["files"]):
             notes.append(
-                f"According to its {MANIFEST_FILE}, '{source['name']}' was not adapted from '{base['name']}', or its "
-                "files have changed since."
+                f"According to its {MANIFEST_FILE}, '{source['name']}' was not adapted from '{base['name']}', or the "
+                "files of that model have changed."
             )
     return notes
 
@@ -238,7 +233,6 @@ class Merger:
         self.notes: list[str] = []
         for source, other in zip(sources[1:], others, strict=True):
             self.notes += match(self._first, other)
-            self.notes += _compare_settings(self._first, other)
             tokenizer = load_tokenizer(other.folder)
             missing = self._missing_tokens(tokenizer.get_vocab(), other.label)
             if source.role == "instruct":
@@ -343,32 +337,6 @@ def find_folder(name: str) -> Path:
         return Path(snapshot_download(name, allow_patterns=HUB_FILES))
     except UNREADABLE as error:
         raise UserError(f"No model could be read from '{name}': {load_error(error, name)}") from error
-
-
-def _compare_settings(first: Checkpoint, other: Checkpoint) -> list[str]:
-    """Return notes on settings in which the configurations differ.
-
-    Raises:
-        UserError: If weights mean something else in the other model.
-    """
-    ours, theirs = first.config.to_dict(), other.config.to_dict()
-    for name in STRUCTURE:
-        if ours.get(name) != theirs.get(name):
-            raise UserError(
-                f"{name} is {ours.get(name)} in '{first.label}', but {theirs.get(name)} in '{other.label}'; merge "
-                "models of the same architecture."
-            )
-    if ours.get("architectures") == theirs.get("architectures") and ours.get("id2label") != theirs.get("id2label"):
-        raise UserError(f"'{first.label}' and '{other.label}' have different labels; merge models of one task.")
-    names = sorted(
-        name
-        for name in ours.keys() & theirs.keys()
-        if ours[name] != theirs[name] and name not in OTHER_SETTINGS and "dropout" not in name
-    )
-    return [
-        f"{name} is {ours[name]} in '{first.label}', which the result has, but {theirs[name]} in '{other.label}'."
-        for name in names
-    ]
 
 
 def _resolve_settings(options: MergeOptions) -> dict[str, Any]:

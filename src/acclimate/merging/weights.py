@@ -36,6 +36,15 @@ TYPES = {
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """Endings of names in files of 2018, and the present ones."""
 
+STRUCTURE = ("num_attention_heads", "num_key_value_heads", "head_dim", "hidden_act", "hidden_activation")
+"""Settings that give the same weights another meaning: models that differ in one cannot be merged."""
+OTHER_SETTINGS = {
+    *("_name_or_path", "transformers_version", "dtype", "architectures", "vocab_size", "use_cache"),
+    *("tie_word_embeddings", "bos_token_id", "eos_token_id", "pad_token_id", "id2label", "label2id"),
+    *("problem_type", "initializer_range"),
+}
+"""Settings that do not change what a model computes, or that other checks cover."""
+
 
 @dataclass(frozen=True)
 class Stored:
@@ -81,7 +90,7 @@ class Checkpoint:
         parameters = skeleton.state_dict(keep_vars=True)
         self._prefix = f"{skeleton.base_model_prefix}." if skeleton.base_model_prefix else ""
         self._known = [like._names if like else set(), set(parameters)]
-        self._names = {self._resolve(name) for name in parameters}
+        self._names: set[str] = {self._resolve(name) for name in parameters}
         outside = [name for name in parameters if not name.startswith(self._prefix)]
         self._head = set(map(self._resolve, outside)) if len(outside) < len(parameters) else set()
         self.tied = {self._resolve(name): self._resolve(to) for name, to in skeleton.all_tied_weights_keys.items()}
@@ -192,7 +201,7 @@ def match(first: Checkpoint, other: Checkpoint) -> list[str]:
             f"'{first.label}' is a model of the type {kinds[0]}, '{other.label}' one of the type {kinds[1]}; merge "
             "models of the same architecture."
         )
-    notes = []
+    notes = _compare_settings(first, other)
     kept = [name for name in first.stored if _is_kept(first, other, name)]
     dropped = [name for name in other.stored if name not in first.stored and _is_dropped(first, other, name)]
     if kept:
@@ -247,6 +256,32 @@ def _is_dropped(first: Checkpoint, other: Checkpoint, name: str) -> bool:
     if other.is_unused(name) or (other.is_head(name) and first.trains_missing_head):
         return True
     raise UserError(_missing(name, other, first))
+
+
+def _compare_settings(first: Checkpoint, other: Checkpoint) -> list[str]:
+    """Return notes on settings in which the configurations differ.
+
+    Raises:
+        UserError: If weights mean something else in the other model.
+    """
+    ours, theirs = first.config.to_dict(), other.config.to_dict()
+    for name in STRUCTURE:
+        if ours.get(name) != theirs.get(name):
+            raise UserError(
+                f"{name} is {ours.get(name)} in '{first.label}', but {theirs.get(name)} in '{other.label}'; merge "
+                "models of the same architecture."
+            )
+    if ours.get("architectures") == theirs.get("architectures") and ours.get("id2label") != theirs.get("id2label"):
+        raise UserError(f"'{first.label}' and '{other.label}' have different labels; merge models of one task.")
+    names = sorted(
+        name
+        for name in ours.keys() & theirs.keys()
+        if ours[name] != theirs[name] and name not in OTHER_SETTINGS and "dropout" not in name
+    )
+    return [
+        f"{name} is {ours[name]} in '{first.label}', which the result has, but {theirs[name]} in '{other.label}'."
+        for name in names
+    ]
 
 
 def _missing(name: str, has: Checkpoint, lacks: Checkpoint) -> str:

@@ -6,10 +6,11 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import KW_ONLY
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field
 
+from acclimate.errors import UserError, unknown_name_error
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.training import (
     Count,
@@ -25,7 +26,7 @@ from acclimate.options.training import (
     read_number,
 )
 
-MergeMethod = Literal["chat-vector", "interpolation", "soup", "ties", "dare-linear", "dare-ties"]
+METHODS = ("chat-vector", "interpolation", "soup", "ties", "dare-linear", "dare-ties")
 SPARSE = ("ties", "dare-linear", "dare-ties")
 """Methods that drop a part of each difference to the base model."""
 DENSITY = 0.2
@@ -45,7 +46,8 @@ USED_BY = {
 
 if TYPE_CHECKING:
     Folders = str | Path | Sequence[str | Path]
-    Weights = Shares = float | Sequence[float]
+    Weights = float | Sequence[float]
+    Shares = float | Sequence[float]
 else:
     Folders = tuple[str | Path, ...]
     Weights = tuple[Annotated[Number, Field(ge=-1000, le=1000)], ...]
@@ -55,6 +57,8 @@ else:
 def _read_folders(value: Any) -> Any:
     """Return one or several folders as a tuple; ``~`` is the home folder."""
     items = (value,) if isinstance(value, str | Path) or not isinstance(value, Iterable) else tuple(value)
+    if any("\0" in str(item) for item in items):
+        raise ValueError("must not contain a NUL character")
     return tuple(os.path.expanduser(item) if isinstance(item, str | Path) else item for item in items)
 
 
@@ -90,7 +94,7 @@ class MergeOptions:
             many=True,
         ),
     ]
-    method: Annotated[MergeMethod, Option("Method of merging; see docs/decoders.md.", METHOD)]
+    method: Annotated[str, Option("Method: chat-vector, interpolation, soup, ties, dare-linear or dare-ties.", METHOD)]
     out: Annotated[str | Path, Option("Output directory.", OUTPUT, recorded=False)]
     _: KW_ONLY
     base: Annotated[
@@ -145,36 +149,40 @@ class MergeOptions:
     overwrite: Overwrite = False
     progress: Progress = True
 
-    @model_validator(mode="after")
-    def check_method(self) -> Any:
-        """Check that the method has what it needs, and that it uses what was given."""
-        for name, methods in USED_BY.items():
-            if getattr(self, name) is not None and self.method not in methods:
-                raise ValueError(f"'{name}' is used by {', '.join(methods)}, not by {self.method}; leave it out")
-        count, several = len(self.models), self.method in ("soup", *SPARSE)  # type: ignore[arg-type]
-        if several == (count == 1):
-            expected = "several models" if several else "one model, the adapted one"
-            raise ValueError(f"{self.method} expects {expected}, not {count}")
-        if self.method == "chat-vector" and self.instruct is None:
-            raise ValueError("chat-vector needs the instruction-tuned model; give it with --instruct")
-        self._check_weights(count)
-        self._check_path()
-        return self
 
-    def _check_weights(self, models: int) -> None:
-        weights: Any = self.weights
-        if weights is None:
-            return
-        if len(weights) != models:
-            raise ValueError(f"there are {len(weights)} weights for {models} models; give one for each")
-        if self.method == "soup" and (min(weights) < 0 or not sum(weights) > 0):
-            raise ValueError("the weights of a soup must be at least 0, and not all 0")
+def check_options(options: MergeOptions) -> None:
+    """Check that a method has what it needs, and uses what was given.
 
-    def _check_path(self) -> None:
-        if self.method == "interpolation" and self.alpha is None and self.alphas is None:
-            raise ValueError("interpolation needs --alpha, or --alphas to measure several")
-        given = [name for name in PATH if getattr(self, name) is not None]
-        if self.alphas is None and given:
-            raise ValueError(f"'{given[0]}' is only read with --alphas")
-        if self.alphas is not None and len(given) < len(PATH):
-            raise ValueError("--alphas needs held-out text: give --domain and --general")
+    Raises:
+        UserError: If an option is missing or does not apply.
+    """
+    models: Any
+    weights: Any
+    method, models, weights = options.method, options.models, options.weights
+    if method not in METHODS:
+        raise unknown_name_error("method of merging", method, METHODS)
+    for name, methods in USED_BY.items():
+        if getattr(options, name) is not None and method not in methods:
+            raise UserError(f"'{name}' does not apply to {method}, only to {', '.join(methods)}; leave it out.")
+    several = method in ("soup", *SPARSE)
+    if several == (len(models) == 1):
+        expected = "several models" if several else "one --model, the adapted one"
+        raise UserError(f"{method} needs {expected}, not {len(models)}.")
+    if method == "chat-vector" and options.instruct is None:
+        raise UserError("chat-vector needs the instruction-tuned model; give it with --instruct.")
+    if weights is not None and len(weights) != len(models):
+        raise UserError(f"There are {len(weights)} weights for {len(models)} models; give one for each.")
+    if weights is not None and method == "soup" and (min(weights) < 0 or not sum(weights) > 0):
+        raise UserError("The weights of a soup must be at least 0, and not all 0.")
+    if method == "interpolation":
+        _check_path(options)
+
+
+def _check_path(options: MergeOptions) -> None:
+    if options.alpha is None and options.alphas is None:
+        raise UserError("interpolation needs --alpha, or --alphas to measure several.")
+    given = [name for name in PATH if getattr(options, name) is not None]
+    if options.alphas is None and given:
+        raise UserError(f"--{given[0]} is only read with --alphas.")
+    if options.alphas is not None and len(given) < len(PATH):
+        raise UserError("--alphas needs held-out text; give --domain and --general.")
