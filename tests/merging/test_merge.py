@@ -292,7 +292,7 @@ def test_buffers_of_other_types_are_kept(tmp_path, llamas):
     ("make", "message"),
     [
         (lambda base, out: save_tiny("gpt2", out), "model of the type llama"),
-        (lambda base, out: save_tiny("llama", out, hidden_size=16), "has the shape"),
+        (lambda base, out: save_tiny("llama", out, hidden_size=16, head_dim=8), "has the shape"),
         (lambda base, out: save_tiny("llama", out, num_hidden_layers=1), r"has the tensor model\.layers\.1"),
         (lambda base, out: save_tiny("llama", out, num_hidden_layers=3), r"has the tensor model\.layers\.2"),
         (lambda base, out: save_tiny("llama", out, **FEWER_HEADS), "num_attention_heads is 4"),
