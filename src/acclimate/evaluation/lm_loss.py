@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.corpus.tokenizing import read_as_text
@@ -18,13 +17,9 @@ from acclimate.device import to_device
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, MASK_RATE
 from acclimate.models import ModelKind, attach, encode, kind_of, language_head, load_language_model, longest_text
-from acclimate.models.batching import micro_batch_tokens, padding_policy
-from acclimate.models.loading import logits_at
+from acclimate.models.batching import chosen_positions, logit_rows, micro_batch_tokens, padding_policy
 from acclimate.modules import virtual_ids
-
-FP32_LOGIT_BYTES = 8
-"""Bytes per logit: the logit and its probability in fp32."""
-
+from acclimate.objectives.vocabulary import cross_entropy, map_logits
 
 MAX_CHARACTERS = 4_000
 """Characters that are read of each document for a causal model, so that a few long ones do not dominate the cost. A
@@ -135,7 +130,7 @@ def _measure(
     if not examples:
         raise UserError(f"The text to measure the {kind.loss_name} on has no token to predict.")
     losses, counts = [0.0] * len(texts), [0] * len(texts)
-    found = summed_losses(model, tokenizer, [row for _, row in examples], rate if kind.uses_masking else 1)
+    found = summed_losses(model, tokenizer, [row for _, row in examples])
     for (index, _), (loss, count) in zip(examples, found, strict=True):
         losses[index] += loss
         counts[index] += count
@@ -157,7 +152,7 @@ def _measure(
 
 
 def summed_losses(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TargetRow], share: float = 1
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TargetRow]
 ) -> list[tuple[float, int]]:
     """Return the summed loss in nats of each row, and its number of predicted tokens.
 
@@ -165,12 +160,11 @@ def summed_losses(
         model: A language model that :func:`acclimate.models.attach` has prepared.
         tokenizer: Its tokenizer.
         rows: The rows; batches of them depend on their lengths alone.
-        share: About how many of the tokens are predicted, for the size of batches.
     """
     order = sorted(range(len(rows)), key=lambda index: -len(rows[index].ids))
     found = [(0.0, 0)] * len(rows)
     policy = padding_policy(model)
-    budget = micro_batch_tokens(model, FP32_LOGIT_BYTES * share * model.config.vocab_size, times=2)
+    budget = micro_batch_tokens(model, times=2)
     training = model.training
     model.eval()
     start = 0
@@ -307,7 +301,7 @@ def _group_losses(
     targets = torch.from_numpy(labels).to(model.device)
     hidden = encode(model, torch.from_numpy(ids).to(model.device), torch.from_numpy(text).to(model.device))
     chosen = targets >= 0
-    logits = logits_at(language_head(model), hidden, chosen)
-    loss = nn.functional.cross_entropy(logits.float(), targets[chosen], reduction="none")
-    counts = chosen.sum(1).tolist()
+    places, counts = chosen_positions(chosen), chosen.sum(1).tolist()
+    states, wanted = hidden.flatten(0, 1)[places], targets.flatten()[places]
+    loss = map_logits(cross_entropy, [language_head(model)], [states], wanted, rows=logit_rows(model))[: sum(counts)]
     return [(float(part.double().sum()), count) for part, count in zip(loss.split(counts), counts, strict=True)]
