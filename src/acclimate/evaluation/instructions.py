@@ -28,12 +28,11 @@ from acclimate.models import load_language_model
 from acclimate.models.batching import micro_batch_tokens
 from acclimate.options import verb
 from acclimate.options.inspection import InspectInstructionsOptions
+from acclimate.records import texts_fingerprint
 from acclimate.version import __version__
 
 PROMPTS = "instructions.jsonl"
 """File of the included instructions, beside this module."""
-Answer = Callable[[Sequence[str]], list[str]]
-"""Returns the answer to each prompt."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +64,11 @@ def read_instructions(path: str | Path | None = None) -> list[Instruction]:
     if not found:
         raise UserError(f"'{path}' has no instruction; give one JSON object per line, with 'prompt' and 'checks'.")
     return found
+
+
+def included_version() -> str:
+    """Return a hash of the included instructions."""
+    return texts_fingerprint([(files("acclimate.evaluation") / PROMPTS).read_text(encoding="utf-8")])
 
 
 def _read_line(line: str, where: str) -> Instruction:
