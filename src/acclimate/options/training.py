@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.options.memory import GradientCheckpointing, MaxMemory, Optimizer, Weights
 from acclimate.registry import parse_number
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 Layout = Literal["padded", "packed"]
 Documents = Literal["apart", "joined"]
 PrecisionName = Literal["fp32", "bf16", "auto"]
-OptimizerName = Literal["adamw", "adamw-8bit"]
-WeightsName = Literal["fp32", "bf16"]
 
 
 @runtime_checkable
@@ -219,41 +218,10 @@ class TrainingOptions:
         ),
     ] = None
     precision: Precision = "auto"
-    optimizer: Annotated[
-        OptimizerName,
-        Option(
-            "Optimizer: adamw, or adamw-8bit, whose state takes 2 bytes per weight in place of 8.",
-            more="The latter needs torchao, which compiles it in the first step.",
-        ),
-    ] = "adamw"
-    weights: Annotated[
-        WeightsName,
-        Option(
-            "Type of the weights in training: fp32, or bf16, which saves memory and is less exact.",
-            more="Updates of bf16 weights are rounded stochastically, which needs torchao. Gradients are summed, and "
-            "the model is saved, in bf16.",
-        ),
-    ] = "fp32"
-    gradient_checkpointing: Annotated[
-        bool | None,
-        Option(
-            "Compute activations again in the backward pass, which saves memory and costs about a third more time.",
-            default="if the activations of one row do not fit into memory",
-            negated="--no-gradient-checkpointing",
-            recorded=False,
-        ),
-    ] = None
-    max_memory: Annotated[
-        Positive | None,
-        Option(
-            "Memory to plan micro-batches for, in gigabytes.",
-            default="that of the device",
-            more="It replaces the environment variable ACCLIMATE_MEMORY_GB. Results depend on it only as they depend "
-            "on the order of sums, and on the dropout masks.",
-            study=False,
-            recorded=False,
-        ),
-    ] = None
+    optimizer: Optimizer = "adamw"
+    weights: Weights = "fp32"
+    gradient_checkpointing: GradientCheckpointing = None
+    max_memory: MaxMemory = None
     layout: Annotated[
         Layout | None,
         Option(

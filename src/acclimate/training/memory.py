@@ -14,7 +14,7 @@ from torch import nn
 
 from acclimate.errors import UserError
 from acclimate.models.batching import fits_in_one_pass, limit_memory
-from acclimate.options.training import OptimizerName, WeightsName
+from acclimate.options.memory import OptimizerName, WeightsName
 from acclimate.progress import print_message
 from acclimate.updates import UpdateRule
 

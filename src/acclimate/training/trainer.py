@@ -23,7 +23,7 @@ from acclimate.errors import UserError, postpone_stop
 from acclimate.files import read_json, translate_disk_errors, write_json
 from acclimate.models import training_callbacks
 from acclimate.models.checkpoints import find_non_finite
-from acclimate.options.training import OptimizerName
+from acclimate.options.memory import OptimizerName
 from acclimate.progress import Progress
 from acclimate.training.callbacks import (
     Clock,
