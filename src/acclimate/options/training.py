@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.options.memory import GradientCheckpointing, MaxMemory, Optimizer, Weights
 from acclimate.registry import parse_number
 
 if TYPE_CHECKING:
@@ -218,6 +219,10 @@ class TrainingOptions:
         ),
     ] = None
     precision: Precision = "auto"
+    optimizer: Optimizer = "adamw"
+    weights: Weights = "fp32"
+    gradient_checkpointing: GradientCheckpointing = None
+    max_memory: MaxMemory = None
     layout: Annotated[
         Layout | None,
         Option(

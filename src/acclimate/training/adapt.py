@@ -56,6 +56,12 @@ from acclimate.training.inputs import (
     usable_layout,
     with_kind_defaults,
 )
+from acclimate.training.memory import (
+    check_optimizer,
+    set_gradient_checkpointing,
+    set_weight_type,
+    with_memory_limit,
+)
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
 from acclimate.training.mlm_head import warm_up_head
 from acclimate.training.result import (
@@ -75,6 +81,7 @@ from acclimate.version import __version__
 
 
 @with_output_lock
+@with_memory_limit
 def _adapt(options: AdaptOptions) -> AdaptResult:
     """Adapt a language model to domain text.
 
@@ -98,6 +105,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             left unchanged.
     """
     trackers = check_trackers(options.report_to)
+    check_optimizer(options.optimizer, options.weights)
     method = _resolve_method(options.method, options.settings)
     given_layout = options.layout
     options = with_kind_defaults(options, method)
@@ -132,6 +140,9 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         budget=asdict(budget),
         learning_rate=learning_rate,
         masking=identify(strategy, options.mask_rate),
+        # Results of versions without these options had their defaults.
+        optimizer=None if options.optimizer == "adamw" else options.optimizer,
+        weights=None if options.weights == "fp32" else options.weights,
         precision=precision,
         heldout=None if heldout is None else heldout.identity(),
     )
@@ -180,12 +191,14 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task
         )
         method.prepare(context)
+        set_weight_type(loaded.model, options.weights, method.update_rule)
         result.preparation = context.preparation
         objectives = method.objectives()
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model)
-        kept = max_graph_tokens(loaded.model, length)
-        engine = Engine(loaded.model, objectives, precision, reference=reference, graph_tokens=kept, group=group)
+        engine = Engine(loaded.model, objectives, precision, reference=reference, group=group)
+        set_gradient_checkpointing(engine, options.gradient_checkpointing, length, progress)
+        engine.graph_tokens = max_graph_tokens(loaded.model, length)
         at_once = training_tokens(loaded.model, engine.student_views, length)
         chosen_by = method.masking(options.mask_rate) or strategy
         policy = padding_policy(loaded.model)
@@ -212,6 +225,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 rule=method.update_rule(),
                 seed=seed,
                 learning_rate=learning_rate,
+                optimizer=options.optimizer,
                 weight_decay=options.weight_decay,
                 max_gradient_norm=options.max_gradient_norm,
                 warmup=options.warmup,
