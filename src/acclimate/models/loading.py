@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from acclimate.device import enable_fast_fp32_matmul
+from acclimate.device import default_device, enable_fast_fp32_matmul
 from acclimate.errors import UserError, warn_once
 from acclimate.model_kinds import ModelKind, find_kind, kind_of, kind_of_checkpoint
 from acclimate.models.batching import chosen_positions
@@ -201,11 +201,13 @@ class LanguageModel:
         tokenizer: Its tokenizer.
         absent_head: Whether the checkpoint lacked the language-model head, or a part of it. The head then needs
             training before its losses mean anything.
+        adapter: The adapter that trains in place of the weights, a :class:`acclimate.models.lora.LowRankAdapter`.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     absent_head: bool = False
+    adapter: Any = None
 
     @property
     def kind(self) -> ModelKind:
@@ -218,13 +220,15 @@ class LanguageModel:
         return family_of(self.model.config)
 
 
-def load_language_model(path: str | Path, dropout: float | None = None) -> LanguageModel:
+def load_language_model(path: str | Path, dropout: float | None = None, quantize: str | None = None) -> LanguageModel:
     """Load a language model in fp32, whatever the type of its weights, and its tokenizer.
 
     Args:
         path: A model folder, or a name on the Hub.
         dropout: Probability of every dropout in the encoder, in place of those of the configuration. The configuration
             keeps its values, so that a saved model has the original ones.
+        quantize: ``"4bit"`` keeps the weights of linear layers outside the head in four bits (NF4 with double
+            quantization; Dettmers et al., NeurIPS 2023). None for none.
 
     Returns:
         The model in evaluation mode.
@@ -246,6 +250,7 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
                 config,
                 dtype=torch.float32,
                 ignore_mismatched_sizes=True,  # checked below
+                **({} if quantize is None else _quantization()),
             )
             for name, value in before.items():
                 setattr(model.config, name, value)
@@ -263,7 +268,26 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
     if absent:
         initialize_head(model, missing)
     model.eval()
+    if quantize is not None:
+        model._hf_peft_config_loaded = True  # ``Trainer`` refuses a quantized model without adapters; they come later
+        for module in model.modules():
+            if hasattr(module, "support_avx512bf16_for_cpu"):
+                # Otherwise a forward pass without gradient repacks the weights in place, and training cannot use them.
+                module.support_avx512bf16_for_cpu = False
     return LanguageModel(model, tokenizer, absent)
+
+
+def _quantization() -> dict[str, Any]:
+    """Return the arguments of ``from_pretrained`` for weights in four bits, straight onto the device of training."""
+    device = default_device()
+    computing = torch.float32 if device.type == "cpu" else torch.bfloat16
+    config = transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=computing,
+    )
+    return {"quantization_config": config, "device_map": {"": str(device)}}
 
 
 def check_encoder_weights(model: Any, info: dict[str, Any], path: str | Path) -> set[str]:

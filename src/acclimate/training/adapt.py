@@ -29,6 +29,7 @@ from acclimate.models import LanguageModel, ModelKind, attach, load_language_mod
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.encoding import check_packable
+from acclimate.models.lora import warn_of_export
 from acclimate.options import AdaptOptions, recorded, values, verb
 from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
 from acclimate.progress import print_message
@@ -48,9 +49,12 @@ from acclimate.training.inputs import (
     TASK_EPOCHS,
     Budget,
     TextInput,
+    add_adapter,
     add_method_virtual_tokens,
     check_length,
+    choose_learning_rate,
     open_task,
+    resolve_adapter,
     resolve_texts,
 )
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
@@ -105,7 +109,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     budget = Budget.of(options, default_epochs)
     heldout = _open_heldout(options)
     seed, max_length, batch_size = options.seed, options.max_length, options.batch_size
-    learning_rate = method.learning_rate if options.learning_rate is None else options.learning_rate
+    adapter = resolve_adapter(options, method)
+    learning_rate = choose_learning_rate(options, method)
     strategy = resolve(options.masking, options.mask_rate, options.masking_settings)
     if (options.masking or options.masking_settings) and type(method).masking is not Method.masking:
         raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")
@@ -126,6 +131,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         files=method.file_contents(),
         budget=asdict(budget),
         learning_rate=learning_rate,
+        adapter_settings=None if adapter is None else asdict(adapter),
         masking=identify(strategy, options.mask_rate),
         precision=precision,
         heldout=None if heldout is None else heldout.identity(),
@@ -143,7 +149,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
         shared = {name: value for name, value in values(options).items() if name not in own} | {"progress": progress}
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
-    loaded = load_language_model(model, dropout=options.dropout)
+    loaded = load_language_model(model, options.dropout, options.quantize)
     kind = loaded.kind
     method.check_kind(kind, model)
     _check_masking(options, kind)
@@ -172,7 +178,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         result.preparation = context.preparation
         objectives = method.objectives()
         check_dropout(objectives, loaded.model)
-        reference = make_reference(objectives, loaded.model)
+        reference = make_reference(objectives, loaded.model, shared=adapter is not None)
+        rule = add_adapter(options, adapter, loaded, rows, method.update_rule())
         length = max_length + appended
         kept = max_graph_tokens(loaded.model, length)
         engine = Engine(loaded.model, objectives, precision, reference=reference, graph_tokens=kept, group=group)
@@ -193,7 +200,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 engine,
                 data,
                 work / "steps",
-                rule=method.update_rule(),
+                rule=rule,
                 seed=seed,
                 learning_rate=learning_rate,
                 weight_decay=options.weight_decay,
@@ -288,8 +295,12 @@ def _write_model_files(
     folder: Path, out: Path, loaded: LanguageModel, config: dict[str, Any], text: Corpus, result: AdaptResult
 ) -> None:
     """Write model, tokenizer, manifest and card into an existing folder."""
-    save_model(loaded.model, folder, out)
-    loaded.tokenizer.save_pretrained(folder)
+    if loaded.adapter is None:
+        save_model(loaded.model, folder, out)
+        loaded.tokenizer.save_pretrained(folder)
+    else:
+        result.adapter = loaded.adapter.export(folder, loaded.tokenizer, out, config["model"])
+        result.warning = " ".join(filter(None, (result.warning, warn_of_export(result.adapter))))
     # The folder contains a numeric summary of the text, so that the model can be traced back to it.
     text_report = {**text.report.as_dict(), "contents": text.contents()}
     write_json(

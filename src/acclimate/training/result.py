@@ -56,6 +56,8 @@ class AdaptResult:
             confidential.
         about: Paper and summary of the method, for the card.
         warning: What is wrong with the result; empty if nothing is.
+        adapter: Size of the adapter, and how far the merged model is from the trained one, see
+            :meth:`acclimate.models.lora.LowRankAdapter.export`; None if all weights were trained.
     """
 
     out: Path
@@ -69,6 +71,7 @@ class AdaptResult:
     masked: MaskedTexts | None = None
     about: dict[str, str] = field(default_factory=dict)
     warning: str = ""
+    adapter: dict[str, Any] | None = None
 
     def take(self, trainer: StepTrainer) -> None:
         """Copy steps, tokens, seconds and losses from a trainer, at its current step."""
@@ -80,6 +83,8 @@ class AdaptResult:
         numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
         if self.warning:
             numbers["warning"] = self.warning
+        if self.adapter:
+            numbers["adapter"] = self.adapter
         return {**numbers, "preparation": sorted(self.preparation)} if self.preparation else numbers
 
 
@@ -141,7 +146,10 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
     warning = str(measured.get("warning", ""))
     if warning:
         log.warning("%s", warning)
-    return AdaptResult(out, card["method"], steps, tokens, seconds, losses, config, preparation, warning=warning)
+    adapter = measured.get("adapter")
+    return AdaptResult(
+        out, card["method"], steps, tokens, seconds, losses, config, preparation, warning=warning, adapter=adapter
+    )
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
