@@ -7,14 +7,14 @@ Such disagreements are removed here, or reported where only the user can decide.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from torch import Tensor, nn
+from torch import nn
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoTokenizer,
@@ -26,7 +26,6 @@ from transformers import (
 from acclimate.device import default_device, enable_fast_fp32_matmul
 from acclimate.errors import UserError, warn_once
 from acclimate.model_kinds import ModelKind, find_kind, kind_of, kind_of_checkpoint
-from acclimate.models.batching import chosen_positions
 from acclimate.models.checkpoints import (
     UNREADABLE,
     check_folder,
@@ -151,17 +150,6 @@ TASK_HEAD_PREFIXES = ("classifier", "qa", "seq_classif", "summary")
 """Prefixes of the configuration entries that hold dropout probabilities of end-task heads."""
 
 
-def logits_at(head: Callable[[Tensor], Tensor], hidden: Tensor, chosen: Tensor) -> Tensor:
-    """Return the logits (chosen, vocabulary) at the chosen positions only, in row order.
-
-    Args:
-        head: From :func:`language_head`.
-        hidden: (rows, tokens, width).
-        chosen: Boolean (rows, tokens).
-    """
-    return head(hidden.flatten(0, 1)[chosen_positions(chosen)])[: int(chosen.sum())]
-
-
 def head_parameters(model: PreTrainedModel) -> dict[str, nn.Parameter]:
     """Return the parameters of the head by name, without the decoder weight if it is tied to the embeddings."""
     inside = {id(parameter) for parameter in model.base_model.parameters()}
@@ -226,7 +214,9 @@ def load_language_model(path: str | Path, dropout: float | None = None, quantize
     Args:
         path: A model folder, or a name on the Hub.
         dropout: Probability of every dropout in the encoder, in place of those of the configuration. The configuration
-            keeps its values, so that a saved model has the original ones.
+            keeps its values, so that a saved model has the original ones. In most decoders it applies to the attention
+            weights alone, which is the noise that contrasts of two dropout masks use there (LLM2Vec, BehnamGhader et
+            al., COLM 2024). An architecture without dropout gets it on its embeddings.
         quantize: ``"4bit"`` keeps the weights of linear layers outside the head in four bits (NF4 with double
             quantization; Dettmers et al., NeurIPS 2023). None for none.
 
@@ -243,7 +233,7 @@ def load_language_model(path: str | Path, dropout: float | None = None, quantize
     kind = kind_of_checkpoint(config.architectures, path)
     try:
         with silence_transformers():
-            before = _set_dropout(path, config, dropout)
+            before = _set_dropout(config, dropout)
             model, info = from_pretrained(
                 getattr(transformers, kind.auto_class),
                 path,
@@ -254,6 +244,8 @@ def load_language_model(path: str | Path, dropout: float | None = None, quantize
             )
             for name, value in before.items():
                 setattr(model.config, name, value)
+            if dropout and not before:
+                _drop_embeddings(model, dropout)
     except UNREADABLE as error:
         raise UserError(f"No language model could be loaded from '{path}': {load_error(error, path)}") from error
     missing = check_encoder_weights(model, info, path)
@@ -327,19 +319,23 @@ def check_encoder_weights(model: Any, info: dict[str, Any], path: str | Path) ->
     return fresh
 
 
-def _set_dropout(path: str | Path, config: PretrainedConfig, dropout: float | None) -> dict[str, float]:
+def _set_dropout(config: PretrainedConfig, dropout: float | None) -> dict[str, float]:
     """Set the dropout probabilities of a configuration, if one is given; return the previous ones by name."""
     if dropout is None:
         return {}
     if not 0 <= dropout < 1:
         raise UserError(f"The dropout must be from 0 to below 1, not {dropout:g}.")
-    names = dropout_names(config)
-    if not names:
-        raise UserError(f"The configuration of '{path}' has no dropout entry, so none can be set; leave dropout out.")
-    before = {name: getattr(config, name) for name in names}
-    for name in names:
+    before = {name: getattr(config, name) for name in dropout_names(config)}
+    for name in before:
         setattr(config, name, float(dropout))
     return before
+
+
+def _drop_embeddings(model: PreTrainedModel, dropout: float) -> None:
+    """Apply dropout to the word embeddings of an architecture that has none (LFM2), as GPT-2 does."""
+    embeddings: Any = model.get_input_embeddings()
+    embeddings.add_module("acclimate_dropout", nn.Dropout(dropout))
+    embeddings.register_forward_hook(lambda module, inputs, output: module.acclimate_dropout(output))
 
 
 def virtual_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -353,7 +349,9 @@ def dropout_names(config: PretrainedConfig) -> list[str]:
     return [
         name
         for name, value in config.to_dict().items()
-        if "dropout" in name and not name.startswith(TASK_HEAD_PREFIXES) and isinstance(value, float | int)
+        if ("dropout" in name or "pdrop" in name)
+        and not name.startswith(TASK_HEAD_PREFIXES)
+        and isinstance(value, float | int)
     ]
 
 

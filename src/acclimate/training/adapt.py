@@ -28,11 +28,11 @@ from acclimate.masking import MASK_RATE, identify, resolve
 from acclimate.models import LanguageModel, ModelKind, attach, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
-from acclimate.models.encoding import check_packable
 from acclimate.models.lora import warn_of_export
 from acclimate.options import AdaptOptions, recorded, values, verb
 from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
 from acclimate.progress import print_message
+from acclimate.training.adapters import add_adapter, choose_learning_rate, resolve_adapter
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
     KEPT_FOLDER,
@@ -49,16 +49,17 @@ from acclimate.training.inputs import (
     TASK_EPOCHS,
     Budget,
     TextInput,
-    add_adapter,
     add_method_virtual_tokens,
     check_length,
-    choose_learning_rate,
+    document_framing,
     open_task,
-    resolve_adapter,
     resolve_texts,
+    usable_layout,
+    with_kind_defaults,
 )
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
 from acclimate.training.mlm_head import warm_up_head
+from acclimate.training.packing import RowAccount
 from acclimate.training.result import (
     AdaptResult,
     cache_masked_texts,
@@ -100,6 +101,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     """
     trackers = check_trackers(options.report_to)
     method = _resolve_method(options.method, options.settings)
+    given_layout = options.layout
+    options = with_kind_defaults(options, method)
     group = join_process_group()
     progress = options.progress and group.first
     task = open_task(options.task)
@@ -154,13 +157,19 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     method.check_kind(kind, model)
     _check_masking(options, kind)
     layers = attach(to_device(loaded.model))
-    if options.layout == "packed":
-        check_packable(loaded.model)
+    layout = usable_layout(loaded.model, options.layout, given_layout)
     appended = add_method_virtual_tokens(loaded, method, seed)
-    check_length(loaded, max_length + appended)
+    length = max_length + appended
+    check_length(loaded, length)
+    framing = document_framing(loaded, options.documents)
     with group.main_process_first():
         rows = tokenize(
-            text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
+            text,
+            loaded.tokenizer,
+            length,
+            framing=framing,
+            cache=cache_folder() / "rows",
+            progress=progress,
         )
     print_message(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
     check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
@@ -180,21 +189,26 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model, shared=adapter is not None)
         rule = add_adapter(options, adapter, loaded, rows, method.update_rule())
-        length = max_length + appended
         kept = max_graph_tokens(loaded.model, length)
         engine = Engine(loaded.model, objectives, precision, reference=reference, graph_tokens=kept, group=group)
         at_once = training_tokens(loaded.model, engine.student_views, length)
         chosen_by = method.masking(options.mask_rate) or strategy
         policy = padding_policy(loaded.model)
-        collator = Collator.of(loaded.tokenizer, chosen_by, kind, at_once, options.layout, engine.rewritings, policy)
+        collator = Collator.of(loaded.tokenizer, chosen_by, kind, at_once, layout, engine.rewritings, policy, length)
         result.masked = _describe_masking(rows, collator)
         total = budget.resolve(rows, batch_size, appended)
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
         alike = replace(collator, masking=strategy)
-        watch = [] if heldout is None else [heldout.make_callback(loaded.tokenizer, alike, length, batch_size, seed)]
+        watch = (
+            []
+            if heldout is None
+            else [heldout.make_callback(loaded.tokenizer, alike, length, framing, batch_size, seed)]
+        )
         data = StepDataset(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
         data.check_learnable()
+        result.rows = RowAccount.of(rows, kind, data.padding(), joined=framing.documents == "joined")
+        print_message(f"Rows: {result.rows.summary()}.", enabled=progress)
         with tensorboard_folder(trackers, out):
             trainer = train(
                 engine,
@@ -303,6 +317,8 @@ def _write_model_files(
         result.warning = " ".join(filter(None, (result.warning, warn_of_export(result.adapter))))
     # The folder contains a numeric summary of the text, so that the model can be traced back to it.
     text_report = {**text.report.as_dict(), "contents": text.contents()}
+    if result.rows is not None:
+        text_report["rows"] = result.rows.as_dict()
     write_json(
         folder / MANIFEST_FILE, {**config, "about": result.about, "text": text_report, "result": result.measured()}
     )

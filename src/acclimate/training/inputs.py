@@ -8,28 +8,29 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+from transformers import PreTrainedModel
+
 from acclimate.corpus import Corpus, TokenDataset
-from acclimate.errors import UserError
+from acclimate.corpus.tokenizing import EVERY_ROW, Framing
+from acclimate.errors import UserError, warn_once
+from acclimate.model_kinds import MASKED, ModelKind, kind_of_checkpoint
 from acclimate.models import LanguageModel, longest_text
-from acclimate.models.lora import PROBE_TEXTS, AdapterSettings, LowRankAdapter, check_adapter
+from acclimate.models.checkpoints import load_config
+from acclimate.models.encoding import check_packable
 from acclimate.modules import add_virtual_tokens, virtual_ids
-from acclimate.options.training import BUDGETS, AdaptOptions, TrainingOptions
-from acclimate.progress import print_message
+from acclimate.options.training import BUDGETS, AdaptOptions, Documents, Layout, TrainingOptions
 from acclimate.registry import Registry
 from acclimate.training.method import Method
-from acclimate.updates import UpdateRule
 
 TextInput = str | Path | Iterable[str | Path] | Corpus
 TASK_EPOCHS = 100
 """Default number of passes over the text of a task (Gururangan et al., ACL 2020, and the TAPTER paper)."""
-ADAPTER_RATE = 10
-"""Default learning rate of an adapter in multiples of that of all weights (Schulman et al., "LoRA without regret",
-2025: about ten, whatever the model and the rank)."""
 
 
 class TaskKind(ABC):
@@ -248,65 +249,92 @@ def check_length(loaded: LanguageModel, max_length: int) -> None:
         raise UserError(f"max-length {max_length} is more than the {positions} positions of this model.")
 
 
-def resolve_adapter(options: AdaptOptions, method: Method) -> AdapterSettings | None:
-    """Return the settings of the adapter, or None if the weights themselves train.
+def with_kind_defaults(options: AdaptOptions, method: Method) -> AdaptOptions:
+    """Return options with the defaults that the kind of the model sets, which its configuration tells.
 
-    Raises:
-        UserError: If the method cannot train an adapter, a setting is wrong, or a package is missing.
+    A model that cannot be read gets those of masked models here; loading it will say what is wrong.
     """
-    if options.adapter is None:
-        return None
-    if method.without_adapter:
-        raise UserError(
-            f"Method '{method.name}' does not work with an adapter, since {method.without_adapter}. Remove 'adapter', "
-            "or use another method, such as lm."
-        )
-    return check_adapter(options.adapter, options.adapter_settings, options.quantize)
+    kind, positions = MASKED, None
+    if not callable(options.model):
+        with suppress(UserError):
+            config = load_config(options.model)
+            kind = kind_of_checkpoint(config.architectures, options.model)
+            positions = getattr(config, "max_position_embeddings", None)
+    found = default_rows(options, kind, positions, kind.max_length, method.virtual_tokens)
+    return replace(options, **found)
 
 
-def choose_learning_rate(options: AdaptOptions, method: Method) -> float:
-    """Return the peak learning rate: the user's, or the method's, or for an adapter a multiple of the method's."""
-    if options.learning_rate is not None or options.adapter is None:
-        return method.learning_rate if options.learning_rate is None else options.learning_rate
-    rate = ADAPTER_RATE * method.learning_rate
-    print_message(
-        f"Learning rate {rate:g}: {ADAPTER_RATE} times that of the method, since only an adapter trains.",
-        enabled=options.progress,
-    )
-    return rate
-
-
-def add_adapter(
-    options: AdaptOptions,
-    settings: AdapterSettings | None,
-    loaded: LanguageModel,
-    rows: TokenDataset,
-    rule: UpdateRule | None,
-) -> UpdateRule | None:
-    """Add the adapter that the options ask for to a model, as ``loaded.adapter``.
+def default_rows(
+    options: TrainingOptions, kind: ModelKind, positions: int | None, max_length: int, virtual: int = 0
+) -> dict[str, Any]:
+    """Return ``layout``, ``max_length`` and ``documents`` as given, or the defaults of a kind of model.
 
     Args:
-        options: Options of the run.
-        settings: From :func:`resolve_adapter`; None for no adapter.
-        loaded: The model, to which the method has added what it needs.
-        rows: The training text; the exported model is compared with the trained one on the first of it.
-        rule: The update rule of the method.
-
-    Returns:
-        The update rule that remains: none, if it scales the change of the weights, which the adapter then does.
+        options: The options as given.
+        kind: The kind of the model.
+        positions: Maximum tokens per text of the model, if known. Only a causal model is cut to it by default, since
+            it has no other limit.
+        max_length: The default maximum tokens per text.
+        virtual: Number of virtual tokens that the method adds to each text.
 
     Raises:
-        UserError: If the adapter does not fit the model or the method.
+        UserError: If documents cannot be joined for this kind of model.
     """
-    if settings is None or options.adapter is None:
-        return rule
-    probe = [rows[number] for number in range(min(PROBE_TEXTS, len(rows)))]
-    source = loaded.model.name_or_path if options.quantize else None
-    loaded.adapter = LowRankAdapter(
-        loaded.model, options.adapter, settings, seed=options.seed, probe=probe, source=source
-    )
-    print_message(loaded.adapter.describe(), enabled=options.progress)
-    if rule is None or not (factors := rule.delta_factors()):
-        return rule
-    loaded.adapter.mask(factors)
-    return None
+    if options.documents == "joined" and not kind.frames_documents:
+        raise UserError(
+            f"Documents cannot be joined for a {kind.name} language model, which reads each text by itself; remove "
+            "documents=joined."
+        )
+    if kind.frames_documents and positions is not None:
+        max_length = min(max_length, positions - virtual)
+    return {
+        "layout": options.layout or kind.layout,
+        "max_length": options.max_length or max_length,
+        "documents": (options.documents or "apart") if kind.frames_documents else None,
+    }
+
+
+def usable_layout(model: PreTrainedModel, layout: Layout, given: Layout | None) -> Layout:
+    """Return the layout, or ``"padded"`` if packing is only the default and the model cannot separate texts.
+
+    Raises:
+        UserError: If the user asked for packing, and the model cannot separate texts.
+    """
+    if layout == "packed":
+        try:
+            check_packable(model)
+        except UserError as error:
+            if given is not None:
+                raise
+            warn_once(f"One text per row instead of several: {error}")
+            return "padded"
+    return layout
+
+
+def document_framing(loaded: LanguageModel, documents: Documents | None) -> Framing:
+    """Return where special tokens are added to the documents that a model reads.
+
+    The end token is that of the tokenizer; a tokenizer without one gets that of the generation configuration or of the
+    model, or the first if these name several.
+
+    Raises:
+        UserError: If documents are joined, and nothing would separate them.
+    """
+    if not loaded.kind.frames_documents:
+        return EVERY_ROW
+    settings = (getattr(loaded.model, "generation_config", None), loaded.model.config)
+    named = [getattr(one, "eos_token_id", None) for one in settings]
+    stops = next(([found] if isinstance(found, int) else list(found) for found in named if found is not None), [])
+    own = loaded.tokenizer.eos_token_id
+    end = own if isinstance(own, int) else next(iter(stops), None)
+    remedy = "set eos_token in tokenizer_config.json to the token that ends a text"
+    if end is None and documents == "joined":
+        raise UserError(f"The tokenizer has no end token, so joined documents could not be separated; {remedy}.")
+    if end is None:
+        warn_once(f"The tokenizer has no end token, so the model will not learn where a document ends; {remedy}.")
+    elif stops and end not in stops:
+        warn_once(
+            f"Each document ends with the token {end} of the tokenizer, but the model stops generating at "
+            f"{', '.join(map(str, stops))}: correct eos_token_id in generation_config.json."
+        )
+    return Framing(documents or "apart", end)

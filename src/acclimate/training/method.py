@@ -171,7 +171,7 @@ class AdaptContext:
         """The device of the model."""
         return next(self.model.parameters()).device
 
-    def sample(self, tokens: int, readings: int = 1, logits: bool = False) -> Iterator[Batch]:
+    def sample(self, tokens: int, readings: int = 1) -> Iterator[Batch]:
         """Yield micro-batches, one text per row, from a random part of the corpus of about ``tokens`` tokens.
 
         With several processes, each gets its share of the micro-batches.
@@ -179,12 +179,11 @@ class AdaptContext:
         Args:
             tokens: Real tokens to read; the whole corpus if it has fewer.
             readings: How many times one forward pass reads each row; it limits the size of the micro-batches.
-            logits: Whether vocabulary logits are computed for all tokens, which also limits it.
         """
-        for _, group in self.sample_groups(tokens, readings, logits):
+        for _, group in self.sample_groups(tokens, readings):
             yield from group
 
-    def sample_groups(self, tokens: int, readings: int = 1, logits: bool = False) -> Iterator[tuple[int, list[Batch]]]:
+    def sample_groups(self, tokens: int, readings: int = 1) -> Iterator[tuple[int, list[Batch]]]:
         """Yield the micro-batches of :meth:`sample` in groups, each of which is a random part of the corpus.
 
         All processes get the same number of groups, of about :data:`SAMPLE_GROUP_TOKENS` tokens per process.
@@ -192,7 +191,7 @@ class AdaptContext:
         Yields:
             For each group its number of tokens in all processes, and the micro-batches of this process.
         """
-        at_once = training_tokens(self.model, readings, logits=logits)
+        at_once = training_tokens(self.model, readings)
         collator = Collator.of(
             self.tokenizer, self.masking, kind_of(self.model), at_once, policy=padding_policy(self.model)
         )

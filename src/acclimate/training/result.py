@@ -30,6 +30,7 @@ from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import cache_key, current_name
+from acclimate.training.packing import RowAccount
 from acclimate.training.trainer import StepTrainer
 
 EXPLOSION_MARGIN = 1.0
@@ -54,6 +55,7 @@ class AdaptResult:
         masked: A few texts with their masked tokens, see :func:`sample_masked_texts`; None if the run was finished
             before and the cache is gone. They are not written beside the model, since texts of the corpus may be
             confidential.
+        rows: What became of the documents; None if the run was finished before, or nothing was trained.
         about: Paper and summary of the method, for the card.
         warning: What is wrong with the result; empty if nothing is.
         adapter: Size of the adapter, and how far the merged model is from the trained one, see
@@ -69,6 +71,7 @@ class AdaptResult:
     parameters: dict[str, Any] = field(default_factory=dict)
     preparation: dict[str, Any] = field(default_factory=dict)
     masked: MaskedTexts | None = None
+    rows: RowAccount | None = None
     about: dict[str, str] = field(default_factory=dict)
     warning: str = ""
     adapter: dict[str, Any] | None = None
