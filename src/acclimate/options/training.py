@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_che
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from acclimate.errors import shorten
 from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.memory import GradientCheckpointing, MaxMemory, Optimizer, Weights
@@ -46,6 +47,8 @@ BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 Layout = Literal["padded", "packed"]
 Documents = Literal["apart", "joined"]
 PrecisionName = Literal["fp32", "bf16", "auto"]
+AdapterName = Literal["lora", "rslora", "dora", "pissa", "olora", "orthogonal"]
+"""The names in :data:`acclimate.models.lora.ADAPTERS`."""
 
 
 @runtime_checkable
@@ -63,7 +66,7 @@ def read_steps(value: Any) -> Any:
         return tuple(int(number) for item in items for number in str(item).replace("_", "").split(","))
     except (TypeError, ValueError) as error:
         shown = ",".join(map(str, items)) if isinstance(items, Iterable) else items
-        raise ValueError(f"expects step numbers such as 1000,2000, not '{shown}'") from error
+        raise ValueError(f"expects step numbers such as 1000,2000, not {shorten(shown)}") from error
 
 
 def read_number(value: Any) -> Any:
@@ -335,6 +338,42 @@ class AdaptOptions(TrainingOptions):
         ),
     ] = None
     head_tokens: Annotated[TokenCount, Option("Tokens for training a missing masked-LM head.", MODEL)] = HEAD_TOKENS
+    adapter: Annotated[
+        AdapterName | None,
+        Option(
+            "Low-rank adapter to train in place of the weights, such as lora.",
+            METHOD,
+            default="none, all weights train",
+            more="It is merged into the saved model, and kept beside it in ``out/adapter`` in the format of peft. Any "
+            "method can use it, unless the method itself trains only some of the weights.",
+        ),
+    ] = None
+    adapter_settings: Annotated[
+        dict[str, Any] | None,
+        Option(
+            "Setting of the adapter: r, alpha, dropout, or targets such as q_proj,v_proj.",
+            METHOD,
+            default="r=16 on all linear layers but the head",
+            more="See :class:`acclimate.models.lora.AdapterSettings`.",
+            flag="--adapter-set",
+        ),
+    ] = None
+    quantize: Annotated[
+        Literal["4bit"] | None,
+        Option(
+            "Quantization of the frozen weights under an adapter, to save memory (QLoRA).",
+            MODEL,
+            more="The adapter is merged into the weights before quantization, which are loaded once more.",
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def check_adapter(self) -> Any:
+        """Check that options of an adapter come with an adapter."""
+        for name in ("adapter_settings", "quantize"):
+            if getattr(self, name) is not None and self.adapter is None:
+                raise ValueError(f"'{name}' is for adapters; add 'adapter', such as lora, or remove it")
+        return self
 
 
 @options

@@ -29,9 +29,11 @@ from acclimate.masking import MASK_RATE, identify, resolve
 from acclimate.models import LanguageModel, ModelKind, attach, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
+from acclimate.models.lora import warn_of_export
 from acclimate.options import AdaptOptions, recorded, values, verb
 from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
 from acclimate.progress import print_message
+from acclimate.training.adapters import add_adapter, choose_learning_rate, resolve_adapter
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
     KEPT_FOLDER,
@@ -118,7 +120,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     budget = Budget.of(options, default_epochs)
     heldout = _open_heldout(options)
     seed, max_length, batch_size = options.seed, options.max_length, options.batch_size
-    learning_rate = method.learning_rate if options.learning_rate is None else options.learning_rate
+    adapter = resolve_adapter(options, method)
+    learning_rate = choose_learning_rate(options, method)
     strategy = resolve(options.masking, options.mask_rate, options.masking_settings)
     if (options.masking or options.masking_settings) and type(method).masking is not Method.masking:
         raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")
@@ -139,6 +142,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         files=method.file_contents(),
         budget=asdict(budget),
         learning_rate=learning_rate,
+        adapter_settings=None if adapter is None else asdict(adapter),
         masking=identify(strategy, options.mask_rate),
         # Results of versions without these options had their defaults.
         optimizer=None if options.optimizer == "adamw" else options.optimizer,
@@ -159,7 +163,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
         shared = {name: value for name, value in values(options).items() if name not in own} | {"progress": progress}
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
-    loaded = load_language_model(model, dropout=options.dropout)
+    loaded = load_language_model(model, options.dropout, options.quantize)
     kind = loaded.kind
     method.check_kind(kind, model)
     _check_masking(options, kind)
@@ -195,7 +199,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         result.preparation = context.preparation
         objectives = method.objectives()
         check_dropout(objectives, loaded.model)
-        reference = make_reference(objectives, loaded.model)
+        reference = make_reference(objectives, loaded.model, shared=adapter is not None)
+        rule = add_adapter(options, adapter, loaded, rows, method.update_rule())
         engine = Engine(loaded.model, objectives, precision, reference=reference, group=group)
         set_gradient_checkpointing(engine, options.gradient_checkpointing, length, progress)
         engine.graph_tokens = max_graph_tokens(loaded.model, length)
@@ -222,7 +227,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 engine,
                 data,
                 work / "steps",
-                rule=method.update_rule(),
+                rule=rule,
                 seed=seed,
                 learning_rate=learning_rate,
                 optimizer=options.optimizer,
@@ -318,8 +323,12 @@ def _write_model_files(
     folder: Path, out: Path, loaded: LanguageModel, config: dict[str, Any], text: Corpus, result: AdaptResult
 ) -> None:
     """Write model, tokenizer, manifest and card into an existing folder."""
-    save_model(loaded.model, folder, out)
-    loaded.tokenizer.save_pretrained(folder)
+    if loaded.adapter is None:
+        save_model(loaded.model, folder, out)
+        loaded.tokenizer.save_pretrained(folder)
+    else:
+        result.adapter = loaded.adapter.export(folder, loaded.tokenizer, out, config["model"])
+        result.warning = " ".join(filter(None, (result.warning, warn_of_export(result.adapter))))
     # The folder contains a numeric summary of the text, so that the model can be traced back to it.
     text_report = {**text.report.as_dict(), "contents": text.contents()}
     if result.rows is not None:

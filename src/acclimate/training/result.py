@@ -58,6 +58,8 @@ class AdaptResult:
         rows: What became of the documents; None if the run was finished before, or nothing was trained.
         about: Paper and summary of the method, for the card.
         warning: What is wrong with the result; empty if nothing is.
+        adapter: Size of the adapter, and how far the merged model is from the trained one, see
+            :meth:`acclimate.models.lora.LowRankAdapter.export`; None if all weights were trained.
     """
 
     out: Path
@@ -72,6 +74,7 @@ class AdaptResult:
     rows: RowAccount | None = None
     about: dict[str, str] = field(default_factory=dict)
     warning: str = ""
+    adapter: dict[str, Any] | None = None
 
     def take(self, trainer: StepTrainer) -> None:
         """Copy steps, tokens, seconds and losses from a trainer, at its current step."""
@@ -83,6 +86,8 @@ class AdaptResult:
         numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
         if self.warning:
             numbers["warning"] = self.warning
+        if self.adapter:
+            numbers["adapter"] = self.adapter
         return {**numbers, "preparation": sorted(self.preparation)} if self.preparation else numbers
 
 
@@ -144,7 +149,10 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
     warning = str(measured.get("warning", ""))
     if warning:
         log.warning("%s", warning)
-    return AdaptResult(out, card["method"], steps, tokens, seconds, losses, config, preparation, warning=warning)
+    adapter = measured.get("adapter")
+    return AdaptResult(
+        out, card["method"], steps, tokens, seconds, losses, config, preparation, warning=warning, adapter=adapter
+    )
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
