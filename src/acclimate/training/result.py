@@ -55,6 +55,8 @@ class AdaptResult:
             before and the cache is gone. They are not written beside the model, since texts of the corpus may be
             confidential.
         about: Paper and summary of the method, for the card.
+        mix: What was read of each text, if general text or conversations were replayed: its share as given and as
+            realized, its tokens and epochs.
         warning: What is wrong with the result; empty if nothing is.
     """
 
@@ -68,16 +70,20 @@ class AdaptResult:
     preparation: dict[str, Any] = field(default_factory=dict)
     masked: MaskedTexts | None = None
     about: dict[str, str] = field(default_factory=dict)
+    mix: list[dict[str, Any]] = field(default_factory=list)
     warning: str = ""
 
     def take(self, trainer: StepTrainer) -> None:
         """Copy steps, tokens, seconds and losses from a trainer, at its current step."""
         self.steps, self.tokens = trainer.state.global_step, trainer.tokens
         self.seconds, self.losses = round(trainer.clock.seconds, 1), trainer.last_terms
+        self.mix = trainer.data.mix(self.steps)
 
     def measured(self) -> dict[str, Any]:
         """Return what was measured, as the manifest contains it."""
         numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
+        if self.mix:
+            numbers["mix"] = self.mix
         if self.warning:
             numbers["warning"] = self.warning
         return {**numbers, "preparation": sorted(self.preparation)} if self.preparation else numbers
@@ -141,7 +147,10 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
     warning = str(measured.get("warning", ""))
     if warning:
         log.warning("%s", warning)
-    return AdaptResult(out, card["method"], steps, tokens, seconds, losses, config, preparation, warning=warning)
+    mix = measured.get("mix") or []
+    return AdaptResult(
+        out, card["method"], steps, tokens, seconds, losses, config, preparation, mix=mix, warning=warning
+    )
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
