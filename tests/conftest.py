@@ -15,7 +15,7 @@ import torch
 import transformers
 
 from tests.accelerator import emulated
-from tests.tiny import ENCODERS, save_tiny
+from tests.tiny import DECODERS, ENCODERS, save_tiny
 
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
@@ -38,6 +38,19 @@ def encoders(tmp_path_factory) -> dict[str, Path]:
     """The folders of tiny random masked LMs of all supported architectures, by name."""
     folder = tmp_path_factory.mktemp("models")
     return {kind: save_tiny(kind, folder / kind) for kind in sorted(ENCODERS)}
+
+
+@pytest.fixture(scope="session")
+def decoders(tmp_path_factory) -> dict[str, Path]:
+    """The folders of tiny random causal LMs, by name of the family."""
+    folder = tmp_path_factory.mktemp("models")
+    return {kind: save_tiny(kind, folder / kind) for kind in sorted(DECODERS)}
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(decoders) -> Path:
+    """The folder of a tiny random Llama and a byte-level tokenizer; its queries are grouped."""
+    return decoders["llama"]
 
 
 @pytest.fixture(scope="session")

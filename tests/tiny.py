@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers.trainers import BpeTrainer
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = [
@@ -55,6 +57,68 @@ ENCODERS = {
     "modernbert": (transformers.ModernBertConfig, {**SIZES, **MODERN}),
 }
 
+DECODER_VOCABULARY = 352
+DECODER_SPECIAL = ["<pad>", "<s>", "</s>"]
+DECODER_SIZES = {
+    "vocab_size": DECODER_VOCABULARY,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 48,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+GPT2 = {
+    "vocab_size": DECODER_VOCABULARY,
+    "n_embd": 32,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": 128,
+    "pad_token_id": 2,
+    "bos_token_id": 2,
+    "eos_token_id": 2,
+}
+WINDOWED = {"head_dim": 8, "sliding_window": 8}
+DELTA_NET = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 2,
+    "linear_key_head_dim": 8,
+    "linear_value_head_dim": 8,
+}
+DECODERS = {
+    "llama": (transformers.LlamaConfig, DECODER_SIZES),
+    "qwen3": (transformers.Qwen3Config, {**DECODER_SIZES, "head_dim": 8}),
+    "gemma2": (transformers.Gemma2Config, {**DECODER_SIZES, **WINDOWED}),
+    "gemma3": (
+        transformers.Gemma3TextConfig,
+        {**DECODER_SIZES, **WINDOWED, "layer_types": ["sliding_attention", "full_attention"]},
+    ),
+    "gpt2": (transformers.GPT2Config, GPT2),
+    "mistral": (transformers.MistralConfig, {**DECODER_SIZES, "sliding_window": 8}),
+    "phi3": (transformers.Phi3Config, DECODER_SIZES),
+    "olmo": (transformers.OlmoConfig, DECODER_SIZES),
+    "granite": (
+        transformers.GraniteConfig,
+        {**DECODER_SIZES, "embedding_multiplier": 12.0, "residual_multiplier": 0.5, "logits_scaling": 8.0},
+    ),
+    "smollm3": (transformers.SmolLM3Config, {**DECODER_SIZES, "no_rope_layers": [1, 0]}),
+    "lfm2": (
+        transformers.Lfm2Config,
+        {**DECODER_SIZES, "layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False},
+    ),
+    "qwen3_5": (
+        transformers.Qwen3_5TextConfig,
+        {**DECODER_SIZES, **DELTA_NET, "head_dim": 8, "layer_types": ["linear_attention", "full_attention"]},
+    ),
+}
+"""Decoder families. ``lfm2`` and ``qwen3_5`` are hybrids: one of their two layers is not attention."""
+HYBRIDS = ("lfm2", "qwen3_5")
+PAD_IS_EOS = ("gpt2", "smollm3")
+"""Decoders whose padding token is the end token. Of these, ``gpt2`` has no other special token."""
+
 TEXTS = [
     "the food was good and the waiter was kind.",
     "cold soup, slow service and a rude waiter!",
@@ -79,9 +143,46 @@ def tiny_tokenizer() -> transformers.PreTrainedTokenizerFast:
     return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
 
 
+@functools.cache
+def _decoder_tokenizer_json(adds_start: bool) -> str:
+    """Return a byte-level BPE tokenizer trained on :data:`TEXTS`, which encodes any text."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.train_from_iterator(
+        TEXTS,
+        BpeTrainer(
+            vocab_size=DECODER_VOCABULARY,
+            special_tokens=DECODER_SPECIAL,
+            initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+            show_progress=False,
+        ),
+    )
+    if adds_start:
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single="<s> $A", pair="<s> $A <s>:1 $B:1", special_tokens=[("<s>", 1)]
+        )
+    return tokenizer.to_str()
+
+
+def decoder_tokenizer(kind: str = "llama") -> transformers.PreTrainedTokenizerFast:
+    """Return a byte-level tokenizer with the special tokens of a decoder family.
+
+    Like those of real checkpoints, it puts ``<s>`` before a text for most families and no end token after it.
+    """
+    names = {"pad_token": "</s>" if kind in PAD_IS_EOS else "<pad>", "eos_token": "</s>"}
+    names["bos_token"] = "</s>" if kind == "gpt2" else "<s>"
+    tokenizer = Tokenizer.from_str(_decoder_tokenizer_json(kind not in PAD_IS_EOS))
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **names)
+
+
 def tiny_model(kind: str, seed: int = 0, **changes) -> transformers.PreTrainedModel:
-    """Return a random masked LM of an architecture, with 2 layers, 4 heads and width 32."""
+    """Return a random language model of an architecture, with 2 layers, 4 heads and width 32."""
     torch.manual_seed(seed)
+    if kind in DECODERS:
+        config, sizes = DECODERS[kind]
+        sizes = {**sizes, "pad_token_id": 2} if kind in PAD_IS_EOS else sizes
+        return transformers.AutoModelForCausalLM.from_config(config(**{**sizes, **changes})).eval()
     config, sizes = ENCODERS[kind]
     return transformers.AutoModelForMaskedLM.from_config(config(**{**sizes, **changes})).eval()
 
@@ -99,7 +200,7 @@ def add_token(folder: Path, token: str) -> None:
 def save_tiny(kind: str, folder: Path, seed: int = 0, **changes) -> Path:
     """Save a tiny model with its tokenizer, and return the folder."""
     tiny_model(kind, seed, **changes).save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
+    (decoder_tokenizer(kind) if kind in DECODERS else tiny_tokenizer()).save_pretrained(folder)
     return folder
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from acclimate.errors import UserError, unknown_name_error
 
@@ -39,6 +39,10 @@ class ModelKind:
         targets: Function of token ids and text indices (-1 at padding), both (rows, tokens). It returns the token that
             the logits at each position should predict, or :data:`IGNORE_INDEX` (rows, tokens). None if a masking
             strategy chooses the targets.
+        frames_documents: Whether special tokens mark the beginning and the end of documents, so that a model learns
+            where they end; otherwise they are around every row. Only such documents can be joined.
+        layout: Default layout of the rows.
+        max_length: Default maximum tokens per text.
     """
 
     name: str
@@ -51,6 +55,9 @@ class ModelKind:
     loss_unit: str
     trains_missing_head: bool
     targets: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    frames_documents: bool = False
+    layout: Literal["padded", "packed"] = "padded"
+    max_length: int = 128
 
     @property
     def uses_masking(self) -> bool:
@@ -92,6 +99,9 @@ CAUSAL = ModelKind(
     loss_unit="nats per token",
     trains_missing_head=False,
     targets=next_tokens,
+    frames_documents=True,
+    layout="packed",
+    max_length=1_024,
 )
 WITHOUT_LM_HEAD = re.compile(r"(Model(?<!LMHeadModel)|Encoder|For\w+(?<!LM)(?<!Generation))$")
 """How the class names of bare encoders and of models of end tasks end."""

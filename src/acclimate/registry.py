@@ -48,13 +48,17 @@ class Registry(Generic[T]):
         """
         self.package, self.kind, self.plural = package, kind, plural
         self.entries: dict[str, type[T]] = {}
+        self.aliases: dict[str, str] = {}
         self._discovered = False
 
-    def register(self, name: str, *, paper: str = "", summary: str = "") -> Callable[[C], C]:
+    def register(
+        self, name: str, *, aliases: tuple[str, ...] = (), paper: str = "", summary: str = ""
+    ) -> Callable[[C], C]:
         """Return a decorator that registers a class.
 
         Args:
             name: Name of the entry.
+            aliases: Its former names, the oldest first, which still find it.
             paper: Short citation.
             summary: What it does, in one line.
 
@@ -68,6 +72,7 @@ class Registry(Generic[T]):
                 raise ValueError(f"two {self.plural} have the name '{name}': {known.__module__} and {cls.__module__}")
             cls.name, cls.paper, cls.summary = name, paper, summary
             self.entries[name] = cls
+            self.aliases |= dict.fromkeys(aliases, name)
             return cls
 
         return decorate
@@ -83,10 +88,20 @@ class Registry(Generic[T]):
         Raises:
             UserError: If there is none; the message suggests the closest name.
         """
-        self._discover()
-        if name not in self.entries:
+        current = self.current_name(name)
+        if current not in self.entries:
             raise unknown_name_error(self.kind, name, self.entries)
-        return self.entries[name]
+        return self.entries[current]
+
+    def current_name(self, name: str) -> str:
+        """Return the name of the entry with a former name; any other name is returned unchanged."""
+        self._discover()
+        return self.aliases.get(name, name)
+
+    def oldest_name(self, name: str) -> str:
+        """Return the oldest name of an entry, which identifies stored results, so that older ones are still found."""
+        current = self.current_name(name)
+        return next((alias for alias, entry in self.aliases.items() if entry == current), current)
 
     def _discover(self) -> None:
         if self._discovered:

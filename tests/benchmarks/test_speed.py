@@ -82,7 +82,7 @@ def test_grouped_steps_hold_texts_of_like_length_in_every_epoch(folder, tmp_path
 
 
 @each(("name", "precision"), [
-    *((name, "fp32") for name in ("acclimate:mlm", "acclimate:dga", "acclimate:mlm-prompt", *OTHERS)),
+    *((name, "fp32") for name in ("acclimate:mlm", "acclimate:dga", "acclimate:prompt", *OTHERS)),
     ("trainer-by-length", "bf16"), ("naive-dga", "bf16"),
 ])  # fmt: skip
 def test_every_contender_counts_the_real_tokens_of_a_step(name, precision, folder, tmp_path, monkeypatch):
@@ -205,7 +205,7 @@ def test_the_others_are_measured_at_their_fastest_setting_and_the_same_batch(tmp
 
 def test_a_full_run_fails_where_the_rounds_differ_from_the_search(tmp_path, monkeypatch):
     measured = fake_bench(monkeypatch, lambda job: 100.0 if len(measured) <= 1 else 150.0)
-    options = ["--rows", "cost-mlm-kd", "--precision", "fp32", "--rounds", "2", "--json", str(tmp_path / "a.json")]
+    options = ["--rows", "cost-kd", "--precision", "fp32", "--rounds", "2", "--json", str(tmp_path / "a.json")]
     assert speed.main(options) == 1
     assert [row["stable"] for row in json.loads((tmp_path / "a.json").read_text())["rows"]] == [False]
 
@@ -228,7 +228,7 @@ def test_a_contender_that_fails_is_named_and_spares_the_others(tmp_path, monkeyp
 
 def test_no_round_begins_after_the_time_limit(tmp_path, monkeypatch):
     measured = fake_bench(monkeypatch, lambda _: 100.0)
-    options = ["--rows", "cost-mlm-kd", "--precision", "fp32", "--minutes", "1e-9", "--json", str(tmp_path / "a.json")]
+    options = ["--rows", "cost-kd", "--precision", "fp32", "--minutes", "1e-9", "--json", str(tmp_path / "a.json")]
     assert speed.main(options) == 0
     assert len(measured) == 2 + 2 * 2  # the search, and two rounds
 

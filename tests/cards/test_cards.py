@@ -76,7 +76,7 @@ def test_file_parameters_are_named_without_their_folder(tiny_bert, text_file, tm
 
 
 def test_a_model_with_custom_modules_has_loading_instructions(tiny_bert, text_file, tmp_path):
-    adapt(tiny_bert, text_file, "mlm-adapter", tmp_path / "out", **OPTIONS)
+    adapt(tiny_bert, text_file, "adapter", tmp_path / "out", **OPTIONS)
     text = card(tmp_path / "out").text
     assert "needs acclimate" in text and "load_language_model" in text and "AutoModelForMaskedLM" not in text
 

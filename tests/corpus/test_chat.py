@@ -24,13 +24,14 @@ CHATML = (
 LLAMA = (
     "{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}{% set system = '<<SYS>>\n' + "
     "messages[0]['content'] + '\n<</SYS>>\n\n' %}{% else %}{% set rest = messages %}{% set system = '' %}{% endif %}"
-    "{% for m in rest %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('Conversation roles "
-    "must alternate') }}{% endif %}{% set content = system + m['content'] if loop.first else m['content'] %}"
+    "{% for m in rest %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must "
+    "alternate') }}{% endif %}{% set content = system + m['content'] if loop.first else m['content'] %}"
     "{% if m['role'] == 'user' %}{{ '<s>[INST] ' + content.strip() + ' [/INST]' }}"
     "{% else %}{{ ' ' + content.strip() + ' </s>' }}{% endif %}{% endfor %}"
 )
 GEMMA = (
-    "{{ '<bos>' }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
+    "{{ '<bos>' }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
+    "{% endif %}"
     "{% for m in messages %}{% set role = 'model' if m['role'] == 'assistant' else m['role'] %}{{ '<start_of_turn>' + "
     "role + '\n' + m['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
@@ -112,7 +113,10 @@ def test_answers_are_those_of_a_tokenization_turn_by_turn(template, tmp_path_fac
 @each(
     ("row", "turns"),
     [
-        ({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]}, "user q|assistant a"),
+        (
+            {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]},
+            "user q|assistant a",
+        ),
         ({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}, "user q|assistant a"),
         ({"prompt": "q", "response": "a"}, "user q|assistant a"),
         ({"prompt": "q", "completion": "a", "system": "s"}, "system s|user q|assistant a"),
@@ -145,9 +149,12 @@ def test_rows_that_are_no_conversations_are_explained(row, message):
 
 json_values = st.recursive(
     st.none() | st.integers() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3)
-    | st.dictionaries(
-        st.sampled_from(["messages", "conversations", "role", "content", "from", "value", "prompt", "response"]), inner
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["messages", "conversations", "role", "content", "from", "value", "prompt", "response"]),
+            inner,
+        )
     ),
     max_leaves=12,
 )

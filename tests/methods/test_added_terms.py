@@ -28,7 +28,6 @@ HELD = Corpus.of(
         "is the result of the method on the data good?",
     ]
 )
-TERMS = {"mlm-simcse": "simcse", "mlm-infoword": "infoword", "mlm-tacl": "tacl", "mlm-taco": "taco", "mlm-kd": "kd"}
 
 
 def run(model, method, out, **options):
@@ -36,18 +35,18 @@ def run(model, method, out, **options):
     return adapt(model, Corpus.of(DOCUMENTS), method, out, **options)
 
 
-@pytest.mark.parametrize("method", ["mlm-simcse", "mlm-taco"])
+@pytest.mark.parametrize("method", ["simcse", "taco"])
 def test_the_added_term_falls_on_held_out_text(tiny_bert, tmp_path, method):
     run(tiny_bert, method, tmp_path / "out", heldout=HELD, heldout_every=20)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
-    found = [line["heldout"]["terms"][TERMS[method]] for line in lines if "heldout" in line]
+    found = [line["heldout"]["terms"][method] for line in lines if "heldout" in line]
     assert len(found) >= 3
     assert found[-1] < found[0] - 0.02
 
 
 def test_tacl_loss_falls(tiny_bert, tmp_path):
     """On training text, since the base model already solves the few held-out texts."""
-    run(tiny_bert, "mlm-tacl", tmp_path / "out", steps=100)
+    run(tiny_bert, "tacl", tmp_path / "out", steps=100)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     found = [line["terms"]["tacl"] for line in lines if "terms" in line]
     assert np.mean(found[-10:]) < 0.6 * np.mean(found[:5])
@@ -55,7 +54,7 @@ def test_tacl_loss_falls(tiny_bert, tmp_path):
 
 def test_infoword_loss_falls(tiny_bert, tmp_path):
     """On training text; on held-out text it rises, since the model memorises so few texts."""
-    run(tiny_bert, "mlm-infoword", tmp_path / "out", steps=150)
+    run(tiny_bert, "infoword", tmp_path / "out", steps=150)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     found = [line["terms"]["infoword"] for line in lines if "terms" in line]
     assert found[-1] < 0.8 * found[0]
@@ -63,7 +62,7 @@ def test_infoword_loss_falls(tiny_bert, tmp_path):
 
 def test_distillation_keeps_hidden_states_close_to_the_base_model(tiny_bert, tmp_path):
     run(tiny_bert, "mlm", tmp_path / "mlm")
-    run(tiny_bert, "mlm-kd", tmp_path / "kd", settings={"weight": 30.0})
+    run(tiny_bert, "kd", tmp_path / "kd", settings={"weight": 30.0})
     ids = tiny_tokenizer()(list(HELD), return_tensors="pt", padding=True)
     with torch.no_grad():
         start, mlm, kd = (
@@ -77,7 +76,7 @@ def test_methods_that_contrast_dropout_masks_need_dropout(tmp_path):
     """ALBERT and ModernBERT have none; ``dropout`` sets it for the adaptation only, not in the saved config."""
     dry = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     albert = save_tiny("albert", tmp_path / "albert", **dry)
-    for method in ("mlm-simcse", "dga"):
+    for method in ("simcse", "dga"):
         for settings in ({}, {"importance": "random"}) if method == "dga" else ({},):
             with pytest.raises(UserError, match=r"dropout 0\.1"):
                 run(albert, method, tmp_path / "out", settings=settings, steps=2)

@@ -28,8 +28,8 @@ DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 SHORT = {"steps": 3, "batch_size": 6, "max_length": 24, "learning_rate": 1e-3, "precision": "fp32", "progress": False}
 CHEAP = {
     "dga": {"importance_tokens": 200},
-    "mlm-adapter": {"size": 4},
-    "mlm-prompt": {"length": 4},
+    "adapter": {"size": 4},
+    "prompt": {"length": 4},
     "tapter": {"dimension": 8, "epochs": 2, "min_count": 2, "buckets": 5_000},
     "dapt+tapt": {"task_steps": 3},
     "selective": {"finetune_epochs": 1, "token_epochs": 2, "token_learning_rate": 1e-2},

@@ -74,7 +74,7 @@ def test_every_departure_from_a_paper_has_a_reason(name):
 
 def test_dga_and_simcse_contrast_the_same_text():
     for chosen in ({}, {"preset": "paper"}):
-        assert get("dga", **chosen).settings()["contrast_tokens"] == get("mlm-simcse", **chosen).settings()["tokens"]
+        assert get("dga", **chosen).settings()["contrast_tokens"] == get("simcse", **chosen).settings()["tokens"]
 
 
 @settings(max_examples=20, deadline=None)

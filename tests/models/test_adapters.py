@@ -54,7 +54,7 @@ def test_they_start_near_the_identity_and_are_all_used(kind):
 
 
 def run(tiny_bert, out):
-    return adapt(tiny_bert, Corpus.of(DOCUMENTS), "mlm-adapter", out, settings={"size": 4}, **SHORT)
+    return adapt(tiny_bert, Corpus.of(DOCUMENTS), "adapter", out, settings={"size": 4}, **SHORT)
 
 
 def test_only_adapters_train_and_transformers_refuses_the_folder(tiny_bert, tmp_path):
@@ -107,7 +107,7 @@ def test_incomplete_adapters_are_refused(tiny_bert, tmp_path):
 def test_a_second_set_of_adapters_is_refused(tiny_bert, tmp_path):
     """They would replace the trained ones. Another method trains the model with its adapters."""
     run(tiny_bert, tmp_path / "out")
-    for method in ("mlm-adapter", "ensemble"):
+    for method in ("adapter", "ensemble"):
         with pytest.raises(UserError, match="adapters"):
             adapt(tmp_path / "out", Corpus.of(DOCUMENTS), method, tmp_path / method, **SHORT)
     adapt(tmp_path / "out", Corpus.of(DOCUMENTS), "mlm", tmp_path / "mlm", **SHORT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from acclimate.corpus import Corpus
@@ -17,8 +18,11 @@ from acclimate.objectives import LanguageModelling
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
+from tests import tiny
 from tests.cases import each
 from tests.conftest import SHARED
+from tests.kills import counted, killed
+from tests.tiny import decoder_tokenizer, tiny_model
 
 STORIES = SHARED / "models" / "stories260k"
 TEXTS = [
@@ -69,6 +73,52 @@ def test_loss_and_gradients_are_those_of_transformers(stories, layout, kernels, 
     assert terms["clm"].item() == pytest.approx(total / count, rel=1e-5)
     for name, value in loaded.model.named_parameters():
         torch.testing.assert_close(value.grad, gradients[name], atol=1e-5, rtol=1e-3)
+
+
+def summed(model, collator, rows):
+    """The terms and gradients of a step over some rows."""
+    model.zero_grad()
+    batches = collator(rows, np.random.default_rng(0))
+    terms = Engine(model, [LanguageModelling()]).step(batches)
+    return len(batches), terms["clm"], {name: value.grad.clone() for name, value in model.named_parameters()}
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma3"])
+def test_a_step_does_not_depend_on_its_micro_batches(kind):
+    """Eight micro-batches of one text, one of eight, and rows of several texts; sums over the texts alone."""
+    model, tokenizer = tiny_model(kind), decoder_tokenizer(kind)
+    attach(model)
+    rows = [np.array(tokenizer(text)["input_ids"]) for text in tiny.TEXTS]
+    assert len(rows) == 8
+    collators = {
+        name: Collator.of(tokenizer, RandomMasking(), CAUSAL, tokens, layout)
+        for name, tokens, layout in [("one", 10_000, "padded"), ("eight", 1, "padded"), ("packed", 10_000, "packed")]
+    }
+    count, loss, gradients = summed(model, collators["one"], rows)
+    assert count == 1
+    alone = [summed(model, collators["one"], [row]) for row in rows]
+    parts = np.array([len(row) - 1 for row in rows]) / sum(len(row) - 1 for row in rows)
+    added = {name: sum(p * each[2][name] for p, each in zip(parts, alone, strict=True)) for name in gradients}
+    torch.testing.assert_close(gradients, added, atol=1e-6, rtol=1e-4)
+    for name, batches in [("eight", 8), ("packed", 1)]:
+        found = summed(model, collators[name], rows)
+        assert found[0] == batches
+        torch.testing.assert_close(found[1:], (loss, gradients), atol=1e-6, rtol=1e-4)
+
+
+def test_a_killed_adaptation_ends_in_the_same_weights(stories, tmp_path):
+    options = {"steps": 6, "batch_size": 4, "precision": "fp32", "progress": False, "save_every": 2, "dropout": 0.1}
+    options |= {"layout": "packed", "max_length": 24}
+    adapt(stories, Corpus.of(TEXTS), "lm", tmp_path / "whole", **options)
+    with killed(3):
+        adapt(stories, Corpus.of(TEXTS), "lm", tmp_path / "killed", **options)
+    with counted() as steps:
+        adapt(stories, Corpus.of(TEXTS), "lm", tmp_path / "killed", **options)
+    assert steps == [2, 3, 4, 5]
+    whole, resumed = (load_file(tmp_path / name / "model.safetensors") for name in ("whole", "killed"))
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    start = load_file(stories / "model.safetensors")
+    assert not torch.equal(whole["model.embed_tokens.weight"], start["model.embed_tokens.weight"])
 
 
 def test_held_out_loss(stories):

@@ -13,15 +13,15 @@ from tests.cases import each
 from tests.objectives.layouts import cut, packed, padded
 from tests.tiny import tiny_model
 
-METHODS = ["mlm-infoword", "mlm-kd", "mlm-simcse", "mlm-taco", "mlm-tacl"]
+METHODS = ["infoword", "kd", "simcse", "taco", "tacl"]
 VARIANTS = [
     *((name, {}) for name in METHODS),
-    ("mlm-kd", {"tokens": "masked", "divergence": "reverse"}),
-    ("mlm-simcse", {"tokens": "masked"}),
-    ("mlm-infoword", {"span": "masked"}),
-    ("mlm-infoword", {"pooling": "first", "similarity": "dot", "temperature": 1}),
-    ("mlm-taco", {"tokens": "original"}),
-    ("mlm-tacl", {"positions": "unmasked", "similarity": "dot", "temperature": 1}),
+    ("kd", {"tokens": "masked", "divergence": "reverse"}),
+    ("simcse", {"tokens": "masked"}),
+    ("infoword", {"span": "masked"}),
+    ("infoword", {"pooling": "first", "similarity": "dot", "temperature": 1}),
+    ("taco", {"tokens": "original"}),
+    ("tacl", {"positions": "unmasked", "similarity": "dot", "temperature": 1}),
 ]
 
 
@@ -90,8 +90,8 @@ def test_texts_without_labels_give_finite_numbers(name, settings):
 def test_the_reference_is_a_frozen_copy_without_dropout():
     model = tiny_model("bert")
     attach(model)
-    objectives = get("mlm-kd").objectives()
-    assert make_reference(get("mlm-simcse").objectives(), model) is None
+    objectives = get("kd").objectives()
+    assert make_reference(get("simcse").objectives(), model) is None
     model.train()
     engine = Engine(model, objectives, reference=make_reference(objectives, model))
     assert model.training
@@ -117,14 +117,14 @@ def test_mistakes_are_explained():
         get("dga", temperature=0)
     with pytest.raises(UserError, match="importance-tokens must be more than zero"):
         get("dga", importance_tokens=-5)
-    for name, weight in {"dga": "contrast_weight", **dict.fromkeys([*METHODS, "mlm-deit"], "weight")}.items():
+    for name, weight in {"dga": "contrast_weight", **dict.fromkeys([*METHODS, "deit"], "weight")}.items():
         with pytest.raises(UserError, match="weight must be zero or more"):
             get(name, **{weight: -1})
     with pytest.raises(UserError, match="size must be more than zero"):
-        get("mlm-adapter", size=0)
+        get("adapter", size=0)
     with pytest.raises(UserError, match="length must be more than zero"):
-        get("mlm-prompt", length=0)
+        get("prompt", length=0)
     with pytest.raises(UserError, match="window must be an odd number"):
-        get("mlm-taco", window=4)
+        get("taco", window=4)
     with pytest.raises(UserError, match="ngram-longest"):
-        get("mlm-infoword", ngram_longest=0)
+        get("infoword", ngram_longest=0)

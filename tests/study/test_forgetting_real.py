@@ -44,7 +44,7 @@ def place(tmp_path, monkeypatch):
 
 def test_all_measurements_of_one_study(place):
     (place / "study.yaml").write_text(
-        "models: [model]\nmethods: [none, mlm, {name: mlm-prompt, length: 4, adapt: {learning_rate: 0.1}}]\n"
+        "models: [model]\nmethods: [none, mlm, {name: prompt, length: 4, adapt: {learning_rate: 0.1}}]\n"
         "domains: [{name: d, corpus: domain.txt, heldout: heldout.txt, tasks: [task]}]\ngeneral: general.txt\n"
         "other_tasks: [task, other]\nleakage: remove\n"
         "adapt: {steps: 2, batch_size: 8, max_length: 24, learning_rate: 0.01}\n"

@@ -27,12 +27,12 @@ def planned(folder, methods, **changes):
 
 def test_a_learning_rate_far_from_that_of_a_method_is_reported(folder, caplog):
     """The default learning rate of a soft prompt is 0.3; at that of other methods it would hardly change."""
-    planned(folder, ["mlm-prompt", "mlm"], adapt={"steps": 2})
-    planned(folder, [{"name": "mlm-prompt", "adapt": {"learning_rate": 0.3}}, "mlm"], adapt={"learning_rate": 2e-4})
+    planned(folder, ["prompt", "mlm"], adapt={"steps": 2})
+    planned(folder, [{"name": "prompt", "adapt": {"learning_rate": 0.3}}, "mlm"], adapt={"learning_rate": 2e-4})
     assert not caplog.records
-    planned(folder, ["mlm-prompt", "mlm"], adapt={"learning_rate": 2e-4})
+    planned(folder, ["prompt", "mlm"], adapt={"learning_rate": 2e-4})
     (record,) = caplog.records
-    assert "learning rate of 'mlm-prompt' is 0.3, and the study sets 0.0002" in record.getMessage()
+    assert "learning rate of 'prompt' is 0.3, and the study sets 0.0002" in record.getMessage()
 
 
 @each("name", ["seed", "text_column", "head_tokens"])

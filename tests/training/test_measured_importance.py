@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.methods import get
 from acclimate.models import batching
+from acclimate.objectives import vocabulary
 from acclimate.training import adapt
 from acclimate.updates import normalize_importance
 from tests.methods.test_contract import SHORT
@@ -140,26 +142,17 @@ def test_the_cache_key_covers_what_decides_the_random_numbers(tiny_bert, tmp_pat
     assert len(list((tmp_path / "cache").glob("importance/*"))) == 3
 
 
-def test_logits_limit_the_micro_batch(tiny_bert, tmp_path, monkeypatch):
-    """They then determine the micro-batches, and thereby the dropout masks and the cache key."""
+def test_logits_are_computed_some_positions_at_a_time(tiny_bert, tmp_path, monkeypatch):
     monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "cache"))
-    measure, rows = measuring.summed_importance, []
-
-    def spy(model, units, batches, **options):
-        batches = list(batches)
-        rows.append(max(batch.original.numel() for batch in batches))
-        return measure(model, units, batches, **options)
-
-    monkeypatch.setattr(measuring, "summed_importance", spy)
     options = {"importance_tokens": 200, "importance_reads": "logits"}
-    measured(tiny_bert, tmp_path / "a", **options)
-    monkeypatch.setattr(batching, "LOGIT_BYTES", batching.machine_memory(torch.device("cpu")) // 10_000)
-    measured(tiny_bert, tmp_path / "b", **{**options, "importance_reads": "hidden"})
-    assert max(rows) > 30
-    rows.clear()
-    measured(tiny_bert, tmp_path / "c", **options)
-    assert 0 < max(rows) <= 24, "one text each"
-    assert len(list((tmp_path / "cache").glob("importance/*"))) == 3
+    whole, _ = measured(tiny_bert, tmp_path / "a", **options)
+    monkeypatch.setenv("ACCLIMATE_CACHE", str(tmp_path / "other"))
+    monkeypatch.setitem(batching.LOGITS_AT_ONCE, "cpu", 1)
+    with patch.object(vocabulary, "checkpoint", wraps=vocabulary.checkpoint) as chunk:
+        parts, _ = measured(tiny_bert, tmp_path / "b", **options)
+    assert chunk.call_count > 2
+    for found, expected in zip(parts["parts"]["H"]["raw"], whole["parts"]["H"]["raw"], strict=True):
+        assert found == pytest.approx(expected, rel=1e-3)
 
 
 def test_a_negative_error_is_refused():

@@ -7,18 +7,25 @@ import json
 import numpy as np
 import pytest
 import torch
+import transformers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from acclimate.corpus import Corpus
+from acclimate.corpus.chat import Chats, plain_ids, tokenize_chats
 from acclimate.errors import UserError
 from acclimate.files import read_json
+from acclimate.masking import RandomMasking
+from acclimate.models import attach, load_language_model
+from acclimate.objectives import LanguageModelling
 from acclimate.training import adapt
+from acclimate.training.batches import Collator
+from acclimate.training.engine import Engine
 from acclimate.training.mixture import MixtureSampler
 from tests.cases import each
 from tests.kills import killed
-from tests.tiny import TEXTS
+from tests.tiny import TEXTS, decoder_tokenizer, save_tiny
 
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
 GENERAL = [f"they {text} or {text} {number}" for text in TEXTS for number in range(2)]
@@ -202,6 +209,64 @@ def test_invalid_sources_are_explained(tiny_bert, tmp_path, monkeypatch, options
     with pytest.raises(UserError, match=message):
         run(tiny_bert, tmp_path / "out", steps=1, **options)
     assert not (tmp_path / "out").exists()
+
+
+TEMPLATE = (
+    "{% for m in messages %}{{ '<s>' + m['role'] + ': ' + m['content'] + '</s>' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<s>assistant: ' }}{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def talking(tmp_path_factory):
+    """The folder of a tiny decoder with a chat template, and a file of conversations."""
+    folder = tmp_path_factory.mktemp("talking")
+    save_tiny("llama", folder / "llama")
+    tokenizer = decoder_tokenizer("llama")
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder / "llama")
+    turns = [(number, {"prompt": text, "response": f"the {text}"}) for number, text in enumerate(TEXTS)]
+    (folder / "chat.jsonl").write_text("\n".join(json.dumps(row) for _, row in turns))
+    return folder / "llama", folder / "chat.jsonl"
+
+
+@pytest.mark.parametrize("layout", ["padded", "packed"])
+def test_only_answers_are_learned(talking, layout):
+    """Loss and gradients are those of transformers with labels at the answers, beside texts that are learned whole."""
+    model, file = talking
+    loaded = load_language_model(model)
+    attach(loaded.model)
+    chats = list(tokenize_chats(Chats(file), loaded.tokenizer, 80))
+    texts = [np.array(loaded.tokenizer(text)["input_ids"]) for text in TEXTS[:3]]
+    plain = transformers.AutoModelForCausalLM.from_pretrained(model)
+    total, count = torch.zeros(()), 0
+    for row in [*chats, *texts]:
+        ids = torch.tensor(plain_ids(row))[None].long()
+        labels = torch.where(torch.tensor(row)[None] < 0, -100, ids)
+        assert (labels[:, 1:] >= 0).any()
+        count += (found := int((labels[:, 1:] >= 0).sum()))
+        total = total + plain(input_ids=ids, labels=labels).loss * found
+    (total / count).backward()
+    collator = Collator.of(loaded.tokenizer, RandomMasking(), loaded.kind, 10_000, layout)
+    batches = collator([*chats, *texts], np.random.default_rng(0))
+    assert sum(int((batch.labels >= 0).sum()) for batch in batches) == count
+    terms = Engine(loaded.model, [LanguageModelling()]).step(batches)
+    assert terms["clm"].item() == pytest.approx((total / count).item(), rel=1e-5)
+    gradients = {name: value.grad for name, value in plain.named_parameters()}
+    for name, value in loaded.model.named_parameters():
+        torch.testing.assert_close(value.grad, gradients[name], atol=1e-5, rtol=1e-3)
+
+
+def test_conversations_are_mixed_in(talking, tmp_path):
+    model, file = talking
+    result = adapt(
+        model, Corpus.of(DOCUMENTS), "lm", tmp_path / "out", **{**SHORT, "max_length": 80},
+        epochs=3, replay=Corpus.of(GENERAL), replay_share=0.2, chat=f"{file}=0.3",
+    )  # fmt: skip
+    assert [text["name"] for text in result.mix] == ["domain text", "memory", "chat.jsonl"]
+    for text, share in zip(result.mix, (0.5, 0.2, 0.3), strict=True):
+        assert text["realized"] == pytest.approx(share, abs=0.02)
+    assert sum(text["tokens"] for text in result.mix) == result.tokens
 
 
 def test_replay_of_the_domain_text_is_said(tiny_bert, tmp_path, caplog):

@@ -62,7 +62,7 @@ def main(out: Path) -> None:
         patch.setattr("acclimate.training.method.SAMPLE_GROUP_TOKENS", 10)
         adapt(out / "bert", Corpus.of(DOCUMENTS), "dga", out / "early", settings=early, **options)
     timed = {**options, "steps": None, "max_minutes": 0.02}
-    adapt(out / "bert", Corpus.of(DOCUMENTS), "mlm-taco", out / "timed", settings={"negatives": 5}, **timed)
+    adapt(out / "bert", Corpus.of(DOCUMENTS), "taco", out / "timed", settings={"negatives": 5}, **timed)
     task = keyword_task(train=22, test=12)  # the last batch has one row, so one process gets none
     fine = {"epochs": 2, "batch_size": 7, "select": "dev", "precision": "fp32", "progress": False, "seed": 3}
     finetune(out / "still", task, out=out / "tuned", learning_rate=1e-3, **fine)

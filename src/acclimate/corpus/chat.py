@@ -186,7 +186,7 @@ def tokenize_chats(chats: Chats, tokenizer: PreTrainedTokenizerBase, max_length:
             "give the answers as text with --replay."
         )
     if not tokenizer.is_fast:
-        raise UserError("Conversations need a fast tokenizer, which knows where in the text a token is.")
+        raise UserError("Conversations need a fast tokenizer, which gives the position of each token in the text.")
     special = special_tokens(tokenizer)
     rows: list[np.ndarray] = []
     documents: list[int] = []

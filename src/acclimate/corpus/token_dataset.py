@@ -19,13 +19,15 @@ _TOKENS, _ENDS, _DOCUMENTS, _META = "tokens.bin", "ends.bin", "documents.bin", "
 
 
 class TokenDataset(Sequence[np.ndarray]):
-    """Rows of token ids, special tokens included; each row belongs to one document.
+    """Rows of token ids, special tokens included.
 
     Attributes:
-        document: Index of the document of each row, int64 of shape (rows,), non-decreasing.
+        document: Index of the document that each row, or its first token, belongs to: int64 of shape (rows,),
+            non-decreasing.
         fingerprint: A hash of what the rows were made from.
         bytes: UTF-8 bytes of text that the rows cover.
         characters: Characters of text that the rows cover.
+        dropped: Tokens of the documents that are in no row.
         report: The corpus report as plain values; empty if the rows were not made from a corpus.
         folder: The folder of the rows; None if they are in memory.
     """
@@ -39,6 +41,7 @@ class TokenDataset(Sequence[np.ndarray]):
         fingerprint: str,
         bytes: int = 0,
         characters: int = 0,
+        dropped: int = 0,
         report: dict[str, Any] | None = None,
         folder: Path | None = None,
     ) -> None:
@@ -51,6 +54,7 @@ class TokenDataset(Sequence[np.ndarray]):
             fingerprint: A hash of what the rows were made from.
             bytes: UTF-8 bytes of text covered.
             characters: Characters of text covered.
+            dropped: Tokens of the documents that are in no row.
             report: The corpus report as plain values.
             folder: The folder of the arrays.
         """
@@ -60,6 +64,7 @@ class TokenDataset(Sequence[np.ndarray]):
         self.fingerprint = fingerprint
         self.bytes = bytes
         self.characters = characters
+        self.dropped = dropped
         self.report = report or {}
         self.folder = folder
 
@@ -107,6 +112,7 @@ class TokenDataset(Sequence[np.ndarray]):
             fingerprint=meta["fingerprint"],
             bytes=meta["bytes"],
             characters=meta["characters"],
+            dropped=meta.get("dropped", 0),
             report=meta["report"],
             folder=folder,
         )
@@ -170,6 +176,7 @@ class TokenDatasetWriter:
         self.tokens = 0
         self.bytes = 0
         self.characters = 0
+        self.dropped = 0
         self._kind = np.dtype("<u2" if largest_id < 1 << 16 else "<u4")
         self._files: list[IO[bytes]] = []
         with ExitStack() as stack:
@@ -186,8 +193,8 @@ class TokenDatasetWriter:
     ) -> None:
         self._open.close()
 
-    def add(self, rows: Sequence[Sequence[int]], document: int) -> None:
-        """Append the rows of one document."""
+    def add(self, rows: Sequence[Sequence[int]], document: int | Sequence[int]) -> None:
+        """Append rows, given the index of the document of all of them or of each."""
         ends = self.tokens + np.cumsum([len(row) for row in rows], dtype="<i8")
         self.tokens = int(ends[-1])
         self.rows += len(rows)
@@ -210,6 +217,7 @@ class TokenDatasetWriter:
                 "dtype": self._kind.str,
                 "bytes": self.bytes,
                 "characters": self.characters,
+                "dropped": self.dropped,
                 "fingerprint": fingerprint,
                 "report": report,
             }
@@ -226,5 +234,6 @@ class TokenDatasetWriter:
             fingerprint=fingerprint,
             bytes=self.bytes,
             characters=self.characters,
+            dropped=self.dropped,
             report=report,
         )

@@ -3,7 +3,7 @@
 Documents are encoded without special tokens and split here rather than by the tokenizer's truncation. Fast and slow
 tokenizers therefore give the same rows, whatever their truncation side, and the last two rows of a document can be
 balanced. A special token in the text of a document (``<s>`` is also HTML, papers about BERT mention ``[SEP]``) is
-encoded as ordinary text, see :func:`read_as_text`.
+encoded as ordinary text, see :func:`read_as_text`. Where special tokens are added is set by :class:`Framing`.
 """
 
 from __future__ import annotations
@@ -14,10 +14,11 @@ import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -41,11 +42,31 @@ MAX_UNKNOWN_SHARE = 0.05
 _VERSION = 1  # increment when the same corpus and settings give different rows
 
 
+@dataclass(frozen=True)
+class Framing:
+    """Where special tokens are added, and whether documents share rows.
+
+    Attributes:
+        documents: ``"framed"`` adds the special tokens of the tokenizer to every row. ``"apart"`` adds them once to
+            each document, at its beginning and its end, also if it fills several rows. ``"joined"`` does so too, and
+            cuts the concatenation of all documents, in their order, into rows.
+        end: Id of the token that ends a document that is ``"apart"`` or ``"joined"``. It follows the special tokens
+            of the tokenizer, unless they contain it. None adds no such token.
+    """
+
+    documents: Literal["framed", "apart", "joined"] = "framed"
+    end: int | None = None
+
+
+EVERY_ROW = Framing()
+
+
 def tokenize(
     corpus: Corpus,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
     *,
+    framing: Framing = EVERY_ROW,
     cache: str | Path | None = None,
     max_tokens: int | None = None,
     progress: bool = True,
@@ -54,12 +75,13 @@ def tokenize(
 
     Every token of a document is in exactly one row, in order. All rows of a document but the last are full. A last row
     of fewer than 8 tokens would give almost no context to learn from, so it is balanced with the row before it.
-    Documents without tokens give no row.
+    Documents without tokens give no row. Documents that are joined are split like a single one.
 
     Args:
         corpus: The documents.
         tokenizer: Any tokenizer of ``transformers``; it is not modified.
         max_length: Maximum tokens per row.
+        framing: Where special tokens are added, and whether documents share rows.
         cache: Folder to cache rows in. Memory then stays constant, and rows are found again if the content of the
             corpus, the tokenizer and the settings are the same. None keeps the rows in memory.
         max_tokens: Stop after the row that reaches this number of tokens. The bytes and characters of a document that
@@ -73,10 +95,12 @@ def tokenize(
         UserError: If the corpus has no usable document, ``max_length`` leaves no room beside the special tokens, or
             ``max_tokens`` is less than 1.
     """
-    encoder = _Encoder(tokenizer, max_length)
+    encoder = _Encoder(tokenizer, max_length, framing)
     if max_tokens is not None and max_tokens < 1:
         raise UserError(f"max_tokens must be at least 1, not {max_tokens}.")
     settings = f"{_VERSION} {corpus.fingerprint} {encoder.fingerprint()} {max_length} {max_tokens}"
+    if framing != EVERY_ROW:
+        settings += f" {framing}"
     key = blake2b(settings.encode(), digest_size=16).hexdigest()
     if cache is None:
         rows = _write(corpus, encoder, None, key, max_tokens, progress)
@@ -143,17 +167,19 @@ def _write(
         TokenDatasetWriter(folder, encoder.largest_id) as writer,
         Progress("Tokenizing", max_tokens, unit="tokens", enabled=progress) as bar,
     ):
-        for index, (bytes, characters), rows in _cut_into_rows(_encode_documents(documents, encoder), encoder):
+        for owners, (bytes, characters), rows in _cut_into_rows(_encode_documents(documents, encoder), encoder):
             whole = sum(map(len, rows)) - len(rows) * encoder.specials
             left = None if max_tokens is None else max_tokens - writer.tokens
             taken = rows if left is None else _take_rows(rows, left)
             body = sum(map(len, taken)) - len(taken) * encoder.specials
-            writer.add(taken, index)
+            writer.add(taken, owners[: len(taken)])
             writer.bytes += bytes * body // whole
             writer.characters += characters * body // whole
             bar.update(writer.tokens)
             if max_tokens is not None and writer.tokens >= max_tokens:
                 break
+        else:
+            writer.dropped = encoder.framed_tokens - (writer.tokens - writer.rows * encoder.specials)
         if not writer.rows:
             raise UserError(
                 f"This tokenizer finds no token in any document of the corpus ({corpus.report.summary()})."
@@ -173,26 +199,31 @@ def _take_rows(rows: list[list[int]], tokens: int) -> list[list[int]]:
 
 def _cut_into_rows(
     encoded: Iterable[tuple[str, list[int], bool]], encoder: _Encoder
-) -> Iterator[tuple[int, tuple[int, int], list[list[int]]]]:
-    """Yield the index of a document, the bytes and characters of a part of it, and the rows of that part.
+) -> Iterator[tuple[list[int], tuple[int, int], list[list[int]]]]:
+    """Yield rows, the document of the first token of each, and the bytes and characters that they cover together.
 
-    Tokens that do not fill a row are carried over to the next piece, so the rows are those of the whole document.
+    Tokens that do not fill a row are carried over to the next piece, so the rows are those of the whole document, or
+    of all documents if they are joined.
     """
-    index, bytes, characters = 0, 0, 0
+    bytes, characters = 0, 0
     left: list[int] = []
-    for text, ids, last in encoded:
+    owners: list[int] = []
+    for index, text, ids, last in encoder.frame(encoded):
         left += ids
+        owners += [index] * len(ids)
         bytes += len(text.encode("utf-8"))
         characters += len(text)
         # The last two rows may have to be balanced, so they wait for the end of the document.
         size = len(left) if last else max(0, len(left) - 1 - encoder.room) // encoder.room * encoder.room
         if size:
             share = (bytes * size // len(left), characters * size // len(left))
-            yield index, share, encoder.rows(left[:size], last)
+            rows = encoder.rows(left[:size], last)
+            starts = accumulate((len(row) - encoder.specials for row in rows[:-1]), initial=0)
+            yield [owners[start] for start in starts], share, rows
             bytes, characters = bytes - share[0], characters - share[1]
-        left = left[size:]
+        left, owners = left[size:], owners[size:]
         if last:
-            index, bytes, characters = index + 1, 0, 0
+            bytes, characters = 0, 0
 
 
 def _encode_documents(documents: Iterable[str], encoder: _Encoder) -> Iterator[tuple[str, list[int], bool]]:
@@ -204,9 +235,9 @@ def _encode_documents(documents: Iterable[str], encoder: _Encoder) -> Iterator[t
             continue
         for text in batch:
             *pieces, end = split_long_text(text)
-            for piece in pieces:
-                yield piece, encoder.encode([piece])[0], False
-            yield end, encoder.encode([end])[0], True
+            for number, piece in enumerate(pieces):
+                yield piece, encoder.encode_piece(piece, first=number == 0), False
+            yield end, encoder.encode_piece(end, first=not pieces), True
 
 
 def split_long_text(text: str) -> list[str]:
@@ -288,21 +319,59 @@ def fingerprint_tokenizer(tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 class _Encoder:
-    """A tokenizer, and the special tokens that it puts around a text."""
+    """A tokenizer, and the special tokens that are added to a row and to a document.
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
-        self._tokenizer = read_as_text(tokenizer)
+    Attributes:
+        prefix: Special tokens of the tokenizer before a text.
+        suffix: Those after a text.
+        specials: Number of special tokens per row.
+        room: Maximum other tokens per row.
+        framed_tokens: Number of tokens that :meth:`frame` has yielded.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int, framing: Framing = EVERY_ROW) -> None:
+        self._tokenizer, self._joined = read_as_text(tokenizer), framing.documents == "joined"
         self.prefix, self.suffix = self._find_special_tokens()
-        self.specials = len(self.prefix) + len(self.suffix)
+        ending = [] if framing.end is None or framing.end in self.suffix else [framing.end]
+        around, nothing = (self.prefix, self.suffix), ([], [])
+        self._row: tuple[list[int], list[int]] = around if framing.documents == "framed" else nothing
+        self._document = nothing if framing.documents == "framed" else (self.prefix, [*self.suffix, *ending])
+        self.specials = sum(map(len, self._row))
         self.room = max_length - self.specials
+        self.framed_tokens = 0
+        # Before each text, as SentencePiece does; the tokenizer may also ignore spaces.
+        self._adds_space = self.encode(["a a"])[0] == 2 * self.encode(["a"])[0]
         if self.room < 1:
             raise UserError(
                 f"max_length is {max_length}: it must be greater than the {self.specials} special tokens per row."
             )
-        self.largest_id = max(self._tokenizer.get_vocab().values(), default=0)
+        self.largest_id = max((*self._tokenizer.get_vocab().values(), *self._document[1]), default=0)
 
     def encode(self, texts: Sequence[str], *, special: bool = False) -> list[list[int]]:
         return _encode(self._tokenizer, texts, special)
+
+    def encode_piece(self, text: str, *, first: bool) -> list[int]:
+        """Return the ids of a piece of a document; pieces after the first usually begin with a space."""
+        return self.encode([text.removeprefix(" ") if self._adds_space and not first else text])[0]
+
+    def frame(self, encoded: Iterable[tuple[str, list[int], bool]]) -> Iterator[tuple[int, str, list[int], bool]]:
+        """Add the special tokens of documents.
+
+        Args:
+            encoded: The text and the ids of each document or piece of it, and whether it ends the document.
+
+        Yields:
+            The index of the document, the text, the ids, and whether the next ids start a new row.
+        """
+        index, begun = 0, False
+        for text, ids, last in encoded:
+            before, after = self._document
+            framed = [*(before if ids and not begun else ()), *ids, *(after if last and (begun or ids) else ())]
+            self.framed_tokens += len(framed)
+            yield index, text, framed, last and not self._joined
+            index, begun = (index + 1, False) if last else (index, begun or bool(ids))
+        if self._joined:
+            yield index, "", [], True
 
     def rows(self, ids: list[int], last: bool = True) -> list[list[int]]:
         """Split ids into rows and put the special tokens around each.
@@ -314,7 +383,8 @@ class _Encoder:
         cuts = [*range(0, len(ids), self.room), len(ids)]
         if last and len(cuts) > 2 and cuts[-1] - cuts[-2] + self.specials < MIN_TAIL_TOKENS:
             cuts[-2] = (cuts[-3] + cuts[-1] + 1) // 2
-        return [[*self.prefix, *ids[a:b], *self.suffix] for a, b in pairwise(cuts)]
+        before, after = self._row
+        return [[*before, *ids[a:b], *after] for a, b in pairwise(cuts)]
 
     def _find_special_tokens(self) -> tuple[list[int], list[int]]:
         """Find the special tokens before and after a text by encoding it with and without them."""

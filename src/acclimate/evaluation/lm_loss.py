@@ -10,7 +10,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.corpus.tokenizing import read_as_text
@@ -18,12 +17,9 @@ from acclimate.device import to_device
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, MASK_RATE
 from acclimate.models import ModelKind, attach, encode, kind_of, language_head, load_language_model, longest_text
-from acclimate.models.batching import micro_batch_tokens, padding_policy
-from acclimate.models.loading import logits_at
+from acclimate.models.batching import chosen_positions, logit_rows, micro_batch_tokens, padding_policy
 from acclimate.modules import virtual_ids
-
-FP32_LOGIT_BYTES = 8
-"""Bytes per logit: the logit and its probability in fp32."""
+from acclimate.objectives.vocabulary import cross_entropy, map_logits
 
 
 class _Example(NamedTuple):
@@ -118,8 +114,7 @@ def _measure(
         raise UserError(f"The text to measure the {kind.loss_name} on has no token to predict.")
     losses, counts = [0.0] * len(rows), [0] * len(rows)
     policy = padding_policy(model)
-    share = rate if kind.uses_masking else 1
-    budget = micro_batch_tokens(model, FP32_LOGIT_BYTES * share * model.config.vocab_size, times=2)
+    budget = micro_batch_tokens(model, times=2)
     training = model.training
     model.eval()
     start = 0
@@ -213,7 +208,7 @@ def _group_losses(
     targets = torch.from_numpy(labels).to(model.device)
     hidden = encode(model, torch.from_numpy(ids).to(model.device), torch.from_numpy(text).to(model.device))
     chosen = targets >= 0
-    logits = logits_at(language_head(model), hidden, chosen)
-    loss = nn.functional.cross_entropy(logits.float(), targets[chosen], reduction="none")
-    counts = chosen.sum(1).tolist()
+    places, counts = chosen_positions(chosen), chosen.sum(1).tolist()
+    states, wanted = hidden.flatten(0, 1)[places], targets.flatten()[places]
+    loss = map_logits(cross_entropy, [language_head(model)], [states], wanted, rows=logit_rows(model))[: sum(counts)]
     return [(float(part.double().sum()), count) for part, count in zip(loss.split(counts), counts, strict=True)]

@@ -1,4 +1,4 @@
-"""MLM with bottleneck adapters and a frozen model (Houlsby et al., ICML 2019)."""
+"""Language modelling with bottleneck adapters and a frozen model (Houlsby et al., ICML 2019)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -9,10 +9,15 @@ from acclimate.models import add_adapters
 from acclimate.training.method import AdaptContext
 
 
-@register("mlm-adapter", paper="Houlsby et al., ICML 2019", summary="MLM that trains bottleneck adapters only")
+@register(
+    "adapter",
+    aliases=("mlm-adapter",),
+    paper="Houlsby et al., ICML 2019",
+    summary="language modelling that trains bottleneck adapters only",
+)
 @dataclass
-class MLMAdapter(Method):
-    """Masked language modelling that trains adapters and freezes all other weights.
+class LMAdapter(Method):
+    """Language modelling that trains adapters and freezes all other weights.
 
     An adapter, h + W_up gelu(W_down h), follows the output projection of each attention and each feed-forward block.
     Fine-tuning on an end task trains all weights. A nonlinear adapter cannot be folded into the layer before it, so

@@ -1,7 +1,7 @@
 """MLM+AdaptedDeiT: masked language modelling with a distillation token (baseline of Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from acclimate.errors import check_not_negative
 from acclimate.methods import Method, register
@@ -11,7 +11,8 @@ from acclimate.training.method import AdaptContext
 
 
 @register(
-    "mlm-deit",
+    "deit",
+    aliases=("mlm-deit",),
     paper="Touvron et al., ICML 2021; Ke et al., EMNLP 2022",
     summary="MLM plus a distillation token that is trained to match the frozen base model's text representation",
 )
@@ -28,6 +29,9 @@ class MLMWithDistillationToken(Method):
         distance: D, one of ``"divergence"``, ``"cosine"`` and ``"squared"``; see
             :class:`acclimate.objectives.TokenDistillation`.
     """
+
+    kinds: ClassVar[tuple[str, ...]] = ("masked",)
+    kinds_reason: ClassVar[str] = "ends every text with an additional token, after which nothing could be generated"
 
     weight: float = 1.0
     distance: Literal["divergence", "cosine", "squared"] = "divergence"

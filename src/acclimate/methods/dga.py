@@ -22,12 +22,12 @@ from acclimate.updates import SoftMask, normalize_importance
 @register(
     "dga",
     paper="Ke et al., EMNLP 2022",
-    summary="MLM that protects important attention heads, plus a contrast between general and full knowledge",
+    summary="language modelling that protects important heads, plus a contrast of general and full knowledge",
 )
 @with_presets
 @dataclass
 class DGA(Method):
-    """L = L_MLM + contrast_weight x L_contrast (Eq. 16); heads are updated in proportion to 1 - importance (Eq. 9).
+    """L = L_LM + contrast_weight x L_contrast (Eq. 16); heads are updated in proportion to 1 - importance (Eq. 9).
 
     The ablations of the paper's Table 3 are ``contrast_weight=0``, ``importance="random"``, ``knowledge="domain"`` and
     other values of ``parts``.
@@ -49,7 +49,7 @@ class DGA(Method):
         protect: ``"unusual"`` is Eq. 10, which protects the least important units of a layer as strongly as the most
             important ones; ``"important"`` protects only the most important ones.
         mask_on: ``"update"`` scales the optimizer's change of a weight, ``"gradient"`` scales the gradient (Eq. 9).
-        contrast_tokens: ``"masked"`` contrasts representations of the masked text, one of which the MLM loss needs
+        contrast_tokens: ``"masked"`` contrasts representations of the masked text, one of which the LM loss needs
             anyway: three forward passes in total. ``"original"`` adds three passes over the original text.
         knowledge: Representations that are contrasted with general knowledge: ``"full"`` (no gates), or ``"domain"``
             (gates of 1 - importance).
@@ -127,7 +127,7 @@ class DGA(Method):
         self._mask = SoftMask(units, self._importance, on=self.mask_on)
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the MLM loss and, unless its weight is zero, the contrastive loss."""
+        """Return the LM loss and, unless its weight is zero, the contrastive loss."""
         assert self._importance is not None, "prepare first"
         if not self.contrast_weight:
             return [LanguageModelling()]

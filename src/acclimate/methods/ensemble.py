@@ -1,4 +1,4 @@
-"""Ensemble of the base model and the MLM-adapted model (ablation of Ke et al., EMNLP 2022, Table 3)."""
+"""Ensemble of the base model and the adapted model (ablation of Ke et al., EMNLP 2022, Table 3)."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,15 +11,15 @@ from acclimate.training.method import AdaptContext
 @register(
     "ensemble",
     paper="Ke et al., EMNLP 2022",
-    summary="MLM; the end task fine-tunes the adapted and the base encoder together and averages their outputs",
+    summary="language modelling; the end task fine-tunes the adapted and the base encoder and averages their outputs",
 )
 @dataclass
 class Ensemble(Method):
-    """Adapt as ``mlm`` does; in the end task read each text with both encoders.
+    """Adapt as ``lm`` does; in the end task read each text with both encoders.
 
     The paper says "concatenating their outputs and taking the average" and released no code for it. Here the task head
     reads (f_adapted(x) + f_base(x)) / 2, the mean of the last hidden states of each token, and fine-tuning trains both
-    encoders. This doubles the cost of the end task. The reported masked-LM losses are those of the adapted encoder.
+    encoders. This doubles the cost of the end task. The reported losses are those of the adapted encoder.
     """
 
     loads_without_acclimate: ClassVar[bool] = False

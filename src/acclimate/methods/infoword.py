@@ -1,7 +1,7 @@
 """MLM+InfoWord: contrast between a text and its own masked-out n-gram (baseline of Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.masking import NGramSampler
@@ -10,7 +10,8 @@ from acclimate.objectives import BatchObjective, LanguageModelling, Objective, S
 
 
 @register(
-    "mlm-infoword",
+    "infoword",
+    aliases=("mlm-infoword",),
     paper="Kong et al., ICLR 2020; Ke et al., EMNLP 2022",
     summary="MLM plus a contrast between a text and its own masked-out n-gram, against n-grams of other texts",
 )
@@ -33,6 +34,9 @@ class MLMWithInfoWord(Method):
         ngram_deviation: Standard deviation of that length in tokens.
         ngram_longest: Maximum length of an n-gram in tokens.
     """
+
+    kinds: ClassVar[tuple[str, ...]] = ("masked",)
+    kinds_reason: ClassVar[str] = "hides a part of each text behind mask tokens"
 
     weight: float = 1.0
     temperature: float = 0.05

@@ -1,4 +1,4 @@
-"""MLM+KD: masked language modelling regularized by distillation from the base model (baseline of Ke et al., 2022)."""
+"""Language modelling regularized by distillation from the base model (MLM+KD of Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,13 +9,14 @@ from acclimate.objectives import BatchObjective, Distillation, LanguageModelling
 
 
 @register(
-    "mlm-kd",
+    "kd",
+    aliases=("mlm-kd",),
     paper="Hinton et al., 2015; Ke et al., EMNLP 2022",
-    summary="MLM plus distillation of every token's hidden state from the frozen base model",
+    summary="language modelling plus distillation of every token's hidden state from the frozen base model",
 )
 @dataclass
-class MLMWithDistillation(Method):
-    """L = L_MLM + weight x mean over tokens of T^2 KL(softmax(f0(x) / T) || softmax(f(x) / T)).
+class LMWithDistillation(Method):
+    """L = L_LM + weight x mean over tokens of T^2 KL(softmax(f0(x) / T) || softmax(f(x) / T)).
 
     f0 is the frozen base model. The softmax runs over the features of a token's last hidden state.
 
@@ -23,7 +24,8 @@ class MLMWithDistillation(Method):
         weight: Weight of the distillation loss (released code of DGA: 1).
         temperature: T, which divides the hidden states (paper: 1).
         tokens: ``"original"`` compares hidden states of the original text. ``"masked"`` compares those of the masked
-            text, which the MLM loss needs anyway: one student forward pass instead of two.
+            text, which the LM loss needs anyway: one student forward pass instead of two. A causal
+            language model reads no masked text, so both are the same, in one pass.
         divergence: ``"forward"`` is KL(base || student); ``"reverse"`` (released code) is KL(student || base).
     """
 
@@ -38,5 +40,5 @@ class MLMWithDistillation(Method):
         check_positive(temperature=self.temperature)
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the MLM loss and the distillation loss."""
+        """Return the LM loss and the distillation loss."""
         return [LanguageModelling(), Distillation(self.weight, self.temperature, self.tokens, self.divergence)]

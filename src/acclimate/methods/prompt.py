@@ -11,7 +11,10 @@ from acclimate.updates import FreezeOtherRows
 
 
 @register(
-    "mlm-prompt", paper="Lester et al., EMNLP 2021", summary="MLM that trains only a soft prompt appended to each text"
+    "prompt",
+    aliases=("mlm-prompt",),
+    paper="Lester et al., EMNLP 2021",
+    summary="masked language modelling that trains only a soft prompt appended to each text",
 )
 @dataclass
 class MLMPrompt(Method):
@@ -28,6 +31,8 @@ class MLMPrompt(Method):
     """
 
     learning_rate: ClassVar[float] = 0.3
+    kinds: ClassVar[tuple[str, ...]] = ("masked",)
+    kinds_reason: ClassVar[str] = "puts its vectors after the text, where a causal model cannot read them"
 
     length: int = 100
     start: Literal["vocabulary", "uniform"] = "vocabulary"

@@ -1,4 +1,4 @@
-"""MLM+SimCSE: contrast between two dropout masks of the same text (baseline of Ke et al., EMNLP 2022)."""
+"""Language modelling plus a contrast between two dropout masks of the same text (Gao et al., EMNLP 2021)."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -10,27 +10,29 @@ from acclimate.registry import Published, with_presets
 
 
 @register(
-    "mlm-simcse",
+    "simcse",
+    aliases=("mlm-simcse",),
     paper="Gao et al., EMNLP 2021; Ke et al., EMNLP 2022",
-    summary="MLM plus a contrast between two dropout masks of a text, with all other texts as negatives",
+    summary="language modelling plus a contrast between two dropout masks of a text, against all other texts",
 )
 @with_presets
 @dataclass
-class MLMWithSimCSE(Method):
-    """L = L_MLM + weight x mean over texts i of -log( e^(cos(z_i, z_i') / t) / sum_j e^(cos(z_i, z_j') / t) ).
+class LMWithSimCSE(Method):
+    """L = L_LM + weight x mean over texts i of -log( e^(cos(z_i, z_i') / t) / sum_j e^(cos(z_i, z_j') / t) ).
 
     z_i and z_i' are mean-pooled representations of text i under two dropout masks. The negatives are the other texts
-    in the step.
+    in the step. Causal models are pooled in the same way: the LM loss reads the states of all tokens, and the last
+    token of a text that was split from a document is an arbitrary one.
 
     Attributes:
         preset: ``"paper"`` or ``"released-code"`` for their values of the parameters that are not given; both have the
             same. None for the defaults.
         weight: Weight of the contrastive loss (released code of DGA: 1).
         temperature: t (Gao et al.: 0.05).
-        tokens: ``"masked"`` contrasts representations of the masked text, one of which the MLM loss needs anyway: two
-            forward passes in total. ``"original"`` encodes the original text twice, in addition to the MLM forward
-            pass. If DGA's ``contrast_tokens`` is the same, DGA differs from this method only in the soft mask and the
-            negatives from general knowledge.
+        tokens: ``"masked"`` contrasts representations of the masked text, one of which the LM loss needs anyway: two
+            forward passes in total. ``"original"`` encodes the original text twice, in addition to that. A causal
+            language model reads no masked text, so both are the same. If DGA's ``contrast_tokens`` is the same, DGA
+            differs from this method only in the soft mask and the negatives from general knowledge.
     """
 
     preset: Literal["paper", "released-code"] | None = None
@@ -51,5 +53,5 @@ class MLMWithSimCSE(Method):
         check_positive(temperature=self.temperature)
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the MLM loss and the contrastive loss."""
+        """Return the LM loss and the contrastive loss."""
         return [LanguageModelling(), TextContrast(self.weight, self.temperature, self.tokens)]

@@ -1,7 +1,7 @@
 """MLM+TaCL: token-level contrast between the model and the frozen base model (baseline of Ke et al., EMNLP 2022)."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from acclimate.errors import check_not_negative, check_positive
 from acclimate.methods import Method, register
@@ -9,7 +9,8 @@ from acclimate.objectives import BatchObjective, LanguageModelling, Objective, T
 
 
 @register(
-    "mlm-tacl",
+    "tacl",
+    aliases=("mlm-tacl",),
     paper="Su et al., NAACL 2022; Ke et al., EMNLP 2022",
     summary="MLM plus a contrast between each masked token and the frozen base model's tokens of the same text",
 )
@@ -26,6 +27,9 @@ class MLMWithTaCL(Method):
         similarity: s, ``"cosine"`` (TaCL) or ``"dot"`` (released code of DGA; use temperature 1).
         positions: Tokens that the mean runs over: ``"masked"`` (TaCL) or ``"unmasked"`` (released code of DGA).
     """
+
+    kinds: ClassVar[tuple[str, ...]] = ("masked",)
+    kinds_reason: ClassVar[str] = "identifies masked tokens from the text on both sides"
 
     weight: float = 1.0
     temperature: float = 0.01

@@ -1,4 +1,4 @@
-"""MLM+TACO: contrast between the contextual parts of neighbouring tokens (baseline of Ke et al., EMNLP 2022)."""
+"""Language modelling plus a contrast between the contexts of neighbouring tokens (TACO, Fu et al., ACL 2022)."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -9,13 +9,14 @@ from acclimate.objectives import BatchObjective, ContextContrast, LanguageModell
 
 
 @register(
-    "mlm-taco",
+    "taco",
+    aliases=("mlm-taco",),
     paper="Fu et al., ACL 2022; Ke et al., EMNLP 2022",
-    summary="MLM plus a contrast between the context vectors of neighbouring tokens, with other texts as negatives",
+    summary="language modelling plus a contrast between the contexts of neighbouring tokens, against other texts",
 )
 @dataclass
-class MLMWithTACO(Method):
-    """L = L_MLM + weight x mean over tokens t of -log( e(g_t, g_p) / (e(g_t, g_p) + sum_n e(g_t, g_n)) ).
+class LMWithTACO(Method):
+    """L = L_LM + weight x mean over tokens t of -log( e(g_t, g_p) / (e(g_t, g_p) + sum_n e(g_t, g_n)) ).
 
     g = h - e is the contextual part of a token: its last hidden state minus the output of the embedding layer.
     e(a, b) = exp(cos(a, b) / temperature). The positive p is a random neighbour of t, and n runs over random tokens of
@@ -27,8 +28,8 @@ class MLMWithTACO(Method):
         window: Width of the window that neighbours are drawn from, an odd number of tokens centred on the token
             (TACO: 5, so up to two tokens to either side).
         negatives: Number of negative tokens, drawn from other texts (TACO: 50).
-        tokens: ``"masked"`` (TACO) uses the MLM forward pass; ``"original"`` (released code of DGA) adds a forward
-            pass over the original text.
+        tokens: ``"masked"`` (TACO) uses the forward pass of the LM loss; ``"original"`` (released code of DGA) adds a
+            pass over the original text. A causal language model reads no masked text, so both are the same.
     """
 
     weight: float = 1.0
@@ -47,7 +48,7 @@ class MLMWithTACO(Method):
             )
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the MLM loss and the contrastive loss."""
+        """Return the LM loss and the contrastive loss."""
         return [
             LanguageModelling(),
             ContextContrast(self.weight, self.temperature, self.window, self.negatives, self.tokens),

@@ -13,11 +13,11 @@ from acclimate.training.method import Stage
 @register(
     "tapt",
     paper="Gururangan et al., ACL 2020",
-    summary="MLM on the training texts of the end task, or on similar text",
+    summary="language modelling on the training texts of the end task, or on similar text",
 )
 @dataclass
 class TAPT(Method):
-    """Masked language modelling on the training texts of a task, never on its dev or test texts.
+    """Language modelling on the training texts of a task, never on its dev or test texts.
 
     Without a task it reads the given corpus, for example more unlabelled text of the same kind (the paper's "curated
     TAPT").
@@ -31,7 +31,7 @@ class TAPT(Method):
 @register(
     "dapt+tapt",
     paper="Gururangan et al., ACL 2020",
-    summary="MLM on the domain text, then on the training texts of the end task",
+    summary="language modelling on the domain text, then on the training texts of the end task",
 )
 @dataclass
 class DAPTThenTAPT(Method):

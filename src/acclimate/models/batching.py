@@ -110,8 +110,11 @@ INFERENCE_TOKENS = {"cpu": 2_048, "cuda": 65_536}
 INFERENCE_BYTES, LOGIT_BYTES = 44, 16
 """Bytes of one token: per unit of width in a forward pass without a graph (measured: 40 to 43 in fp32), and per entry
 of the vocabulary when two distributions over it are compared with a graph (measured: 13 to 14)."""
-SHARE, GRAPH_SHARE, LOGIT_SHARE = 0.2, 0.3, 0.5
-"""Shares of the machine's memory for one forward pass, for all graphs that are kept, and for distributions."""
+LOGITS_AT_ONCE = {"cpu": 2**25, "cuda": 2**27}
+"""Logits that a loss over the vocabulary holds at a time, such as those of 1,024 positions and 128,000 words. With the
+copies that its gradient needs, a logit takes :data:`LOGIT_BYTES`."""
+SHARE, GRAPH_SHARE = 0.2, 0.3
+"""Shares of the machine's memory: for one forward pass and again for its logits, and for all graphs that are kept."""
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 MEMORY_VARIABLE = "ACCLIMATE_MEMORY_GB"
 """Environment variable: maximum memory in gigabytes (10^9 bytes). Values above the machine's memory have no effect."""
@@ -130,23 +133,26 @@ def micro_batch_tokens(model: PreTrainedModel, extra_bytes: float = 0.0, times: 
     return max(1, min(wanted, int(SHARE * machine_memory(model.device) / token_size)))
 
 
-def training_tokens(model: PreTrainedModel, views: int = 1, length: int = DEFAULT_LENGTH, logits: bool = False) -> int:
+def training_tokens(model: PreTrainedModel, views: int = 1, length: int = DEFAULT_LENGTH) -> int:
     """Return how many tokens (with padding) of one view a forward pass of a training step should read.
 
     Args:
         model: The model; only its size and device matter.
         views: How many times the model reads each text.
         length: Tokens of the longest rows.
-        logits: Whether the vocabulary is projected at all tokens, not only at masked ones.
     """
     device = model.device
     wanted = FASTEST_TOKENS.get(device.type, FASTEST_TOKENS["cuda"])
     if views > 1 and device.type == "cpu":
         wanted *= MULTI_VIEW_FACTOR
-    wanted = min(wanted, _tokens_that_fit(model, SHARE, length))
-    if logits:
-        wanted = min(wanted, int(LOGIT_SHARE * machine_memory(device) / (LOGIT_BYTES * model.config.vocab_size)))
-    return max(1, wanted // max(1, views))
+    return max(1, min(wanted, _tokens_that_fit(model, SHARE, length)) // max(1, views))
+
+
+def logit_rows(model: PreTrainedModel) -> int:
+    """Return at how many positions a loss over the vocabulary computes logits at a time."""
+    device, multiple = model.device, POSITION_MULTIPLE["cpu"]
+    most = min(LOGITS_AT_ONCE.get(device.type, LOGITS_AT_ONCE["cuda"]), SHARE * machine_memory(device) / LOGIT_BYTES)
+    return max(multiple, int(most / model.config.vocab_size) // multiple * multiple)
 
 
 def max_graph_tokens(model: PreTrainedModel, length: int = DEFAULT_LENGTH) -> int:

@@ -7,14 +7,14 @@ Such disagreements are removed here, or reported where only the user can decide.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from torch import Tensor, nn
+from torch import nn
 from transformers import (
     MODEL_FOR_MASKED_LM_MAPPING,
     AutoTokenizer,
@@ -26,7 +26,6 @@ from transformers import (
 from acclimate.device import enable_fast_fp32_matmul
 from acclimate.errors import UserError, warn_once
 from acclimate.model_kinds import ModelKind, find_kind, kind_of, kind_of_checkpoint
-from acclimate.models.batching import chosen_positions
 from acclimate.models.checkpoints import (
     UNREADABLE,
     check_folder,
@@ -149,17 +148,6 @@ def _lowercases(tokenizer: PreTrainedTokenizerBase) -> bool:
 _VIRTUAL_TOKEN_NAME = re.compile(r"\[VIRTUAL\d+\]")
 TASK_HEAD_PREFIXES = ("classifier", "qa", "seq_classif", "summary")
 """Prefixes of the configuration entries that hold dropout probabilities of end-task heads."""
-
-
-def logits_at(head: Callable[[Tensor], Tensor], hidden: Tensor, chosen: Tensor) -> Tensor:
-    """Return the logits (chosen, vocabulary) at the chosen positions only, in row order.
-
-    Args:
-        head: From :func:`language_head`.
-        hidden: (rows, tokens, width).
-        chosen: Boolean (rows, tokens).
-    """
-    return head(hidden.flatten(0, 1)[chosen_positions(chosen)])[: int(chosen.sum())]
 
 
 def head_parameters(model: PreTrainedModel) -> dict[str, nn.Parameter]:

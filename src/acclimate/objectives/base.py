@@ -7,17 +7,19 @@ for all views of the same reader, and gives each objective its views. Objectives
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal, NamedTuple, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from acclimate.masking import Rewriting
 from acclimate.model_kinds import ModelKind
 from acclimate.models.batching import chosen_positions
+from acclimate.objectives.vocabulary import cross_entropy, map_logits
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,6 +142,7 @@ class Outputs:
         heads: dict[str, Callable[[Tensor], Tensor]],
         embedded: dict[View, Tensor] | None = None,
         chosen: dict[View, Tensor] | None = None,
+        logit_rows: int | None = None,
     ) -> None:
         """Store the outputs.
 
@@ -149,9 +152,10 @@ class Outputs:
             heads: The function from hidden states to logits of each reader.
             embedded: Input of the first layer by view, (rows, tokens, width).
             chosen: For views that are not in ``hidden``: the states at :attr:`Batch.chosen` only, (positions, width).
+            logit_rows: Positions whose logits :meth:`map_logits` holds at a time; None for all.
         """
         self._hidden, self.batch, self._heads, self._embedded = hidden, batch, heads, embedded or {}
-        self._chosen = chosen or {}
+        self._chosen, self._logit_rows = chosen or {}, logit_rows
         self._pooled: dict[View, Tensor] = {}
         self._logits: dict[View, Tensor] = {}
 
@@ -177,13 +181,42 @@ class Outputs:
         return self._pooled[view]
 
     def masked_logits(self, view: View) -> Tensor:
-        """Return vocabulary logits at the labelled positions only, in row order: (positions, vocabulary)."""
+        """Return vocabulary logits at the labelled positions only, in row order: (positions, vocabulary).
+
+        With a causal model these are nearly all positions. :meth:`map_logits` needs memory for some of them only.
+        """
         if view not in self._logits:
-            states = (
-                self._chosen[view] if view in self._chosen else self._hidden[view].flatten(0, 1)[self.batch.chosen]
-            )
-            self._logits[view] = self._heads[view.reader](states)
-        return self._logits[view][: int((self.batch.labels >= 0).sum())]
+            self._logits[view] = self._head(view)(self._labelled_states(view))
+        return self._logits[view][: self._labelled]
+
+    def map_logits(self, function: Callable[..., Tensor], views: Sequence[View], *values: Tensor) -> Tensor:
+        """Apply a function of vocabulary logits at the labelled positions, some positions at a time.
+
+        Args:
+            function: See :func:`acclimate.objectives.vocabulary.map_logits`.
+            views: The views whose logits it gets; those of the reference have no gradient.
+            values: Further tensors with one row per labelled position, in row order.
+
+        Returns:
+            The results, in row order: (positions, ...).
+        """
+        if self._logit_rows is None or self._labelled <= self._logit_rows:
+            return function(*(self.masked_logits(view).float() for view in views), *values)
+        states = [self._labelled_states(view)[: self._labelled] for view in views]
+        return map_logits(function, [self._head(view) for view in views], states, *values, rows=self._logit_rows)
+
+    @cached_property
+    def _labelled(self) -> int:
+        """Number of labelled positions."""
+        return int((self.batch.labels >= 0).sum())
+
+    def _labelled_states(self, view: View) -> Tensor:
+        """Return the states at :attr:`Batch.chosen`: (positions, width)."""
+        return self._chosen[view] if view in self._chosen else self._hidden[view].flatten(0, 1)[self.batch.chosen]
+
+    def _head(self, view: View) -> Callable[[Tensor], Tensor]:
+        head = self._heads[view.reader]
+        return torch.no_grad()(head) if view.reader == "reference" else head
 
 
 class LossTerm(ABC):
@@ -194,8 +227,8 @@ class LossTerm(ABC):
         weight: Factor of the term in the total loss.
         views: The views that the term reads.
         embeddings: Whether it needs the input of the first layer, :meth:`Outputs.embedded`.
-        chosen_only: Whether it needs no more of its views than :meth:`Outputs.masked_logits`. Then a part of the last
-            layer is skipped, unless another term needs it.
+        chosen_only: Whether it needs no more of its views than :meth:`Outputs.map_logits` or
+            :meth:`Outputs.masked_logits`. Then a part of the last layer is skipped, unless another term needs it.
     """
 
     name: str
@@ -249,8 +282,7 @@ class LanguageModelling(Objective):
     def total(self, outputs: Outputs) -> Tensor:
         """Return the summed cross-entropy."""
         labels = outputs.batch.labels
-        logits = outputs.masked_logits(self.view).float()
-        return nn.functional.cross_entropy(logits, labels[labels >= 0], reduction="sum")
+        return outputs.map_logits(cross_entropy, (self.view,), labels[labels >= 0]).sum()
 
 
 class BatchObjective(LossTerm):

@@ -80,11 +80,11 @@ class GeneralKnowledgeContrast(BatchObjective):
             importance: Normalized importances (layers, units) in [0, 1] of each part.
             temperature: Divides the cosine similarities.
             weight: The paper's lambda.
-            tokens: With ``"masked"`` the anchor shares the view of the MLM loss, so each text is read three times.
+            tokens: With ``"masked"`` the anchor shares the view of the LM loss, so each text is read three times.
                 With ``"original"`` (as in the released code) the unmasked text is read three times in addition.
             knowledge: What general knowledge is contrasted with: ``"full"`` (no gates), or ``"domain"`` (one minus
                 the importances as gates), the ablation "domain-specific" of Table 3. The latter does not share the
-                view of the MLM loss.
+                view of the LM loss.
         """
         self.temperature, self.weight = temperature, weight
         gates = None
@@ -124,8 +124,8 @@ class TextContrast(BatchObjective):
         Args:
             weight: Factor of the term.
             temperature: Divides the cosines.
-            tokens: With ``"original"`` the unmasked text is read twice, besides the view of the MLM loss, as in SimCSE
-                and in the DGA paper. With ``"masked"`` one of the two is the view of the MLM loss, which saves one of
+            tokens: With ``"original"`` the unmasked text is read twice, besides the view of the LM loss, as in SimCSE
+                and in the DGA paper. With ``"masked"`` one of the two is the view of the LM loss, which saves one of
                 three forward passes; but both are then masked at the same positions, which reveals the pair.
         """
         self.weight, self.temperature = weight, temperature

@@ -37,7 +37,7 @@ class Distillation(Objective):
             weight: Factor of the term.
             temperature: Divides the hidden states.
             tokens: The input of both models. ``"original"`` is the unmasked text, as in the paper. ``"masked"`` shares
-                the view of the MLM loss, which saves one of two forward passes, but compares two guesses at masked
+                the view of the LM loss, which saves one of two forward passes, but compares two guesses at masked
                 positions.
             divergence: ``"forward"`` is KL(original || student), as in distillation; ``"reverse"`` is
                 KL(student || original), as in the released code.
@@ -68,7 +68,7 @@ class TokenDistillation(Objective):
 
     It is DeiT (Touvron et al., ICML 2021) as adapted in the DGA paper. f0(x) is the mean over tokens of the hidden
     states of the frozen original for the unmasked text without the token. The student reads the masked text, the view
-    of the MLM loss. The code of this baseline was not released, so D is a choice: the divergence of softmaxes over
+    of the LM loss. The code of this baseline was not released, so D is a choice: the divergence of softmaxes over
     features, as in the paper's other distillation, the cosine distance, or the squared distance (mean over features).
     """
 

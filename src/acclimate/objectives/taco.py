@@ -118,7 +118,7 @@ class ContextContrast(BatchObjective):
             temperature: Divides the cosines.
             window: A positive is at most half of this away.
             negatives: Number of negatives, tokens of other texts.
-            tokens: ``"masked"`` shares the view of the MLM loss, as in TACO, so the term needs no forward pass of its
+            tokens: ``"masked"`` shares the view of the LM loss, as in TACO, so the term needs no forward pass of its
                 own. ``"original"`` reads the unmasked text in addition, as the released code of DGA does.
         """
         self.weight, self.temperature, self.window, self.negatives = weight, temperature, window, negatives

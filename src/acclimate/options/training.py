@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import KW_ONLY
+from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.registry import parse_number
 
@@ -28,6 +29,8 @@ HEAD_TOKENS = 300_000
 """Budget for training a missing masked-LM head, in tokens."""
 HELDOUT_EVERY = 50
 """Default number of optimizer steps between measurements of the held-out loss."""
+PRETRAIN_LENGTH = 256
+"""Default maximum tokens per text when a masked language model is trained from scratch (Gu et al., 2020)."""
 SAMPLE_CHARACTERS = 50_000_000
 """Size of the sample that a tokenizer is trained on, in characters."""
 REPLAY_SHARE = 0.1
@@ -44,6 +47,7 @@ BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 """Options that limit the training; at most one of them may be given."""
 
 Layout = Literal["padded", "packed"]
+Documents = Literal["apart", "joined"]
 PrecisionName = Literal["fp32", "bf16", "auto"]
 
 
@@ -120,15 +124,14 @@ Seed = Annotated[
         "sums on an accelerator.",
     ),
 ]
-MaxLength = Annotated[
-    Integer,
-    Field(ge=8, le=MAX_SIZE),
-    Option(
-        "Maximum tokens per text.",
-        DATA,
-        more="Longer documents are split. Virtual tokens that a method adds are not counted.",
-    ),
-]
+Length = Annotated[Integer, Field(ge=8, le=MAX_SIZE)]
+LENGTH = Option(
+    "Maximum tokens per text.",
+    DATA,
+    more="Longer documents are split. Virtual tokens that a method adds are not counted.",
+)
+MaxLength = Annotated[Length, LENGTH]
+LENGTH_OF_CAUSAL = f"{CAUSAL.max_length:,} for causal models, or all positions of a model with fewer"
 LearningRate = Annotated[
     Positive, Option("Peak learning rate.", more="It is reached after the warm-up and then falls linearly to zero.")
 ]
@@ -206,7 +209,7 @@ class TrainingOptions:
         ),
     ] = None
     seed: Seed = 0
-    max_length: MaxLength = 128
+    max_length: Annotated[Length | None, replace(LENGTH, default=f"{MASKED.max_length}; {LENGTH_OF_CAUSAL}")] = None
     batch_size: BatchSize = 64
     mask_rate: Annotated[Number, Field(gt=0, lt=1), Option("Share of tokens to predict.", METHOD)] = MASK_RATE
     masking: Annotated[
@@ -237,14 +240,28 @@ class TrainingOptions:
             MODEL,
             default="that of the model's configuration",
             more="The saved model keeps its own configuration. ALBERT and ModernBERT have no dropout by default; "
-            "methods that compare two dropout masks of a text, such as ``dga`` and ``mlm-simcse``, need it (usually "
+            "methods that compare two dropout masks of a text, such as ``dga`` and ``simcse``, need it (usually "
             "0.1).",
         ),
     ] = None
     precision: Precision = "auto"
     layout: Annotated[
-        Layout, Option("Texts per row: one (padded), or several that do not attend to each other (packed).")
-    ] = "padded"
+        Layout | None,
+        Option(
+            "Texts per row: one (padded), or several that do not attend to each other (packed).",
+            default=f"{MASKED.layout}; {CAUSAL.layout} for causal models",
+            more="Texts are packed by best fit into rows of at most ``max_length`` tokens.",
+        ),
+    ] = None
+    documents: Annotated[
+        Documents | None,
+        Option(
+            "Documents of a causal model: apart, or joined into rows that are full, with attention between them.",
+            DATA,
+            default="apart",
+            more="An end token follows each document in both cases.",
+        ),
+    ] = None
     text_column: TextColumn = "text"
     heldout: Annotated[
         TextInput | None,
@@ -434,7 +451,7 @@ class PretrainOptions(TrainingOptions):
         TokenCount, Option("Maximum characters of the sample that a tokenizer is trained on.", MODEL)
     ] = SAMPLE_CHARACTERS
     epochs: Annotated[Duration | None, Option("Passes over the corpus.", default="1")] = None
-    max_length: MaxLength = 256
+    max_length: Annotated[Length | None, replace(LENGTH, default=f"{PRETRAIN_LENGTH}; {LENGTH_OF_CAUSAL}")] = None
     batch_size: BatchSize = 256
     learning_rate: LearningRate = 1e-4
     weight_decay: WeightDecay = 0.01

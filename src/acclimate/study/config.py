@@ -433,6 +433,6 @@ def _located(source: str, folder: Path) -> str:
 
 def _files_of(method: str) -> set[str]:
     """Return the parameters of a method that are file paths; none for an unknown method, which is reported later."""
-    from acclimate.methods import lookup, names
+    from acclimate.methods import current_name, lookup, names
 
-    return set(lookup(method).files) if method in names() else set()
+    return set(lookup(method).files) if current_name(method) in names() else set()

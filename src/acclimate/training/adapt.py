@@ -28,7 +28,6 @@ from acclimate.masking import MASK_RATE, identify, resolve
 from acclimate.models import LanguageModel, ModelKind, attach, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
-from acclimate.models.encoding import check_packable
 from acclimate.options import AdaptOptions, recorded, values, verb
 from acclimate.options.training import BUDGETS, HEAD_TOKENS, REPLAY_OPTIONS, MethodLike, PrecisionName
 from acclimate.progress import print_message
@@ -50,12 +49,16 @@ from acclimate.training.inputs import (
     TextInput,
     add_method_virtual_tokens,
     check_length,
+    document_framing,
     open_task,
     resolve_texts,
+    usable_layout,
+    with_kind_defaults,
 )
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
 from acclimate.training.mixture import open_replay, read_mixture
 from acclimate.training.mlm_head import warm_up_head
+from acclimate.training.packing import RowAccount
 from acclimate.training.result import (
     AdaptResult,
     cache_masked_texts,
@@ -97,6 +100,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     """
     trackers = check_trackers(options.report_to)
     method = _resolve_method(options.method, options.settings)
+    given_layout = options.layout
+    options = with_kind_defaults(options, method)
     group = join_process_group()
     progress = options.progress and group.first
     task = open_task(options.task)
@@ -148,15 +153,22 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
     loaded = load_language_model(model, dropout=options.dropout)
     kind = loaded.kind
-    _check_kind(options, method, kind)
+    method.check_kind(kind, model)
+    _check_masking(options, kind)
     layers = attach(to_device(loaded.model))
-    if options.layout == "packed":
-        check_packable(loaded.model)
+    layout = usable_layout(loaded.model, options.layout, given_layout)
     appended = add_method_virtual_tokens(loaded, method, seed)
-    check_length(loaded, max_length + appended)
+    length = max_length + appended
+    check_length(loaded, length)
+    framing = document_framing(loaded, options.documents)
     with group.main_process_first():
         rows = tokenize(
-            text, loaded.tokenizer, max_length + appended, cache=cache_folder() / "rows", progress=progress
+            text,
+            loaded.tokenizer,
+            length,
+            framing=framing,
+            cache=cache_folder() / "rows",
+            progress=progress,
         )
     print_message(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
     check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
@@ -166,7 +178,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             text,
             rows,
             loaded,
-            max_length + appended,
+            length,
+            framing=framing,
             batch_size=batch_size,
             seed=seed,
             appended=appended,
@@ -187,19 +200,22 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         objectives = method.objectives()
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model)
-        length = max_length + appended
         kept = max_graph_tokens(loaded.model, length)
         engine = Engine(loaded.model, objectives, precision, reference=reference, graph_tokens=kept, group=group)
         at_once = training_tokens(loaded.model, engine.student_views, length)
         chosen_by = method.masking(options.mask_rate) or strategy
         policy = padding_policy(loaded.model)
-        collator = Collator.of(loaded.tokenizer, chosen_by, kind, at_once, options.layout, engine.rewritings, policy)
+        collator = Collator.of(loaded.tokenizer, chosen_by, kind, at_once, layout, engine.rewritings, policy, length)
         result.masked = _describe_masking(rows, collator)
         total = mixture.plan(budget, progress)
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
         alike = replace(collator, masking=strategy)
-        watch = [] if heldout is None else [heldout.make_callback(loaded.tokenizer, alike, length, batch_size, seed)]
+        watch = (
+            []
+            if heldout is None
+            else [heldout.make_callback(loaded.tokenizer, alike, length, framing, batch_size, seed)]
+        )
         data = StepDataset(
             mixture.rows,
             collator,
@@ -210,6 +226,8 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             order=mixture.order,
         )
         data.check_learnable()
+        result.rows = RowAccount.of(rows, kind, data.padding(), joined=framing.documents == "joined")
+        print_message(f"Rows: {result.rows.summary()}.", enabled=progress)
         with tensorboard_folder(trackers, out):
             trainer = train(
                 engine,
@@ -245,19 +263,16 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
 adapt = verb(AdaptOptions, _adapt)
 
 
-def _check_kind(options: AdaptOptions, method: Method, kind: ModelKind) -> None:
-    """Refuse a method or masking options that have no meaning for the kind of the model.
+def _check_masking(options: AdaptOptions, kind: ModelKind) -> None:
+    """Refuse masking options for a model that is trained without masking.
 
     Raises:
         UserError: If there are such options.
     """
-    if kind.name not in method.kinds:
-        raise UserError(
-            f"Method '{method.name}' is for {' and '.join(method.kinds)} language models, but '{options.model}' is a "
-            f"{kind.name} one; use another method, such as lm."
-        )
     if not kind.uses_masking and (options.masking or options.masking_settings):
         raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'masking'.")
+    if not kind.uses_masking and options.mask_rate != MASK_RATE:
+        raise UserError(f"A {kind.name} language model is trained without masking; remove the option 'mask_rate'.")
 
 
 def _describe_masking(rows: TokenDataset, collator: Collator) -> MaskedTexts | None:
@@ -317,6 +332,8 @@ def _write_model_files(
     loaded.tokenizer.save_pretrained(folder)
     # The folder contains a numeric summary of the text, so that the model can be traced back to it.
     text_report = {**text.report.as_dict(), "contents": text.contents()}
+    if result.rows is not None:
+        text_report["rows"] = result.rows.as_dict()
     write_json(
         folder / MANIFEST_FILE, {**config, "about": result.about, "text": text_report, "result": result.measured()}
     )

@@ -24,6 +24,7 @@ from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPo
 from acclimate.objectives import Batch, ViewInput
 from acclimate.options.training import Layout
 from acclimate.training.distributed import ProcessGroup
+from acclimate.training.packing import MEASURED_STEPS, pack_best_fit
 
 
 def split_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolicy) -> list[slice]:
@@ -154,6 +155,7 @@ class Collator:
             itself.
         layout: ``"padded"`` has one text per row, with texts of similar length together; ``"packed"`` puts
             several texts into a row, where they do not attend to each other.
+        capacity: Maximum tokens per packed row, unless the longest text of a step has more.
         rewritings: Ways of rewriting the texts that views need.
         policy: How widths of micro-batches are rounded up, and the cost of another micro-batch.
         kind: The kind of the model, which determines the labels.
@@ -168,6 +170,7 @@ class Collator:
     layout: Layout = "padded"
     rewritings: tuple[Rewriting, ...] = ()
     policy: PaddingPolicy = MINIMAL_PADDING
+    capacity: int = 0
 
     @classmethod
     def of(
@@ -179,13 +182,15 @@ class Collator:
         layout: Layout = "padded",
         rewritings: Sequence[Rewriting] = (),
         policy: PaddingPolicy = MINIMAL_PADDING,
+        capacity: int = 0,
     ) -> Collator:
         """Create a collator for a tokenizer."""
         padding = tokenizer.pad_token_id
         special = np.array(sorted(tokenizer.all_special_ids))
         padding = padding if isinstance(padding, int) else 0
         vocabulary = make_vocabulary(tokenizer)
-        return cls(vocabulary, special, padding, masking, kind, tokens, layout, tuple(rewritings), policy)
+        capacity = min(capacity, tokens)  # a wider row would be a micro-batch that exceeds the limit
+        return cls(vocabulary, special, padding, masking, kind, tokens, layout, tuple(rewritings), policy, capacity)
 
     def __call__(self, texts: Sequence[np.ndarray], rng: np.random.Generator) -> list[Batch]:
         """Split texts (token ids with special tokens) into micro-batches and mask them.
@@ -214,7 +219,8 @@ class Collator:
         same size.
         """
         lengths = sorted(map(len, texts), reverse=True)
-        widths = [sum(lengths[place] for place in row) for row in self._rows(lengths)]
+        smaller = replace(self, capacity=min(self.capacity, -(-sum(lengths) // size)))  # at least a row for each
+        widths = [sum(lengths[place] for place in row) for row in smaller._rows(lengths)]
         high = max(1, min(self.tokens, sum(lengths)))
         most = -(-fewest_micro_batches(widths, high, self.policy) // size) * size
         low = 1
@@ -224,23 +230,21 @@ class Collator:
                 high = middle
             else:
                 low = middle + 1
-        return replace(self, tokens=high, policy=self.policy._replace(batch_overhead=FEWEST_BATCHES))
+        return replace(smaller, tokens=high, policy=self.policy._replace(batch_overhead=FEWEST_BATCHES))
+
+    def padded_tokens(self, lengths: Sequence[int]) -> int:
+        """Return the tokens, padding included, of the micro-batches of texts of these lengths."""
+        lengths = sorted(lengths, reverse=True)
+        total = 0
+        for rows in self._cut(self._rows(lengths), lengths, self.tokens):
+            total += len(rows) * self.policy.padded_width(max(sum(lengths[place] for place in row) for row in rows))
+        return total
 
     def _rows(self, lengths: list[int]) -> list[list[int]]:
-        """Assign texts, longest first, to rows: one each, or first-fit into rows of the longest text."""
+        """Assign texts, longest first, to rows: one each, or by best fit."""
         if self.layout == "padded":
             return [[place] for place in range(len(lengths))]
-        rows: list[list[int]] = []
-        space: list[int] = []
-        for place, length in enumerate(lengths):
-            found = next((row for row, free in enumerate(space) if free >= length), None)
-            if found is None:
-                rows.append([place])
-                space.append(lengths[0] - length)
-            else:
-                rows[found].append(place)
-                space[found] -= length
-        return rows
+        return pack_best_fit(lengths, max(self.capacity, lengths[0]))
 
     def _cut(self, rows: list[list[int]], lengths: list[int], limit: int) -> Iterator[list[list[int]]]:
         """Yield the rows of each micro-batch."""
@@ -371,6 +375,13 @@ class StepDataset(Dataset):
     def mix(self, steps: int) -> list[dict[str, Any]]:
         """Return what the first ``steps`` steps read of each of several texts; empty if there is one."""
         return self._order.describe(steps)
+
+    def padding(self) -> float:
+        """Return the share of padding in the micro-batches of the first steps that a single process reads."""
+        lengths = [
+            [len(self.rows[index]) for index in self.indices(step)] for step in range(min(self.steps, MEASURED_STEPS))
+        ]
+        return 1 - sum(map(sum, lengths)) / sum(map(self.collator.padded_tokens, lengths))
 
     def alone(self, step: int, index: int) -> list[Batch]:
         """Return the micro-batch of one text of a step, without padding."""

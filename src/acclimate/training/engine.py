@@ -16,7 +16,7 @@ from acclimate.device import Precision, autocast
 from acclimate.errors import UserError
 from acclimate.masking import Rewriting
 from acclimate.models import dropout_rates, kind_of, language_head, reads_positions, step_context
-from acclimate.models.batching import max_graph_tokens, padding_policy
+from acclimate.models.batching import logit_rows, max_graph_tokens, padding_policy
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 from acclimate.training.distributed import ProcessGroup
@@ -58,6 +58,7 @@ class Engine:
         objectives = [term.for_kind(kind_of(model)) for term in objectives]
         self.group = group or ProcessGroup()
         self.graph_tokens = max_graph_tokens(model) if graph_tokens is None else graph_tokens
+        self.logit_rows = logit_rows(model)
         self.policy = padding_policy(model)
         self.readers = {"student": model} if reference is None else {"student": model, "reference": reference}
         self.heads = {name: language_head(reader) for name, reader in self.readers.items()}
@@ -120,7 +121,7 @@ class Engine:
                 else:
                     states = encode(self.readers[name], ids, text, gates)
             hidden.update(zip(mine, states.chunk(len(mine)), strict=True))
-        return Outputs(hidden, batch, self.heads, embedded, chosen)
+        return Outputs(hidden, batch, self.heads, embedded, chosen, self.logit_rows)
 
     def step(self, batches: Sequence[Batch], *, backward: bool = True) -> Terms:
         """Compute all terms over the step and add their gradients to the parameters.

@@ -13,6 +13,7 @@ import torch
 from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainerControl, TrainerState, TrainingArguments
 
 from acclimate.corpus import Corpus, tokenize
+from acclimate.corpus.tokenizing import Framing
 from acclimate.device import preserve_rng_state
 from acclimate.errors import UserError, check_positive
 from acclimate.objectives import Batch
@@ -94,10 +95,17 @@ class HeldOutText:
         return {"text": self.corpus.fingerprint, "every": self.every}
 
     def make_callback(
-        self, tokenizer: PreTrainedTokenizerBase, collator: Collator, max_length: int, batch_size: int, seed: int
+        self,
+        tokenizer: PreTrainedTokenizerBase,
+        collator: Collator,
+        max_length: int,
+        framing: Framing,
+        batch_size: int,
+        seed: int,
     ) -> Callable[[StepTrainer], TrainerCallback]:
         """Tokenize and mask the text once; return a function that makes the callback for a trainer."""
-        rows = tokenize(self.corpus, tokenizer, max_length, cache=cache_folder() / "rows", progress=False)
+        folder = cache_folder() / "rows"
+        rows = tokenize(self.corpus, tokenizer, max_length, framing=framing, cache=folder, progress=False)
         rng = np.random.default_rng([seed, 5])
         texts = [np.asarray(row) for row in rows]
         steps = [collator(texts[start : start + batch_size], rng) for start in range(0, len(texts), batch_size)]

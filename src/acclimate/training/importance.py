@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from acclimate.models import UnitGroup
-from acclimate.models.batching import training_tokens
 from acclimate.models.gates import PARTS
 from acclimate.objectives import Batch
 from acclimate.progress import Progress
@@ -66,15 +65,11 @@ def measure_importance(
     """
     most = min(tokens, int(getattr(context.rows, "tokens", tokens)))
     least = min(most, MIN_GROUPS * SAMPLE_GROUP_TOKENS * context.group.size)
-    logits = reads == "logits"
-    how: dict[str, Any] = {"reads": reads, "parts": sorted(units)}
-    if logits:  # logits take more memory than the graph, and may limit the micro-batch
-        how["tokens_at_once"] = training_tokens(context.model, 2, logits=True)
-    tensor_cache = context.tensor_cache("importance", how)
+    tensor_cache = context.tensor_cache("importance", {"reads": reads, "parts": sorted(units)})
     groups: list[tuple[int, dict[str, Tensor]]] = []
     read, found = 0, None
     with Progress(title, least if error else most, unit="tokens", enabled=context.progress) as bar:
-        for number, (size, batches) in enumerate(context.sample_groups(tokens, readings=2, logits=logits)):
+        for number, (size, batches) in enumerate(context.sample_groups(tokens, readings=2)):
             tracked = _with_progress(batches, bar, read, context.group.size)
             sums = tensor_cache(partial(_measure_group, context, units, tracked, reads), number, size)
             groups.append((int(sums.pop(TEXT_COUNT)), sums))

@@ -8,16 +8,23 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, ClassVar
 
+from transformers import PreTrainedModel
+
 from acclimate.corpus import Corpus, TokenDataset
-from acclimate.errors import UserError
+from acclimate.corpus.tokenizing import EVERY_ROW, Framing
+from acclimate.errors import UserError, warn_once
+from acclimate.model_kinds import MASKED, ModelKind, kind_of_checkpoint
 from acclimate.models import LanguageModel, longest_text
+from acclimate.models.checkpoints import load_config
+from acclimate.models.encoding import check_packable
 from acclimate.modules import add_virtual_tokens, virtual_ids
-from acclimate.options.training import BUDGETS, TrainingOptions
+from acclimate.options.training import BUDGETS, AdaptOptions, Documents, Layout, TrainingOptions
 from acclimate.registry import Registry
 from acclimate.training.method import Method
 
@@ -240,3 +247,94 @@ def check_length(loaded: LanguageModel, max_length: int) -> None:
     positions = longest_text(loaded.model)
     if positions is not None and max_length > positions:
         raise UserError(f"max-length {max_length} is more than the {positions} positions of this model.")
+
+
+def with_kind_defaults(options: AdaptOptions, method: Method) -> AdaptOptions:
+    """Return options with the defaults that the kind of the model sets, which its configuration tells.
+
+    A model that cannot be read gets those of masked models here; loading it will say what is wrong.
+    """
+    kind, positions = MASKED, None
+    if not callable(options.model):
+        with suppress(UserError):
+            config = load_config(options.model)
+            kind = kind_of_checkpoint(config.architectures, options.model)
+            positions = getattr(config, "max_position_embeddings", None)
+    found = default_rows(options, kind, positions, kind.max_length, method.virtual_tokens)
+    return replace(options, **found)
+
+
+def default_rows(
+    options: TrainingOptions, kind: ModelKind, positions: int | None, max_length: int, virtual: int = 0
+) -> dict[str, Any]:
+    """Return ``layout``, ``max_length`` and ``documents`` as given, or the defaults of a kind of model.
+
+    Args:
+        options: The options as given.
+        kind: The kind of the model.
+        positions: Maximum tokens per text of the model, if known. Only a causal model is cut to it by default, since
+            it has no other limit.
+        max_length: The default maximum tokens per text.
+        virtual: Number of virtual tokens that the method adds to each text.
+
+    Raises:
+        UserError: If documents cannot be joined for this kind of model.
+    """
+    if options.documents == "joined" and not kind.frames_documents:
+        raise UserError(
+            f"Documents cannot be joined for a {kind.name} language model, which reads each text by itself; remove "
+            "documents=joined."
+        )
+    if kind.frames_documents and positions is not None:
+        max_length = min(max_length, positions - virtual)
+    return {
+        "layout": options.layout or kind.layout,
+        "max_length": options.max_length or max_length,
+        "documents": (options.documents or "apart") if kind.frames_documents else None,
+    }
+
+
+def usable_layout(model: PreTrainedModel, layout: Layout, given: Layout | None) -> Layout:
+    """Return the layout, or ``"padded"`` if packing is only the default and the model cannot separate texts.
+
+    Raises:
+        UserError: If the user asked for packing, and the model cannot separate texts.
+    """
+    if layout == "packed":
+        try:
+            check_packable(model)
+        except UserError as error:
+            if given is not None:
+                raise
+            warn_once(f"One text per row instead of several: {error}")
+            return "padded"
+    return layout
+
+
+def document_framing(loaded: LanguageModel, documents: Documents | None) -> Framing:
+    """Return where special tokens are added to the documents that a model reads.
+
+    The end token is that of the tokenizer; a tokenizer without one gets that of the generation configuration or of the
+    model, or the first if these name several.
+
+    Raises:
+        UserError: If documents are joined, and nothing would separate them.
+    """
+    if not loaded.kind.frames_documents:
+        return EVERY_ROW
+    settings = (getattr(loaded.model, "generation_config", None), loaded.model.config)
+    named = [getattr(one, "eos_token_id", None) for one in settings]
+    stops = next(([found] if isinstance(found, int) else list(found) for found in named if found is not None), [])
+    own = loaded.tokenizer.eos_token_id
+    end = own if isinstance(own, int) else next(iter(stops), None)
+    remedy = "set eos_token in tokenizer_config.json to the token that ends a text"
+    if end is None and documents == "joined":
+        raise UserError(f"The tokenizer has no end token, so joined documents could not be separated; {remedy}.")
+    if end is None:
+        warn_once(f"The tokenizer has no end token, so the model will not learn where a document ends; {remedy}.")
+    elif stops and end not in stops:
+        warn_once(
+            f"Each document ends with the token {end} of the tokenizer, but the model stops generating at "
+            f"{', '.join(map(str, stops))}: correct eos_token_id in generation_config.json."
+        )
+    return Framing(documents or "apart", end)

@@ -25,9 +25,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from acclimate.device import Precision, preserve_rng_state
-from acclimate.errors import first_line
+from acclimate.errors import UserError, first_line
 from acclimate.files import atomic_folder, cache_folder, find_file, hash_file
 from acclimate.masking import Masking
+from acclimate.model_kinds import ModelKind
 from acclimate.models import HeadLayer, UnitGroup, describe_computation, dropout_rates, gate_units, kind_of
 from acclimate.models.batching import padding_policy, training_tokens
 from acclimate.objectives import Batch, BatchObjective, LanguageModelling, Objective
@@ -170,7 +171,7 @@ class AdaptContext:
         """The device of the model."""
         return next(self.model.parameters()).device
 
-    def sample(self, tokens: int, readings: int = 1, logits: bool = False) -> Iterator[Batch]:
+    def sample(self, tokens: int, readings: int = 1) -> Iterator[Batch]:
         """Yield micro-batches, one text per row, from a random part of the corpus of about ``tokens`` tokens.
 
         With several processes, each gets its share of the micro-batches.
@@ -178,12 +179,11 @@ class AdaptContext:
         Args:
             tokens: Real tokens to read; the whole corpus if it has fewer.
             readings: How many times one forward pass reads each row; it limits the size of the micro-batches.
-            logits: Whether vocabulary logits are computed for all tokens, which also limits it.
         """
-        for _, group in self.sample_groups(tokens, readings, logits):
+        for _, group in self.sample_groups(tokens, readings):
             yield from group
 
-    def sample_groups(self, tokens: int, readings: int = 1, logits: bool = False) -> Iterator[tuple[int, list[Batch]]]:
+    def sample_groups(self, tokens: int, readings: int = 1) -> Iterator[tuple[int, list[Batch]]]:
         """Yield the micro-batches of :meth:`sample` in groups, each of which is a random part of the corpus.
 
         All processes get the same number of groups, of about :data:`SAMPLE_GROUP_TOKENS` tokens per process.
@@ -191,7 +191,7 @@ class AdaptContext:
         Yields:
             For each group its number of tokens in all processes, and the micro-batches of this process.
         """
-        at_once = training_tokens(self.model, readings, logits=logits)
+        at_once = training_tokens(self.model, readings)
         collator = Collator.of(
             self.tokenizer, self.masking, kind_of(self.model), at_once, policy=padding_policy(self.model)
         )
@@ -284,6 +284,8 @@ class Method:
     summary: ClassVar[str] = ""
     kinds: ClassVar[tuple[str, ...]] = ("masked", "causal")
     """Kinds of language models (:data:`acclimate.models.KINDS`) that it has a meaning for."""
+    kinds_reason: ClassVar[str] = ""
+    """Why it has none for others: the rest of a sentence that begins with its name."""
     trains: ClassVar[bool] = True
     """False for a method that leaves the model unchanged."""
     learning_rate: ClassVar[float] = 1e-4
@@ -342,6 +344,19 @@ class Method:
         """Return the adaptations that run one after the other in place of this one; most methods have none."""
         return []
 
+    def check_kind(self, kind: ModelKind, model: object) -> None:
+        """Check that the method has a meaning for a kind of language model; ``model`` is named in the message.
+
+        Raises:
+            UserError: If it has none.
+        """
+        if kind.name not in self.kinds:
+            why = f" {self.kinds_reason}. It" if self.kinds_reason else ""
+            raise UserError(
+                f"Method '{self.name}'{why} is for {' and '.join(self.kinds)} language models, but '{model}' is a "
+                f"{kind.name} one; use another method, such as lm."
+            )
+
     def settings(self) -> dict[str, Any]:
         """Return the parameters and their values."""
         return {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
@@ -359,6 +374,7 @@ class Method:
 
 REGISTRY: Registry[Method] = Registry("acclimate.methods", "method", "methods")
 register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
+current_name, oldest_name = REGISTRY.current_name, REGISTRY.oldest_name
 
 
 def get(name: str, /, **settings: Any) -> Method:

@@ -22,6 +22,7 @@ import numpy as np
 
 from acclimate.corpus import Corpus, TokenDataset, tokenize
 from acclimate.corpus.chat import Chats, tokenize_chats
+from acclimate.corpus.tokenizing import Framing
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel
 from acclimate.options.training import REPLAY_SHARE, AdaptOptions
@@ -334,6 +335,7 @@ def read_mixture(
     loaded: LanguageModel,
     max_length: int,
     *,
+    framing: Framing,
     batch_size: int,
     seed: int,
     appended: int,
@@ -347,6 +349,7 @@ def read_mixture(
         rows: Its rows.
         loaded: The model and its tokenizer.
         max_length: Maximum tokens per row.
+        framing: Where special tokens are added to documents.
         batch_size: Texts per step.
         seed: Random seed.
         appended: Virtual tokens per row.
@@ -368,7 +371,9 @@ def read_mixture(
             )
         else:
             cache = cache_folder() / "rows"
-            found = tokenize(replay.text, loaded.tokenizer, max_length, cache=cache, progress=progress)
+            found = tokenize(
+                replay.text, loaded.tokenizer, max_length, framing=framing, cache=cache, progress=progress
+            )
             about = replay.text.report.summary()
         texts.append(MixedText(_name(replay.text), found, replay.share))
         print_message(f"Replay: {about}.", enabled=progress or bool(replay.text.report.problems))

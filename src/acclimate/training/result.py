@@ -29,7 +29,8 @@ from acclimate.masking.preview import find_importance_store, preview_tokens
 from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.method import cache_key
+from acclimate.training.method import cache_key, current_name
+from acclimate.training.packing import RowAccount
 from acclimate.training.trainer import StepTrainer
 
 EXPLOSION_MARGIN = 1.0
@@ -54,6 +55,7 @@ class AdaptResult:
         masked: A few texts with their masked tokens, see :func:`sample_masked_texts`; None if the run was finished
             before and the cache is gone. They are not written beside the model, since texts of the corpus may be
             confidential.
+        rows: What became of the documents; None if the run was finished before, or nothing was trained.
         about: Paper and summary of the method, for the card.
         mix: What was read of each text, if general text or conversations were replayed: its share as given and as
             realized, its tokens and epochs.
@@ -69,6 +71,7 @@ class AdaptResult:
     parameters: dict[str, Any] = field(default_factory=dict)
     preparation: dict[str, Any] = field(default_factory=dict)
     masked: MaskedTexts | None = None
+    rows: RowAccount | None = None
     about: dict[str, str] = field(default_factory=dict)
     mix: list[dict[str, Any]] = field(default_factory=list)
     warning: str = ""
@@ -154,8 +157,13 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Return the manifest in a folder, without the checksums; None if there is none, or if it is damaged."""
+    """Return the manifest in a folder, without the checksums; None if there is none, or if it is damaged.
+
+    A method that has another name today has that name in it.
+    """
     found = read_json_object(folder / MANIFEST_FILE)
+    if found and "method" in found:
+        found["method"] = current_name(str(found["method"]))
     return found and {name: value for name, value in found.items() if name != "checksums"}
 
 

@@ -16,7 +16,9 @@ from transformers import PreTrainedModel
 from acclimate.device import Precision, autocast
 from acclimate.errors import UserError
 from acclimate.models import UnitGroup, encode, language_head, step_context
+from acclimate.models.batching import logit_rows
 from acclimate.objectives import Batch, mean_pool
+from acclimate.objectives.vocabulary import map_logits
 
 Representation = Literal["hidden", "logits"]
 
@@ -40,11 +42,19 @@ def dropout_divergence(
     """
     ids, text = batch.original.repeat(2, 1), batch.text.repeat(2, 1)
     values = encode(model, ids, text, {part: values.repeat(1, 2, 1) for part, values in gates.items()})
+    first, second = values.chunk(2)
     if representation == "logits":
-        values = language_head(model)(values)
-    first, second = nn.functional.log_softmax(values.float(), dim=-1).chunk(2)
-    token_kl = (first.exp() * (first - second)).sum(-1, keepdim=True)
-    return mean_pool(token_kl, batch.text, batch.texts).squeeze(-1)
+        states, heads = [half.flatten(0, 1) for half in (first, second)], [language_head(model)] * 2
+        token_kl = map_logits(_divergence, heads, states, rows=logit_rows(model)).view_as(batch.text)
+    else:
+        token_kl = _divergence(first, second)
+    return mean_pool(token_kl[..., None], batch.text, batch.texts).squeeze(-1)
+
+
+def _divergence(first: Tensor, second: Tensor) -> Tensor:
+    """Return KL(first || second) of distributions that are given by their logits (..., entries): (...)."""
+    first, second = (nn.functional.log_softmax(values.float(), dim=-1) for values in (first, second))
+    return (first.exp() * (first - second)).sum(-1)
 
 
 def summed_importance(

@@ -61,6 +61,8 @@ class Selective(Method, AnnotationOptions):
     """
 
     needs_task: ClassVar[bool] = True
+    kinds: ClassVar[tuple[str, ...]] = ("masked",)
+    kinds_reason: ClassVar[str] = "chooses the tokens to mask"
     sets_mask_rate: ClassVar[bool] = True
     files: ClassVar[tuple[str, ...]] = ("stop_words",)
     paper_options: ClassVar[Mapping[str, Any]] = {"steps": 200_000, "batch_size": 256, "max_length": 256}

@@ -1,4 +1,4 @@
-"""TAPTER: MLM that pulls word embeddings towards fastText vectors of the same text (Nishida et al., 2021)."""
+"""TAPTER: word embeddings pulled towards fastText vectors of the same text (Nishida et al., Findings of EMNLP 2021)."""
 
 from collections.abc import Mapping
 from contextlib import suppress
@@ -23,12 +23,12 @@ PROJECTION_NAME = "acclimate_projection"
 @register(
     "tapter",
     paper="Nishida et al., Findings of EMNLP 2021",
-    summary="MLM that also pulls word embeddings towards fastText vectors of the same text",
+    summary="language modelling that also pulls word embeddings towards fastText vectors of the same text",
 )
 @with_presets
 @dataclass
 class TAPTER(Method):
-    """L = L_MLM + weight x mean over R(X) of || LN(W E[x] + b) - F[x] ||^2.
+    """L = L_LM + weight x mean over R(X) of || LN(W E[x] + b) - F[x] ||^2.
 
     E is the embedding table of the model, and F[x] the fastText vector of token x, from a skip-gram model trained on
     the text. The projection (W, b and LN) is discarded after the training. R(X) are the tokens of a step without
@@ -100,7 +100,7 @@ class TAPTER(Method):
         self._regularizer = EmbeddingRegularizer(table, projection, targets.vectors, targets.regularized, self.weight)
 
     def objectives(self) -> list[Objective | BatchObjective]:
-        """Return the MLM loss and the regularizer."""
+        """Return the LM loss and the regularizer."""
         assert self._regularizer is not None, "prepare first"
         return [LanguageModelling(), self._regularizer]
 

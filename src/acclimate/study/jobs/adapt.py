@@ -89,7 +89,7 @@ class AdaptJob(Job):
 
     Attributes:
         model: The base model, or the job that trains its missing head.
-        method: Name of the method.
+        method: Name of the method; the oldest one if it was renamed, so that stored results stay valid.
         parameters: Its parameters, defaults included.
         corpus: Text to adapt to.
         task: The labelled task, for methods that need it.
@@ -209,6 +209,8 @@ def _head_job(inputs: StudyInputs, model: ModelSpec) -> AdaptJob:
 
 
 def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Place, seed: int) -> AdaptJob:
+    from acclimate.methods import oldest_name
+
     config, found = inputs.config, inputs.methods[method.label]
     given = {**config.adapt.given(), **method.adapt, "seed": seed}
     if any(key in method.adapt for key in BUDGETS):  # a method's own budget replaces that of the study
@@ -222,7 +224,7 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
     return AdaptJob(
         place=place,
         model=base,
-        method=method.name,
+        method=oldest_name(method.name),
         parameters=found.parameters,
         corpus=inputs.task_corpora[here] if found.reads == "task" else inputs.corpora[here[0]],
         task=inputs.tasks[here].task if found.needs_task else None,

@@ -1,0 +1,64 @@
+"""Losses over the vocabulary that never hold the logits of all positions.
+
+Logits are as large as positions times vocabulary: 2 GB for a row of 4,096 tokens and 128,000 words, and several times
+that with their gradients. Here the head runs at some positions at a time. Only the loss of each position is kept, and
+the backward pass computes the logits again. Values and gradients are those of the whole computation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+Head = Callable[[Tensor], Tensor]
+"""The function from hidden states (positions, width) to logits (positions, vocabulary), as
+:func:`acclimate.models.language_head` returns it: with bias, scale and softcap, if the model has them."""
+
+
+def map_logits(
+    function: Callable[..., Tensor],
+    heads: Sequence[Head],
+    states: Sequence[Tensor],
+    *values: Tensor,
+    rows: int | None = None,
+) -> Tensor:
+    """Apply a function of logits at all positions, some positions at a time.
+
+    With several heads the function gets the logits of each at the same positions, for example those of a student and
+    its teacher.
+
+    Args:
+        function: Called with float32 logits (rows, vocabulary) of each head, then with the same rows of ``values``. It
+            must treat each position by itself, and return one row per position.
+        heads: The heads.
+        states: Hidden states for each head, (positions, width).
+        values: Further tensors with one row per position, such as labels.
+        rows: Positions at a time; None for all.
+
+    Returns:
+        The results for all positions, in order: (positions, ...).
+    """
+    count = len(states[0])
+    run = partial(_apply, function, heads)
+    if rows is None or count <= rows:
+        return run(states, values)
+    chunks = list(zip(*(tensor.split(rows) for tensor in (*states, *values)), strict=True))
+    pairs = [(chunk[: len(states)], chunk[len(states) :]) for chunk in chunks]
+    if torch.is_grad_enabled():
+        return torch.cat([checkpoint(run, *pair, use_reentrant=False) for pair in pairs])
+    return torch.cat([run(*pair) for pair in pairs])
+
+
+def _apply(
+    function: Callable[..., Tensor], heads: Sequence[Head], states: Sequence[Tensor], values: Sequence[Tensor]
+) -> Tensor:
+    return function(*(head(state).float() for head, state in zip(heads, states, strict=True)), *values)
+
+
+def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
+    """Return the cross-entropy of each position in nats (positions,); zero where the label is -100."""
+    return nn.functional.cross_entropy(logits, labels, reduction="none")
