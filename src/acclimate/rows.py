@@ -183,7 +183,9 @@ class LossRow(Record):
         before: Loss of the base model; None if the two cannot be compared.
         bits_per_byte_before: Loss of the base model per byte.
         difference: After minus before, in nats per predicted token.
-        percent: The same in percent of ``before``.
+        bits_per_byte_difference: After minus before, in bits per byte; only of causal models, and also if the
+            tokenizers differ.
+        percent: The difference in nats in percent of ``before``.
         kind: Name of the kind of the model, which names the loss; None for a masked model.
     """
 
@@ -201,6 +203,7 @@ class LossRow(Record):
     before: float | None = optional()
     bits_per_byte_before: float | None = optional()
     difference: Interval | None = optional()
+    bits_per_byte_difference: Interval | None = optional()
     percent: float | None = None
     kind: str | None = optional()
 

@@ -55,6 +55,11 @@ def result_sections(results: StudyResults, model_kind: ModelKind) -> list[tuple[
         loss_name = f"{model_kind.loss_name[0].upper()}{model_kind.loss_name[1:]}"
         intro = f"{loss_name} on held-out text in {model_kind.loss_unit}, before and after; lower is better."
         parts += [intro, markdown_table(("text", "before", "after", "change", "95 % interval"), losses)]
+    if bits := [
+        _bits_row(row, row.bits_per_byte_difference) for row in results.losses if row.bits_per_byte_difference
+    ]:
+        intro = "The same in bits per byte, which is comparable across tokenizers."
+        parts += [intro, markdown_table(("text", "before", "after", "change", "95 % interval"), bits)]
     if others := [_other_task_row(row, row.comparison) for row in results.forgetting if row.comparison]:
         names = ("task of another domain", "metric", "before", "after", "difference", "95 % interval", "verdict")
         intro = "Fine-tuned on tasks of other domains; scores in percent, differences in percentage points."
@@ -83,7 +88,15 @@ def _difference(entry: Comparison) -> tuple[str, str, str]:
 
 
 def _loss_row(row: LossRow, entry: Interval) -> tuple[Any, ...]:
-    change = (f"{row.before:.3f}", f"{row.nats:.3f}", f"{entry.difference:+.3f}", _format_interval(entry, 1, 3))
+    return _loss_cells(row, row.before, row.nats, entry)
+
+
+def _bits_row(row: LossRow, entry: Interval) -> tuple[Any, ...]:
+    return _loss_cells(row, row.bits_per_byte_before, row.bits_per_byte, entry)
+
+
+def _loss_cells(row: LossRow, before: float | None, after: float | None, entry: Interval) -> tuple[Any, ...]:
+    change = (f"{before:.3f}", f"{after:.3f}", f"{entry.difference:+.3f}", _format_interval(entry, 1, 3))
     return ("general text" if row.text == "general" else f"{row.domain}, held out", *change)
 
 
@@ -127,21 +140,28 @@ def eval_results(results: StudyResults, model_kind: ModelKind) -> list[dict[str,
         )
     for loss in results.losses:
         name = "general text" if loss.text == "general" else f"{loss.domain}, held-out text"
-        details = {"texts": loss.texts}
-        if loss.difference and loss.before is not None:
-            details |= {"before": round(loss.before, 4), **_rounded(loss.difference)}
-        found.append(
-            {
-                "task_type": model_kind.pipeline_tag,
-                "task_name": model_kind.task_name,
-                "dataset_type": _slug(name),
-                "dataset_name": name,
-                "metric_type": "loss",
-                "metric_name": f"{model_kind.loss_name}, {model_kind.loss_unit}",
-                "metric_value": round(loss.nats, 4),
-                "metric_args": details,
-            }
-        )
+        measured = [
+            ("loss", f"{model_kind.loss_name}, {model_kind.loss_unit}", loss.nats, loss.before, loss.difference)
+        ]
+        if entry := loss.bits_per_byte_difference:
+            before = loss.bits_per_byte_before
+            measured.append(("bits_per_byte", "bits per byte", loss.bits_per_byte or 0.0, before, entry))
+        for metric, metric_name, value, before, difference in measured:
+            details = {"texts": loss.texts}
+            if difference and before is not None:
+                details |= {"before": round(before, 4), **_rounded(difference)}
+            found.append(
+                {
+                    "task_type": model_kind.pipeline_tag,
+                    "task_name": model_kind.task_name,
+                    "dataset_type": _slug(name),
+                    "dataset_name": name,
+                    "metric_type": metric,
+                    "metric_name": metric_name,
+                    "metric_value": round(value, 4),
+                    "metric_args": details,
+                }
+            )
     return found
 
 

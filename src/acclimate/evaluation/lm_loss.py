@@ -21,12 +21,26 @@ from acclimate.models.batching import chosen_positions, logit_rows, micro_batch_
 from acclimate.modules import virtual_ids
 from acclimate.objectives.vocabulary import cross_entropy, map_logits
 
+MAX_CHARACTERS = 4_000
+"""Characters that are read of each document for a causal model, so that a few long ones do not dominate the cost. A
+limit in characters reads the same text with every tokenizer."""
+CONTEXT_SHARE = 4
+"""Consecutive windows of a document share one token in this many."""
 
-class _Example(NamedTuple):
-    """The input ids of a text and the tokens to predict, -100 elsewhere; both (tokens,)."""
+
+class TargetRow(NamedTuple):
+    """The input ids of a row and the tokens to predict, -100 elsewhere; both (tokens,)."""
 
     ids: np.ndarray
     labels: np.ndarray
+
+
+class _Document(NamedTuple):
+    """The rows of a document, its ordinary tokens, and the UTF-8 bytes that they cover."""
+
+    rows: list[TargetRow]
+    tokens: int
+    bytes: int
 
 
 def language_model_loss(
@@ -40,16 +54,22 @@ def language_model_loss(
 ) -> dict[str, Any]:
     """Measure how well a language model predicts tokens of held-out text.
 
-    The first ``max_length`` tokens of each text are read. For a masked model, ``rate`` of the ordinary ones (at least
+    A masked model reads the first ``max_length`` tokens of each text, of which ``rate`` of the ordinary ones (at least
     one, rounded) are replaced by the mask token. Which ones depends on the text and the seed alone, so that all models
-    with the same tokenizer predict the same tokens, and neither batch size nor order matters. A causal model predicts
-    each next token. The forward pass is in fp32.
+    with the same tokenizer predict the same tokens, and neither batch size nor order matters.
+
+    A causal model reads the first :data:`MAX_CHARACTERS` characters of each text, whatever its tokenizer, in windows
+    of ``max_length`` tokens, and predicts each token once. From the second window on, a token is predicted from at
+    least a quarter of a window. The first token is predicted from the begin token, or the end token of a tokenizer
+    that has no other, as in ``lm-eval``. Special tokens themselves are not predicted.
+
+    The forward pass is in fp32.
 
     Args:
         model: A language model, or its folder or Hub name.
         texts: The documents.
         tokenizer: The tokenizer of a model in memory.
-        max_length: Maximum tokens per text, including special tokens but not virtual ones.
+        max_length: Maximum tokens per text, or per window of it, including special tokens but not virtual ones.
         rate: Share of tokens that are masked.
         seed: Random seed of the masks.
 
@@ -57,11 +77,13 @@ def language_model_loss(
         ``kind``: name of the kind of the model; ``nats``: mean loss over all predicted tokens;
         ``masked``: their number; ``texts``: number of texts;
         ``per_text``: summed loss of each text, and ``per_text_masked``: its predicted tokens;
-        ``tokens``: tokens read, without special ones; ``bytes``: UTF-8 bytes of the text that they cover;
+        ``tokens``: tokens read, without special ones; ``bytes``: UTF-8 bytes of the text that they cover, and
+        ``per_text_bytes``: the same for each text, 0 for one without a token to predict;
         ``bits_per_byte``: nats * tokens / (bytes * ln 2), which does not depend on how long the tokens of a vocabulary
-        are. For a masked model it is a pseudo-measure: each token is predicted from both sides with, by default, 85 %
-        of the others visible, so it is not a code length, and it is lower than that of a causal model. Tokens that are
-        not predicted, such as unknown ones, count with the mean loss.
+        are. For a causal model this is a code length, comparable across tokenizers. For a masked model it is a
+        pseudo-measure: each token is predicted from both sides with, by default, 85 % of the others visible, and it is
+        lower than that of a causal model. Tokens that are not predicted, such as the unknown ones of a masked model,
+        count with the mean loss.
 
     Raises:
         UserError: If the model has no trained head or cannot read texts of that length, or no text has a token to
@@ -90,6 +112,78 @@ def _measure(
 ) -> dict[str, Any]:
     attach(model)
     kind = kind_of(model)
+    if kind.targets is None:
+        documents = _mask_documents(tokenizer, texts, max_length, rate, seed)
+    else:
+        reader = read_as_text(tokenizer)
+        documents = [_read_in_windows(kind, reader, text[:MAX_CHARACTERS], max_length) for text in texts]
+    examples = [(index, row) for index, document in enumerate(documents) for row in document.rows]
+    available = longest_text(model)
+    if available is not None and max((len(row.ids) for _, row in examples), default=0) > available:
+        virtual = len(virtual_ids(tokenizer))
+        raise UserError(
+            f"max_length={max_length}"
+            + (f" with {virtual} virtual tokens" if virtual else "")
+            + f" is more than the {available} positions of this model. Lower it for all models whose {kind.loss_name} "
+            "you compare."
+        )
+    if not examples:
+        raise UserError(f"The text to measure the {kind.loss_name} on has no token to predict.")
+    losses, counts = [0.0] * len(texts), [0] * len(texts)
+    found = summed_losses(model, tokenizer, [row for _, row in examples])
+    for (index, _), (loss, count) in zip(examples, found, strict=True):
+        losses[index] += loss
+        counts[index] += count
+    sizes = [document.bytes if document.rows else 0 for document in documents]
+    tokens = sum(document.tokens for document in documents if document.rows)
+    nats = sum(losses) / sum(counts)
+    return {
+        "kind": kind.name,
+        "nats": nats,
+        "bits_per_byte": nats * tokens / (sum(sizes) * math.log(2)),
+        "tokens": tokens,
+        "bytes": sum(sizes),
+        "masked": sum(counts),
+        "texts": len(texts),
+        "per_text": losses,
+        "per_text_masked": counts,
+        "per_text_bytes": sizes,
+    }
+
+
+def summed_losses(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, rows: Sequence[TargetRow]
+) -> list[tuple[float, int]]:
+    """Return the summed loss in nats of each row, and its number of predicted tokens.
+
+    Args:
+        model: A language model that :func:`acclimate.models.attach` has prepared.
+        tokenizer: Its tokenizer.
+        rows: The rows; batches of them depend on their lengths alone.
+    """
+    order = sorted(range(len(rows)), key=lambda index: -len(rows[index].ids))
+    found = [(0.0, 0)] * len(rows)
+    policy = padding_policy(model)
+    budget = micro_batch_tokens(model, times=2)
+    training = model.training
+    model.eval()
+    start = 0
+    with torch.no_grad():
+        while start < len(order):
+            width = policy.padded_width(len(rows[order[start]].ids))
+            group = order[start : start + max(1, budget // width)]
+            start += len(group)
+            losses = _group_losses(model, tokenizer, [rows[index] for index in group], width)
+            for index, loss in zip(group, losses, strict=True):
+                found[index] = loss
+    model.train(training)
+    return found
+
+
+def _mask_documents(
+    tokenizer: PreTrainedTokenizerBase, texts: Sequence[str], max_length: int, rate: float, seed: int
+) -> list[_Document]:
+    """Return the first ``max_length`` tokens of each text as a row with masked tokens."""
     virtual = virtual_ids(tokenizer)
     encoded = read_as_text(tokenizer)(
         list(texts),
@@ -98,48 +192,55 @@ def _measure(
         return_special_tokens_mask=True,
         return_offsets_mapping=tokenizer.is_fast,
     )
-    rows: list[list[int]] = encoded["input_ids"]
-    available = longest_text(model)
-    if available is not None and max(map(len, rows), default=0) > available:
-        raise UserError(
-            f"max_length={max_length}"
-            + (f" with {len(virtual)} virtual tokens" if virtual else "")
-            + f" is more than the {available} positions of this model. Lower it for all models whose {kind.loss_name} "
-            "you compare."
-        )
-    made = (_make_example(kind, tokenizer, np.array(row), virtual, rate, seed) for row in rows)
-    examples = {index: example for index, example in enumerate(made) if example is not None}
-    order = sorted(examples, key=lambda index: -len(rows[index]))
-    if not order:
-        raise UserError(f"The text to measure the {kind.loss_name} on has no token to predict.")
-    losses, counts = [0.0] * len(rows), [0] * len(rows)
-    policy = padding_policy(model)
-    budget = micro_batch_tokens(model, times=2)
-    training = model.training
-    model.eval()
-    start = 0
-    with torch.no_grad():
-        while start < len(order):
-            width = policy.padded_width(len(rows[order[start]]))
-            group = order[start : start + max(1, budget // width)]
-            start += len(group)
-            found = _group_losses(model, tokenizer, [examples[index] for index in group], width)
-            for index, (loss, count) in zip(group, found, strict=True):
-                losses[index], counts[index] = loss, count
-    model.train(training)
-    extents = [_count_tokens_and_bytes(tokenizer, texts[i], encoded, i, max_length + len(virtual)) for i in order]
-    nats, tokens, size = sum(losses) / sum(counts), *(sum(column) for column in zip(*extents, strict=True))
-    return {
-        "kind": kind.name,
-        "nats": nats,
-        "bits_per_byte": nats * tokens / (size * math.log(2)),
-        "tokens": tokens,
-        "bytes": size,
-        "masked": sum(counts),
-        "texts": len(rows),
-        "per_text": losses,
-        "per_text_masked": counts,
-    }
+    documents = []
+    for index, text in enumerate(texts):
+        row = _mask_row(tokenizer, np.array(encoded["input_ids"][index]), virtual, rate, seed)
+        if row is None:
+            documents.append(_Document([], 0, 0))
+        else:
+            extent = _count_tokens_and_bytes(tokenizer, text, encoded, index, max_length + len(virtual))
+            documents.append(_Document([row], *extent))
+    return documents
+
+
+def read_for_scoring(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], int]:
+    """Return the ids of a text for a causal model, and how many of them are ordinary tokens.
+
+    Special tokens that the tokenizer puts before the text are kept; without any, the begin token is added, or the end
+    token of a tokenizer that has no other. Those after the text are left out.
+
+    Args:
+        tokenizer: A tokenizer that reads special tokens in a text as text
+            (:func:`acclimate.corpus.tokenizing.read_as_text`).
+        text: The text.
+    """
+    encoded = tokenizer(text, return_special_tokens_mask=True, verbose=False)
+    ordinary = np.flatnonzero(np.array(encoded["special_tokens_mask"]) == 0)
+    if not len(ordinary):
+        return [], 0
+    ids: list[int] = encoded["input_ids"][: ordinary[-1] + 1]
+    before = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+    if ordinary[0] == 0 and before is not None:
+        ids = [before, *ids]
+    return ids, len(ordinary)
+
+
+def _read_in_windows(kind: ModelKind, tokenizer: PreTrainedTokenizerBase, text: str, max_length: int) -> _Document:
+    """Return the windows of a text, in which each token after the first special ones is predicted once."""
+    ids, ordinary = read_for_scoring(tokenizer, text)
+    if not ordinary:
+        return _Document([], 0, 0)
+    row, rows = np.array(ids), []
+    context = max(1, max_length // CONTEXT_SHARE)
+    start = scored = 0  # targets of the first positions have been predicted
+    while scored < len(row) - 1 and max_length > 1:
+        window = row[start : start + max_length]
+        labels = kind.targets(window[None], np.zeros_like(window)[None])[0]  # type: ignore[misc]
+        labels[: scored - start] = IGNORE_INDEX
+        rows.append(TargetRow(window, labels))
+        scored = start + len(window) - 1
+        start = scored + 1 - context
+    return _Document(rows, ordinary, len(text.encode("utf-8", "surrogatepass")))
 
 
 def _count_tokens_and_bytes(
@@ -162,24 +263,16 @@ def _count_tokens_and_bytes(
     return len(own), len(read.encode("utf-8", "surrogatepass"))
 
 
-def _make_example(
-    kind: ModelKind,
-    tokenizer: PreTrainedTokenizerBase,
-    ids: np.ndarray,
-    virtual: Sequence[int],
-    rate: float,
-    seed: int,
-) -> _Example | None:
-    """Return the input ids of a text and its tokens to predict; None if there is nothing to predict."""
-    if kind.targets is not None:
-        labels = kind.targets(ids[None], np.zeros_like(ids)[None])[0]
-        return _Example(ids, labels) if (labels != IGNORE_INDEX).any() else None
+def _mask_row(
+    tokenizer: PreTrainedTokenizerBase, ids: np.ndarray, virtual: Sequence[int], rate: float, seed: int
+) -> TargetRow | None:
+    """Return the masked ids of a text and its tokens to predict; None if there is nothing to predict."""
     places = _choose_masked_positions(ids, tokenizer.all_special_ids, virtual, rate, seed)
     if places is None:
         return None
     masked, labels = ids.copy(), np.full_like(ids, IGNORE_INDEX)
     masked[places], labels[places] = tokenizer.mask_token_id, ids[places]
-    return _Example(masked, labels)
+    return TargetRow(masked, labels)
 
 
 def _choose_masked_positions(
@@ -195,7 +288,7 @@ def _choose_masked_positions(
 
 
 def _group_losses(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[_Example], width: int
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, examples: Sequence[TargetRow], width: int
 ) -> list[tuple[float, int]]:
     """Return the summed loss and the number of predicted tokens of each text, computed in one forward pass."""
     padding = tokenizer.pad_token_id

@@ -16,7 +16,7 @@ from transformers import PreTrainedModel
 
 from acclimate.errors import UserError
 from acclimate.models.attention import HeadLayer
-from acclimate.models.gates import gate_units
+from acclimate.models.gates import gate_units, linear_sizes
 
 ADAPTER_SIZE_KEY = "acclimate_adapter_size"
 """Configuration entry of a model with adapters: the width of their bottleneck."""
@@ -72,7 +72,7 @@ def add_adapters(model: PreTrainedModel, layers: Sequence[HeadLayer], size: int,
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         for linear in linears:
-            adapter = Bottleneck(linear.out_features, size).to(linear.weight)
+            adapter = Bottleneck(linear_sizes(linear)[1], size).to(linear.weight)
             linear.add_module("adapter", adapter)
             linear.register_forward_hook(_apply_adapter)
             parameters += list(adapter.parameters())

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol
 import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
 
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.models.attention import ALTERNATIVES, HeadLayer
@@ -28,7 +29,13 @@ FEED_FORWARD = (
     ("ffn.lin1", "ffn.lin2"),
     ("ffn", "ffn_output"),
     ("mlp.Wi", "mlp.Wo"),
+    ("mlp.gate_proj", "mlp.down_proj"),
+    ("mlp.gate_up_proj", "mlp.down_proj"),
+    ("mlp.c_fc", "mlp.c_proj"),
+    ("feed_forward.w1", "feed_forward.w2"),
 )
+FACTORS = {"gate_proj": "up_proj", "w1": "w3"}
+"""The layer that computes the second factor of a gated linear unit, where it is a layer of its own."""
 EMBEDDING_NORM = ("LayerNorm", "norm")
 GATES_ATTRIBUTE, UNITS_ATTRIBUTE = "acclimate_gates", "acclimate_units"
 
@@ -58,34 +65,52 @@ class UnitGroup(Protocol):
 
 @dataclass(frozen=True)
 class LinearUnits:
-    """The output units of a linear layer: each owns a row and a bias entry, or two of each in a fused gated layer."""
+    """The output units of a linear layer: each owns a row and a bias entry, or two of each in a gated layer.
 
-    linear: nn.Linear
+    Attributes:
+        linear: The layer. GPT-2's ``Conv1D`` has a transposed weight: its units own columns.
+        units: Number of units.
+        factor: The layer with the second factor of a gated linear unit, if that is another layer.
+    """
+
+    linear: Any
     units: int
+    factor: Any = None
 
     def spread_over_parameters(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """See :meth:`UnitGroup.spread_over_parameters`."""
-        rows = values.repeat(self.linear.out_features // self.units)
-        weight = [(self.linear.weight, rows[:, None])]
-        return weight if self.linear.bias is None else [*weight, (self.linear.bias, rows)]
+        spread = []
+        for linear in filter(None, (self.linear, self.factor)):
+            rows = values.repeat(linear_sizes(linear)[1] // self.units)
+            spread.append((linear.weight, rows[None, :] if isinstance(linear, Conv1D) else rows[:, None]))
+            if linear.bias is not None:
+                spread.append((linear.bias, rows))
+        return spread
 
 
 @dataclass(frozen=True)
 class EmbeddingUnits:
-    """The features of the embedding: each owns a column of every table and its entries in the normalization.
+    """The features of the embedding: each owns a column of every table and its entries in the normalization, if any.
 
-    The word embeddings are usually tied to the decoder, which is then protected with them.
+    The word embeddings are usually tied to the language-model head, which is then protected with them.
+
+    Attributes:
+        tables: The embedding tables.
+        norm: The normalization of their sum; None in most decoders.
+        reader: The module whose input the sum is: the normalization, or the first layer.
+        units: Number of features.
     """
 
     tables: tuple[nn.Embedding, ...]
-    norm: nn.LayerNorm
+    norm: nn.LayerNorm | None
+    reader: nn.Module
     units: int
 
     def spread_over_parameters(self, values: Tensor) -> list[tuple[Tensor, Tensor]]:
         """See :meth:`UnitGroup.spread_over_parameters`."""
         columns = [(table.weight, values[None, :]) for table in self.tables]
-        scales = [(value, values) for value in (self.norm.weight, self.norm.bias) if value is not None]
-        return [*columns, *scales]
+        scales = () if self.norm is None else (self.norm.weight, self.norm.bias)
+        return [*columns, *((value, values) for value in scales if value is not None)]
 
 
 class _Gate:
@@ -148,7 +173,7 @@ def gate_units(
             known[part] = list(layers)
         elif part == "E" and part not in known:
             units = _embedding(model)
-            units.norm.register_forward_pre_hook(_GateBefore(gates_by_part, part, 0, units.units))
+            units.reader.register_forward_pre_hook(_GateBefore(gates_by_part, part, 0, units.units))
             known[part] = [units]
         elif part not in known:
             known[part] = [_feed_forward(model, layer, part) for layer in layers]
@@ -174,26 +199,44 @@ def _feed_forward(model: PreTrainedModel, layer: HeadLayer, part: str) -> Linear
     while name:
         name = name.rpartition(".")[0]
         for pair in FEED_FORWARD:
-            both = [_linear(model, f"{name}.{suffix}" if name else suffix) for suffix in pair]
-            inner, outer = both
-            if inner is not None and outer is not None and inner.out_features % outer.in_features == 0:
-                found = inner if part == "I" else outer
-                return LinearUnits(found, outer.in_features if part == "I" else outer.out_features)
+            places = [f"{name}.{suffix}" if name else suffix for suffix in pair]
+            inner, outer = (_linear(model, place) for place in places)
+            if inner is None or outer is None:
+                continue
+            units, width = linear_sizes(outer)
+            if linear_sizes(inner)[1] % units:
+                continue
+            if part == "O":
+                return LinearUnits(outer, width)
+            place, dot, last = places[0].rpartition(".")
+            return LinearUnits(inner, units, _linear(model, place + dot + FACTORS[last]) if last in FACTORS else None)
     raise UserError(f"The feed-forward of {type(model).__name__} cannot be found; use only the parts H and E.")
 
 
-def _linear(model: nn.Module, name: str) -> nn.Linear | None:
+def linear_sizes(linear: Any) -> tuple[int, int]:
+    """Return the number of inputs and of outputs of a linear layer or a ``Conv1D``."""
+    return (linear.nx, linear.nf) if isinstance(linear, Conv1D) else (linear.in_features, linear.out_features)
+
+
+def _linear(model: nn.Module, name: str) -> nn.Module | None:
     try:
         found = model.get_submodule(name)
     except AttributeError:
         return None
-    return found if isinstance(found, nn.Linear) else None
+    return found if isinstance(found, nn.Linear | Conv1D) else None
 
 
 def _embedding(model: PreTrainedModel) -> EmbeddingUnits:
-    embeddings = getattr(model.base_model, "embeddings", nn.Module())
-    norm = next((found for name in EMBEDDING_NORM if (found := getattr(embeddings, name, None)) is not None), None)
-    tables = tuple(module for module in embeddings.modules() if isinstance(module, nn.Embedding))
-    if not isinstance(norm, nn.LayerNorm) or not tables:
-        raise UserError(f"The embedding of {type(model).__name__} cannot be gated; use only the parts H, I and O.")
-    return EmbeddingUnits(tables, norm, tables[0].embedding_dim)
+    base: Any = model.base_model
+    embeddings = getattr(base, "embeddings", None)
+    if embeddings is None:  # a decoder: the tables and the list of layers are next to each other
+        tables = tuple(module for module in base.children() if isinstance(module, nn.Embedding))
+        norm, readers = None, [module[0] for module in base.children() if isinstance(module, nn.ModuleList)]
+        if tables and len({table.embedding_dim for table in tables}) == len(readers) == 1:
+            return EmbeddingUnits(tables, None, readers[0], tables[0].embedding_dim)
+    else:
+        norm = next((found for name in EMBEDDING_NORM if (found := getattr(embeddings, name, None)) is not None), None)
+        tables = tuple(module for module in embeddings.modules() if isinstance(module, nn.Embedding))
+        if isinstance(norm, nn.LayerNorm) and tables:
+            return EmbeddingUnits(tables, norm, norm, tables[0].embedding_dim)
+    raise UserError(f"The embedding of {type(model).__name__} cannot be gated; use only the parts H, I and O.")

@@ -212,7 +212,9 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
     Args:
         path: A model folder, or a name on the Hub.
         dropout: Probability of every dropout in the encoder, in place of those of the configuration. The configuration
-            keeps its values, so that a saved model has the original ones.
+            keeps its values, so that a saved model has the original ones. In most decoders it applies to the attention
+            weights alone, which is the noise that contrasts of two dropout masks use there (LLM2Vec, BehnamGhader et
+            al., COLM 2024). An architecture without dropout gets it on its embeddings.
 
     Returns:
         The model in evaluation mode.
@@ -227,7 +229,7 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
     kind = kind_of_checkpoint(config.architectures, path)
     try:
         with silence_transformers():
-            before = _set_dropout(path, config, dropout)
+            before = _set_dropout(config, dropout)
             model, info = from_pretrained(
                 getattr(transformers, kind.auto_class),
                 path,
@@ -237,6 +239,8 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
             )
             for name, value in before.items():
                 setattr(model.config, name, value)
+            if dropout and not before:
+                _drop_embeddings(model, dropout)
     except UNREADABLE as error:
         raise UserError(f"No language model could be loaded from '{path}': {load_error(error, path)}") from error
     missing = check_encoder_weights(model, info, path)
@@ -291,19 +295,23 @@ def check_encoder_weights(model: Any, info: dict[str, Any], path: str | Path) ->
     return fresh
 
 
-def _set_dropout(path: str | Path, config: PretrainedConfig, dropout: float | None) -> dict[str, float]:
+def _set_dropout(config: PretrainedConfig, dropout: float | None) -> dict[str, float]:
     """Set the dropout probabilities of a configuration, if one is given; return the previous ones by name."""
     if dropout is None:
         return {}
     if not 0 <= dropout < 1:
         raise UserError(f"The dropout must be from 0 to below 1, not {dropout:g}.")
-    names = dropout_names(config)
-    if not names:
-        raise UserError(f"The configuration of '{path}' has no dropout entry, so none can be set; leave dropout out.")
-    before = {name: getattr(config, name) for name in names}
-    for name in names:
+    before = {name: getattr(config, name) for name in dropout_names(config)}
+    for name in before:
         setattr(config, name, float(dropout))
     return before
+
+
+def _drop_embeddings(model: PreTrainedModel, dropout: float) -> None:
+    """Apply dropout to the word embeddings of an architecture that has none (LFM2), as GPT-2 does."""
+    embeddings: Any = model.get_input_embeddings()
+    embeddings.add_module("acclimate_dropout", nn.Dropout(dropout))
+    embeddings.register_forward_hook(lambda module, inputs, output: module.acclimate_dropout(output))
 
 
 def virtual_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
@@ -317,7 +325,9 @@ def dropout_names(config: PretrainedConfig) -> list[str]:
     return [
         name
         for name, value in config.to_dict().items()
-        if "dropout" in name and not name.startswith(TASK_HEAD_PREFIXES) and isinstance(value, float | int)
+        if ("dropout" in name or "pdrop" in name)
+        and not name.startswith(TASK_HEAD_PREFIXES)
+        and isinstance(value, float | int)
     ]
 
 

@@ -46,6 +46,11 @@ class View:
     reader: Literal["student", "reference"] = "student"
 
     @property
+    def unmasked(self) -> View:
+        """The view that equals this one where nothing is masked."""
+        return replace(self, tokens="original") if self.tokens == "masked" else self
+
+    @property
     def full(self) -> bool:
         """Whether it has about as many tokens as the texts."""
         return not isinstance(self.tokens, Rewriting) or self.tokens.full

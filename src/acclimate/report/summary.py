@@ -139,6 +139,8 @@ def _loss_line(row: LossRow) -> Line:
         f"{loss_name([row])} {plain(row.before, 3)} → {plain(row.nats, 3)} nats "
         f"({signed(entry.difference, 3)}{percent}; {interval})"
     )
+    if row.bits_per_byte_difference and row.bits_per_byte is not None and row.bits_per_byte_before is not None:
+        change += f", {plain(row.bits_per_byte_before, 3)} → {plain(row.bits_per_byte, 3)} bits per byte"
     general = row.text == "general"
     if entry.verdict in ("tie", WITHHELD):
         verdict = entry.verdict

@@ -27,7 +27,7 @@ from acclimate.report.formatting import (
 )
 from acclimate.report.timing import adaptation_runs, preparation_time, score_time
 from acclimate.results import ReportTable, StudyResults
-from acclimate.rows import VERDICTS, WITHHELD, Comparison, ContaminatedTexts, DistillationRow, ScoreRow
+from acclimate.rows import VERDICTS, WITHHELD, Comparison, ContaminatedTexts, DistillationRow, Interval, ScoreRow
 
 LOSS_WORDS = {"win": "lower", "loss": "higher", "tie": "no change shown", WITHHELD: VERDICTS[WITHHELD]}
 MATCHES = ("exact", "near", "contained")
@@ -146,35 +146,45 @@ def losses(results: StudyResults) -> Table:
     )
     numeric = [False] * 4 + [True] * 5 + [False]
     per_byte = any(row.bits_per_byte is not None for row in results.losses)
+    is_code_length = any(row.bits_per_byte_difference for row in results.losses)
     if per_byte:
         names += ["bits per byte: before", "after"]
         numeric += [True, True]
+    if is_code_length:
+        names += ["change", "95 % interval"]
+        numeric += [True, True]
+        note += (
+            " Bits per byte: the loss on all tokens of a document divided by its UTF-8 bytes, which is comparable "
+            "across tokenizers. The verdict is about this change where the tokenizers differ."
+        )
+    elif per_byte:
         note += (
             " Bits per byte: the same loss, extrapolated to all tokens read and divided by their UTF-8 bytes, which "
-            "is comparable across vocabularies"
-            + ("; not a code length, since each token is predicted from both sides." if is_masked else ".")
+            "is comparable across vocabularies; not a code length, since each token is predicted from both sides."
         )
     table = Table("Held-out loss and forgetting", note, names, numeric)
     for row in results.losses:
         cells = [Entry(row.model), Entry(row.domain)]
         cells += [Entry("domain, held out" if row.text == "domain" else "general"), Entry(method_name(row))]
-        after = number_entry(row.nats, 3)
-        if entry := row.difference:
-            mark = LOSS_VERDICTS[entry.verdict]
-            cells += [
-                number_entry(row.before, 3),
-                after,
-                signed_entry(entry.difference, 3),
-                Entry(interval_text(entry, 1, 3), entry.low),
-                signed_entry(row.percent),
-                Entry(LOSS_WORDS[mark], None, mark),
-            ]
-        else:
-            cells += [DASH, after, *[DASH] * 4]
+        entry = row.difference
+        cells += [number_entry(row.before, 3), number_entry(row.nats, 3), *_change_cells(entry)]
+        cells.append(signed_entry(row.percent))
+        shown = entry or row.bits_per_byte_difference
+        mark = LOSS_VERDICTS[shown.verdict] if shown else ""
+        cells.append(Entry(LOSS_WORDS[mark], None, mark) if shown else DASH)
         if per_byte:
             cells += [number_entry(row.bits_per_byte_before, 3), number_entry(row.bits_per_byte, 3)]
+        if is_code_length:
+            cells += _change_cells(row.bits_per_byte_difference)
         table.rows.append(cells)
     return table
+
+
+def _change_cells(entry: Interval | None) -> list[Entry]:
+    """Return a change of the loss and its interval."""
+    if entry is None:
+        return [DASH, DASH]
+    return [signed_entry(entry.difference, 3), Entry(interval_text(entry, 1, 3), entry.low)]
 
 
 def forgetting(results: StudyResults) -> Table:

@@ -82,6 +82,8 @@ def load_with_head(
     if tokenizer.pad_token_id is None:
         raise UserError(f"The tokenizer of '{path}' has neither a padding nor an end token; add one of them.")
     fit_tokenizer(tokenizer, model, path)
+    # Decoders count positions from the start of a row, padding included, so padding on the left would shift the text.
+    tokenizer.padding_side = tokenizer.init_kwargs["padding_side"] = "right"
     if model.config.pad_token_id is None or not is_encoder(model):  # decoders find the last token of a text by it
         model.config.pad_token_id = tokenizer.pad_token_id
     tokenizer = read_as_text(tokenizer)

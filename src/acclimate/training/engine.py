@@ -55,7 +55,8 @@ class Engine:
         Raises:
             ValueError: If a view needs a reference, and there is none.
         """
-        objectives = [term.for_kind(kind_of(model)) for term in objectives]
+        kind = kind_of(model)
+        objectives = [term.for_kind(kind) for term in objectives]
         self.group = group or ProcessGroup()
         self.graph_tokens = max_graph_tokens(model) if graph_tokens is None else graph_tokens
         self.logit_rows = logit_rows(model)
@@ -66,12 +67,15 @@ class Engine:
         self.over_batch = [term for term in objectives if isinstance(term, BatchObjective)]
         self.step_context = step_context(model, precision, reuse_grad_buffer=not self.over_batch)
         self.precision = precision
-        self.views = tuple(dict.fromkeys(view for term in objectives for view in term.views))
+        # Without masking, the masked tokens are the original ones, and both views are one.
+        views = {view: view if kind.uses_masking else view.unmasked for term in objectives for view in term.views}
+        self.views = tuple(dict.fromkeys(views.values()))
+        self.duplicates = {view: same for view, same in views.items() if view != same}
         self.embeddings = any(term.embeddings for term in objectives)
         for view in self.views:
             if view.reader not in self.readers:
                 raise ValueError(f"a view asks for the reader '{view.reader}', which was not given to this engine")
-        all_tokens = {view for term in objectives if not term.chosen_only for view in term.views}
+        all_tokens = {views[view] for term in objectives if not term.chosen_only for view in term.views}
         self.chosen_only = {
             view
             for view in self.views
@@ -121,6 +125,8 @@ class Engine:
                 else:
                     states = encode(self.readers[name], ids, text, gates)
             hidden.update(zip(mine, states.chunk(len(mine)), strict=True))
+        for found in (hidden, embedded, chosen):
+            found.update({view: found[same] for view, same in self.duplicates.items() if same in found})
         return Outputs(hidden, batch, self.heads, embedded, chosen, self.logit_rows)
 
     def step(self, batches: Sequence[Batch], *, backward: bool = True) -> Terms:

@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from acclimate.evaluation.statistics import paired_difference
+from acclimate.model_kinds import MASKED, get_kind
 from acclimate.records import Record, optional
 from acclimate.rows import WITHHELD, Interval, LossRow
 from acclimate.study.inputs import Texts
@@ -26,6 +27,7 @@ class TextLoss(Record):
         nats: Mean loss in nats per predicted token.
         per_text: Summed loss of each text in nats.
         per_text_masked: Number of predicted tokens in each text.
+        per_text_bytes: Number of UTF-8 bytes in each text.
         masked: Number of predicted tokens in all texts.
         bits_per_byte: Loss in bits per byte of UTF-8.
         tokens: Number of tokens in the texts.
@@ -37,6 +39,7 @@ class TextLoss(Record):
     nats: float
     per_text: list[float]
     per_text_masked: list[int] | None = optional()
+    per_text_bytes: list[int] | None = optional()
     masked: int | None = None
     bits_per_byte: float | None = optional()
     tokens: int | None = optional()
@@ -53,7 +56,7 @@ class LmLossJob(Job):
     Attributes:
         model: The model.
         texts: The texts.
-        max_length: Maximum tokens per text.
+        max_length: Maximum tokens per text, or per window of it.
     """
 
     model: Model
@@ -120,15 +123,37 @@ def _loss_row(after: Sequence[JobResult[TextLoss]], base: Sequence[JobResult[Tex
         return row
     before = base[0].result
     row.bits_per_byte_before = before.bits_per_byte
-    counts = np.asarray(before.per_text_masked or np.ones(len(before.per_text)), dtype=float)
-    used = counts > 0
-    if used.sum() < 2 or any(result.per_text_masked != before.per_text_masked for result in results):
-        return row  # an interval needs at least two texts, and nats per token are comparable within one tokenizer only
-    old = np.asarray(before.per_text, dtype=float)[used] / counts[used]
-    new = np.asarray([result.per_text for result in results], dtype=float)[:, used] / counts[used]
-    row.before = float(before.nats)
-    row.difference = Interval.from_dict(paired_difference(new, old, counts[used]).as_dict())
-    if has_single_origin([entry.job for entry in after]):
-        row.difference = row.difference.without_verdict(WITHHELD)
-    row.percent = 100 * row.difference.difference / row.before if row.before else None
+    origin = has_single_origin([entry.job for entry in after])
+    sizes = before.per_text_bytes
+    is_code_length = not get_kind(before.kind or MASKED.name).uses_masking
+    if is_code_length and all(
+        sizes and (result.kind, result.per_text_bytes) == (before.kind, sizes) for result in results
+    ):
+        row.bits_per_byte_difference = _change(results, before, np.asarray(sizes) * np.log(2), origin)
+    # Nats per token are comparable within one tokenizer only.
+    counts = before.per_text_masked or [1] * len(before.per_text)
+    if any(result.per_text_masked != before.per_text_masked for result in results):
+        return row
+    row.difference = _change(results, before, np.asarray(counts, dtype=float), origin)
+    if row.difference:
+        row.before = float(before.nats)
+        row.percent = 100 * row.difference.difference / row.before if row.before else None
     return row
+
+
+def _change(after: Sequence[TextLoss], before: TextLoss, counts: np.ndarray, single_origin: bool) -> Interval | None:
+    """Return the change of the loss per token or byte, with a paired interval over texts; None for a single text.
+
+    Args:
+        after: The losses of the adapted models.
+        before: The loss of the base model.
+        counts: What the loss of each text is divided by (texts,); texts with zero are left out.
+        single_origin: Whether all models come from one adaptation, so that there is no verdict.
+    """
+    used = counts > 0
+    if used.sum() < 2:
+        return None
+    old = np.asarray(before.per_text, dtype=float)[used] / counts[used]
+    new = np.asarray([result.per_text for result in after], dtype=float)[:, used] / counts[used]
+    change = Interval.from_dict(paired_difference(new, old, counts[used]).as_dict())
+    return change.without_verdict(WITHHELD) if single_origin else change
