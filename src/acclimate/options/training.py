@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import KW_ONLY, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_checkable
@@ -11,6 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
 from acclimate.registry import parse_number
 
 if TYPE_CHECKING:
@@ -33,10 +34,6 @@ PRETRAIN_LENGTH = 256
 """Default maximum tokens per text when a masked language model is trained from scratch (Gu et al., 2020)."""
 SAMPLE_CHARACTERS = 50_000_000
 """Size of the sample that a tokenizer is trained on, in characters."""
-REPLAY_SHARE = 0.1
-"""Default share of the tokens that are replayed (general text, or conversations)."""
-REPLAY_OPTIONS = ("replay", "replay_share", "chat", "chat_share")
-"""Options that name what is replayed."""
 MAX_SEED = 2**32 - 1
 MAX_COUNT = 10**9
 """Maximum of most counts, such as steps and documents; a larger one is probably a mistake and would never end."""
@@ -74,30 +71,6 @@ def read_number(value: Any) -> Any:
     if isinstance(value, bool):  # YAML reads yes and on as true, and Python counts with it
         raise ValueError(f"must be a number, not {value}")
     return parse_number(value)
-
-
-def read_shares(value: Any) -> Any:
-    """Return sources with a share each as a mapping: a mapping, or texts such as ``wiki.txt=0.1``; others unchanged.
-
-    Raises:
-        ValueError: If a share is not a number between 0 and 1, or only some sources have one.
-    """
-    items = [value] if isinstance(value, str) else value
-    if isinstance(items, list | tuple):
-        parts = [str(item).rpartition("=") for item in items]
-        shared = [bool(sign) and share.replace(".", "", 1).isdigit() for _, sign, share in parts]
-        if not any(shared):
-            return value
-        if not all(shared):
-            raise ValueError(f"needs a share for each source or for none, and '{items[shared.index(False)]}' has none")
-        items = {source: share for source, _, share in parts}
-    if not isinstance(items, Mapping):
-        return value
-    found = {source: read_number(share) for source, share in items.items()}
-    for source, share in found.items():
-        if not isinstance(share, int | float) or not 0 <= share < 1:
-            raise ValueError(f"must give '{source}' a share of at least 0 and less than 1, not {share}")
-    return found
 
 
 Integer = Annotated[int, BeforeValidator(read_number)]
@@ -357,42 +330,15 @@ class AdaptOptions(TrainingOptions):
         ),
     ] = None
     head_tokens: Annotated[TokenCount, Option("Tokens for training a missing masked-LM head.", MODEL)] = HEAD_TOKENS
-    replay: Annotated[
-        TextInput | None,
-        BeforeValidator(read_shares),
-        Option(
-            "General text to mix into the training: file, folder, glob or hf:NAME; wiki.txt=0.1 sets its own share.",
-            DATA,
-            more="In Python and study files also a mapping of sources to shares. A text that is shorter than its "
-            "share repeats. Epochs are those of the domain text; ``tokens`` counts all tokens. In a study of causal "
-            "models, the default is the general text of the study, without the documents that it measures on.",
-            many=True,
-        ),
-    ] = None
-    replay_share: Annotated[
-        Share | None, Option("Share of the tokens that are replayed text.", DATA, default=str(REPLAY_SHARE))
-    ] = None
-    chat: Annotated[
-        TextInput | None,
-        BeforeValidator(read_shares),
-        Option(
-            "Conversations to mix into the training, as JSON lines; chat.jsonl=0.05 sets the share of a file.",
-            DATA,
-            more="For causal models, in the chat template of their tokenizer; only answers are learned. See "
-            ":mod:`acclimate.corpus.chat` for the layouts.",
-            many=True,
-        ),
-    ] = None
-    chat_share: Annotated[
-        Share | None, Option("Share of the tokens that are conversations.", DATA, default=str(REPLAY_SHARE))
-    ] = None
+    replay: Replay = None
+    replay_share: ReplayShare = None
+    chat: Chat = None
+    chat_share: ChatShare = None
 
     @model_validator(mode="after")
     def check_shares(self) -> Any:
         """Check that sources with a share each come without a common share."""
-        for name in ("replay", "chat"):
-            if isinstance(getattr(self, name), Mapping) and getattr(self, f"{name}_share") is not None:
-                raise ValueError(f"'{name}' gives each source its share; remove '{name}_share'")
+        check_shares(self)
         return self
 
 

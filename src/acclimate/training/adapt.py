@@ -29,7 +29,8 @@ from acclimate.models import LanguageModel, ModelKind, attach, load_language_mod
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.options import AdaptOptions, recorded, values, verb
-from acclimate.options.training import BUDGETS, HEAD_TOKENS, REPLAY_OPTIONS, MethodLike, PrecisionName
+from acclimate.options.replay import REPLAY_OPTIONS
+from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
 from acclimate.progress import print_message
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
@@ -110,7 +111,9 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     default_epochs = TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1
     budget = Budget.of(options, default_epochs)
     heldout = _open_heldout(options)
-    replays = open_replay(options, method)
+    replays = open_replay(values(options), options.text_column)
+    if replays and not method.trains:
+        raise UserError(f"Method '{method.name}' does not train, so nothing can be replayed; remove replay and chat.")
     seed, max_length, batch_size = options.seed, options.max_length, options.batch_size
     learning_rate = method.learning_rate if options.learning_rate is None else options.learning_rate
     strategy = resolve(options.masking, options.mask_rate, options.masking_settings)

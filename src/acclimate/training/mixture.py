@@ -25,11 +25,14 @@ from acclimate.corpus.chat import Chats, tokenize_chats
 from acclimate.corpus.tokenizing import Framing
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel
-from acclimate.options.training import REPLAY_SHARE, AdaptOptions
+from acclimate.options.replay import REPLAY_SHARE
 from acclimate.progress import print_message
 from acclimate.training.batches import EpochSampler, StepOrder
 from acclimate.training.inputs import Budget, as_corpus
-from acclimate.training.method import Method, cache_folder
+from acclimate.training.method import cache_folder
+
+MANY_EPOCHS = 16
+"""Repetitions of a text after which another one teaches almost nothing (Muennighoff et al., NeurIPS 2023)."""
 
 log = logging.getLogger(__name__)
 
@@ -47,37 +50,36 @@ class Replay:
         return {kind: self.text.fingerprint, "share": self.share}
 
 
-def open_replay(options: AdaptOptions, method: Method) -> list[Replay]:
+def open_replay(given: Mapping[str, Any], text_column: str) -> list[Replay]:
     """Return what is replayed, without sources whose share is 0.
 
+    Args:
+        given: The options ``replay``, ``replay_share``, ``chat`` and ``chat_share``, as far as they are given.
+        text_column: Column that holds the text in tables and JSON lines.
+
     Raises:
-        UserError: If the method does not train, a share is given without a source, a source does not exist, or the
-            shares leave nothing for the domain text.
+        UserError: If a share is given without a source, a source does not exist, or the shares leave nothing for the
+            domain text.
     """
-    found = [
-        Replay(as_corpus(source, options.text_column), share)
-        for source, share in _shares("replay", options.replay, options.replay_share)
-    ]
-    for source, share in _shares("chat", options.chat, options.chat_share):
+    found = [Replay(as_corpus(source, text_column), share) for source, share in _shares("replay", given)]
+    for source, share in _shares("chat", given):
         found.append(Replay(source if isinstance(source, Chats) else Chats(source), share))
     if (total := sum(replay.share for replay in found)) >= 1:
         raise UserError(
             f"The shares of replay and chat are {total:.0%} together and leave nothing for the domain text."
         )
-    found = [replay for replay in found if replay.share]
-    if found and not method.trains:
-        raise UserError(f"Method '{method.name}' does not train, so nothing can be replayed; remove replay and chat.")
-    return found
+    return [replay for replay in found if replay.share]
 
 
-def _shares(name: str, given: Any, share: float | None) -> list[tuple[Any, float]]:
-    if given is None:
+def _shares(name: str, given: Mapping[str, Any]) -> list[tuple[Any, float]]:
+    sources, share = given.get(name), given.get(f"{name}_share")
+    if sources is None:
         if share:
             raise UserError(f"'{name}_share' needs a source; give it with --{name}.")
         return []
-    if isinstance(given, Mapping):
-        return list(given.items())
-    return [(given, REPLAY_SHARE if share is None else share)]
+    if isinstance(sources, Mapping):
+        return list(sources.items())
+    return [(sources, REPLAY_SHARE if share is None else share)]
 
 
 @dataclass(frozen=True)
@@ -325,6 +327,15 @@ class Mixture:
             for text in self.describe(1 if timed else steps)
         ]
         print_message(f"Mix: {', '.join(parts)}.", enabled=progress)
+        for text in self.describe(1 if timed else steps)[1:]:
+            if text["epochs"] > MANY_EPOCHS:
+                log.warning(
+                    "'%s' is read %.0f times, and a text teaches little after %d times; give more of it, or a smaller "
+                    "share.",
+                    text["name"],
+                    text["epochs"],
+                    MANY_EPOCHS,
+                )
         return steps
 
 
@@ -375,11 +386,13 @@ def read_mixture(
                 replay.text, loaded.tokenizer, max_length, framing=framing, cache=cache, progress=progress
             )
             about = replay.text.report.summary()
-        texts.append(MixedText(_name(replay.text), found, replay.share))
+        texts.append(MixedText(text_name(replay.text), found, replay.share))
         print_message(f"Replay: {about}.", enabled=progress or bool(replay.text.report.problems))
         same = {one["hash"] for one in domain.contents()} & {one["hash"] for one in replay.text.contents()}
         if same:
-            log.warning("'%s' is replayed and is domain text as well, so it is read more often.", _name(replay.text))
+            log.warning(
+                "'%s' is replayed and is domain text as well, so it is read more often.", text_name(replay.text)
+            )
     counts = Counter(text.name for text in texts)
     named = [
         MixedText(f"{text.name} ({number})" if counts[text.name] > 1 else text.name, text.rows, text.share)
@@ -389,6 +402,7 @@ def read_mixture(
     return Mixture([MixedText("domain text", rows, share), *named], batch_size, seed, appended)
 
 
-def _name(text: Corpus | Chats) -> str:
+def text_name(text: Corpus | Chats) -> str:
+    """Return the name of the first file of a text, and how many others there are."""
     first, *others = [Path(str(source["name"])).name for source in text.contents()]
     return first + (f" and {len(others)} more" if others else "")
