@@ -41,8 +41,8 @@ MaxMemory = Annotated[
     Option(
         "Memory to plan micro-batches for, in gigabytes.",
         default="that of the device",
-        more="It replaces the environment variable ACCLIMATE_MEMORY_GB. Results depend on it only as they depend on the "
-        "order of sums and on the dropout masks.",
+        more="It replaces the environment variable ACCLIMATE_MEMORY_GB. Results depend on it only as they depend on "
+        "the order of sums and on the dropout masks.",
         study=False,
         recorded=False,
     ),

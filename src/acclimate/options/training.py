@@ -13,6 +13,7 @@ from acclimate.errors import shorten
 from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.memory import GradientCheckpointing, MaxMemory, Optimizer, Weights
+from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
 from acclimate.registry import parse_number
 
 if TYPE_CHECKING:
@@ -366,6 +367,10 @@ class AdaptOptions(TrainingOptions):
             more="The adapter is merged into the weights before quantization, which are loaded once more.",
         ),
     ] = None
+    replay: Replay = None
+    replay_share: ReplayShare = None
+    chat: Chat = None
+    chat_share: ChatShare = None
 
     @model_validator(mode="after")
     def check_adapter(self) -> Any:
@@ -373,6 +378,12 @@ class AdaptOptions(TrainingOptions):
         for name in ("adapter_settings", "quantize"):
             if getattr(self, name) is not None and self.adapter is None:
                 raise ValueError(f"'{name}' is for adapters; add 'adapter', such as lora, or remove it")
+        return self
+
+    @model_validator(mode="after")
+    def check_shares(self) -> Any:
+        """Check that sources with a share each come without a common share."""
+        check_shares(self)
         return self
 
 
