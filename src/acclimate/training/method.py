@@ -304,6 +304,8 @@ class Method:
     """True for a method that itself determines how many tokens are masked, whatever the mask rate."""
     needs_task: ClassVar[bool] = False
     """True for a method that needs a labelled task as ``run.task``."""
+    without_adapter: ClassVar[str] = ""
+    """Why a low-rank adapter cannot train in place of the weights; empty for most methods, with which it can."""
 
     @property
     def virtual_tokens(self) -> int:
