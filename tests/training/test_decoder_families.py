@@ -20,8 +20,6 @@ from tests.tiny import DECODERS, HYBRIDS, TEXTS, decoder_tokenizer, tiny_model
 
 LAYOUTS = [(kind, layout) for kind in sorted(DECODERS) for layout in ("padded", "packed")[: 2 - (kind in HYBRIDS)]]
 """Families whose layers are not all attention keep one text per row."""
-PENDING = ("gemma2", "gpt2", "granite", "lfm2", "phi3")
-LAYOUTS = [pair for pair in LAYOUTS if pair[0] not in PENDING]
 LARGE = {"initializer_range": 0.3}
 """Weights with which the bound that Gemma 2 puts on attention scores and logits matters."""
 
