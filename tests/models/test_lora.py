@@ -118,7 +118,10 @@ def soft_mask(adapter, layers, importance):
     return factors
 
 
-@each(("kind", "name"), [("llama", "lora"), ("llama", "pissa"), ("bert", "rslora"), ("modernbert", "lora")])
+@each(
+    ("kind", "name"),
+    [("llama", "lora"), ("llama", "pissa"), ("bert", "rslora"), ("modernbert", "lora"), ("gpt2", "lora")],
+)
 def test_a_soft_mask_scales_the_change_of_the_weights(tmp_path, kind, name):
     adapter, plain, layers = with_adapter(kind, name)
     importance = torch.rand(len(layers), 4)

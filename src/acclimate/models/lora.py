@@ -228,6 +228,8 @@ class LowRankAdapter:
         for weight, factor in factors:
             if (name := places.get(id(weight))) is None:
                 continue
+            if isinstance(layers[name].get_base_layer(), Conv1D):  # its weight is transposed
+                factor = factor.T
             rows, columns = self._factors.get(name, (None, None))
             if factor.shape[1] == 1:
                 rows = factor[:, 0] if rows is None else rows * factor[:, 0]
