@@ -21,6 +21,7 @@ from acclimate.cards.card import (
     markdown_table,
     settings_table,
 )
+from acclimate.corpus.token_dataset import RowAccount
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import find_hub_task, make_scoring
 from acclimate.evaluation.statistics import bootstrap_intervals
@@ -344,6 +345,7 @@ def _data_section(manifest: Mapping[str, Any]) -> str:
                 rows.append(row)
         counts = [f"{text.get('documents', 0):,} documents"]
         counts += [f"{text[name]:,} {word}" for name, word in _EXCLUDED_COUNTS.items() if text.get(name)]
+        counts += [RowAccount(**text["rows"]).summary()] if text.get("rows") else []
         totals.append(f"{', '.join(counts)}; hash of all: `{part.get('corpus')}`.")
     shown = markdown_table(("source", "size", "hash"), rows[:MAX_SOURCES])
     more = f"\n\nand {len(rows) - MAX_SOURCES:,} more" if len(rows) > MAX_SOURCES else ""

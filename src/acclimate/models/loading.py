@@ -25,7 +25,7 @@ from transformers import (
 
 from acclimate.device import default_device, enable_fast_fp32_matmul
 from acclimate.errors import UserError, warn_once
-from acclimate.model_kinds import ModelKind, find_kind, kind_of, kind_of_checkpoint
+from acclimate.model_kinds import ModelKind, class_names, find_kind, kind_of, kind_of_checkpoint
 from acclimate.models.checkpoints import (
     UNREADABLE,
     check_folder,
@@ -80,6 +80,8 @@ def fit_tokenizer(tokenizer: PreTrainedTokenizerBase, model: PreTrainedModel, pa
             "counts its positions. Set it to the id with which the model was trained (1 in RoBERTa)."
         )
     embeddings: Any = model.get_input_embeddings()
+    if getattr(embeddings, "weight", None) is None:
+        raise UserError(f"The model in '{path}' has no word embeddings; {type(model).__name__} is not supported.")
     vocabulary, rows = tokenizer.get_vocab(), embeddings.weight.shape[0]
     size = max(len(tokenizer), 1 + max(vocabulary.values(), default=-1))
     if size > rows:
@@ -230,6 +232,7 @@ def load_language_model(path: str | Path, dropout: float | None = None, quantize
     enable_fast_fp32_matmul()  # before any product, so that results do not depend on what the process did earlier
     check_folder(path)
     config = load_config(path)
+    _check_architecture(config, path)
     kind = kind_of_checkpoint(config.architectures, path)
     try:
         with silence_transformers():
@@ -267,6 +270,27 @@ def load_language_model(path: str | Path, dropout: float | None = None, quantize
                 # Otherwise a forward pass without gradient repacks the weights in place, and training cannot use them.
                 module.support_avx512bf16_for_cpu = False
     return LanguageModel(model, tokenizer, absent)
+
+
+def _check_architecture(config: PretrainedConfig, path: str | Path) -> None:
+    """Refuse models whose loss is of another kind, by name.
+
+    Raises:
+        UserError: If the model is a sequence-to-sequence or a multimodal one.
+    """
+    name = next(iter(class_names(config.architectures)), type(config).__name__.replace("Config", "Model"))
+    conditional = name.endswith("ForConditionalGeneration")
+    modalities = [modality for modality in ("vision", "audio") if hasattr(config, f"{modality}_config")]
+    if modalities and conditional:
+        raise UserError(
+            f"'{path}' is a {name}, a multimodal model ({' and '.join(modalities)}); acclimate adapts masked and "
+            "causal models of text. Save its text model by itself and adapt that."
+        )
+    if conditional or (getattr(config, "is_encoder_decoder", False) and find_kind(name) is None):
+        raise UserError(
+            f"'{path}' is a {name}, a sequence-to-sequence model; acclimate adapts masked and causal ones. Choose "
+            "another model."
+        )
 
 
 def _quantization() -> dict[str, Any]:

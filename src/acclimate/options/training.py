@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from acclimate.errors import shorten
 from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.options.memory import GradientCheckpointing, MaxMemory, Optimizer, Weights
 from acclimate.registry import parse_number
 
 if TYPE_CHECKING:
@@ -214,12 +215,17 @@ class TrainingOptions:
             "Dropout probability during training.",
             MODEL,
             default="that of the model's configuration",
-            more="The saved model keeps its own configuration. ALBERT and ModernBERT have no dropout by default; "
-            "methods that compare two dropout masks of a text, such as ``dga`` and ``simcse``, need it (usually "
-            "0.1).",
+            more="The saved model keeps its own configuration. ALBERT, ModernBERT and most decoders have no dropout "
+            "by default; methods that compare two dropout masks of a text, such as ``dga`` and ``simcse``, need it "
+            "(usually 0.1). In most decoders it applies to the attention weights alone; an architecture without any "
+            "dropout gets it on the embeddings.",
         ),
     ] = None
     precision: Precision = "auto"
+    optimizer: Optimizer = "adamw"
+    weights: Weights = "fp32"
+    gradient_checkpointing: GradientCheckpointing = None
+    max_memory: MaxMemory = None
     layout: Annotated[
         Layout | None,
         Option(
@@ -386,19 +392,24 @@ class PretrainOptions(TrainingOptions):
     out: Out = "pretrained"
     _: KW_ONLY
     architecture: Annotated[
-        str | Path,
+        str | Path | None,
         Option(
-            "Architecture, such as bert or roberta, or a Hugging Face configuration: folder, JSON file or name.",
+            "Architecture, such as bert or llama, or a Hugging Face configuration: folder, JSON file or name.",
             MODEL,
+            default="bert; llama for a causal model",
             more="See :data:`acclimate.training.pretrain.ARCHITECTURES`.",
         ),
-    ] = "bert"
+    ] = None
+    objective: Annotated[
+        Literal["masked", "causal"] | None,
+        Option("Objective: masked or causal language modelling.", METHOD, default="that of the architecture"),
+    ] = None
     size: Annotated[
         str | None,
         Option(
             "Model size: tiny, mini, small, medium (Turc et al., 2019) or base.",
             MODEL,
-            default="that of the configuration",
+            default="that of the configuration; base for a decoder by name",
         ),
     ] = None
     changes: Annotated[

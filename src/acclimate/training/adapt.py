@@ -11,6 +11,7 @@ from typing import Any, cast
 from acclimate.adaptation_rows import MaskedTexts
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, TokenDataset, tokenize
+from acclimate.corpus.token_dataset import RowAccount
 from acclimate.corpus.tokenizing import check_known
 from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError, postpone_stop
@@ -57,9 +58,14 @@ from acclimate.training.inputs import (
     usable_layout,
     with_kind_defaults,
 )
+from acclimate.training.memory import (
+    check_optimizer,
+    set_gradient_checkpointing,
+    set_weight_type,
+    with_memory_limit,
+)
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
 from acclimate.training.mlm_head import warm_up_head
-from acclimate.training.packing import RowAccount
 from acclimate.training.result import (
     AdaptResult,
     cache_masked_texts,
@@ -77,8 +83,9 @@ from acclimate.version import __version__
 
 
 @with_output_lock
+@with_memory_limit
 def _adapt(options: AdaptOptions) -> AdaptResult:
-    """Adapt a masked language model to domain text.
+    """Adapt a language model to domain text.
 
     The folder ``out`` is created in one step after the training has finished. It contains an ordinary Hugging Face
     model with its tokenizer, the resolved configuration (``acclimate.json``) and the losses during training
@@ -100,6 +107,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             left unchanged.
     """
     trackers = check_trackers(options.report_to)
+    check_optimizer(options.optimizer, options.weights)
     method = _resolve_method(options.method, options.settings)
     given_layout = options.layout
     options = with_kind_defaults(options, method)
@@ -136,6 +144,9 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         learning_rate=learning_rate,
         adapter_settings=None if adapter is None else asdict(adapter),
         masking=identify(strategy, options.mask_rate),
+        # Results of versions without these options had their defaults.
+        optimizer=None if options.optimizer == "adamw" else options.optimizer,
+        weights=None if options.weights == "fp32" else options.weights,
         precision=precision,
         heldout=None if heldout is None else heldout.identity(),
     )
@@ -184,13 +195,15 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task
         )
         method.prepare(context)
+        set_weight_type(loaded.model, options.weights, method.update_rule)
         result.preparation = context.preparation
         objectives = method.objectives()
         check_dropout(objectives, loaded.model)
         reference = make_reference(objectives, loaded.model, shared=adapter is not None)
         rule = add_adapter(options, adapter, loaded, rows, method.update_rule())
-        kept = max_graph_tokens(loaded.model, length)
-        engine = Engine(loaded.model, objectives, precision, reference=reference, graph_tokens=kept, group=group)
+        engine = Engine(loaded.model, objectives, precision, reference=reference, group=group)
+        set_gradient_checkpointing(engine, options.gradient_checkpointing, length, progress)
+        engine.graph_tokens = max_graph_tokens(loaded.model, length)
         at_once = training_tokens(loaded.model, engine.student_views, length)
         chosen_by = method.masking(options.mask_rate) or strategy
         policy = padding_policy(loaded.model)
@@ -217,6 +230,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 rule=rule,
                 seed=seed,
                 learning_rate=learning_rate,
+                optimizer=options.optimizer,
                 weight_decay=options.weight_decay,
                 max_gradient_norm=options.max_gradient_norm,
                 warmup=options.warmup,

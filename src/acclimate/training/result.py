@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from acclimate.adaptation_rows import MaskedTexts, MaskedToken
+from acclimate.corpus.token_dataset import RowAccount
 from acclimate.errors import UserError
 from acclimate.files import (
     MANIFEST_FILE,
@@ -30,7 +31,6 @@ from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import cache_key, current_name
-from acclimate.training.packing import RowAccount
 from acclimate.training.trainer import StepTrainer
 
 EXPLOSION_MARGIN = 1.0
