@@ -227,7 +227,10 @@ def test_the_command(models, texts, tmp_path, monkeypatch, capsys):
         ({"method": "interpolation", "alphas": [1], "domain": "d"}, "give --domain and --general"),
         ({"method": "interpolation", "alpha": 1, "domain": "d"}, "only read with --alphas"),
         ({"method": "chat-vector"}, "--instruct"),
-        ({"method": "chat-vector", "instruct": "i", "density": 0.1}, "'density' does not apply to chat-vector, only to ties"),
+        (
+            {"method": "chat-vector", "instruct": "i", "density": 0.1},
+            "'density' does not apply to chat-vector, only to ties",
+        ),
         ({"method": "ties", "models": ["a", "b"], "density": 0}, "'density' must be more than 0"),
         ({"method": "sup"}, "Did you mean 'soup'"),
         ({"method": "soup", "models": []}, "'models' must not be empty"),

@@ -17,7 +17,7 @@ from acclimate.masking import RandomMasking
 from acclimate.models import attach, encode, gate_units, kind_of, language_head, load_language_model
 from acclimate.models.lora import ADAPTERS, LowRankAdapter, check_adapter, compare_logits
 from acclimate.objectives import Distillation, LanguageModelling
-from acclimate.options.training import AdapterName
+from acclimate.options.memory import AdapterName
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine, make_reference
 from acclimate.updates import SoftMask

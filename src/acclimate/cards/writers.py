@@ -226,6 +226,7 @@ def write_adapted_card(folder: str | Path, name: str, results: StudyResults | No
         ("Training", settings_table(_training_settings(manifest))),
         *_adapter_section(manifest["result"].get("adapter"), bool(manifest.get("stages"))),
         ("Data", _data_section(manifest)),
+        *_replay_section(manifest),
         ("Limits", LIMITS),
     ]
     return card.write(folder)
@@ -350,6 +351,18 @@ def _data_section(manifest: Mapping[str, Any]) -> str:
     shown = markdown_table(("source", "size", "hash"), rows[:MAX_SOURCES])
     more = f"\n\nand {len(rows) - MAX_SOURCES:,} more" if len(rows) > MAX_SOURCES else ""
     return shown + more + "\n\n" + "\n\n".join(dict.fromkeys(totals))
+
+
+def _replay_section(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the table of the texts that were read in shares of the tokens; nothing if there is one text."""
+    parts = [part.get("result", {}).get("mix") or [] for part in manifest.get("stages") or [manifest]]
+    rows = [
+        (text["name"], f"{text['share']:.1%}", f"{text['realized']:.1%}", f"{text['tokens']:,}", text["epochs"])
+        for part in parts
+        for text in part
+    ]
+    columns = ("text", "share of tokens", "realized", "tokens", "epochs")
+    return [("Replay", markdown_table(columns, rows))] if rows else []
 
 
 MAX_SOURCES = 50

@@ -31,6 +31,7 @@ from acclimate.models.batching import max_graph_tokens, padding_policy, training
 from acclimate.models.checkpoints import model_fingerprint
 from acclimate.models.lora import warn_of_export
 from acclimate.options import AdaptOptions, recorded, values, verb
+from acclimate.options.replay import REPLAY_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
 from acclimate.progress import print_message
 from acclimate.training.adapters import add_adapter, choose_learning_rate, resolve_adapter
@@ -65,6 +66,7 @@ from acclimate.training.memory import (
     with_memory_limit,
 )
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
+from acclimate.training.mixture import open_replay, read_mixture
 from acclimate.training.mlm_head import warm_up_head
 from acclimate.training.result import (
     AdaptResult,
@@ -119,6 +121,9 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     default_epochs = TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1
     budget = Budget.of(options, default_epochs)
     heldout = _open_heldout(options)
+    replays = open_replay(values(options), options.text_column)
+    if replays and not method.trains:
+        raise UserError(f"Method '{method.name}' does not train, so nothing can be replayed; remove replay and chat.")
     seed, max_length, batch_size = options.seed, options.max_length, options.batch_size
     adapter = resolve_adapter(options, method)
     learning_rate = choose_learning_rate(options, method)
@@ -131,7 +136,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     precision = choose_precision(options.precision, default_device())
     config = recorded(
         options,
-        (*BUDGETS, "masking_settings", "text_column", "heldout_every", "keep_steps"),
+        (*BUDGETS, *REPLAY_OPTIONS, "masking_settings", "text_column", "heldout_every", "keep_steps"),
         acclimate=__version__,
         model=method.starts_from or str(options.model),
         model_files=None if method.starts_from else model_fingerprint(str(options.model)),
@@ -149,6 +154,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         weights=None if options.weights == "fp32" else options.weights,
         precision=precision,
         heldout=None if heldout is None else heldout.identity(),
+        replay=[replay.identity() for replay in replays] or None,
     )
     config.update(check_keep_steps(options.keep_steps, method, budget.steps))
     work = out.parent / f".{out.name}.work"
@@ -184,6 +190,19 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         )
     print_message(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
     check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
+    with group.main_process_first():
+        mixture = read_mixture(
+            replays,
+            text,
+            rows,
+            loaded,
+            length,
+            framing=framing,
+            batch_size=batch_size,
+            seed=seed,
+            appended=appended,
+            progress=progress,
+        )
     open_work_folder(work, config, group)
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", options.head_tokens, seed, precision, progress, group, appended)
@@ -209,7 +228,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         policy = padding_policy(loaded.model)
         collator = Collator.of(loaded.tokenizer, chosen_by, kind, at_once, layout, engine.rewritings, policy, length)
         result.masked = _describe_masking(rows, collator)
-        total = budget.resolve(rows, batch_size, appended)
+        total = mixture.plan(budget, progress)
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
         alike = replace(collator, masking=strategy)
@@ -218,7 +237,15 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             if heldout is None
             else [heldout.make_callback(loaded.tokenizer, alike, length, framing, batch_size, seed)]
         )
-        data = StepDataset(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
+        data = StepDataset(
+            mixture.rows,
+            collator,
+            batch_size=batch_size,
+            steps=total,
+            seed=seed,
+            group=group,
+            order=mixture.order,
+        )
         data.check_learnable()
         result.rows = RowAccount.of(rows, kind, data.padding(), joined=framing.documents == "joined")
         print_message(f"Rows: {result.rows.summary()}.", enabled=progress)

@@ -260,9 +260,11 @@ class StepTrainer(Trainer):
             self._recent = []
             terms = {name: value for name, value in self.last_terms.items() if name != "loss"}
             epoch = {"epoch": round(self.state.epoch or 0.0, 3)} if self.data.epoch_steps else {}
+            mix = {text["name"]: text["realized"] for text in self.data.mix(self.state.global_step)}
             line = {
                 "step": self.state.global_step,
                 **epoch,
+                **({"mix": mix} if mix else {}),
                 "tokens": self.tokens,
                 "seconds": round(self.clock.seconds, 1),
                 "loss": self.last_terms["loss"],
