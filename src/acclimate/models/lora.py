@@ -215,8 +215,8 @@ class LowRankAdapter:
         Freezing rows or columns of the factors A and B would not do: all columns of dW = B A move with B.
 
         Args:
-            factors: Base weights, each with a factor of its rows (rows, 1) or columns (1, columns). Weights without an
-                adapter do not change anyway, so they are ignored.
+            factors: Base weights, each with a factor of its rows (rows, 1) or columns (1, columns); those without an
+                adapter are ignored.
 
         Raises:
             UserError: If the change of a weight is not a product in this variant.
@@ -226,11 +226,13 @@ class LowRankAdapter:
                 f"This method protects units of the model, which the adapter '{self.name}' cannot: it rescales whole "
                 "rows of a weight. Use lora or rslora."
             )
-        places = {id(layer.get_base_layer().weight): name for name, layer in self.layers.items()}
+        places = {id(layer.get_base_layer().weight): (name, layer) for name, layer in self.layers.items()}
         found: dict[str, tuple[Tensor | None, Tensor | None]] = {}
         for weight, factor in factors:
-            if (name := places.get(id(weight))) is None:
+            if id(weight) not in places:
                 continue
+            name, layer = places[id(weight)]
+            factor = factor.T if layer.fan_in_fan_out else factor
             rows, columns = found.get(name, (None, None))
             if factor.shape[1] == 1:
                 rows = factor[:, 0] if rows is None else rows * factor[:, 0]
@@ -330,6 +332,7 @@ class LowRankAdapter:
             lora_alpha=self.kind.scale * root if settings.alpha is None else settings.alpha,
             lora_dropout=settings.dropout,
             target_modules=list(targets),
+            fan_in_fan_out=any(isinstance(self.model.get_submodule(name), Conv1D) for name in targets),
             **self.kind.config,
         )
 
@@ -416,7 +419,7 @@ def _layers(model: nn.Module) -> dict[str, Any]:
 def _find_targets(model: PreTrainedModel, names: Sequence[str]) -> list[str]:
     """Return the names of the linear layers of the encoder that end in one of ``names``, or of all.
 
-    Poolers are left out, since no loss on tokens reads them.
+    Poolers are left out: no loss on tokens reads them.
 
     Raises:
         UserError: If there are none.
@@ -427,13 +430,11 @@ def _find_targets(model: PreTrainedModel, names: Sequence[str]) -> list[str]:
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | Conv1D) and id(module) in inside and "pooler" not in name.split(".")
     ]
-    found = [name for name in linear if not names or any(f".{name}".endswith(f".{end}") for end in names)]
+    found = [name for name in linear if not names or f".{name}".endswith(tuple(f".{end}" for end in names))]
     for end in names:
         if not any(f".{name}".endswith(f".{end}") for name in found):
             known = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
             raise UserError(f"No linear layer of {type(model).__name__} is named '{end}'; there are {known}.")
-    if not found:
-        raise UserError(f"{type(model).__name__} has no linear layers that could get an adapter.")
     return found
 
 
