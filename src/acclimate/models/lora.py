@@ -301,12 +301,7 @@ class LowRankAdapter:
         return report
 
     def save(self, folder: Path, base: str) -> None:
-        """Write the adapter as ``peft`` does, with masks and initial factors applied, so that it fits the base model.
-
-        Args:
-            folder: A folder that is made.
-            base: Name of the base model, for ``adapter_config.json``.
-        """
+        """Write the adapter as ``peft`` does into a new folder, with masks and initial factors applied."""
         weights = _peft().get_peft_model_state_dict(self.model, adapter_name=TRAINED, save_embedding_layers=False)
         for name in self.layers:
             parts = self._masked_factors(name)
@@ -376,11 +371,11 @@ class LowRankAdapter:
 
 def warn_of_export(report: Mapping[str, Any]) -> str:
     """Return a warning if a merged model differs from the trained one, from :meth:`LowRankAdapter.export`; else ""."""
-    if (found := report["difference"]["relative"]) <= LARGE_DIFFERENCE:
-        return ""
-    warning = f"The logits of the merged model differ by {found:.1%} from those of the model with its adapter."
-    log.warning("%s", warning)
-    return warning
+    if (found := report["difference"]["relative"]) > LARGE_DIFFERENCE:
+        warning = f"The logits of the merged model differ by {found:.1%} from those of the model with its adapter."
+        log.warning("%s", warning)
+        return warning
+    return ""
 
 
 @torch.no_grad()
