@@ -70,7 +70,7 @@ class ModelKind:
 MASKED = ModelKind(
     name="masked",
     auto_class="AutoModelForMaskedLM",
-    class_suffixes=("ForMaskedLM",),
+    class_suffixes=("ForMaskedLM", "WithLMHeadModel"),
     pipeline_tag="fill-mask",
     task_name="Masked Language Modelling",
     term="mlm",
@@ -148,6 +148,11 @@ def find_kind(class_name: str) -> ModelKind | None:
     return next((kind for kind in KINDS.values() if class_name.endswith(kind.class_suffixes)), None)
 
 
+def class_names(architectures: Any) -> list[str]:
+    """Return the names in the ``architectures`` of a configuration, which may hold anything."""
+    return [name for name in architectures if isinstance(name, str)] if isinstance(architectures, list | tuple) else []
+
+
 def kind_of_checkpoint(architectures: Any, path: str | Path) -> ModelKind:
     """Return the kind of a checkpoint, given the ``architectures`` in its configuration, which may hold anything.
 
@@ -156,8 +161,7 @@ def kind_of_checkpoint(architectures: Any, path: str | Path) -> ModelKind:
     Raises:
         UserError: If the checkpoint is a language model of another kind; ``path`` is for this message.
     """
-    given = architectures if isinstance(architectures, list | tuple) else ()
-    names = [name for name in given if isinstance(name, str)]
+    names = class_names(architectures)
     if found := next(filter(None, map(find_kind, names)), None):
         return found
     for name in names:

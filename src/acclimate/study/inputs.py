@@ -374,7 +374,8 @@ def _check_scopes(config: StudyConfig, methods: Mapping[str, MethodInput]) -> No
 
 def _has_head(model: ModelSpec, config: StudyConfig, backend: Backend, options: Mapping[str, Any]) -> bool:
     try:
-        return backend.has_head(model.path, longest_text(config, options))
+        methods = [method.name for method in config.methods]
+        return backend.has_head(model.path, longest_text(config, options), methods)
     except UserError as error:
         raise UserError(f"study: the model '{model.name}': {error}") from error
 

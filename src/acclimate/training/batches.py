@@ -24,7 +24,10 @@ from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPo
 from acclimate.objectives import Batch, ViewInput
 from acclimate.options.training import Layout
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.packing import MEASURED_STEPS, pack_best_fit
+from acclimate.training.packing import pack_best_fit
+
+MEASURED_STEPS = 100
+"""Maximum number of steps from which the share of padding is estimated."""
 
 
 def split_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolicy) -> list[slice]:

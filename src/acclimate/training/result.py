@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from acclimate.adaptation_rows import MaskedTexts, MaskedToken
+from acclimate.corpus.token_dataset import RowAccount
 from acclimate.errors import UserError
 from acclimate.files import (
     MANIFEST_FILE,
@@ -30,7 +31,6 @@ from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import cache_key, current_name
-from acclimate.training.packing import RowAccount
 from acclimate.training.trainer import StepTrainer
 
 EXPLOSION_MARGIN = 1.0
@@ -60,6 +60,8 @@ class AdaptResult:
         mix: What was read of each text, if general text or conversations were replayed: its share as given and as
             realized, its tokens and epochs.
         warning: What is wrong with the result; empty if nothing is.
+        adapter: Size of the adapter, and how far the merged model is from the trained one, see
+            :meth:`acclimate.models.lora.LowRankAdapter.export`; None if all weights were trained.
     """
 
     out: Path
@@ -75,6 +77,7 @@ class AdaptResult:
     about: dict[str, str] = field(default_factory=dict)
     mix: list[dict[str, Any]] = field(default_factory=list)
     warning: str = ""
+    adapter: dict[str, Any] | None = None
 
     def take(self, trainer: StepTrainer) -> None:
         """Copy steps, tokens, seconds and losses from a trainer, at its current step."""
@@ -89,6 +92,8 @@ class AdaptResult:
             numbers["mix"] = self.mix
         if self.warning:
             numbers["warning"] = self.warning
+        if self.adapter:
+            numbers["adapter"] = self.adapter
         return {**numbers, "preparation": sorted(self.preparation)} if self.preparation else numbers
 
 
@@ -150,9 +155,19 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
     warning = str(measured.get("warning", ""))
     if warning:
         log.warning("%s", warning)
-    mix = measured.get("mix") or []
+    adapter, mix = measured.get("adapter"), measured.get("mix") or []
     return AdaptResult(
-        out, card["method"], steps, tokens, seconds, losses, config, preparation, mix=mix, warning=warning
+        out,
+        card["method"],
+        steps,
+        tokens,
+        seconds,
+        losses,
+        config,
+        preparation,
+        mix=mix,
+        warning=warning,
+        adapter=adapter,
     )
 
 
