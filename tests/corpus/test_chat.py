@@ -182,7 +182,18 @@ def test_what_cannot_be_used_is_counted(tmp_path):
     lines = [json.dumps(row) for row in rows]
     (tmp_path / "chat.jsonl.gz").write_bytes(gzip.compress("\n".join([*lines, "", "{broken"]).encode()))
     chats = Chats(tmp_path / "chat.jsonl.gz")
-    found = tokenize_chats(chats, chat_tokenizer(CHATML), 120)
+    tokenizer, cache = chat_tokenizer(CHATML), tmp_path / "cache"
+    found = tokenize_chats(chats, tokenizer, 120)
+    for again in (
+        tokenize_chats(chats, tokenizer, 120, cache=cache),
+        tokenize_chats(chats, tokenizer, 120, cache=cache),
+    ):
+        assert [row.tolist() for row in again] == [row.tolist() for row in found]
+        assert again.report == found.report and chats.report.broken == 4
+    tokenizer.chat_template = CHATML.replace("helpful", "kind")
+    changed = tokenize_chats(chats, tokenizer, 120, cache=cache)
+    assert [row.tolist() for row in changed] != [row.tolist() for row in found]
+    assert len(list(cache.iterdir())) == 2
     assert len(found) == 2
     assert len(found[1]) == 120
     assert found.report["truncated"] == 1

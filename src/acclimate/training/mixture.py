@@ -369,19 +369,18 @@ def read_mixture(
     Raises:
         UserError: If a text is empty, or conversations are given for a model that cannot learn from them.
     """
-    texts = []
+    texts, cache = [], cache_folder() / "rows"
     for replay in replays:
         if isinstance(replay.text, Chats):
             if loaded.kind.uses_masking or appended:
                 what = "virtual tokens" if appended else f"a {loaded.kind.name} language model"
                 raise UserError(f"Conversations are for causal language models; {what} cannot learn answers.")
-            found = tokenize_chats(replay.text, loaded.tokenizer, max_length)
+            found = tokenize_chats(replay.text, loaded.tokenizer, max_length, cache=cache)
             truncated = found.report["truncated"]
             about = f"{replay.text.report.summary('conversation')}" + (
                 f"; truncated: {truncated:,}" if truncated else ""
             )
         else:
-            cache = cache_folder() / "rows"
             found = tokenize(
                 replay.text, loaded.tokenizer, max_length, framing=framing, cache=cache, progress=progress
             )
