@@ -208,7 +208,6 @@ def test_what_cannot_be_used_is_counted(tmp_path):
     ("template", "rows", "message"),
     [
         (None, 1, "no chat template"),
-        (FORGETFUL, 2, "changes earlier turns when later ones follow"),
         (OPENING, 1, "does not continue its prompt for an answer"),
         (GEMMA, "system", "System role not supported"),
     ],
@@ -222,11 +221,18 @@ def test_templates_that_hide_the_answers_are_refused(tmp_path, template, rows, m
         tokenize_chats(chats, chat_tokenizer(template), 200)
 
 
-def test_a_template_that_only_marks_the_last_answer_serves_single_questions(tmp_path):
-    chats = Chats(write(tmp_path / "chat.jsonl", [{"prompt": "q", "response": "a"}]))
+def test_a_template_that_changes_earlier_turns_gets_a_text_for_each_answer(tmp_path):
+    """Each text is what the model sees when it is asked for that answer."""
+    turns = [{"role": role, "content": f"{role} {number}"} for number in range(3) for role in ("user", "assistant")]
+    rows = [{"messages": turns}, {"prompt": "q", "response": "a"}]
     tokenizer = chat_tokenizer(FORGETFUL)
-    (row,) = tokenize_chats(chats, tokenizer, 200)
-    assert tokenizer.decode(row[row >= 0]) == "<think>a<|im_end|>"
+    found = tokenize_chats(Chats(write(tmp_path / "chat.jsonl", rows)), tokenizer, 400)
+    assert found.document.tolist() == [0, 0, 0, 1]
+    assert found.report["repeated"] == 1
+    for number, row in enumerate([*found][:3]):
+        assert tokenizer.decode(row[row >= 0]) == f"<think>assistant {number}<|im_end|>"
+        prompt = tokenizer.apply_chat_template(turns[: 2 * number + 1], tokenize=False, add_generation_prompt=True)
+        assert tokenizer.decode(plain_ids(row)) == f"{prompt}<think>assistant {number}<|im_end|>\n"
 
 
 def test_other_files_hold_no_conversations(tmp_path):

@@ -178,11 +178,12 @@ def tokenize_chats(
         cache: Folder to cache rows in; None keeps the rows in memory.
 
     Returns:
-        The rows. Their ``report`` is that of the conversations, with the number of those that were ``truncated``.
+        The rows. Their ``report`` is that of the conversations, with the number of those that were ``truncated``, and
+        of those that were ``repeated`` in one row per answer, see :func:`find_answers`.
 
     Raises:
-        UserError: If the tokenizer has no chat template, the template renders earlier turns differently when later
-            ones follow, or no conversation can be used.
+        UserError: If the tokenizer has no chat template, the template hides where answers begin, or no conversation
+            can be used.
     """
     if not tokenizer.chat_template:
         raise UserError(
@@ -195,7 +196,7 @@ def tokenize_chats(
     settings = [_VERSION, chats.fingerprint, fingerprint_tokenizer(tokenizer), tokenizer.chat_template, max_length]
     key = blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
     rows = cached_rows(cache, key, lambda folder: _write(chats, tokenizer, max_length, folder, key))
-    chats.report = CorpusReport(**{name: value for name, value in rows.report.items() if name != "truncated"})
+    chats.report = CorpusReport(**{name: rows.report[name] for name in chats.report.as_dict()})
     return rows
 
 
@@ -204,7 +205,7 @@ def _write(
 ) -> TokenDataset | None:
     """Write the rows of conversations to a folder, or return them if the folder is None."""
     special = special_tokens(tokenizer)
-    truncated = 0
+    truncated = repeated = 0
 
     def render(turns: Turns, prompt: bool) -> str:
         return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=prompt))
@@ -216,25 +217,27 @@ def _write(
                 chats.reject(f"the text contains {found}, a special token of this model")
                 continue
             try:
-                text, answers = find_answers(render, turns, special)
+                texts = find_answers(render, turns, special)
             except TemplateError as error:
                 raise UserError(
-                    f"The chat template of '{tokenizer.name_or_path}' {error}, so the answers cannot be located. Give "
-                    "conversations of one question and one answer, or another template."
+                    f"The chat template of '{tokenizer.name_or_path}' {error}, so the answers cannot be located; set "
+                    "another as tokenizer.chat_template and save the tokenizer."
                 ) from error
             except Exception as error:  # a template is a program, and reports in its own way what it does not accept
                 chats.reject(f"the chat template does not accept it: {first_line(error)}")
                 continue
-            row = encode_answers(tokenizer, text, answers)
-            whole, row = len(row), row[:max_length]
-            if (row[1:] < 0).all():
+            whole = [encode_answers(tokenizer, text, answers) for text, answers in texts]
+            rows = [row[:max_length] for row in whole]
+            rows = [row.tolist() for row in rows if (row[1:] >= 0).any()]
+            if not rows:
                 chats.reject(f"it has no answer in its first {max_length} tokens")
                 continue
-            truncated += whole > max_length
-            writer.add([row.tolist()], number)
+            truncated += any(len(row) > max_length for row in whole)
+            repeated += len(rows) > 1
+            writer.add(rows, number)
         if not writer.rows:
             raise UserError(f"No conversation can be used ({chats.report.summary('conversation')}).")
-        return writer.finish(key, {**chats.report.as_dict(), "truncated": truncated})
+        return writer.finish(key, {**chats.report.as_dict(), "truncated": truncated, "repeated": repeated})
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -245,11 +248,14 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 def find_answers(
     render: Callable[[Turns, bool], str], turns: Turns, special: Sequence[str]
-) -> tuple[str, list[tuple[int, int]]]:
+) -> list[tuple[str, list[tuple[int, int]]]]:
     """Render a conversation up to its last answer, and find the answers in it.
 
     An answer is what the template appends to the prompt for it. White space after a special token at its end, as
     after the end of a turn in ChatML, is not part of it, since generation stops before.
+
+    Some templates change earlier turns when later ones follow, for example to remove the reasoning from all answers
+    but the last. Their conversations are rendered once for each such answer, as the model will see them.
 
     Args:
         render: Returns turns as text, optionally followed by the prompt for an answer.
@@ -257,25 +263,26 @@ def find_answers(
         special: The special tokens of the tokenizer.
 
     Returns:
-        The text, and the start and end of each answer in it, in characters.
+        One or more texts, each with the start and end of the answers in it that are learned, in characters.
 
     Raises:
-        TemplateError: If the template changes earlier turns, or does not put an answer after its prompt.
+        TemplateError: If the template does not put an answer after the prompt for it.
     """
-    text, answers = "", []
+    texts: list[tuple[str, list[tuple[int, int]]]] = []
     for number, turn in enumerate(turns):
         if turn["role"] != "assistant":
             continue
         prompt, answered = render(turns[:number], True), render(turns[: number + 1], False)
-        if not prompt.startswith(text):
-            raise TemplateError("changes earlier turns when later ones follow")
         if not answered.startswith(prompt):
             raise TemplateError("does not continue its prompt for an answer with the answer")
         end = max((answered.rfind(mark) + len(mark) for mark in special if mark in answered[len(prompt) :]), default=0)
         is_end = end > len(prompt) and not answered[end:].strip()
-        answers.append((len(prompt), end if is_end else len(answered)))
-        text = answered
-    return text, answers
+        answer = (len(prompt), end if is_end else len(answered))
+        if texts and prompt.startswith(texts[-1][0]):
+            texts[-1] = (answered, [*texts[-1][1], answer])
+        else:
+            texts.append((answered, [answer]))
+    return texts
 
 
 def encode_answers(tokenizer: PreTrainedTokenizerBase, text: str, answers: Sequence[tuple[int, int]]) -> np.ndarray:
