@@ -266,7 +266,9 @@ def test_conversations_are_mixed_in(talking, tmp_path):
         epochs=3, replay=Corpus.of(GENERAL), replay_share=0.2, chat=f"{file}=0.3",
     )  # fmt: skip
     assert [text["name"] for text in result.mix] == ["domain text", "memory", "chat.jsonl"]
-    assert result.mix[2]["documents"] == len(TEXTS) and "truncated" not in result.mix[2]
+    whole = tokenize_chats(Chats(file), transformers.AutoTokenizer.from_pretrained(model), 1000)
+    assert result.mix[2]["documents"] == len(TEXTS)
+    assert result.mix[2]["truncated"] == sum(whole.lengths > 80) > 0
     for text, share in zip(result.mix, (0.5, 0.2, 0.3), strict=True):
         assert text["realized"] == pytest.approx(share, abs=0.02)
     assert sum(text["tokens"] for text in result.mix) == result.tokens
