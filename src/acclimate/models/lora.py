@@ -26,11 +26,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
 from acclimate.errors import UserError, check_positive
-from acclimate.models.attention import attach
 from acclimate.models.checkpoints import save_model
 from acclimate.models.encoding import encode
 from acclimate.models.families import language_head
 from acclimate.models.loading import load_language_model
+from acclimate.models.probe import attach
 from acclimate.registry import build_dataclass
 
 log = logging.getLogger(__name__)
