@@ -1,4 +1,3 @@
-# ruff: noqa: RUF009 (the calls only describe fields)
 """Merge jobs: adapted models with a chat vector, or interpolated with their base model, as rows of the study."""
 
 from __future__ import annotations
