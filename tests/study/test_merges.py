@@ -97,7 +97,8 @@ def test_a_real_study_with_an_interpolation(tiny_bert, folder, tmp_path, no_repo
     general = folder / "general.txt"
     general.write_text("\n".join(TEXTS[:4]))
     config = {
-        "models": [str(tiny_bert)], "methods": ["mlm"], "general": str(general), "adapt_seeds": 1, "seeds": 1, "evaluate": {"max_length": 24},
+        "models": [str(tiny_bert)], "methods": ["mlm"], "general": str(general), "adapt_seeds": 1, "seeds": 1,
+        "evaluate": {"max_length": 24},
         "domains": [{"name": "d", "corpus": str(folder / "cs.txt")}],
         "adapt": {"steps": 8, "batch_size": 4, "max_length": 24, "precision": "fp32"},
         "merges": [{**HALF, "alpha": 0, "label": "base"}, {**HALF, "alpha": 1, "label": "adapted"}],
