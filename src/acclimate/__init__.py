@@ -23,8 +23,10 @@ __all__ = [
     "compare",
     "distill",
     "finetune",
+    "inspect_benchmarks",
     "inspect_embeddings",
     "inspect_importance",
+    "inspect_instructions",
     "inspect_leakage",
     "pretrain",
     "push_to_hub",
@@ -38,8 +40,10 @@ _EXPORT_MODULES = {
     "distill": "acclimate.tasks",
     "finetune": "acclimate.tasks",
     "compare": "acclimate.study",
+    "inspect_benchmarks": "acclimate.evaluation.benchmarks",
     "inspect_embeddings": "acclimate.inspect",
     "inspect_importance": "acclimate.inspect",
+    "inspect_instructions": "acclimate.evaluation.instructions",
     "inspect_leakage": "acclimate.inspect.leakage",
 }
 
