@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from acclimate.cards import push_to_hub
     from acclimate.inspect import inspect_embeddings, inspect_importance
     from acclimate.inspect.leakage import inspect_leakage
+    from acclimate.merging import merge
     from acclimate.planning.advice import advise
     from acclimate.study import compare
     from acclimate.tasks import distill, finetune
@@ -28,6 +29,7 @@ __all__ = [
     "inspect_importance",
     "inspect_instructions",
     "inspect_leakage",
+    "merge",
     "pretrain",
     "push_to_hub",
 ]
@@ -45,6 +47,7 @@ _EXPORT_MODULES = {
     "inspect_importance": "acclimate.inspect",
     "inspect_instructions": "acclimate.evaluation.instructions",
     "inspect_leakage": "acclimate.inspect.leakage",
+    "merge": "acclimate.merging",
 }
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,11 +49,14 @@ def _drift(base: str, adapted: str, texts: list[str], *, max_length: int) -> dic
     return measure_drift(base, adapted, texts, max_length=max_length)
 
 
-def _has_head(model: str, max_length: int) -> bool:
+def _has_head(model: str, max_length: int, methods: Iterable[str] = ()) -> bool:
+    from acclimate.methods import lookup
     from acclimate.models import load_language_model
     from acclimate.training.inputs import check_length
 
     loaded = load_language_model(model)
+    for method in methods:
+        lookup(method).check_kind(loaded.kind, model)
     check_length(loaded, max_length)
     return not loaded.absent_head
 
@@ -70,8 +73,9 @@ class Backend:
         likelihood: Same signature as :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
         instructions: Same signature as :func:`acclimate.evaluation.instructions.measure_instructions`.
         drift: Same signature as :func:`acclimate.inspect.drift.measure_drift`.
-        has_head: Takes a model and a sequence length in tokens; returns whether the model has a language-model head.
-            Raises UserError if the model cannot read sequences of that length.
+        has_head: Takes a model, a sequence length in tokens and names of methods; returns whether the model has a
+            language-model head. Raises UserError if the model cannot read sequences of that length, or a method has
+            no meaning for it.
     """
 
     adapt: Callable[..., Any] = _adapt
@@ -81,4 +85,4 @@ class Backend:
     likelihood: Callable[..., Any] = _likelihood
     instructions: Callable[..., dict[str, Any]] = _instructions
     drift: Callable[..., dict[str, Any]] = _drift
-    has_head: Callable[[str, int], bool] = _has_head
+    has_head: Callable[..., bool] = _has_head
