@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.options.memory import GradientCheckpointing, MaxMemory, Optimizer, Weights
+from acclimate.options.memory import GradientCheckpointing, Optimizer, Weights
 from acclimate.registry import parse_number
 
 if TYPE_CHECKING:
@@ -221,7 +221,17 @@ class TrainingOptions:
     optimizer: Optimizer = "adamw"
     weights: Weights = "fp32"
     gradient_checkpointing: GradientCheckpointing = None
-    max_memory: MaxMemory = None
+    max_memory: Annotated[
+        Positive | None,
+        Option(
+            "Memory to plan micro-batches for, in gigabytes.",
+            default="that of the device",
+            more="It replaces the environment variable ACCLIMATE_MEMORY_GB. Results depend on it only as they depend "
+            "on the order of sums and on the dropout masks.",
+            study=False,
+            recorded=False,
+        ),
+    ] = None
     layout: Annotated[
         Layout | None,
         Option(
