@@ -11,28 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.options.tasks import TaskLike
-from acclimate.options.training import (
-    MASK_RATE,
+from acclimate.options.numbers import (
     Count,
     Duration,
     Fraction,
     Integer,
-    MaxLength,
     NonNegative,
     Number,
     Positive,
-    Precision,
-    Progress,
-    Seed,
     SeedCount,
     SeedNumber,
     Share,
     Size,
-    TextColumn,
-    TextInput,
     TokenCount,
 )
+from acclimate.options.tasks import TaskLike
+from acclimate.options.training import MASK_RATE, MaxLength, Precision, Progress, Seed, TextColumn, TextInput
 
 if TYPE_CHECKING:
     from acclimate.masking import Masking
@@ -375,3 +369,24 @@ class InspectCostOptions:
             many=True,
         ),
     ] = None
+
+
+@options
+class InspectInstructionsOptions:
+    """Options of :func:`acclimate.inspect_instructions`."""
+
+    model: Model
+    base: Annotated[str | Path | None, Option("Base model to compare with.", MODEL)] = None
+    out: JsonFile = None
+    _: KW_ONLY
+    prompts: Annotated[
+        str | Path | None,
+        Option(
+            "JSONL file of instructions.",
+            DATA,
+            default="those that are included",
+            more="Each line is an object with ``prompt`` and ``checks``, a list of checks of "
+            ":data:`acclimate.evaluation.instructions.CHECKS` with their arguments.",
+        ),
+    ] = None
+    max_tokens: Annotated[Count, Option("Maximum tokens of an answer.", METHOD)] = 160

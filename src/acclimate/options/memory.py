@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal
 
 from acclimate.options.declaration import Option
+from acclimate.options.numbers import Positive
 
 OptimizerName = Literal["adamw", "adamw-8bit"]
 WeightsName = Literal["fp32", "bf16"]
@@ -30,6 +31,17 @@ GradientCheckpointing = Annotated[
         "Compute activations again in the backward pass, which saves memory and costs about a third more time.",
         default="if the activations of one row do not fit into memory",
         negated="--no-gradient-checkpointing",
+        recorded=False,
+    ),
+]
+MaxMemory = Annotated[
+    Positive | None,
+    Option(
+        "Memory to plan micro-batches for, in gigabytes.",
+        default="that of the device",
+        more="It replaces the environment variable ACCLIMATE_MEMORY_GB. Results depend on it only as they depend on "
+        "the order of sums and on the dropout masks.",
+        study=False,
         recorded=False,
     ),
 ]

@@ -9,10 +9,24 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_che
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from acclimate.errors import shorten
 from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.options.memory import GradientCheckpointing, Optimizer, Weights
-from acclimate.registry import parse_number
+from acclimate.options.memory import GradientCheckpointing, MaxMemory, Optimizer, Weights
+from acclimate.options.numbers import (
+    MAX_SIZE,
+    Count,
+    Duration,
+    Integer,
+    NonNegative,
+    Number,
+    Positive,
+    SeedNumber,
+    Share,
+    Size,
+    TokenCount,
+)
+from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
 
 if TYPE_CHECKING:
     from acclimate.corpus import Corpus
@@ -34,18 +48,14 @@ PRETRAIN_LENGTH = 256
 """Default maximum tokens per text when a masked language model is trained from scratch (Gu et al., 2020)."""
 SAMPLE_CHARACTERS = 50_000_000
 """Size of the sample that a tokenizer is trained on, in characters."""
-MAX_SEED = 2**32 - 1
-MAX_COUNT = 10**9
-"""Maximum of most counts, such as steps and documents; a larger one is probably a mistake and would never end."""
-MAX_TOKENS = 10**15
-MAX_SIZE = 10**6
-"""Maximum texts per optimizer step, tokens per text, epochs and minutes."""
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 """Options that limit the training; at most one of them may be given."""
 
 Layout = Literal["padded", "packed"]
 Documents = Literal["apart", "joined"]
 PrecisionName = Literal["fp32", "bf16", "auto"]
+AdapterName = Literal["lora", "rslora", "dora", "pissa", "olora", "orthogonal"]
+"""The names in :data:`acclimate.models.lora.ADAPTERS`."""
 
 
 @runtime_checkable
@@ -63,31 +73,8 @@ def read_steps(value: Any) -> Any:
         return tuple(int(number) for item in items for number in str(item).replace("_", "").split(","))
     except (TypeError, ValueError) as error:
         shown = ",".join(map(str, items)) if isinstance(items, Iterable) else items
-        raise ValueError(f"expects step numbers such as 1000,2000, not '{shown}'") from error
+        raise ValueError(f"expects step numbers such as 1000,2000, not {shorten(shown)}") from error
 
-
-def read_number(value: Any) -> Any:
-    """Return a number that may be given as text, such as ``1e-4``, which YAML does not read as a number."""
-    if isinstance(value, bool):  # YAML reads yes and on as true, and Python counts with it
-        raise ValueError(f"must be a number, not {value}")
-    return parse_number(value)
-
-
-Integer = Annotated[int, BeforeValidator(read_number)]
-Count = Annotated[Integer, Field(ge=1, le=MAX_COUNT)]
-"""An integer of at least 1."""
-TokenCount = Annotated[Integer, Field(ge=1, le=MAX_TOKENS)]
-Size = Annotated[Integer, Field(ge=1, le=MAX_SIZE)]
-SeedNumber = Annotated[Integer, Field(ge=0, le=MAX_SEED)]
-SeedCount = Annotated[Integer, Field(ge=1, le=1000)]
-Number = Annotated[float, BeforeValidator(read_number), Field(allow_inf_nan=False)]
-"""A finite number."""
-Positive = Annotated[Number, Field(gt=0)]
-Fraction = Annotated[Positive, Field(le=1)]
-Duration = Annotated[Positive, Field(le=MAX_SIZE)]
-"""Epochs or minutes."""
-NonNegative = Annotated[Number, Field(ge=0)]
-Share = Annotated[Number, Field(ge=0, lt=1)]
 
 Seed = Annotated[
     SeedNumber,
@@ -212,26 +199,17 @@ class TrainingOptions:
             "Dropout probability during training.",
             MODEL,
             default="that of the model's configuration",
-            more="The saved model keeps its own configuration. ALBERT and ModernBERT have no dropout by default; "
-            "methods that compare two dropout masks of a text, such as ``dga`` and ``simcse``, need it (usually "
-            "0.1).",
+            more="The saved model keeps its own configuration. ALBERT, ModernBERT and most decoders have no dropout "
+            "by default; methods that compare two dropout masks of a text, such as ``dga`` and ``simcse``, need it "
+            "(usually 0.1). In most decoders it applies to the attention weights alone; an architecture without any "
+            "dropout gets it on the embeddings.",
         ),
     ] = None
     precision: Precision = "auto"
     optimizer: Optimizer = "adamw"
     weights: Weights = "fp32"
     gradient_checkpointing: GradientCheckpointing = None
-    max_memory: Annotated[
-        Positive | None,
-        Option(
-            "Memory to plan micro-batches for, in gigabytes.",
-            default="that of the device",
-            more="It replaces the environment variable ACCLIMATE_MEMORY_GB. Results depend on it only as they depend "
-            "on the order of sums and on the dropout masks.",
-            study=False,
-            recorded=False,
-        ),
-    ] = None
+    max_memory: MaxMemory = None
     layout: Annotated[
         Layout | None,
         Option(
@@ -344,6 +322,52 @@ class AdaptOptions(TrainingOptions):
         ),
     ] = None
     head_tokens: Annotated[TokenCount, Option("Tokens for training a missing masked-LM head.", MODEL)] = HEAD_TOKENS
+    adapter: Annotated[
+        AdapterName | None,
+        Option(
+            "Low-rank adapter to train in place of the weights, such as lora.",
+            METHOD,
+            default="none, all weights train",
+            more="It is merged into the saved model, and kept beside it in ``out/adapter`` in the format of peft. Any "
+            "method can use it, unless the method itself trains only some of the weights.",
+        ),
+    ] = None
+    adapter_settings: Annotated[
+        dict[str, Any] | None,
+        Option(
+            "Setting of the adapter: r, alpha, dropout, or targets such as q_proj,v_proj.",
+            METHOD,
+            default="r=16 on all linear layers but the head",
+            more="See :class:`acclimate.models.lora.AdapterSettings`.",
+            flag="--adapter-set",
+        ),
+    ] = None
+    quantize: Annotated[
+        Literal["4bit"] | None,
+        Option(
+            "Quantization of the frozen weights under an adapter, to save memory (QLoRA).",
+            MODEL,
+            more="The adapter is merged into the weights before quantization, which are loaded once more.",
+        ),
+    ] = None
+    replay: Replay = None
+    replay_share: ReplayShare = None
+    chat: Chat = None
+    chat_share: ChatShare = None
+
+    @model_validator(mode="after")
+    def check_adapter(self) -> Any:
+        """Check that options of an adapter come with an adapter."""
+        for name in ("adapter_settings", "quantize"):
+            if getattr(self, name) is not None and self.adapter is None:
+                raise ValueError(f"'{name}' is for adapters; add 'adapter', such as lora, or remove it")
+        return self
+
+    @model_validator(mode="after")
+    def check_shares(self) -> Any:
+        """Check that sources with a share each come without a common share."""
+        check_shares(self)
+        return self
 
 
 @options
@@ -362,19 +386,24 @@ class PretrainOptions(TrainingOptions):
     out: Out = "pretrained"
     _: KW_ONLY
     architecture: Annotated[
-        str | Path,
+        str | Path | None,
         Option(
-            "Architecture, such as bert or roberta, or a Hugging Face configuration: folder, JSON file or name.",
+            "Architecture, such as bert or llama, or a Hugging Face configuration: folder, JSON file or name.",
             MODEL,
+            default="bert; llama for a causal model",
             more="See :data:`acclimate.training.pretrain.ARCHITECTURES`.",
         ),
-    ] = "bert"
+    ] = None
+    objective: Annotated[
+        Literal["masked", "causal"] | None,
+        Option("Objective: masked or causal language modelling.", METHOD, default="that of the architecture"),
+    ] = None
     size: Annotated[
         str | None,
         Option(
             "Model size: tiny, mini, small, medium (Turc et al., 2019) or base.",
             MODEL,
-            default="that of the configuration",
+            default="that of the configuration; base for a decoder by name",
         ),
     ] = None
     changes: Annotated[

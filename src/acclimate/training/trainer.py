@@ -12,17 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Sampler
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError, postpone_stop
 from acclimate.files import read_json, translate_disk_errors, write_json
 from acclimate.models import training_callbacks
 from acclimate.models.checkpoints import find_non_finite
+from acclimate.models.lora import adapter_weights
 from acclimate.options.memory import OptimizerName
 from acclimate.progress import Progress
 from acclimate.training.callbacks import (
@@ -182,6 +185,16 @@ class StepTrainer(Trainer):
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Write the weights of a checkpoint: those of the adapter alone if there is one, since no others change."""
+        weights = adapter_weights(self.engine.model)
+        if weights is None:
+            super()._save(output_dir, state_dict)
+        else:
+            folder = Path(str(output_dir))
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file({name: value.contiguous() for name, value in weights.items()}, folder / SAFE_WEIGHTS_NAME)
+
     def save_progress(self, checkpoint: Path) -> None:
         """Add to a checkpoint what the parent class does not know: time, tokens, losses and the callbacks' state."""
         write_json(
@@ -227,8 +240,8 @@ class StepTrainer(Trainer):
         Raises:
             UserError: If weights are missing, other than those tied to loaded ones, or unexpected.
         """
-        weights = self.engine.model.state_dict()
-        missing = set(load_result.missing_keys)
+        weights = adapter_weights(self.engine.model) or self.engine.model.state_dict()
+        missing = set(load_result.missing_keys) & weights.keys()
         loaded = {value.data_ptr() for name, value in weights.items() if name not in missing}
         lost = [name for name in missing if weights[name].data_ptr() not in loaded]
         if wrong := sorted([*lost, *load_result.unexpected_keys]):
@@ -247,9 +260,11 @@ class StepTrainer(Trainer):
             self._recent = []
             terms = {name: value for name, value in self.last_terms.items() if name != "loss"}
             epoch = {"epoch": round(self.state.epoch or 0.0, 3)} if self.data.epoch_steps else {}
+            mix = {text["name"]: text["realized"] for text in self.data.mix(self.state.global_step)}
             line = {
                 "step": self.state.global_step,
                 **epoch,
+                **({"mix": mix} if mix else {}),
                 "tokens": self.tokens,
                 "seconds": round(self.clock.seconds, 1),
                 "loss": self.last_terms["loss"],
@@ -389,6 +404,8 @@ def train(
                 report_to=list(report_to) or "none",
                 run_name=run_name,
                 remove_unused_columns=False,
+                # ``Trainer`` writes it into the configuration, which is saved with the model.
+                use_cache=bool(getattr(engine.model.config, "use_cache", False)),
             )
         )
         clock = Clock(None if minutes is None else 60 * minutes, engine.group)
