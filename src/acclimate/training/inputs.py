@@ -255,8 +255,9 @@ def with_kind_defaults(options: AdaptOptions, method: Method) -> AdaptOptions:
     A model that cannot be read gets those of masked models here; loading it will say what is wrong.
     """
     kind, positions = MASKED, None
-    if callable(options.model):  # pretrain has set them
-        return options
+    if callable(options.model):  # pretrain, which knows the kind, sets all of them
+        layout, length = options.layout or kind.layout, options.max_length or kind.max_length
+        return replace(options, layout=layout, max_length=length)
     with suppress(UserError):
         config = load_config(options.model)
         kind = kind_of_checkpoint(config.architectures, options.model)
