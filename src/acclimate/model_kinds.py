@@ -39,6 +39,7 @@ class ModelKind:
         targets: Function of token ids and text indices (-1 at padding), both (rows, tokens). It returns the token that
             the logits at each position should predict, or :data:`IGNORE_INDEX` (rows, tokens). None if a masking
             strategy chooses the targets.
+        replays_general_text: Whether adaptations in a study replay its general text by default.
         frames_documents: Whether special tokens mark the beginning and the end of documents, so that a model learns
             where they end; otherwise they are around every row. Only such documents can be joined.
         layout: Default layout of the rows.
@@ -55,6 +56,7 @@ class ModelKind:
     loss_unit: str
     trains_missing_head: bool
     targets: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    replays_general_text: bool = False
     frames_documents: bool = False
     layout: Literal["padded", "packed"] = "padded"
     max_length: int = 128
@@ -68,7 +70,7 @@ class ModelKind:
 MASKED = ModelKind(
     name="masked",
     auto_class="AutoModelForMaskedLM",
-    class_suffixes=("ForMaskedLM",),
+    class_suffixes=("ForMaskedLM", "WithLMHeadModel"),
     pipeline_tag="fill-mask",
     task_name="Masked Language Modelling",
     term="mlm",
@@ -99,6 +101,7 @@ CAUSAL = ModelKind(
     loss_unit="nats per token",
     trains_missing_head=False,
     targets=next_tokens,
+    replays_general_text=True,
     frames_documents=True,
     layout="packed",
     max_length=1_024,
@@ -145,6 +148,11 @@ def find_kind(class_name: str) -> ModelKind | None:
     return next((kind for kind in KINDS.values() if class_name.endswith(kind.class_suffixes)), None)
 
 
+def class_names(architectures: Any) -> list[str]:
+    """Return the names in the ``architectures`` of a configuration, which may hold anything."""
+    return [name for name in architectures if isinstance(name, str)] if isinstance(architectures, list | tuple) else []
+
+
 def kind_of_checkpoint(architectures: Any, path: str | Path) -> ModelKind:
     """Return the kind of a checkpoint, given the ``architectures`` in its configuration, which may hold anything.
 
@@ -153,8 +161,7 @@ def kind_of_checkpoint(architectures: Any, path: str | Path) -> ModelKind:
     Raises:
         UserError: If the checkpoint is a language model of another kind; ``path`` is for this message.
     """
-    given = architectures if isinstance(architectures, list | tuple) else ()
-    names = [name for name in given if isinstance(name, str)]
+    names = class_names(architectures)
     if found := next(filter(None, map(find_kind, names)), None):
         return found
     for name in names:

@@ -9,7 +9,7 @@ from safetensors.torch import load_file, save_file
 
 from acclimate.errors import UserError
 from acclimate.models import attach, encode, gate_units, head_rows, language_head, load_language_model
-from acclimate.models.encoding import check_packable
+from acclimate.models.encoding import check_packable, encode_layers
 from tests.cases import each
 from tests.tiny import ENCODERS, save_tiny, tiny_model, tiny_tokenizer
 
@@ -139,29 +139,45 @@ def test_a_model_with_its_own_attention_runs_without_gates(kind):
     found = language_head(model)(encode(model, IDS, TEXT))
     torch.testing.assert_close(found[TEXT >= 0], expected[TEXT >= 0], atol=1e-5, rtol=1e-5)
     if not layers:
-        with pytest.raises(UserError, match=r"cannot be gated or extended.* such as mlm"):
+        with pytest.raises(UserError, match=r"cannot be gated or extended.* such as lm"):
             gate_units(model, layers, ["H"])
         with pytest.raises(UserError, match="use layout=padded"):
             check_packable(model)
         assert "acclimate" not in model.config._attn_implementation
 
 
-@each(("kind", "words"), [("fnet", "FNetForMaskedLM is not supported"), ("convbert", "its outputs depend on padding")])
-def test_a_model_whose_outputs_depend_on_padding_is_refused(kind, words):
+@each("kind", ["fnet", "convbert"])
+def test_a_model_whose_outputs_depend_on_padding_reads_texts_without_it(kind, caplog):
+    torch.manual_seed(0)
     config = transformers.AutoConfig.for_model(kind, **SMALL, embedding_size=32)
-    with pytest.raises(UserError, match=words):
-        attach(transformers.AutoModelForMaskedLM.from_config(config))
+    model = transformers.AutoModelForMaskedLM.from_config(config).eval()
+    expected = torch.cat([model(input_ids=IDS[:1]).logits[0], model(input_ids=IDS[1:, :4]).logits[0]])
+    assert not attach(model)
+    assert "outputs depend on padding" in caplog.text
+    found = language_head(model)(encode(model, IDS, TEXT))
+    torch.testing.assert_close(found[TEXT >= 0], expected, atol=1e-5, rtol=1e-5)
+    flipped = language_head(model)(encode(model, IDS.flip(0), TEXT.flip(0)))
+    torch.testing.assert_close(flipped.flip(0)[TEXT >= 0], expected, atol=1e-5, rtol=1e-5)
+    layers = encode_layers(model, IDS, TEXT)
+    torch.testing.assert_close(layers[-1][TEXT >= 0], encode(model, IDS, TEXT)[TEXT >= 0])
+    found.sum().backward()
+    assert all(value.grad is not None for name, value in model.named_parameters() if "pooler" not in name)
 
 
 def test_a_model_whose_embeddings_depend_on_neighbours_is_not_packed(model):
     small = {"hidden_size": 32, "embedding_size": 16, "true_hidden_size": 16, "intra_bottleneck_size": 16}
     config = transformers.MobileBertConfig(vocab_size=50, num_hidden_layers=1, num_attention_heads=2, **small)
     mobile = transformers.MobileBertForMaskedLM(config).eval()
-    with pytest.raises(UserError, match=r"MobileBertForMaskedLM reads neighbours .* layout=padded"):
+    with pytest.raises(UserError, match="attention was not replaced: use layout=padded"):
+        check_packable(mobile)
+    attach(mobile)
+    with pytest.raises(UserError, match=r"row of MobileBertForMaskedLM, since they influence each other .* layout=pa"):
         check_packable(mobile)
     attach(model)
     check_packable(model)
-    mobile.config.trigram_input = False
+    mobile = transformers.MobileBertForMaskedLM(
+        transformers.MobileBertConfig(**{**config.to_dict(), "trigram_input": False})
+    )
     attach(mobile)
     check_packable(mobile)
 

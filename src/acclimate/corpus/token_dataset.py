@@ -141,6 +141,10 @@ class TokenDataset(Sequence[np.ndarray]):
         start = int(self._ends[index - 1]) if index else 0
         return self._tokens[start : int(self._ends[index])].astype(np.int32)
 
+    def place(self, index: int) -> str:
+        """Return the number of the document of a row, counted from 1."""
+        return f"document {int(self.document[index]) + 1:,}"
+
     def first_tokens(self, count: int) -> np.ndarray:
         """Return the first ``count`` token ids of all rows, concatenated, or all if there are fewer."""
         return self._tokens[:count]

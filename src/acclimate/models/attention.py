@@ -6,20 +6,22 @@ attention operation by operation. Models pass unknown keyword arguments of their
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import use_gqa_in_sdpa
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
+from transformers.pytorch_utils import Conv1D
 
-from acclimate.errors import UserError, first_line
+from acclimate.errors import UserError
 from acclimate.kernels import Kernels, Unpadded, eager_attention
-from acclimate.models.families import FAMILIES, language_head, use_kernels
+from acclimate.models.families import FAMILIES, use_kernels
 
 ATTENTION_NAME, EAGER_ATTENTION_NAME = "acclimate", "acclimate_eager"
 BIAS_CACHE, MASK_CACHE = "acclimate_bias", "acclimate_joined"
@@ -39,7 +41,9 @@ def _gated_attention(
     head_gates: Tensor | None = None,
     block_mask: Tensor | None = None,
     unpadded: Unpadded | None = None,
-    attention_probe: list[tuple[nn.Module, int, int]] | None = None,
+    attention_calls: list[tuple[nn.Module, int, int]] | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
     **_: Any,
 ) -> tuple[Tensor, None]:
     """Multi-head attention whose context vectors are multiplied by gates (DGA, Eq. 5).
@@ -48,37 +52,40 @@ def _gated_attention(
     of padded rows.
 
     Args:
-        context_vectors: The function that computes attention from query, key, value, mask, scaling and dropout.
-        module: The calling attention module, whose index :func:`attach` has set.
+        context_vectors: The function that computes attention from query, key, value, mask, scaling, dropout and
+            whether it is causal without a mask.
+        module: The calling attention module, whose index :func:`acclimate.models.attach` has set.
         query: (rows, heads, tokens, head width).
         key: (rows, key heads, tokens, head width); fewer heads than ``query`` in grouped-query attention.
         value: Same shape as ``key``.
-        attention_mask: Boolean (rows or 1, 1, tokens, tokens), true where a query may attend; or None.
+        attention_mask: Boolean (rows or 1, 1, tokens, tokens), true where a query may attend, or numbers that are
+            added to the scores; or None.
         dropout: Probability that an attention weight is dropped.
         scaling: Factor on the scores; 1 / sqrt(head width) by default.
         head_gates: (layers, rows, heads); 1 leaves a head unchanged, 0 silences it.
         block_mask: Boolean (rows, 1, tokens, tokens), true where two tokens belong to the same text.
         unpadded: Maps between padded and unpadded rows, if the model runs without padding.
-        attention_probe: If given, ``(module, heads, head width)`` of each call is appended to it.
+        attention_calls: If given, ``(module, heads, head width)`` of each call is appended to it.
+        softcap: Bound on the scores (Gemma 2).
+        s_aux: Attention sinks (heads,): the score of an additional key that has no value (gpt-oss).
 
     Returns:
         The context vectors (rows, tokens, heads, head width), and None in place of the attention weights.
     """
-    if attention_probe is not None:
-        attention_probe.append((module, query.shape[1], query.shape[3]))
-    if key.shape[1] != query.shape[1]:
-        groups = query.shape[1] // key.shape[1]
-        key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    if attention_calls is not None:
+        attention_calls.append((module, query.shape[1], value.shape[3]))
+    if softcap is not None or s_aux is not None:
+        context_vectors = partial(_capped, softcap, s_aux)
     if unpadded is not None:
         query, key, value = (_pad(part, unpadded) for part in (query, key, value))
-    mask = attention_mask
-    if mask is None and getattr(module, "is_causal", False):  # transformers leaves a plain causal mask to the kernel
-        tokens = query.shape[2]
-        mask = torch.ones(tokens, tokens, dtype=torch.bool, device=query.device).tril()
+    mask, tokens = attention_mask, query.shape[2]
+    causal = mask is None and getattr(module, "is_causal", False)  # transformers leaves such a mask to the kernel
+    if causal and (block_mask is not None or context_vectors is not _sdpa):
+        mask, causal = _causal_mask(tokens, query.device), False
     if block_mask is not None:
         mask = block_mask if mask is None else _combined_mask(mask, block_mask)
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    context = context_vectors(query, key, value, mask, scaling, dropout).transpose(1, 2)
+    context = context_vectors(query, key, value, mask, scaling, dropout, causal).transpose(1, 2)
     if unpadded is not None:
         context = unpadded.remove_padding(context.flatten(2)).unflatten(2, context.shape[2:])
     if head_gates is not None:
@@ -88,17 +95,61 @@ def _gated_attention(
     return context.contiguous(), None
 
 
-def _sdpa(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, dropout: float) -> Tensor:
+def _sdpa(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, dropout: float, causal: bool
+) -> Tensor:
+    grouped = key.shape[1] != query.shape[1]
+    if grouped and query.device.type != "cpu" and not use_gqa_in_sdpa(mask, key, value):
+        key, value, grouped = *_repeat_groups(query, key, value), False
     return nn.functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=dropout, scale=scaling
+        query, key, value, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=scaling, enable_gqa=grouped
     )
 
 
-def _eager(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, dropout: float) -> Tensor:
+def _eager(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scaling: float, dropout: float, _: bool
+) -> Tensor:
     if torch.is_autocast_enabled("cpu"):  # autocast does not cast the arguments of a custom autograd function
         query, key, value = (part.to(torch.get_autocast_dtype("cpu")) for part in (query, key, value))
     bias = None if mask is None else _bias(mask, query.dtype)
-    return eager_attention(query, key, value, bias, scaling, dropout)
+    return eager_attention(query, *_repeat_groups(query, key, value), bias, scaling, dropout)
+
+
+def _capped(
+    softcap: float | None,
+    sinks: Tensor | None,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Tensor | None,
+    scaling: float,
+    dropout: float,
+    _: bool,
+) -> Tensor:
+    """Compute attention with bounded scores or sinks, which fused kernels do not offer."""
+    key, value = _repeat_groups(query, key, value)
+    scores = query @ key.transpose(2, 3) * scaling
+    if softcap is not None:
+        scores = softcap * torch.tanh(scores / softcap)
+    if mask is not None:
+        scores = scores + _bias(mask, scores.dtype)
+    if sinks is not None:
+        column = sinks.to(scores.dtype).view(1, -1, 1, 1).expand(*scores.shape[:3], 1)
+        scores = torch.cat([scores, column], dim=-1)
+    weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)[..., : key.shape[2]]
+    return nn.functional.dropout(weights, dropout) @ value
+
+
+def _repeat_groups(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Return keys and values with as many heads as the queries."""
+    groups = query.shape[1] // key.shape[1]
+    return (key, value) if groups == 1 else (key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1))
+
+
+@lru_cache(maxsize=1)
+def _causal_mask(tokens: int, device: torch.device) -> Tensor:
+    """Return true where a token may attend to another: (tokens, tokens). All layers get the same tensor."""
+    return torch.ones(tokens, tokens, dtype=torch.bool, device=device).tril()
 
 
 def _pad(part: Tensor, unpadded: Unpadded) -> Tensor:
@@ -110,7 +161,7 @@ def _combined_mask(mask: Tensor, other: Tensor) -> Tensor:
     """Return the conjunction of two masks, cached on the first: all layers of a forward pass get the same two."""
     cached_for, combined = getattr(mask, MASK_CACHE, (None, None))
     if combined is None or cached_for is not other:
-        combined = mask & other
+        combined = mask & other if mask.dtype == torch.bool else mask.masked_fill(~other, torch.finfo(mask.dtype).min)
         setattr(mask, MASK_CACHE, (other, combined))
     return combined
 
@@ -120,6 +171,8 @@ def _bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
     The number is finite because a padding row that attends to nothing must not become NaN.
     """
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
     bias = getattr(mask, BIAS_CACHE, None)
     if bias is None or bias.dtype != dtype:
         bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(~mask, torch.finfo(dtype).min)
@@ -159,17 +212,21 @@ def uses_gated_attention(model: PreTrainedModel) -> bool:
     return model.config._attn_implementation in (ATTENTION_NAME, EAGER_ATTENTION_NAME)
 
 
-ALTERNATIVES = f"Use an encoder such as {', '.join(FAMILIES)}."
+ALTERNATIVES = f"Use an architecture such as {', '.join(FAMILIES)}, llama or qwen3."
 QUERY, KEY, VALUE = ("query", "q_lin", "q_proj"), ("key", "k_lin", "k_proj"), ("value", "v_lin", "v_proj")
-FUSED = ("Wqkv",)
-OUTPUT = ("out_lin", "o_proj", "Wo", "dense")
+FUSED = ("Wqkv", "qkv_proj", "c_attn")
+"""Names of a layer whose outputs are all queries, then all keys, then all values."""
+OUTPUT = ("out_lin", "o_proj", "out_proj", "c_proj", "Wo", "dense")
 
 
 @dataclass(frozen=True)
 class Projection:
-    """A linear layer, or a part of a fused one, whose output rows are split among heads."""
+    """A linear layer, or a part of a fused one, whose output rows are split among heads.
 
-    linear: nn.Linear
+    GPT-2's ``Conv1D`` is a linear layer with a transposed weight.
+    """
+
+    linear: Any
     first_row: int
     heads: int
 
@@ -185,7 +242,7 @@ class HeadLayer:
     heads: int
     width: int
     inputs: tuple[Projection, Projection, Projection]
-    output: nn.Linear
+    output: Any
 
     @property
     def units(self) -> int:
@@ -204,93 +261,69 @@ class HeadLayer:
         Returns:
             Parameters, each with values that broadcast over it; zero for weights that belong to no head.
         """
-        rows: dict[int, tuple[nn.Linear, Tensor]] = {}
+        rows: dict[int, tuple[Any, Tensor]] = {}
         for projection in self.inputs:  # the three parts of a fused layer share one parameter
             linear, before = rows.get(id(projection.linear), (projection.linear, 0))
             rows[id(linear)] = (linear, before + head_rows(values, projection, self.width))
         result: list[tuple[Tensor, Tensor]] = []
         for linear, shares in rows.values():
-            result.append((linear.weight, shares[:, None]))
+            result.append((linear.weight, shares[None, :] if isinstance(linear, Conv1D) else shares[:, None]))
             if linear.bias is not None:
                 result.append((linear.bias, shares))
-        return [*result, (self.output.weight, values.repeat_interleave(self.width)[None, :])]
+        columns = values.repeat_interleave(self.width)
+        transposed = isinstance(self.output, Conv1D)
+        return [*result, (self.output.weight, columns[:, None] if transposed else columns[None, :])]
 
 
-def attach(model: PreTrainedModel) -> list[HeadLayer]:
-    """Make ``model`` run the gated attention function, with the kernels for its device.
+def split_heads(model: PreTrainedModel, calls: Sequence[tuple[str, int, int]]) -> list[HeadLayer]:
+    """Find the projections of each attention module that :func:`gated_attention` was called from.
 
-    Call it again after moving the model to another device. A forward pass over four tokens finds the modules that call
-    the function. A model that does not call it, or does not pass keyword arguments on to it, keeps its own attention:
-    it runs with padded rows and without gates, if that gives the same logits as the model itself.
+    Args:
+        model: The model.
+        calls: Name, heads and head width of each module, in the order of the calls; ALBERT repeats one.
 
     Returns:
-        The attention layers in the order of their calls; none if the model keeps its own attention.
+        The layers; each module then knows its index among them.
 
     Raises:
-        UserError: If the model cannot run in either way, or its projections cannot be found.
+        UserError: If the projections of a module are not found, or do not consist of heads.
     """
-    own, training = model.config._attn_implementation, model.training
-    kernels = use_kernels(model, model.device)
-    calls: list[tuple[nn.Module, int, int]] = []
-    model.eval()
-    try:
-        with torch.no_grad(), suppress(ValueError, AttributeError, TypeError):
-            use_attention(model, kernels)
-            model.base_model(input_ids=torch.full((1, 4), 5, device=model.device), attention_probe=calls)
-        if not calls:
-            if uses_gated_attention(model):
-                model.set_attn_implementation(own)
-            _check_own_attention(model)
-    finally:
-        model.train(training)
-    names = {id(module): name for name, module in model.named_modules()}
     layers: list[HeadLayer] = []
-    seen: set[int] = set()
-    for module, heads, width in calls:
-        if id(module) not in seen:
-            seen.add(id(module))
-            setattr(module, LAYER_INDEX, len(layers))
-            layers.append(_layer(model, module, names[id(module)], heads, width))
+    for name, heads, width in dict.fromkeys(calls):
+        module = model.get_submodule(name)
+        setattr(module, LAYER_INDEX, len(layers))
+        layers.append(_layer(model, module, name, heads, width))
     return layers
 
 
-def _check_own_attention(model: PreTrainedModel) -> None:
-    """Check that encoder and head, one after the other and with padding, give the logits of the model.
-
-    Raises:
-        UserError: If they do not.
-    """
-    ids = torch.arange(5, 21, device=model.device).view(2, 8) % model.config.vocab_size
-    mask = torch.ones_like(ids)
-    mask[1, 5:] = 0
-    try:
-        with torch.no_grad():
-            expected = [model(input_ids=ids[:1]).logits[0], model(input_ids=ids[1:, :5]).logits[0]]
-            hidden = model.base_model(input_ids=ids, attention_mask=mask).last_hidden_state
-            found = language_head(model)(hidden)
-        same = all(torch.allclose(a, b[: len(a)], atol=1e-4) for a, b in zip(expected, found, strict=True))
-    except (TypeError, ValueError, AttributeError, RuntimeError, LookupError) as error:
-        raise UserError(f"{type(model).__name__} is not supported: {first_line(error)}. {ALTERNATIVES}") from error
-    if not same:
-        raise UserError(f"{type(model).__name__} is not supported: its outputs depend on padding. {ALTERNATIVES}")
+def _first_linear(module: nn.Module, names: tuple[str, ...]) -> Any:
+    kinds = (nn.Linear, Conv1D)
+    return next((found for name in names if isinstance(found := getattr(module, name, None), kinds)), None)
 
 
-def _first_linear(module: nn.Module, names: tuple[str, ...]) -> nn.Linear | None:
-    return next((found for name in names if isinstance(found := getattr(module, name, None), nn.Linear)), None)
+def _outputs(linear: Any) -> int:
+    return int(linear.nf if isinstance(linear, Conv1D) else linear.out_features)
 
 
 def _layer(model: PreTrainedModel, module: nn.Module, name: str, heads: int, width: int) -> HeadLayer:
     fused = _first_linear(module, FUSED)
     if fused is not None:
-        inputs = [Projection(fused, part * heads * width, heads) for part in range(3)]
+        key_heads = (_outputs(fused) // width - heads) // 2
+        starts = (0, heads, heads + key_heads)
+        inputs = [
+            Projection(fused, start * width, count)
+            for start, count in zip(starts, (heads, key_heads, key_heads), strict=True)
+        ]
     else:
         linears = [_first_linear(module, names) for names in (QUERY, KEY, VALUE)]
-        inputs = [Projection(linear, 0, linear.out_features // width) for linear in linears if linear is not None]
+        inputs = [Projection(linear, 0, _outputs(linear) // width) for linear in linears if linear is not None]
     output = _first_linear(module, OUTPUT)
     if output is None:  # in BERT and similar models it is next to the attention module, not inside
         parent = model.get_submodule(name.rpartition(".")[0])
         output = _first_linear(getattr(parent, "output", nn.Module()), OUTPUT)
-    if len(inputs) != 3 or output is None or output.in_features != heads * width:
+    grouped = all(part.heads and heads % part.heads == 0 for part in inputs)
+    width_read = 0 if output is None else output.weight.shape[0 if isinstance(output, Conv1D) else 1]
+    if len(inputs) != 3 or not grouped or inputs[0].heads != heads or width_read != heads * width:
         raise UserError(f"The projections of {type(model).__name__}.{name} cannot be split by head.")
     return HeadLayer(name, heads, width, (inputs[0], inputs[1], inputs[2]), output)
 
@@ -308,6 +341,6 @@ def head_rows(values: Tensor, projection: Projection, width: int) -> Tensor:
         (rows of the linear layer,).
     """
     grouped = values.view(projection.heads, -1).amax(1)
-    rows = torch.zeros(projection.linear.out_features, device=values.device, dtype=values.dtype)
+    rows = torch.zeros(_outputs(projection.linear), device=values.device, dtype=values.dtype)
     rows[projection.first_row : projection.first_row + projection.heads * width] = grouped.repeat_interleave(width)
     return rows

@@ -27,9 +27,9 @@ from transformers.utils import logging as their_logging
 
 from acclimate.errors import UserError, first_line
 from acclimate.files import check_regular_file, hash_file, read_json, read_json_object, write_text
-from acclimate.model_kinds import find_kind
-from acclimate.models.attention import attach
+from acclimate.model_kinds import class_names, find_kind
 from acclimate.models.extensions import ADAPTER_SIZE_KEY, ENSEMBLE_KEY, ORIGINAL, add_adapters, average_with_original
+from acclimate.models.probe import attach
 
 # Files that decide what a model computes. Cards, logs and acclimate's own records do not, and they contain times.
 _SUFFIXES = {".json", ".txt", ".model", ".safetensors", ".bin", ".jinja"}
@@ -119,7 +119,8 @@ def load_config(path: str | Path, **changes: Any) -> Any:
     for name, value in HOW_TO_RUN.items():
         if hasattr(config, name):
             setattr(config, name, value)
-    if getattr(config, "is_decoder", False):
+    causal = any(kind and not kind.uses_masking for kind in map(find_kind, class_names(config.architectures)))
+    if getattr(config, "is_decoder", False) and not causal:
         raise UserError(
             f"In config.json of '{path}', is_decoder is true, so no token would see later text; set it to false."
         )
@@ -354,7 +355,7 @@ def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | No
         )
     parts = describe_extensions(model.config)
     if model.get_output_embeddings() is not None:  # a language model, not one of an end task
-        _copy_sentence_encoder_files(model.name_or_path, folder)
+        copy_sentence_encoder_files(model.name_or_path, folder)
     if not parts:
         model.save_pretrained(folder)
         return
@@ -372,7 +373,7 @@ SENTENCE_ENCODER_FILES = ("modules.json", "sentence_bert_config.json", "config_s
 MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
 
 
-def _copy_sentence_encoder_files(source: str | None, folder: Path) -> None:
+def copy_sentence_encoder_files(source: str | None, folder: Path) -> None:
     """Copy what makes a model a sentence encoder for ``sentence-transformers``: its modules, such as the pooling.
 
     Without these files, that library would load the adapted model with another pooling.

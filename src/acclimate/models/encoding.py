@@ -6,7 +6,8 @@ models that other code calls: hooks skip padding and unread positions.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import inspect
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from typing import Any
 
@@ -19,7 +20,7 @@ from acclimate.errors import UserError
 from acclimate.kernels import Unpadded, cut_last_layer
 from acclimate.models.attention import uses_gated_attention
 from acclimate.models.extensions import ORIGINAL
-from acclimate.models.families import first_position, kernels_of, last_layer_ends
+from acclimate.models.families import first_position, kernels_of, last_layer_ends, probe_of
 from acclimate.models.gates import use_gates
 
 
@@ -94,7 +95,8 @@ def _forward_padded(
 def _unpadding(model: PreTrainedModel, text: Tensor, gates: Mapping[str, Tensor] | None = None) -> Unpadded | None:
     """Return the maps that remove padding; None where that is impossible or not worthwhile."""
     gated_by_row = any(part != "H" for part in gates or ())  # these gates multiply padded rows
-    return None if gated_by_row or not kernels_of(model).unpadding else Unpadded.if_worthwhile(text)
+    wanted = kernels_of(model).unpadding and uses_gated_attention(model)
+    return None if gated_by_row or not wanted else Unpadded.if_worthwhile(text)
 
 
 def unpadded_inputs(model: PreTrainedModel, text: Tensor, unpadded: Unpadded, **padded: Tensor) -> dict[str, Any]:
@@ -133,6 +135,9 @@ def _forward(
 ) -> Any:
     """Run the encoder; ``outputs`` are flags such as ``output_hidden_states``. Padding is not added again."""
     real = text >= 0
+    probe = probe_of(model)
+    if probe is not None and not probe.pads and not real.all():
+        return _forward_unpadded_rows(model, ids, text, **outputs)
     packed = bool(((text[:, 1:] != text[:, :-1]) & real[:, 1:]).any())
     options: dict[str, Any] = {"block_mask": (text[:, :, None] == text[:, None, :]).unsqueeze(1)} if packed else {}
     if unpadded is not None:
@@ -148,22 +153,48 @@ def _forward(
     if "H" in others:
         options["head_gates"] = others.pop("H")
     with use_gates(model, others) if others else nullcontext():
-        return model.base_model(**options, **outputs)
+        return model.base_model(**options, **outputs, **_without_cache(model))
+
+
+def _without_cache(model: PreTrainedModel) -> dict[str, bool]:
+    """Return the argument that keeps a decoder from storing keys and values, which costs memory and allows leaks."""
+    return {"use_cache": False} if "use_cache" in inspect.signature(model.base_model.forward).parameters else {}
+
+
+def _forward_unpadded_rows(model: PreTrainedModel, ids: Tensor, text: Tensor, **outputs: bool) -> Any:
+    """Run the base model once per length of the rows, for a model whose outputs depend on padding."""
+    lengths = (text >= 0).sum(1)
+    order, parts = [], []
+    for length in lengths.unique().tolist():
+        rows = (lengths == length).nonzero()[:, 0]
+        order.append(rows)
+        parts.append(_forward(model, ids[rows, :length], text[rows, :length], None, None, **outputs))
+    back = torch.cat(order).argsort()
+
+    def joined(states: Iterable[Tensor]) -> Tensor:
+        padded = [nn.functional.pad(part, (0, 0, 0, ids.shape[1] - part.shape[1])) for part in states]
+        return torch.cat(padded).index_select(0, back)
+
+    output = parts[0]
+    layers = [part.hidden_states for part in parts] if output.hidden_states is not None else []
+    output.last_hidden_state = joined(part.last_hidden_state for part in parts)
+    output.hidden_states = tuple(map(joined, zip(*layers, strict=True))) or None
+    return output
 
 
 def check_packable(model: PreTrainedModel) -> None:
     """Check that several texts can share a row without influencing each other.
 
+    Args:
+        model: A model that :func:`acclimate.models.attach` has prepared.
+
     Raises:
-        UserError: If the embeddings of a token depend on its neighbours, as in MobileBERT, or the model keeps its own
-            attention.
+        UserError: If they cannot.
     """
-    if getattr(model.config, "trigram_input", False):
-        raise UserError(
-            f"{type(model).__name__} reads neighbours across texts, so texts cannot share a row: use layout=padded."
-        )
-    if not uses_gated_attention(model):
-        raise UserError(f"The texts of a row cannot be separated in {type(model).__name__}: use layout=padded.")
+    probe = probe_of(model)
+    if probe is None or not probe.packs:
+        reason = "its attention was not replaced" if probe is None else probe.obstacles["packing"]
+        raise UserError(f"Texts cannot share a row of {type(model).__name__}, since {reason}: use layout=padded.")
 
 
 def _position_ids(model: PreTrainedModel, ids: Tensor, text: Tensor) -> Tensor:

@@ -14,6 +14,7 @@ from transformers.pytorch_utils import Conv1D
 
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.models.attention import ALTERNATIVES, HeadLayer
+from acclimate.models.families import probe_of
 
 Part = Literal["H", "I", "O", "E"]
 PARTS: dict[Part, str] = {
@@ -158,9 +159,11 @@ def gate_units(
         UserError: If there is no such part, or it cannot be found in this model.
     """
     if not layers:
+        probe = probe_of(model)
+        reason = "" if probe is None else f" ({probe.obstacles['gates']})"
         raise UserError(
-            f"The attention of {type(model).__name__} cannot be gated or extended, which this method needs. Use a "
-            f"method that needs no access to attention heads, such as mlm. {ALTERNATIVES}"
+            f"The attention of {type(model).__name__} cannot be gated or extended{reason}, which this method needs. "
+            f"Use a method that needs no access to attention heads, such as lm. {ALTERNATIVES}"
         )
     if not hasattr(model, GATES_ATTRIBUTE):
         setattr(model, GATES_ATTRIBUTE, {})

@@ -1,0 +1,219 @@
+"""Preparing a model to be read, and finding out on the model itself what can be relied on.
+
+An architecture may ignore arguments of the attention function, mix tokens outside attention, or depend on padding, and
+no list of architectures knows those of next year. So a few dozen tokens are read in several ways that must agree.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from acclimate.errors import UserError, first_line, warn_once
+from acclimate.model_kinds import find_kind
+from acclimate.models.attention import ALTERNATIVES, HeadLayer, split_heads, use_attention, uses_gated_attention
+from acclimate.models.encoding import encode
+from acclimate.models.families import PROBE_ATTRIBUTE, Check, Probe, kernels_of, language_head, use_kernels
+
+TOLERANCES = {torch.float64: 1e-6, torch.float32: 5e-5, torch.float16: 2e-2, torch.bfloat16: 5e-2}
+"""Bounds of the relative difference between two readings that are equal up to rounding, by type of the weights."""
+FIRST, SECOND, PREFIX = 9, 6, 5
+"""Tokens of the two texts that are read, and of the beginning of the first, which a causal model reads by itself."""
+Calls = tuple[tuple[str, int, int], ...]
+_FOUND: dict[str, tuple[Probe, Calls]] = {}
+"""What was found out in this process, by class, configuration, types and kernels: it does not depend on weights."""
+
+
+def attach(model: PreTrainedModel) -> list[HeadLayer]:
+    """Make ``model`` run the gated attention function, with the kernels for its device, if that is exact.
+
+    Call it again after moving the model to another device. The model keeps its own attention if it does not call the
+    function, or its outputs would change: it then runs without gates and with one text per row. :func:`probe_of`
+    returns what was found out.
+
+    Returns:
+        The attention layers in the order of their calls; none if heads cannot be gated.
+
+    Raises:
+        UserError: If the model gives other outputs than by itself in every way, or its head cannot be found.
+    """
+    if not hasattr(model, PROBE_ATTRIBUTE):
+        setattr(model, PROBE_ATTRIBUTE, Probe("", model.config._attn_implementation or "eager", (), {}))
+    own = getattr(model, PROBE_ATTRIBUTE).own_attention
+    kernels = use_kernels(model, model.device)
+    entries = json.dumps(model.config.to_dict(), sort_keys=True, default=str)
+    key = f"{type(model)} {own} {model.device} {model.dtype} {kernels} {entries}"
+    if key not in _FOUND:
+        training = model.training
+        model.eval()
+        try:
+            with torch.no_grad(), _exact_products():
+                _FOUND[key] = _Reader(model, own).find_out()
+        finally:
+            model.train(training)
+    probe, calls = _FOUND[key]
+    setattr(model, PROBE_ATTRIBUTE, probe)
+    if probe.attention != own:
+        use_attention(model, kernels)
+    elif uses_gated_attention(model):
+        model.set_attn_implementation(own)
+    if found := probe.obstacles.get("padding"):
+        warn_once(f"{type(model).__name__}: {found}, so texts of different lengths are read one length at a time.")
+    return split_heads(model, calls) if "gates" not in probe.obstacles else []
+
+
+@contextmanager
+def _exact_products() -> Iterator[None]:
+    """Return a context in which an accelerator computes products in the full precision of their type."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+class _Reader:
+    """Reads the same tokens of one model in several ways."""
+
+    def __init__(self, model: PreTrainedModel, own: str) -> None:
+        self.model, self.own, self.kind = model, own, find_kind(type(model).__name__)
+        self.tolerance = TOLERANCES.get(model.dtype, TOLERANCES[torch.bfloat16])
+        vocabulary = int(getattr(model.get_input_embeddings(), "num_embeddings", 0) or model.config.vocab_size)
+        padding = getattr(model.config, "pad_token_id", None)
+        # Spread over the vocabulary, and without the padding id, which some models give no position.
+        ids = (torch.arange(FIRST + SECOND, device=model.device) * 7919 + 5) % vocabulary
+        self.ids = ids if padding is None else torch.where(ids == padding, (ids + 1) % vocabulary, ids)
+        self.first, self.second = self.ids[:FIRST], self.ids[FIRST:]
+        self.checks: list[Check] = []
+        self.obstacles: dict[str, str] = {}
+        self.outputs: Callable[[Tensor], Tensor] = lambda hidden: hidden
+        self.expected: list[Tensor] = []
+
+    def find_out(self) -> tuple[Probe, Calls]:
+        """Return what the model can do, and the calls of the attention function if its heads can be gated."""
+        model, name = self.model, type(self.model).__name__
+        if getattr(model.config, "axial_pos_embds", False):
+            raise UserError(f"{name} is not supported: it trains on rows of one length only. {ALTERNATIVES}")
+        if uses_gated_attention(model):
+            model.set_attn_implementation(self.own)
+        try:
+            self._read_alone()
+            calls = self._try_gated_attention()
+            if not calls:
+                self.obstacles |= {
+                    kind: "it keeps its own attention" for kind in ("gates", "packing") if kind not in self.obstacles
+                }
+                setattr(model, PROBE_ATTRIBUTE, Probe(self.own, self.own, (), {}))
+                if not self._same("a text by itself", self._encode(self.first)[0], self.expected[0]):
+                    raise UserError(
+                        f"{name} is not supported: its base model and head give other outputs than itself."
+                    )
+                if not self._padding():
+                    self.obstacles["padding"] = "its outputs depend on padding"
+        except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, NotImplementedError) as error:
+            raise UserError(f"{name} is not supported: {first_line(error)}. {ALTERNATIVES}") from error
+        attention = model.config._attn_implementation
+        return Probe(attention, self.own, tuple(self.checks), dict(self.obstacles)), calls
+
+    def _read_alone(self) -> None:
+        """Store the outputs of the model for each text by itself, and compare its head with :func:`language_head`.
+
+        Raises:
+            UserError: If they differ, or a causal model sees later tokens.
+        """
+        model, name = self.model, type(self.model).__name__
+        if self.kind is None:
+            self.expected = [model.base_model(input_ids=ids[None])[0][0] for ids in (self.first, self.second)]
+            return
+        self.expected = [model(input_ids=ids[None]).logits[0] for ids in (self.first, self.second)]
+        self.outputs = language_head(model)
+        states = model.base_model(input_ids=self.first[None])[0]
+        if not self._same("head", self.outputs(states)[0], self.expected[0]):
+            raise UserError(f"{name} is not supported: its head reads more than the hidden states of a token.")
+        if self.kind.targets is not None:
+            beginning = model(input_ids=self.first[None, :PREFIX]).logits[0]
+            if not self._same("earlier tokens only", beginning, self.expected[0][:PREFIX]):
+                raise UserError(
+                    f"{name} should predict the next token, but sees later ones; if it was trained to predict the "
+                    "next token, set is_decoder to true in its config.json."
+                )
+
+    def _try_gated_attention(self) -> Calls:
+        """Return the calls of the gated attention function; none if the model should keep its own attention."""
+        model, seen = self.model, []
+        names = {id(module): name for name, module in model.named_modules()}
+        try:
+            use_attention(model, kernels_of(model))
+            model.base_model(input_ids=self.first[None, :2], attention_calls=seen)
+            calls = tuple((names[id(module)], heads, width) for module, heads, width in seen)
+            same = bool(calls) and self._attention()
+        except (ValueError, AttributeError, TypeError) as error:
+            calls, same = (), False
+            self.obstacles["attention"] = first_line(error)
+        if not same:
+            self.obstacles.setdefault("attention", "it does not call the attention function")
+            if uses_gated_attention(model):
+                model.set_attn_implementation(self.own)
+            return ()
+        try:
+            layers = split_heads(model, calls)
+        except UserError as error:
+            self.obstacles["gates"] = str(error)
+        else:
+            self._gates(layers)
+        if any(isinstance(module, nn.Conv1d) and max(module.kernel_size) > 1 for module in model.base_model.modules()):
+            self.obstacles["packing"] = "it has convolutions over tokens"  # whose effect may be small
+        elif not self._packing():
+            self.obstacles["packing"] = "they influence each other outside attention"
+        return calls
+
+    def _attention(self) -> bool:
+        """Compare the gated attention function with the model's own, alone and with padding."""
+        setattr(self.model, PROBE_ATTRIBUTE, Probe("", self.own, (), {}))
+        if self._same("attention", self._encode(self.first)[0], self.expected[0]) and self._padding():
+            return True
+        failed = self.checks[-1]
+        self.obstacles["attention"] = f"its outputs would change by {failed.difference:.2%} ({failed.name})"
+        warn_once(
+            f"{type(self.model).__name__} keeps its own attention, since with that of acclimate "
+            f"{self.obstacles['attention']}: one text per row, and no gates on heads."
+        )
+        return False
+
+    def _padding(self) -> bool:
+        """Compare texts in padded rows with each by itself."""
+        ids = nn.utils.rnn.pad_sequence([self.first, self.second], batch_first=True)
+        text = nn.utils.rnn.pad_sequence([0 * self.first, 0 * self.second + 1], batch_first=True, padding_value=-1)
+        found = self.outputs(encode(self.model, ids, text))
+        return self._same("padded rows", found[text >= 0], torch.cat(self.expected))
+
+    def _packing(self) -> bool:
+        """Compare two texts in one row with each by itself."""
+        text = torch.tensor([[0] * FIRST + [1] * SECOND], device=self.ids.device)
+        found = self.outputs(encode(self.model, self.ids[None], text))[0]
+        return self._same("texts that share a row", found, torch.cat(self.expected))
+
+    def _gates(self, layers: list[HeadLayer]) -> None:
+        """Check that gates of one change nothing, and that gates of zero change the outputs."""
+        ones = torch.ones(len(layers), 1, max(layer.heads for layer in layers), device=self.ids.device)
+        same = self._same("gates of one", self._encode(self.first, {"H": ones})[0], self.expected[0])
+        changed = self._same("gates of zero", self._encode(self.first, {"H": 0 * ones})[0], self.expected[0], True)
+        if not same or not changed:
+            self.obstacles["gates"] = f"gates of {'zero do not silence its heads' if same else 'one change it'}"
+
+    def _encode(self, ids: Tensor, gates: dict[str, Tensor] | None = None) -> Tensor:
+        return self.outputs(encode(self.model, ids[None], torch.zeros_like(ids)[None], gates))
+
+    def _same(self, name: str, found: Tensor, expected: Tensor, at_least: bool = False) -> bool:
+        found, expected = found.float(), expected.float()
+        difference = (found - expected).abs().nan_to_num(torch.inf) * expected.isfinite()  # weights may be NaN already
+        scale = expected.abs().nan_to_num(0, 0, 0).max().clamp(min=torch.finfo(torch.float32).tiny)
+        check = Check(name, float(difference.max() / scale), self.tolerance, at_least)
+        self.checks.append(check)
+        return check.passed
