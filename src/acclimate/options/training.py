@@ -14,6 +14,7 @@ from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.memory import GradientCheckpointing, MaxMemory, Optimizer, Weights
 from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
+from acclimate.options.rows import DocumentBorders, RowLayout
 from acclimate.registry import parse_number
 
 if TYPE_CHECKING:
@@ -45,8 +46,6 @@ MAX_SIZE = 10**6
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 """Options that limit the training; at most one of them may be given."""
 
-Layout = Literal["padded", "packed"]
-Documents = Literal["apart", "joined"]
 PrecisionName = Literal["fp32", "bf16", "auto"]
 AdapterName = Literal["lora", "rslora", "dora", "pissa", "olora", "orthogonal"]
 """The names in :data:`acclimate.models.lora.ADAPTERS`."""
@@ -227,23 +226,8 @@ class TrainingOptions:
     weights: Weights = "fp32"
     gradient_checkpointing: GradientCheckpointing = None
     max_memory: MaxMemory = None
-    layout: Annotated[
-        Layout | None,
-        Option(
-            "Texts per row: one (padded), or several that do not attend to each other (packed).",
-            default=f"{MASKED.layout}; {CAUSAL.layout} for causal models",
-            more="Texts are packed by best fit into rows of at most ``max_length`` tokens.",
-        ),
-    ] = None
-    documents: Annotated[
-        Documents | None,
-        Option(
-            "Documents of a causal model: apart, or joined into rows that are full, with attention between them.",
-            DATA,
-            default="apart",
-            more="An end token follows each document in both cases.",
-        ),
-    ] = None
+    layout: RowLayout = None
+    documents: DocumentBorders = None
     text_column: TextColumn = "text"
     heldout: Annotated[
         TextInput | None,

@@ -24,7 +24,8 @@ from acclimate.models import LanguageModel, longest_text
 from acclimate.models.checkpoints import load_config
 from acclimate.models.encoding import check_packable
 from acclimate.modules import add_virtual_tokens, virtual_ids
-from acclimate.options.training import BUDGETS, AdaptOptions, Documents, Layout, TrainingOptions
+from acclimate.options.rows import Documents, Layout
+from acclimate.options.training import BUDGETS, AdaptOptions, TrainingOptions
 from acclimate.registry import Registry
 from acclimate.training.method import Method
 
