@@ -293,7 +293,7 @@ def test_options_of_pretraining_are_recorded_once():
     """The training records those that it shares with ``adapt``, the method the others."""
     made = build(PretrainOptions, "text")
     shared = {name for name in option_fields(PretrainOptions) if name in option_fields(AdaptOptions)}
-    configuration = {"architecture", "size", "changes"}
+    configuration = {"architecture", "objective", "size", "changes"}
     assert set(recorded(made, configuration)) - shared == {
         "objective", "tokenizer", "vocab_size", "lowercase", "tokenizer_characters"
     }  # fmt: skip

@@ -36,6 +36,7 @@ from acclimate.options.numbers import (
     TokenCount,
 )
 from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
+from acclimate.options.rows import DocumentBorders, RowLayout
 
 if TYPE_CHECKING:
     from acclimate.corpus import Corpus
@@ -60,8 +61,6 @@ SAMPLE_CHARACTERS = 50_000_000
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 """Options that limit the training; at most one of them may be given."""
 
-Layout = Literal["padded", "packed"]
-Documents = Literal["apart", "joined"]
 PrecisionName = Literal["fp32", "bf16", "auto"]
 
 
@@ -217,23 +216,8 @@ class TrainingOptions:
     weights: Weights = "fp32"
     gradient_checkpointing: GradientCheckpointing = None
     max_memory: MaxMemory = None
-    layout: Annotated[
-        Layout | None,
-        Option(
-            "Texts per row: one (padded), or several that do not attend to each other (packed).",
-            default=f"{MASKED.layout}; {CAUSAL.layout} for causal models",
-            more="Texts are packed by best fit into rows of at most ``max_length`` tokens.",
-        ),
-    ] = None
-    documents: Annotated[
-        Documents | None,
-        Option(
-            "Documents of a causal model: apart, or joined into rows that are full, with attention between them.",
-            DATA,
-            default="apart",
-            more="An end token follows each document in both cases.",
-        ),
-    ] = None
+    layout: RowLayout = None
+    documents: DocumentBorders = None
     text_column: TextColumn = "text"
     heldout: Annotated[
         TextInput | None,

@@ -113,6 +113,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     method = _resolve_method(options.method, options.settings)
     given_layout = options.layout
     options = with_kind_defaults(options, method)
+    assert options.layout and options.max_length
     group = join_process_group()
     progress = options.progress and group.first
     task = open_task(options.task)
