@@ -2,9 +2,9 @@
 
     python benchmarks/decoders.py MODEL CORPUS [--steps 40] [--rows 8] [--length 1024] [--rounds 2] [--out FILE]
 
-Both train the same model with fp32 weights, bf16 autocast on an accelerator, fused AdamW and full rows of the same text
-(documents joined), so that a step is the same work. A third run is `lm` as it is by default, with documents kept apart.
-The runs alternate; the first tenth of the steps of each does not count.
+Both train the same model with fp32 weights, bf16 autocast on an accelerator, fused AdamW and full rows of the same
+text (documents joined), so that a step is the same work. A third run is `lm` as it is by default, with documents kept
+apart. The runs alternate; the first tenth of the steps of each does not count.
 """
 
 from __future__ import annotations

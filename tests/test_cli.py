@@ -190,6 +190,13 @@ def test_methods_lists_papers_and_defaults(monkeypatch, capsys):
     assert code == 0
     assert "dga (Ke et al., EMNLP 2022)" in out
     assert "temperature = 0.05" in out
+    assert "\ntacl (Su et al., NAACL 2022; Ke et al., EMNLP 2022; formerly mlm-tacl; masked models only): " in out
+
+
+def test_methods_describes_a_method_by_its_former_name(monkeypatch, capsys):
+    code, out, _ = call(monkeypatch, capsys, "methods", "mlm-kd")
+    assert code == 0
+    assert out.startswith("kd (Hinton et al., 2015; Ke et al., EMNLP 2022; formerly mlm-kd): ")
 
 
 def test_the_command_line_does_not_import_torch():

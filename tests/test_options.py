@@ -28,6 +28,7 @@ from acclimate.options import (
     AnnotateOptions,
     DistillOptions,
     FinetuneOptions,
+    MergeOptions,
     Option,
     PretrainOptions,
     build,
@@ -92,6 +93,7 @@ VERBS = {
     **{"adapt": AdaptOptions, "pretrain": PretrainOptions, "finetune": FinetuneOptions, "distill": DistillOptions},
     **{"advise": AdviseOptions, "annotate": AnnotateOptions, "compare": CompareOptions, "demo": DemoOptions},
     "push": PushCommand,
+    "merge": MergeOptions,
     **{
         f"inspect {name.removeprefix('Inspect').removesuffix('Options').lower()}": cls
         for name, cls in vars(inspection).items()
@@ -118,7 +120,7 @@ def test_the_functions_have_the_signatures_of_the_classes():
     assert list(inspect.signature(acclimate.pretrain).parameters)[:2] == ["corpus", "out"]
     for name, function in {
         **{"advise": acclimate.advise, "compare": acclimate.compare, "demo": demo},
-        **{"annotate": annotate_task, "inspect importance": acclimate.inspect_importance},
+        **{"annotate": annotate_task, "merge": acclimate.merge, "inspect importance": acclimate.inspect_importance},
         **{"inspect embeddings": acclimate.inspect_embeddings, "inspect leakage": acclimate.inspect_leakage},
         **{"inspect masks": inspect_masks, "inspect cost": inspect_cost},
     }.items():
@@ -128,7 +130,7 @@ def test_the_functions_have_the_signatures_of_the_classes():
 
 def test_the_flags_of_every_command_are_the_options_of_its_class():
     root = typer.main.get_command(cli.app)
-    assert len(VERBS) == 14
+    assert len(VERBS) == 15
     for verb_name, cls in VERBS.items():
         first, _, second = verb_name.partition(" ")
         made = root.commands[first].commands[second] if second else root.commands[first]
@@ -198,7 +200,7 @@ def test_every_number_has_a_limit():
 def test_every_path_may_begin_with_the_home_folder(monkeypatch):
     monkeypatch.setenv("HOME", "/home/me")
     for cls, field in FIELDS:
-        if accepts(field.type, Path) and field.name not in ("after", "adapted", "finetuned"):
+        if accepts(field.type, Path) and field.name not in ("after", "adapted", "finetuned", "models"):
             required = required_options(cls)
             for value, home in (("~/x", "/home/me/x"), (Path("~/x"), Path("/home/me/x")), ("a~", "a~")):
                 assert getattr(build(cls, **{**required, field.name: value}), field.name) == home

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from acclimate.cards import push_to_hub
     from acclimate.inspect import inspect_embeddings, inspect_importance
     from acclimate.inspect.leakage import inspect_leakage
+    from acclimate.merging import merge
     from acclimate.planning.advice import advise
     from acclimate.study import compare
     from acclimate.tasks import distill, finetune
@@ -26,6 +27,7 @@ __all__ = [
     "inspect_embeddings",
     "inspect_importance",
     "inspect_leakage",
+    "merge",
     "pretrain",
     "push_to_hub",
 ]
@@ -41,6 +43,7 @@ _EXPORT_MODULES = {
     "inspect_embeddings": "acclimate.inspect",
     "inspect_importance": "acclimate.inspect",
     "inspect_leakage": "acclimate.inspect.leakage",
+    "merge": "acclimate.merging",
 }
 
 

@@ -39,6 +39,7 @@ class ModelKind:
         targets: Function of token ids and text indices (-1 at padding), both (rows, tokens). It returns the token that
             the logits at each position should predict, or :data:`IGNORE_INDEX` (rows, tokens). None if a masking
             strategy chooses the targets.
+        replays_general_text: Whether adaptations in a study replay its general text by default.
         frames_documents: Whether special tokens mark the beginning and the end of documents, so that a model learns
             where they end; otherwise they are around every row. Only such documents can be joined.
         layout: Default layout of the rows.
@@ -55,6 +56,7 @@ class ModelKind:
     loss_unit: str
     trains_missing_head: bool
     targets: Callable[[np.ndarray, np.ndarray], np.ndarray] | None = None
+    replays_general_text: bool = False
     frames_documents: bool = False
     layout: Literal["padded", "packed"] = "padded"
     max_length: int = 128
@@ -99,6 +101,7 @@ CAUSAL = ModelKind(
     loss_unit="nats per token",
     trains_missing_head=False,
     targets=next_tokens,
+    replays_general_text=True,
     frames_documents=True,
     layout="packed",
     max_length=1_024,

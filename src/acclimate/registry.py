@@ -63,13 +63,16 @@ class Registry(Generic[T]):
             summary: What it does, in one line.
 
         Raises:
-            ValueError: If another class has the same name.
+            ValueError: If another class has one of these names.
         """
 
         def decorate(cls: C) -> C:
-            known = self.entries.get(name)
-            if known is not None and known.__qualname__ != cls.__qualname__:
-                raise ValueError(f"two {self.plural} have the name '{name}': {known.__module__} and {cls.__module__}")
+            for given in (name, *aliases):
+                known = self.entries.get(self.aliases.get(given, given))
+                if known is not None and known.__qualname__ != cls.__qualname__:
+                    raise ValueError(
+                        f"two {self.plural} have the name '{given}': {known.__module__} and {cls.__module__}"
+                    )
             cls.name, cls.paper, cls.summary = name, paper, summary
             self.entries[name] = cls
             self.aliases |= dict.fromkeys(aliases, name)
@@ -98,10 +101,14 @@ class Registry(Generic[T]):
         self._discover()
         return self.aliases.get(name, name)
 
+    def former_names(self, name: str) -> list[str]:
+        """Return the former names of an entry, the oldest first."""
+        current = self.current_name(name)
+        return [alias for alias, entry in self.aliases.items() if entry == current]
+
     def oldest_name(self, name: str) -> str:
         """Return the oldest name of an entry, which identifies stored results, so that older ones are still found."""
-        current = self.current_name(name)
-        return next((alias for alias, entry in self.aliases.items() if entry == current), current)
+        return (self.former_names(name) or [self.current_name(name)])[0]
 
     def _discover(self) -> None:
         if self._discovered:

@@ -19,6 +19,7 @@ from tests.hostile.checks import (
     IMPORTANCE,
     LEAKAGE,
     MASKS,
+    MERGE,
     PRETRAIN,
     TEXT,
     TRAIN,
@@ -38,6 +39,7 @@ from tests.hostile.checks import (
 )
 from tests.hostile.makers import (
     BOMB,
+    cut,
     fifo,
     folder_of,
     label_no,
@@ -223,6 +225,7 @@ ENVIRONMENT = [
     Case("a working folder that is gone", TEXT, 2, r"^Error: ", inside=in_a_deleted_folder),
 ]  # fmt: skip
 
+INDEX = put("bert/model.safetensors.index.json", '{"weight_map": {"a": "../text.txt"}}')
 VERBS = [
     Case("pretrain: too large", f"{PRETRAIN} --set num_hidden_layers=1000000000", 2, r"num_hidden_layers"),
     Case("pretrain: an unknown architecture", f"{PRETRAIN} --architecture brt", 2, r"Did you mean 'bert'"),
@@ -238,6 +241,13 @@ VERBS = [
     Case("advise: a negative number", f"{ADVISE} --pilot-steps -1", 2, r"pilot", put("none.txt", "good\n")),
     Case("annotate: an unknown parameter", f"{ANNOTATE} --set dleta=1", 2, r"Did you mean 'delta'"),
     Case("annotate: scores as labels", ANNOTATE, 2, r"4\.5", task([{"text": "a", "label": 4.5}])),
+    Case("merge: works", MERGE, 0, r"^out: interpolation", check=made),
+    Case("merge: onto itself", f"{MERGE} --out bert --overwrite", 2, r"'bert' is one of the models"),
+    Case("merge: no base", MERGE.replace("base bert", "base ./no"), 2, r"\./no"),
+    Case("merge: an alpha that is no number", f"{MERGE} --alpha nan", 2, r"--alpha must be a finite number"),
+    Case("merge: a weight that is no number", f"{MERGE} --weight 1,x", 2, r"^Error: --weight"),
+    Case("merge: an incomplete file", MERGE, 2, r"cannot be read", cut("bert/model.safetensors")),
+    Case("merge: a file elsewhere", MERGE, 2, r"outside the folder", several(remove("bert/model.safetensors"), INDEX)),
     Case("inspect importance: no name", f"{IMPORTANCE} --corpus text.txt", 2, r"expects (?i:name)="),
     Case("inspect importance: an unknown part", f"{IMPORTANCE} --corpus b=text.txt --parts X", 2, r"X"),
     Case("inspect masks: an unknown masking", f"{MASKS} --masking wrod", 2, r"Unknown masking"),

@@ -95,6 +95,47 @@ def test_trains_saves_and_loads_without_acclimate(models, method, kind, tmp_path
     assert not list(tmp_path.glob(".out*")), "the working folder was not removed"
 
 
+@pytest.mark.parametrize("method", names())
+def test_adapts_a_decoder_or_says_why_not(tiny_llama, method, tmp_path):
+    cls = lookup(method)
+    if "causal" not in cls.kinds:
+        with pytest.raises(UserError, match=f"Method '{method}' .*is for masked language models, but .*use .* lm"):
+            run(tiny_llama, method, tmp_path / "out", steps=1)
+        assert not (tmp_path / "out").exists()
+        return
+    result = run(tiny_llama, method, tmp_path / "out", steps=2, dropout=0.1)
+    before, after = weights(tiny_llama), weights(tmp_path / "out")
+    assert before.keys() <= after.keys()
+    assert all(value.isfinite().all() for value in after.values())
+    assert any(not torch.equal(value, after[name]) for name, value in before.items()) == (
+        cls.trains and method != "adapter"
+    )
+    assert ("clm" in result.losses) == cls.trains
+    if cls.loads_without_acclimate:
+        model, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
+        assert not info["missing_keys"] and not info["unexpected_keys"]
+        assert model.config.attention_dropout == 0
+    else:
+        with pytest.raises(OSError, match=r"model\.safetensors"):
+            transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+        model = load_language_model(tmp_path / "out").model
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "out")
+    ids = tokenizer("the food", return_tensors="pt")["input_ids"]
+    assert model(input_ids=ids).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("method", ["dga", "simcse"])
+def test_a_contrast_of_dropout_masks_needs_dropout(tiny_llama, method, tmp_path):
+    with pytest.raises(UserError, match=r"--dropout 0\.1"):
+        run(tiny_llama, method, tmp_path / "out", steps=1)
+
+
+@pytest.mark.parametrize("option", [{"masking": "whole-word"}, {"mask_rate": 0.2}])
+def test_masking_options_do_not_apply_to_a_decoder(tiny_llama, option, tmp_path):
+    with pytest.raises(UserError, match=f"trained without masking; remove the option '{next(iter(option))}'"):
+        run(tiny_llama, "lm", tmp_path / "out", steps=1, **option)
+
+
 @pytest.mark.parametrize("method", [name for name in names() if lookup(name).trains and name not in SINGLE_STAGE])
 def test_the_seed_determines_the_weights(models, method, tmp_path):
     """For methods with several stages; the next test covers the others."""

@@ -5,15 +5,24 @@ from __future__ import annotations
 import sys
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
+from acclimate.masking import RandomMasking
+from acclimate.models import CAUSAL, attach, gate_units
+from acclimate.models.loading import _drop_embeddings
+from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling
 from acclimate.training import adapt, cache_folder
+from acclimate.training.batches import Collator
+from acclimate.training.engine import Engine
 from acclimate.training.method import Method
+from acclimate.updates import SoftMask, mean_importance, normalize_importance, summed_importance
 from tests.methods.test_contract import DOCUMENTS, SHORT
+from tests.tiny import TEXTS, decoder_tokenizer, tiny_model
 
 
 def test_the_update_of_a_head_is_scaled_by_one_minus_its_importance(tiny_bert, tmp_path):
@@ -24,8 +33,6 @@ def test_the_update_of_a_head_is_scaled_by_one_minus_its_importance(tiny_bert, t
     start, mlm, dga = (
         load_file(path / "model.safetensors") for path in (tiny_bert, tmp_path / "mlm", tmp_path / "dga")
     )
-    from acclimate.updates import normalize_importance
-
     kept = cache_folder().glob("importance/*/*/tensors.safetensors")
     importance = normalize_importance(load_file(max(kept, key=lambda path: path.stat().st_mtime))["H"])
     for layer in range(2):
@@ -150,8 +157,6 @@ def test_every_ablation_has_the_right_views_gates_and_masks(tiny_bert, tmp_path,
 
 
 def test_the_domain_contrast_gates_with_one_minus_the_importance():
-    from acclimate.objectives import GeneralKnowledgeContrast
-
     importance = {"H": torch.rand(2, 4), "O": torch.rand(2, 32)}
     term = GeneralKnowledgeContrast(importance, knowledge="domain")
     assert term.anchor.gates is term.positive.gates
@@ -196,3 +201,109 @@ def test_domain_knowledge_without_contrast_is_an_error():
 
     with pytest.raises(UserError, match="has no effect"):
         get("dga", contrast_weight=0, knowledge="domain")
+
+
+class Slow:
+    """A plain Llama that reads one text at a time, with dropout on the embeddings and gates on heads."""
+
+    def __init__(self, model):
+        self.model, self.layers = model, model.model.layers
+
+    def read(self, ids, mask, gates=None):
+        """Return the hidden states (tokens, width) of a text; masks are (tokens, width), gates (layers, heads)."""
+        hooks = []
+        for layer, values in zip(self.layers, torch.ones(2, 4) if gates is None else gates, strict=True):
+            wide = values.repeat_interleave(8)
+            hooks.append(
+                layer.self_attn.o_proj.register_forward_pre_hook(lambda _, inputs, wide=wide: (inputs[0] * wide,))
+            )
+        embedded = self.model.model.embed_tokens(ids) * mask
+        hidden = self.model.model(inputs_embeds=embedded[None], use_cache=False).last_hidden_state[0]
+        for hook in hooks:
+            hook.remove()
+        return hidden
+
+
+def slow_importance(slow, texts, masks):
+    """Eq. 6 to 8 and 10: the mean over texts of the absolute gradient of the divergence with respect to each gate."""
+    found = torch.zeros(2, 4)
+    for number, ids in enumerate(texts):
+        gates = torch.ones(2, 4, requires_grad=True)
+        first, second = (
+            slow.read(ids, masks[draw * len(texts) + number, : len(ids)], gates).softmax(-1) for draw in range(2)
+        )
+        divergence = (first * (first / second).log()).sum(-1).mean()
+        found += torch.autograd.grad(divergence, gates)[0].abs() / len(texts)
+    return found, torch.tanh((found - found.mean(1, keepdim=True)) / found.std(1, keepdim=True)).abs()
+
+
+def slow_loss(slow, texts, masks, importance):
+    """Eq. 11 to 16 with the next-token loss in place of the masked-LM loss."""
+    pooled = [[], [], []]
+    losses = []
+    for number, ids in enumerate(texts):
+        for draw in range(3):
+            mask = masks[draw * len(texts) + number, : len(ids)]
+            hidden = slow.read(ids, mask, importance if draw == 2 else None)
+            pooled[draw].append(hidden.mean(0))
+            if draw == 0:
+                logits = slow.model.lm_head(hidden)[:-1].log_softmax(-1)
+                losses += [-logits[place, ids[place + 1]] for place in range(len(ids) - 1)]
+    anchor, positive, general = ([vector / vector.norm() for vector in vectors] for vectors in pooled)
+    contrast = 0
+    for number, one in enumerate(anchor):
+        others = [torch.exp(one @ other / 0.05) for other in (*positive, *general)]
+        contrast -= torch.log(others[number] / sum(others)) / len(texts)
+    return sum(losses) / len(losses) + contrast
+
+
+def test_the_equations_on_a_decoder_with_grouped_heads(monkeypatch):
+    """Importance, contrast and masked update against loops over texts, heads and tokens of a plain Llama."""
+    monkeypatch.setenv("ACCLIMATE_KERNELS", "torch")
+    tokenizer, model, plain = decoder_tokenizer(), tiny_model("llama"), Slow(tiny_model("llama"))
+    texts = [torch.tensor(tokenizer(text)["input_ids"]) for text in TEXTS[:4]]
+    collator = Collator.of(tokenizer, RandomMasking(), CAUSAL, 10_000)
+    (batch,) = collator([text.numpy() for text in texts], np.random.default_rng(0))
+    texts = [row[text >= 0] for row, text in zip(batch.original, batch.text, strict=True)]
+    units = gate_units(model, attach(model), ["H"])
+    _drop_embeddings(model, 0.3)
+
+    def drawn(draws):
+        torch.manual_seed(6)
+        masks = torch.nn.functional.dropout(torch.ones(draws * len(texts), batch.text.shape[1], 32), 0.3)
+        torch.manual_seed(6)
+        return masks
+
+    raw, importance = slow_importance(plain, texts, drawn(2))
+    found = mean_importance([summed_importance(model, units, [batch])])
+    torch.testing.assert_close(found["H"], raw, rtol=1e-3, atol=1e-7)
+    normalized = {"H": normalize_importance(found["H"])}
+    torch.testing.assert_close(normalized["H"], importance, rtol=1e-3, atol=1e-4)
+
+    expected = slow_loss(plain, texts, drawn(3), importance)
+    engine = Engine(model.train(), [LanguageModelling(), GeneralKnowledgeContrast(normalized)])
+    assert engine.student_views == 3
+    assert engine.step([batch])["loss"].item() == pytest.approx(expected.item(), rel=1e-4)
+
+    expected.backward()
+    start = {name: value.detach().clone() for name, value in plain.model.named_parameters()}
+    rule = SoftMask(units, normalized)
+    options = {"lr": 0.1, "eps": 1e-2, "weight_decay": 0.1}
+    optimizers = [torch.optim.AdamW(one.parameters(), **options) for one in (model, plain.model)]
+    rule.before_step()
+    for optimizer in optimizers:
+        optimizer.step()
+    rule.after_step()
+    for (name, value), ours in zip(plain.model.named_parameters(), model.parameters(), strict=True):
+        change = (value - start[name]).detach()
+        if "self_attn" in name:
+            of_layer = importance[int(name.split(".")[2])]
+            for head in range(4):
+                rows = slice(8 * head, 8 * head + 8)
+                if "q_proj" in name:
+                    change[rows] *= 1 - of_layer[head]
+                elif "o_proj" in name:
+                    change[:, rows] *= 1 - of_layer[head]
+                elif head % 2 == 0:  # two query heads share a key head, which has the larger importance of the two
+                    change[4 * head : 4 * head + 8] *= 1 - max(of_layer[head], of_layer[head + 1])
+        torch.testing.assert_close((ours - start[name]).detach(), change, rtol=1e-2, atol=1e-4, msg=name)

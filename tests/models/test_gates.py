@@ -1,4 +1,4 @@
-"""Gates and soft masks on units other than heads, for every family of encoders."""
+"""Gates and soft masks on units other than heads, for every family of encoders and decoders."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from acclimate.objectives import LanguageModelling
 from acclimate.training.engine import Engine
 from acclimate.updates import SoftMask, mean_importance, summed_importance
 from tests.models.test_encoders import IDS, TEXT
-from tests.tiny import ENCODERS, tiny_model
+from tests.tiny import DECODERS, ENCODERS, HYBRIDS, tiny_model
 from tests.training.helpers import micro_batches
 
 REAL = TEXT >= 0
 OTHERS = ("I", "O", "E")
 
 
-@pytest.fixture(params=sorted(ENCODERS))
+@pytest.fixture(params=[*sorted(ENCODERS), *sorted(DECODERS.keys() - {*HYBRIDS, "gpt2", "phi3"})])
 def model(request):
     return tiny_model(request.param)
 
@@ -93,11 +93,11 @@ def test_fully_important_units_do_not_change_and_others_do(model):
                 assert (change[~kept] != 0).float().mean() > 0.5
 
 
-@pytest.mark.parametrize("kind", ["bert", "modernbert", "electra"])
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "electra", "llama"])
 def test_importance_of_all_parts_is_the_mean_of_absolute_gradients(kind):
     from acclimate.updates.importance import dropout_divergence
 
-    model = tiny_model(kind)
+    model = tiny_model(kind, **({"attention_dropout": 0.1} if kind in DECODERS else {}))
     units = gate_units(model, attach(model), ("H", *OTHERS))
     batch = micro_batches(10_000)[0]
     torch.manual_seed(5)

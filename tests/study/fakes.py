@@ -136,7 +136,7 @@ class World:
             "distill": self.distill,
             "lm_loss": self.lm_loss,
             "drift": self.drift,
-            "has_head": lambda model, max_length: not self.headless,
+            "has_head": lambda model, max_length, methods=(): not self.headless,
         }
         return Backend(**{**own, **functions})
 

@@ -10,7 +10,7 @@ from transformers import AutoConfig
 
 from acclimate.errors import UserError
 from acclimate.models import longest_text
-from acclimate.training.pretrain import ARCHITECTURES, SIZES, fit_config_to_tokenizer, init_model, make_config
+from acclimate.training.pretrain import DECODERS, ENCODERS, SIZES, fit_config_to_tokenizer, init_model, make_config
 from tests.cases import each
 from tests.tiny import tiny_tokenizer
 
@@ -22,7 +22,7 @@ def test_bert_mini_is_that_of_turc_et_al():
     assert encoder == 30_522 * 256 + 514 * 256 + 2 * 256 + 4 * (4 * (256 * 257) + 2 * 256 * 1024 + 1280 + 4 * 256)
 
 
-@each("family", ARCHITECTURES)
+@each("family", ENCODERS)
 @each("size", sorted(SIZES))
 def test_sizes_mean_the_same_everywhere(family, size):
     config = make_config(family, size)
@@ -33,11 +33,27 @@ def test_sizes_mean_the_same_everywhere(family, size):
     assert inner == config.hidden_size * (1.5 if family == "modernbert" else 4)
 
 
-@each("family", sorted(set(ARCHITECTURES) - {"modernbert"}))
+@each("family", sorted(set(ENCODERS) - {"modernbert"}))
 def test_all_read_512_tokens(family):
     config = make_config(family, "tiny")
     config.pad_token_id = 1
     assert longest_text(init_model(config, 0)) == 512
+
+
+@each("family", DECODERS)
+def test_decoders_have_named_sizes_and_consistent_heads(family):
+    for size, (layers, width) in (("tiny", SIZES["tiny"]), (None, SIZES["base"])):
+        config = make_config(family, size)
+        assert (config.num_hidden_layers, config.hidden_size) == (layers, width)
+        heads = config.num_attention_heads
+        assert width == 64 * heads == heads * getattr(config, "head_dim", 64)
+        assert getattr(config, "num_key_value_heads", heads) == heads
+    narrow = {"hidden_size": 96, "num_attention_heads": 4, "num_hidden_layers": 3}
+    config = make_config(family, "tiny", narrow)
+    assert getattr(config, "head_dim", 24) == 24 and len(getattr(config, "layer_types", None) or "abc") == 3
+    if family != "gpt2":
+        shared = make_config(family, "tiny", {**narrow, "num_key_value_heads": "2", "intermediate_size": 99})
+        assert (shared.num_key_value_heads, shared.intermediate_size) == (2, 99)
 
 
 def test_single_settings_win_over_the_size_and_may_come_as_text():
@@ -107,8 +123,8 @@ def test_a_padding_id_beyond_the_positions_is_refused():
 
 
 def test_a_configuration_of_another_kind_is_refused(tmp_path):
-    AutoConfig.for_model("gpt2").save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="gpt2"):
+    AutoConfig.for_model("t5").save_pretrained(tmp_path)
+    with pytest.raises(UserError, match="t5"):
         make_config(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"hidden_size": 3}))
     with pytest.raises(UserError, match="No configuration could be read"):

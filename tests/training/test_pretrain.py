@@ -70,6 +70,52 @@ def test_every_architecture_trains_from_scratch_and_loads_without_acclimate(tmp_
     subprocess.run([sys.executable, "-c", WITHOUT_US, *map(str, folders)], check=True, cwd=tmp_path)
 
 
+DECODES = """
+import sys, torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+for folder in sys.argv[1:]:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    model, info = AutoModelForCausalLM.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"] and not info["unexpected_keys"], info
+    assert model.config.vocab_size == len(tokenizer) and tokenizer.mask_token is None
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id is not None
+    text = tokenizer("the food", return_tensors="pt")
+    assert text["input_ids"][0, 0] == tokenizer.bos_token_id and tokenizer.eos_token_id not in text["input_ids"]
+    ids = model.generate(**text, max_new_tokens=5, do_sample=False)
+    assert len(ids[0]) > text["input_ids"].shape[1]
+    assert tokenizer.decode(tokenizer("A  b\\n C")["input_ids"], skip_special_tokens=True) == "A  b\\n C"
+assert not any(name.startswith("acclimate") for name in sys.modules)
+"""
+NARROW = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "max_position_embeddings": 66}
+
+
+def test_decoders_train_from_scratch_and_generate_without_acclimate(tmp_path):
+    for kind in ("llama", "smollm3"):
+        changes = NARROW if kind == "gpt2" else {**NARROW, "intermediate_size": 48}
+        options = {"changes": changes, "max_length": None, "steps": 2}
+        result = run(tmp_path / kind, kind, objective="causal", **options)
+        manifest = read_json(tmp_path / kind / "acclimate.json")
+        assert result.losses["clm"] > 0 and not result.masked
+        assert (manifest["max_length"], manifest["layout"], manifest["documents"]) == (66, "packed", "apart")
+        assert manifest["text"]["rows"]["dropped_tokens"] == 0
+    card = (tmp_path / "llama" / "README.md").read_text()
+    assert "A causal language model trained from scratch." in card and "pipeline_tag: text-generation" in card
+    folders = [str(path) for path in tmp_path.iterdir() if path.is_dir()]
+    subprocess.run([sys.executable, "-c", DECODES, *folders], check=True, cwd=tmp_path)
+
+
+def test_a_killed_decoder_resumes_with_the_same_result(tmp_path):
+    options = {"architecture": None, "objective": "causal", "size": "tiny", "changes": NARROW, "documents": "joined"}
+    run(tmp_path / "whole", **options)
+    with killed(3):
+        run(tmp_path / "cut", save_every=2, **options)
+    with counted() as steps:
+        run(tmp_path / "cut", save_every=2, **options)
+    assert steps == [2, 3, 4]
+    assert same(tmp_path / "whole", tmp_path / "cut")
+    assert read_json(tmp_path / "cut" / "acclimate.json")["settings"]["configuration"]["model_type"] == "llama"
+
+
 def test_the_loss_falls(tmp_path):
     run(tmp_path / "out", steps=150, learning_rate=3e-3)
     lines = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
@@ -173,6 +219,13 @@ def test_a_time_budget_keeps_the_steps_it_reaches(tmp_path):
         ({"tokenizer": "somewhere", "vocab_size": 99}, "remove 'vocab_size'"),
         ({"max_length": 500}, "positions"),
         ({"tokenizer_characters": 0}, "tokenizer_characters"),
+        (
+            {"objective": "causal"},
+            "bert is the architecture of a masked language model; choose one of granite, ",
+        ),
+        ({"architecture": "llama", "changes": NARROW, "objective": "masked"}, "llama is the architecture of a causal"),
+        ({"architecture": "llama", "changes": NARROW, "tokenizer": "wordpiece"}, "needs tokenizer=byte-bpe"),
+        ({"documents": "joined"}, "cannot be joined for a masked"),
     ],
 )
 def test_invalid_input_is_explained(tmp_path, options, message):

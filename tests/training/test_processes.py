@@ -27,7 +27,7 @@ from acclimate.training.distributed import ProcessGroup, join_process_group
 from tests.cases import each
 from tests.methods.test_contract import DOCUMENTS, SHORT
 from tests.tasks.test_classification import keyword_task
-from tests.tiny import save_tiny, tiny_tokenizer
+from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
 from tests.training.helpers import rows
 from tests.training.together import NO_DROPOUT, main, one_step
 
@@ -86,6 +86,17 @@ def test_an_adaptation_ends_with_the_same_weights(together, tmp_path):
     start = load_file(together / "still" / "model.safetensors")
     moved = max((shared[name] - start[name]).abs().max() for name in shared)
     assert moved > 1e-4
+    for name, value in alone.items():
+        torch.testing.assert_close(shared[name], value, rtol=0, atol=0.02 * float(moved), msg=name)
+
+
+def test_a_mix_has_the_same_shares_and_weights(together, tmp_path):
+    options = {**SHORT, "steps": 4, "batch_size": 8, "replay": Corpus.of(TEXTS), "replay_share": 0.3}
+    result = adapt(together / "still", Corpus.of(DOCUMENTS), "mlm", tmp_path / "alone", **options)
+    assert read_json(together / "mixed-texts" / "acclimate.json")["result"]["mix"] == result.mix
+    alone, shared = (load_file(path / "model.safetensors") for path in (tmp_path / "alone", together / "mixed-texts"))
+    start = load_file(together / "still" / "model.safetensors")
+    moved = max((shared[name] - start[name]).abs().max() for name in shared)
     for name, value in alone.items():
         torch.testing.assert_close(shared[name], value, rtol=0, atol=0.02 * float(moved), msg=name)
 

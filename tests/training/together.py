@@ -14,7 +14,7 @@ from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling, Te
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.distributed import ProcessGroup, join_process_group, leave_process_group
 from acclimate.training.engine import Engine
-from tests.tiny import tiny_model, tiny_tokenizer
+from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
 from tests.training.helpers import rows
 
 NO_DROPOUT = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
@@ -48,6 +48,8 @@ def main(out: Path) -> None:
         save_file(one_step(group, graph_tokens), out / f"{name}-{group.rank}.safetensors")
     options = {**SHORT, "steps": 4, "batch_size": 8}
     adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "mlm", **options)
+    replay = {"replay": Corpus.of(TEXTS), "replay_share": 0.3}
+    adapt(out / "still", Corpus.of(DOCUMENTS), "mlm", out / "mixed-texts", **options, **replay)
     settings = {"importance_tokens": 200}
     for name in ("dga", "cut"):
         arguments = (out / "bert", Corpus.of(DOCUMENTS), "dga", out / name)

@@ -21,6 +21,7 @@ from acclimate.cards.card import (
     markdown_table,
     settings_table,
 )
+from acclimate.corpus.token_dataset import RowAccount
 from acclimate.errors import UserError
 from acclimate.evaluation.scoring import find_hub_task, make_scoring
 from acclimate.evaluation.statistics import bootstrap_intervals
@@ -223,7 +224,9 @@ def write_adapted_card(folder: str | Path, name: str, results: StudyResults | No
         *(result_sections(results, kind) if results else [("Results", NOT_MEASURED)]),
         ("Method", settings_table({"method": method + paper, **_method_settings(manifest.get("settings", {}))})),
         ("Training", settings_table(_training_settings(manifest))),
+        *_adapter_section(manifest["result"].get("adapter"), bool(manifest.get("stages"))),
         ("Data", _data_section(manifest)),
+        *_replay_section(manifest),
         ("Limits", LIMITS),
     ]
     return card.write(folder)
@@ -231,6 +234,28 @@ def write_adapted_card(folder: str | Path, name: str, results: StudyResults | No
 
 def _warning(text: str | None) -> list[tuple[str, str]]:
     return [("Warning", escape_markdown(text))] if text else []
+
+
+def _adapter_section(adapter: Mapping[str, Any] | None, staged: bool) -> list[tuple[str, str]]:
+    """Say what trained, and how far the merged model is from it; nothing if all weights trained."""
+    if not adapter:
+        return []
+    place = "" if staged else " The adapter itself is in the folder `adapter`, in the format of peft."
+    text = (
+        f"An adapter (`{adapter['kind']}`, rank {adapter['settings']['r']}, {adapter['parameters']:,} parameters) was "
+        f"trained in place of the weights, and merged into them in fp32.{place} On training texts, the logits of "
+        f"this model differ from those of the base model with its adapter by {_difference(adapter['difference'])}."
+    )
+    if "quantization" in adapter:
+        text += (
+            " The adapter was trained on weights in four bits and merged into the original ones, so the logits differ "
+            f"from those during training by {_difference(adapter['quantization'])}."
+        )
+    return [("Adapter", text)]
+
+
+def _difference(logits: Mapping[str, float]) -> str:
+    return f"{logits['relative']:.1g} of their norm ({logits['absolute']:.1g} at most)"
 
 
 def write_model_cards(results: StudyResults, out: Path) -> list[Path]:
@@ -321,10 +346,23 @@ def _data_section(manifest: Mapping[str, Any]) -> str:
                 rows.append(row)
         counts = [f"{text.get('documents', 0):,} documents"]
         counts += [f"{text[name]:,} {word}" for name, word in _EXCLUDED_COUNTS.items() if text.get(name)]
+        counts += [RowAccount(**text["rows"]).summary()] if text.get("rows") else []
         totals.append(f"{', '.join(counts)}; hash of all: `{part.get('corpus')}`.")
     shown = markdown_table(("source", "size", "hash"), rows[:MAX_SOURCES])
     more = f"\n\nand {len(rows) - MAX_SOURCES:,} more" if len(rows) > MAX_SOURCES else ""
     return shown + more + "\n\n" + "\n\n".join(dict.fromkeys(totals))
+
+
+def _replay_section(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the table of the texts that were read in shares of the tokens; nothing if there is one text."""
+    parts = [part.get("result", {}).get("mix") or [] for part in manifest.get("stages") or [manifest]]
+    rows = [
+        (text["name"], f"{text['share']:.1%}", f"{text['realized']:.1%}", f"{text['tokens']:,}", text["epochs"])
+        for part in parts
+        for text in part
+    ]
+    columns = ("text", "share of tokens", "realized", "tokens", "epochs")
+    return [("Replay", markdown_table(columns, rows))] if rows else []
 
 
 MAX_SOURCES = 50

@@ -10,7 +10,7 @@ import sys
 
 import typer
 
-from acclimate.cli import advise, compare, demo, inspect, tasks, training
+from acclimate.cli import advise, compare, demo, inspect, merge, tasks, training
 from acclimate.cli.app import app
 from acclimate.errors import Stopped, UserError, explain_os_error, first_line, stop_on_signals
 from acclimate.files import cache_path
@@ -22,6 +22,7 @@ __all__ = [
     "demo",
     "inspect",
     "main",
+    "merge",
     "tasks",
     "training",
 ]

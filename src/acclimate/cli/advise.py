@@ -45,12 +45,16 @@ def methods(
     ] = None,
 ) -> None:
     """List all methods with paper, parameters and defaults, or describe one, with its departures from the paper."""
-    from acclimate.training.method import lookup, names
+    from acclimate.model_kinds import KINDS
+    from acclimate.training.method import former_names, lookup, names
 
     for known in [name] if name else names():
         method = lookup(known)
-        paper = f" ({method.paper})" if method.paper else ""
-        typer.echo(f"{known}{paper}: {method.summary}")
+        notes = [method.paper] if method.paper else []
+        notes += [f"formerly {', '.join(former)}"] if (former := former_names(known)) else []
+        notes += [f"{' and '.join(method.kinds)} models only"] if set(KINDS) - set(method.kinds) else []
+        about = f" ({'; '.join(notes)})" if notes else ""
+        typer.echo(f"{method.name}{about}: {method.summary}")
         typer.echo(_describe(method) if name else _list_parameters(method), nl=False)
 
 

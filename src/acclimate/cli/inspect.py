@@ -14,6 +14,7 @@ from acclimate.options.inspection import (
     InspectCostOptions,
     InspectEmbeddingsOptions,
     InspectImportanceOptions,
+    InspectInstructionsOptions,
     InspectLeakageOptions,
     InspectMasksOptions,
 )
@@ -98,6 +99,30 @@ def inspect_cost(options: InspectCostOptions) -> None:
 
     typer.echo(cost_table(run(**values(options))))
     _print_place("Full report", options.out)
+
+
+@command(
+    inspection,
+    InspectInstructionsOptions,
+    name="instructions",
+    example="acclimate inspect instructions --model adapted/ --base HuggingFaceTB/SmolLM2-135M-Instruct",
+)
+def inspect_instructions(options: InspectInstructionsOptions) -> None:
+    """Measure how many instructions a chat model follows, and compare it with its base model."""
+    from acclimate.evaluation.instructions import inspect_instructions as run
+
+    report = run(**values(options))
+    for name, side in (("base model", report.get("before")), ("model", report["after"])):
+        if side:
+            followed, count = sum(side["followed"]), len(side["followed"])
+            cut = f"; {side['unfinished']} answers were cut" if side["unfinished"] else ""
+            typer.echo(f"{name}: follows {followed} of {count} instructions ({100 * side['share']:.1f} %){cut}")
+    if difference := report.get("difference"):
+        low, high = (f"{100 * difference[end]:+.1f}" for end in ("low", "high"))
+        typer.echo(
+            f"difference: {100 * difference['difference']:+.1f} percentage points, 95 % interval {low} to {high}"
+        )
+    _print_place("Answers", options.out)
 
 
 def _print_place(what: str, place: str | Path | None) -> None:

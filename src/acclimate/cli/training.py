@@ -55,7 +55,7 @@ def adapt(options: AdaptCommand) -> None:
     example="acclimate pretrain --corpus text/ --architecture bert --size small --tokens 1000000000 --out pretrained/",
 )
 def pretrain(options: PretrainOptions) -> None:
-    """Train a masked language model and its tokenizer from scratch."""
+    """Train a masked or causal language model and its tokenizer from scratch."""
     from acclimate.training import pretrain as run
     from acclimate.training.distributed import leave_process_group
 

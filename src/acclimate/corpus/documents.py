@@ -54,9 +54,9 @@ class CorpusReport:
     problems: list[str] = field(default_factory=list)
     complete: bool = False
 
-    def summary(self) -> str:
-        """Return the counts as one line, without those that are zero."""
-        parts = [_format_count(self.documents, "document"), f"from {_format_count(len(self.sources), 'source')}"]
+    def summary(self, record: str = "document") -> str:
+        """Return the counts as one line, without those that are zero; ``record`` is what a document is called."""
+        parts = [_format_count(self.documents, record), f"from {_format_count(len(self.sources), 'source')}"]
         if self.elsewhere:
             parts.append(f"(of {self.documents + self.elsewhere}, the others are in the other part of the split)")
         dropped = [

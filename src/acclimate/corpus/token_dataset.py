@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from hashlib import blake2b
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import IO, Any, overload
 import numpy as np
 
 from acclimate.files import read_json, write_json
+from acclimate.model_kinds import ModelKind
 
 _TOKENS, _ENDS, _DOCUMENTS, _META = "tokens.bin", "ends.bin", "documents.bin", "rows.json"
 
@@ -139,6 +141,10 @@ class TokenDataset(Sequence[np.ndarray]):
         start = int(self._ends[index - 1]) if index else 0
         return self._tokens[start : int(self._ends[index])].astype(np.int32)
 
+    def place(self, index: int) -> str:
+        """Return the number of the document of a row, counted from 1."""
+        return f"document {int(self.document[index]) + 1:,}"
+
     def first_tokens(self, count: int) -> np.ndarray:
         """Return the first ``count`` token ids of all rows, concatenated, or all if there are fewer."""
         return self._tokens[:count]
@@ -233,3 +239,58 @@ class TokenDatasetWriter:
             dropped=self.dropped,
             report=report,
         )
+
+
+@dataclass(frozen=True)
+class RowAccount:
+    """What became of the documents of a corpus.
+
+    Attributes:
+        documents: Number of documents.
+        texts: Number of texts that they were split into.
+        tokens: Tokens of all texts, special tokens included.
+        dropped_tokens: Tokens of documents that are in no text.
+        padding: Share of padding among the tokens of the micro-batches.
+        split_documents: Documents of more than one text; None if documents are joined.
+        unpredicted_tokens: Tokens that are not predicted because a text that continues a document, or joined
+            documents, starts with them; None for a masked model.
+    """
+
+    documents: int
+    texts: int
+    tokens: int
+    dropped_tokens: int
+    padding: float
+    split_documents: int | None = None
+    unpredicted_tokens: int | None = None
+
+    @classmethod
+    def of(cls, rows: TokenDataset, kind: ModelKind, padding: float, *, joined: bool) -> RowAccount:
+        """Count what is in the rows of a training text."""
+        documents = int(rows.report.get("documents", 0)) or len(np.unique(rows.document))
+        first = np.diff(rows.document, prepend=-1) > 0  # the first text of each document that starts one
+        continued = len(rows) - int(first.sum())
+        split = None if joined else int((np.bincount(np.cumsum(first)) > 1).sum())
+        return cls(
+            documents,
+            len(rows),
+            rows.tokens,
+            rows.dropped,
+            round(padding, 4),
+            split,
+            None if kind.uses_masking else len(rows) - 1 if joined else continued,
+        )
+
+    def summary(self) -> str:
+        """Return the account as one line."""
+        parts = [f"{self.tokens:,} tokens in {self.texts:,} texts"]
+        if self.split_documents:
+            parts.append(f"split documents: {self.split_documents:,}")
+        if self.unpredicted_tokens:
+            parts.append(f"tokens not predicted because a text starts with them: {self.unpredicted_tokens:,}")
+        parts += [f"padding: {self.padding:.1%}", f"dropped tokens: {self.dropped_tokens:,}"]
+        return ", ".join(parts)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields that apply as plain values for JSON."""
+        return {name: value for name, value in asdict(self).items() if value is not None}

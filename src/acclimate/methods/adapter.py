@@ -32,6 +32,7 @@ class LMAdapter(Method):
     """
 
     loads_without_acclimate: ClassVar[bool] = False
+    without_adapter: ClassVar[str] = "it trains adapters of its own"
 
     size: int = 64
 

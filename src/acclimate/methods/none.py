@@ -12,3 +12,4 @@ class NoAdaptation(Method):
     """Leave the base model unchanged."""
 
     trains: ClassVar[bool] = False
+    without_adapter: ClassVar[str] = "it trains nothing"

@@ -31,6 +31,7 @@ class MLMPrompt(Method):
     """
 
     learning_rate: ClassVar[float] = 0.3
+    without_adapter: ClassVar[str] = "it trains rows of the embedding table"
     kinds: ClassVar[tuple[str, ...]] = ("masked",)
     kinds_reason: ClassVar[str] = "puts its vectors after the text, where a causal model cannot read them"
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -94,10 +96,10 @@ def chosen_positions(chosen: torch.Tensor) -> torch.Tensor:
     return torch.cat([places, places[:1].expand(missing)]) if missing else places
 
 
-BYTES, SCORE_BYTES = 72, 6
-"""Bytes of the autograd graph per token in fp32: per layer and unit of width, and, with eager attention, per layer,
-head and token of its text. At 128 tokens that is 0.22 MB for MiniLM and 0.77 MB for BERT-base; in bf16 it is half as
-much."""
+BYTES, SCORE_BYTES, INPUT_BYTES = 72, 6, 4
+"""Bytes of the autograd graph per token in fp32: per layer and unit of width; with eager attention, per layer, head
+and token of its text; and per layer and unit of width for the input of a layer alone. At 128 tokens that is 0.22 MB
+for MiniLM and 0.77 MB for BERT-base; in bf16 it is half as much."""
 DEFAULT_LENGTH = 128
 FASTEST_TOKENS = {"cpu": 1_024, "cuda": 65_536}
 """Tokens (with padding) of one view per forward pass in training. On a CPU they fit into the cache."""
@@ -118,6 +120,17 @@ SHARE, GRAPH_SHARE = 0.2, 0.3
 CGROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 MEMORY_VARIABLE = "ACCLIMATE_MEMORY_GB"
 """Environment variable: maximum memory in gigabytes (10^9 bytes). Values above the machine's memory have no effect."""
+_limit: ContextVar[float | None] = ContextVar("limit", default=None)
+
+
+@contextmanager
+def limit_memory(gigabytes: float | None) -> Iterator[None]:
+    """Return a context that replaces the value of :data:`MEMORY_VARIABLE`, unless it is None."""
+    token = _limit.set(gigabytes if gigabytes is not None else _limit.get())
+    try:
+        yield
+    finally:
+        _limit.reset(token)
 
 
 def micro_batch_tokens(model: PreTrainedModel, extra_bytes: float = 0.0, times: int = 1) -> int:
@@ -161,11 +174,29 @@ def max_graph_tokens(model: PreTrainedModel, length: int = DEFAULT_LENGTH) -> in
     return min(wanted, _tokens_that_fit(model, GRAPH_SHARE, length))
 
 
-def token_bytes(config: PretrainedConfig, length: int = DEFAULT_LENGTH, eager_attention: bool = True) -> int:
-    """Estimate the bytes of the graph of one token in a row of ``length`` tokens, with eager or fused attention."""
-    layers, width = getattr(config, "num_hidden_layers", 12), getattr(config, "hidden_size", 768)
-    heads = getattr(config, "num_attention_heads", 12)
-    return int(layers) * (int(width) * BYTES + eager_attention * int(heads) * length * SCORE_BYTES)
+def fits_in_one_pass(model: PreTrainedModel, views: int, length: int) -> bool:
+    """Return whether the graphs of all views of a row of ``length`` tokens fit into the share of one forward pass."""
+    return _tokens_that_fit(model, SHARE, length) >= views * length
+
+
+def token_bytes(
+    config: PretrainedConfig,
+    length: int = DEFAULT_LENGTH,
+    eager_attention: bool = True,
+    checkpointing: bool = False,
+) -> int:
+    """Estimate the bytes of the graph of one token in a row of ``length`` tokens.
+
+    Args:
+        config: Configuration of the model.
+        length: Tokens of the row.
+        eager_attention: Whether attention is eager, not fused.
+        checkpointing: Whether gradient checkpointing keeps only the inputs of layers, and the graph of one layer.
+    """
+    layers, width = int(getattr(config, "num_hidden_layers", 12)), int(getattr(config, "hidden_size", 768))
+    heads = int(getattr(config, "num_attention_heads", 12))
+    layer = width * BYTES + eager_attention * heads * length * SCORE_BYTES
+    return layers * width * INPUT_BYTES + layer if checkpointing else layers * layer
 
 
 def machine_memory(device: torch.device) -> float:
@@ -178,7 +209,9 @@ def machine_memory(device: torch.device) -> float:
 
 
 def _configured_memory() -> float:
-    """Return the bytes that the environment allows; infinity if it does not say."""
+    """Return the bytes that :func:`limit_memory` or the environment allows; infinity if neither says."""
+    if (limit := _limit.get()) is not None:
+        return limit * 10**9
     text = os.environ.get(MEMORY_VARIABLE)
     if not text:
         return math.inf
@@ -198,5 +231,6 @@ def _physical_memory(device: torch.device) -> int:
 
 
 def _tokens_that_fit(model: PreTrainedModel, share: float, length: int) -> int:
-    eager = kernels_of(model).eager_attention
-    return int(share * machine_memory(model.device) / token_bytes(model.config, length, eager))
+    checkpointing = getattr(model, "is_gradient_checkpointing", False)
+    size = token_bytes(model.config, length, kernels_of(model).eager_attention, checkpointing)
+    return int(share * machine_memory(model.device) / size)

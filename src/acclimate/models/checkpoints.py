@@ -355,7 +355,7 @@ def save_model(model: PreTrainedModel, folder: str | Path, name: str | Path | No
         )
     parts = describe_extensions(model.config)
     if model.get_output_embeddings() is not None:  # a language model, not one of an end task
-        _copy_sentence_encoder_files(model.name_or_path, folder)
+        copy_sentence_encoder_files(model.name_or_path, folder)
     if not parts:
         model.save_pretrained(folder)
         return
@@ -373,7 +373,7 @@ SENTENCE_ENCODER_FILES = ("modules.json", "sentence_bert_config.json", "config_s
 MODULE_FILES = ("config.json", "model.safetensors", "pytorch_model.bin")
 
 
-def _copy_sentence_encoder_files(source: str | None, folder: Path) -> None:
+def copy_sentence_encoder_files(source: str | None, folder: Path) -> None:
     """Copy what makes a model a sentence encoder for ``sentence-transformers``: its modules, such as the pooling.
 
     Without these files, that library would load the adapted model with another pooling.

@@ -23,7 +23,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from acclimate.device import enable_fast_fp32_matmul
+from acclimate.device import default_device, enable_fast_fp32_matmul
 from acclimate.errors import UserError, warn_once
 from acclimate.model_kinds import ModelKind, class_names, find_kind, kind_of, kind_of_checkpoint
 from acclimate.models.checkpoints import (
@@ -191,11 +191,13 @@ class LanguageModel:
         tokenizer: Its tokenizer.
         absent_head: Whether the checkpoint lacked the language-model head, or a part of it. The head then needs
             training before its losses mean anything.
+        adapter: The adapter that trains in place of the weights, a :class:`acclimate.models.lora.LowRankAdapter`.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase
     absent_head: bool = False
+    adapter: Any = None
 
     @property
     def kind(self) -> ModelKind:
@@ -208,7 +210,7 @@ class LanguageModel:
         return family_of(self.model.config)
 
 
-def load_language_model(path: str | Path, dropout: float | None = None) -> LanguageModel:
+def load_language_model(path: str | Path, dropout: float | None = None, quantize: str | None = None) -> LanguageModel:
     """Load a language model in fp32, whatever the type of its weights, and its tokenizer.
 
     Args:
@@ -217,6 +219,8 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
             keeps its values, so that a saved model has the original ones. In most decoders it applies to the attention
             weights alone, which is the noise that contrasts of two dropout masks use there (LLM2Vec, BehnamGhader et
             al., COLM 2024). An architecture without dropout gets it on its embeddings.
+        quantize: ``"4bit"`` keeps the weights of linear layers outside the head in four bits (NF4 with double
+            quantization; Dettmers et al., NeurIPS 2023). None for none.
 
     Returns:
         The model in evaluation mode.
@@ -239,6 +243,7 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
                 config,
                 dtype=torch.float32,
                 ignore_mismatched_sizes=True,  # checked below
+                **({} if quantize is None else _quantization()),
             )
             for name, value in before.items():
                 setattr(model.config, name, value)
@@ -258,6 +263,12 @@ def load_language_model(path: str | Path, dropout: float | None = None) -> Langu
     if absent:
         initialize_head(model, missing)
     model.eval()
+    if quantize is not None:
+        model._hf_peft_config_loaded = True  # ``Trainer`` refuses a quantized model without adapters; they come later
+        for module in model.modules():
+            if hasattr(module, "support_avx512bf16_for_cpu"):
+                # Otherwise a forward pass without gradient repacks the weights in place, and training cannot use them.
+                module.support_avx512bf16_for_cpu = False
     return LanguageModel(model, tokenizer, absent)
 
 
@@ -280,6 +291,19 @@ def _check_architecture(config: PretrainedConfig, path: str | Path) -> None:
             f"'{path}' is a {name}, a sequence-to-sequence model; acclimate adapts masked and causal ones. Choose "
             "another model."
         )
+
+
+def _quantization() -> dict[str, Any]:
+    """Return the arguments of ``from_pretrained`` for weights in four bits, straight onto the device of training."""
+    device = default_device()
+    computing = torch.float32 if device.type == "cpu" else torch.bfloat16
+    config = transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=computing,
+    )
+    return {"quantization_config": config, "device_map": {"": str(device)}}
 
 
 def check_encoder_weights(model: Any, info: dict[str, Any], path: str | Path) -> set[str]:

@@ -18,6 +18,7 @@ from acclimate.options.declaration import (
     values,
     verb,
 )
+from acclimate.options.merging import MergeOptions
 from acclimate.options.tasks import AnnotateOptions, DistillOptions, FinetuneOptions, SupervisedOptions
 from acclimate.options.training import AdaptOptions, PretrainOptions, TrainingOptions
 
@@ -26,6 +27,7 @@ __all__ = [
     "AnnotateOptions",
     "DistillOptions",
     "FinetuneOptions",
+    "MergeOptions",
     "Option",
     "OptionField",
     "PretrainOptions",

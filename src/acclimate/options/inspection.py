@@ -375,3 +375,24 @@ class InspectCostOptions:
             many=True,
         ),
     ] = None
+
+
+@options
+class InspectInstructionsOptions:
+    """Options of :func:`acclimate.inspect_instructions`."""
+
+    model: Model
+    base: Annotated[str | Path | None, Option("Base model to compare with.", MODEL)] = None
+    out: JsonFile = None
+    _: KW_ONLY
+    prompts: Annotated[
+        str | Path | None,
+        Option(
+            "JSONL file of instructions.",
+            DATA,
+            default="those that are included",
+            more="Each line is an object with ``prompt`` and ``checks``, a list of checks of "
+            ":data:`acclimate.evaluation.instructions.CHECKS` with their arguments.",
+        ),
+    ] = None
+    max_tokens: Annotated[Count, Option("Maximum tokens of an answer.", METHOD)] = 160

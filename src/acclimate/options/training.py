@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol, runtime_che
 
 from pydantic import BeforeValidator, Field, model_validator
 
+from acclimate.errors import shorten
 from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
+from acclimate.options.memory import GradientCheckpointing, MaxMemory, Optimizer, Weights
+from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
 from acclimate.registry import parse_number
 
 if TYPE_CHECKING:
@@ -45,6 +48,8 @@ BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 Layout = Literal["padded", "packed"]
 Documents = Literal["apart", "joined"]
 PrecisionName = Literal["fp32", "bf16", "auto"]
+AdapterName = Literal["lora", "rslora", "dora", "pissa", "olora", "orthogonal"]
+"""The names in :data:`acclimate.models.lora.ADAPTERS`."""
 
 
 @runtime_checkable
@@ -62,7 +67,7 @@ def read_steps(value: Any) -> Any:
         return tuple(int(number) for item in items for number in str(item).replace("_", "").split(","))
     except (TypeError, ValueError) as error:
         shown = ",".join(map(str, items)) if isinstance(items, Iterable) else items
-        raise ValueError(f"expects step numbers such as 1000,2000, not '{shown}'") from error
+        raise ValueError(f"expects step numbers such as 1000,2000, not {shorten(shown)}") from error
 
 
 def read_number(value: Any) -> Any:
@@ -211,12 +216,17 @@ class TrainingOptions:
             "Dropout probability during training.",
             MODEL,
             default="that of the model's configuration",
-            more="The saved model keeps its own configuration. ALBERT and ModernBERT have no dropout by default; "
-            "methods that compare two dropout masks of a text, such as ``dga`` and ``simcse``, need it (usually "
-            "0.1).",
+            more="The saved model keeps its own configuration. ALBERT, ModernBERT and most decoders have no dropout "
+            "by default; methods that compare two dropout masks of a text, such as ``dga`` and ``simcse``, need it "
+            "(usually 0.1). In most decoders it applies to the attention weights alone; an architecture without any "
+            "dropout gets it on the embeddings.",
         ),
     ] = None
     precision: Precision = "auto"
+    optimizer: Optimizer = "adamw"
+    weights: Weights = "fp32"
+    gradient_checkpointing: GradientCheckpointing = None
+    max_memory: MaxMemory = None
     layout: Annotated[
         Layout | None,
         Option(
@@ -329,6 +339,52 @@ class AdaptOptions(TrainingOptions):
         ),
     ] = None
     head_tokens: Annotated[TokenCount, Option("Tokens for training a missing masked-LM head.", MODEL)] = HEAD_TOKENS
+    adapter: Annotated[
+        AdapterName | None,
+        Option(
+            "Low-rank adapter to train in place of the weights, such as lora.",
+            METHOD,
+            default="none, all weights train",
+            more="It is merged into the saved model, and kept beside it in ``out/adapter`` in the format of peft. Any "
+            "method can use it, unless the method itself trains only some of the weights.",
+        ),
+    ] = None
+    adapter_settings: Annotated[
+        dict[str, Any] | None,
+        Option(
+            "Setting of the adapter: r, alpha, dropout, or targets such as q_proj,v_proj.",
+            METHOD,
+            default="r=16 on all linear layers but the head",
+            more="See :class:`acclimate.models.lora.AdapterSettings`.",
+            flag="--adapter-set",
+        ),
+    ] = None
+    quantize: Annotated[
+        Literal["4bit"] | None,
+        Option(
+            "Quantization of the frozen weights under an adapter, to save memory (QLoRA).",
+            MODEL,
+            more="The adapter is merged into the weights before quantization, which are loaded once more.",
+        ),
+    ] = None
+    replay: Replay = None
+    replay_share: ReplayShare = None
+    chat: Chat = None
+    chat_share: ChatShare = None
+
+    @model_validator(mode="after")
+    def check_adapter(self) -> Any:
+        """Check that options of an adapter come with an adapter."""
+        for name in ("adapter_settings", "quantize"):
+            if getattr(self, name) is not None and self.adapter is None:
+                raise ValueError(f"'{name}' is for adapters; add 'adapter', such as lora, or remove it")
+        return self
+
+    @model_validator(mode="after")
+    def check_shares(self) -> Any:
+        """Check that sources with a share each come without a common share."""
+        check_shares(self)
+        return self
 
 
 @options
@@ -347,19 +403,24 @@ class PretrainOptions(TrainingOptions):
     out: Out = "pretrained"
     _: KW_ONLY
     architecture: Annotated[
-        str | Path,
+        str | Path | None,
         Option(
-            "Architecture, such as bert or roberta, or a Hugging Face configuration: folder, JSON file or name.",
+            "Architecture, such as bert or llama, or a Hugging Face configuration: folder, JSON file or name.",
             MODEL,
+            default="bert; llama for a causal model",
             more="See :data:`acclimate.training.pretrain.ARCHITECTURES`.",
         ),
-    ] = "bert"
+    ] = None
+    objective: Annotated[
+        Literal["masked", "causal"] | None,
+        Option("Objective: masked or causal language modelling.", METHOD, default="that of the architecture"),
+    ] = None
     size: Annotated[
         str | None,
         Option(
             "Model size: tiny, mini, small, medium (Turc et al., 2019) or base.",
             MODEL,
-            default="that of the configuration",
+            default="that of the configuration; base for a decoder by name",
         ),
     ] = None
     changes: Annotated[

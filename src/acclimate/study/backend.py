@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,17 +31,32 @@ def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]
     return language_model_loss(model, texts, max_length=max_length)
 
 
+def _likelihood(model: str, texts: list[Any], labels: list[str], **settings: Any) -> Any:
+    from acclimate.evaluation.likelihood import classify_by_likelihood
+
+    return classify_by_likelihood(model, texts, labels, **settings)
+
+
+def _instructions(model: str) -> dict[str, Any]:
+    from acclimate.evaluation.instructions import measure_instructions
+
+    return measure_instructions(model)
+
+
 def _drift(base: str, adapted: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
     from acclimate.inspect.drift import measure_drift
 
     return measure_drift(base, adapted, texts, max_length=max_length)
 
 
-def _has_head(model: str, max_length: int) -> bool:
+def _has_head(model: str, max_length: int, methods: Iterable[str] = ()) -> bool:
+    from acclimate.methods import lookup
     from acclimate.models import load_language_model
     from acclimate.training.inputs import check_length
 
     loaded = load_language_model(model)
+    for method in methods:
+        lookup(method).check_kind(loaded.kind, model)
     check_length(loaded, max_length)
     return not loaded.absent_head
 
@@ -55,14 +70,19 @@ class Backend:
         finetune: Same signature as :func:`acclimate.finetune`.
         distill: Same signature as :func:`acclimate.distill`.
         lm_loss: Same signature as :func:`acclimate.evaluation.language_model_loss`.
+        likelihood: Same signature as :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
+        instructions: Same signature as :func:`acclimate.evaluation.instructions.measure_instructions`.
         drift: Same signature as :func:`acclimate.inspect.drift.measure_drift`.
-        has_head: Takes a model and a sequence length in tokens; returns whether the model has a language-model head.
-            Raises UserError if the model cannot read sequences of that length.
+        has_head: Takes a model, a sequence length in tokens and names of methods; returns whether the model has a
+            language-model head. Raises UserError if the model cannot read sequences of that length, or a method has
+            no meaning for it.
     """
 
     adapt: Callable[..., Any] = _adapt
     finetune: Callable[..., Any] = _finetune
     distill: Callable[..., Any] = _distill
     lm_loss: Callable[..., dict[str, Any]] = _lm_loss
+    likelihood: Callable[..., Any] = _likelihood
+    instructions: Callable[..., dict[str, Any]] = _instructions
     drift: Callable[..., dict[str, Any]] = _drift
-    has_head: Callable[[str, int], bool] = _has_head
+    has_head: Callable[..., bool] = _has_head

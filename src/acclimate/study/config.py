@@ -326,6 +326,9 @@ class StudyConfig(Strict):
             for given in (method.model_extra, method.search and method.search.model_extra):
                 _locate(given, _files_of(method.name), folder)
         options = [copy.adapt.given(), *(method.adapt for method in copy.methods)]
+        copy.adapt.replay, copy.adapt.chat = (_read_all(copy.adapt.given().get(n), folder) for n in ("replay", "chat"))
+        for given in (method.adapt for method in copy.methods):
+            given |= {name: _read_all(given[name], folder) for name in ("replay", "chat") if name in given}
         for given in (*options, *(search.adapt for search in searches if search)):
             settings = (given or {}).get("masking_settings")
             for one in settings if isinstance(settings, list) else [settings]:
@@ -417,6 +420,15 @@ def _model(name: str, folder: Path) -> str:
 def _read(source: str, folder: Path) -> str:
     """Resolve a source of text against ``folder``, unless it is a dataset on the Hub (``hf:...``)."""
     return source if not source or source.startswith("hf:") else _inside(source, folder)
+
+
+def _read_all(sources: Any, folder: Path) -> Any:
+    """Resolve one or several sources of text, or the keys of a mapping of sources to shares."""
+    if isinstance(sources, Mapping):
+        return {_read(str(source), folder): share for source, share in sources.items()}
+    if isinstance(sources, list | tuple):
+        return [_read(str(source), folder) for source in sources]
+    return _read(sources, folder) if isinstance(sources, str) else sources
 
 
 def _located(source: str, folder: Path) -> str:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from acclimate.corpus import Corpus
-from acclimate.corpus.documents import subsample_documents
+from acclimate.corpus.documents import hash_document, subsample_documents
 from acclimate.errors import UserError, unknown_name_error
-from acclimate.models.checkpoints import model_fingerprint
+from acclimate.model_kinds import kind_of_checkpoint
+from acclimate.models.checkpoints import load_config, model_fingerprint
 from acclimate.options import option_fields
 from acclimate.records import texts_fingerprint
 from acclimate.study.backend import Backend
@@ -133,6 +135,8 @@ class StudyInputs:
         methods: Methods of adaptation, by label.
         options: Defaults of the options that determine results, by kind of job.
         extras: Further inputs that kinds of jobs read, by kind: see :meth:`acclimate.study.jobs.base.Job.read`.
+        unmeasured: The general text without the documents that the study measures on; None if there are no others.
+        replaying: Names of the base models whose adaptations replay it by default.
     """
 
     config: StudyConfig
@@ -146,6 +150,8 @@ class StudyInputs:
     methods: Mapping[str, MethodInput]
     options: Mapping[str, Mapping[str, Any]]
     extras: Mapping[str, Any]
+    unmeasured: Corpus | None = None
+    replaying: frozenset[str] = frozenset()
 
     @cached_property
     def trial(self) -> StudyInputs:
@@ -175,6 +181,35 @@ class StudyInputs:
         if all(method.reads == "domain" for method in self.methods.values()):
             return {}
         return {place: task_corpus(found.task) for place, found in self.tasks.items() if place[0] != OTHER}
+
+    def replays(self, model: str, given: Mapping[str, Any]) -> list[Any]:
+        """Return what an adaptation replays (:class:`acclimate.training.mixture.Replay`).
+
+        The documents that the study measures on are never among it.
+
+        Args:
+            model: Name of the base model.
+            given: The options of the adaptation.
+
+        Raises:
+            UserError: If an option is invalid, or a share is given and there is no text to replay.
+        """
+        from acclimate.training.mixture import open_replay
+
+        given, share = dict(given), given.get("replay_share")
+        if given.get("replay") is None and (model in self.replaying if share is None else share > 0):
+            given["replay"] = self.unmeasured
+            if share and self.unmeasured is None:
+                raise UserError(
+                    "study: 'adapt.replay_share' needs text that is not measured on: give 'adapt.replay', or more "
+                    "'general' text."
+                )
+        measured = [*([self.general] if self.general else []), *self.heldout.values()]
+        digests = {hash_document(text.encode()).hex() for found in measured for text in found.texts}
+        return [
+            replace(replay, text=replay.text.without(digests)) if isinstance(replay.text, Corpus) else replay
+            for replay in open_replay(given, str(given.get("text_column", "text")))
+        ]
 
     def other_tasks(self, domain: DomainSpec) -> list[TaskSpec]:
         """Return the tasks of other domains, except those whose content equals a task of this domain."""
@@ -209,15 +244,57 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
         tasks |= {(domain.name, task.name): _read_task(task, config) for task in domain.tasks}
     _check_scopes(config, methods)
     tasks |= {(OTHER, task.name): _read_task(task, config) for task in config.other_tasks}
-    general, head_corpus = None, None
+    general, head_corpus, unmeasured = None, None, None
     if config.general:
         text = Corpus(config.general, text_column=column)
         if headless:  # a head must not be evaluated on its training text
             head_corpus, text = text.split(WARM_UP_SPLIT, SPLIT_SEED)
         general = Texts.sample(text, config.evaluate.documents)
+        unmeasured = _unmeasured(text, general)
     return StudyInputs(
-        config, checkpoints, headless, corpora, head_corpus, heldout, general, tasks, methods, options, extras or {}
+        config,
+        checkpoints,
+        headless,
+        corpora,
+        head_corpus,
+        heldout,
+        general,
+        tasks,
+        methods,
+        options,
+        extras or {},
+        unmeasured,
+        _find_replaying(config, unmeasured),
     )
+
+
+def _unmeasured(text: Corpus, measured: Texts) -> Corpus | None:
+    """Return a text without the documents that are measured on; None if there are no others."""
+    others = text.without(hash_document(text.encode()).hex() for text in measured.texts)
+    try:
+        next(iter(others))
+    except UserError:
+        return None
+    return others
+
+
+def _find_replaying(config: StudyConfig, unmeasured: Corpus | None) -> frozenset[str]:
+    """Return the names of the models whose adaptations replay general text by default; warn if there is none left."""
+    if not config.general:
+        return frozenset()
+    found = []
+    for model in config.models:
+        with suppress(UserError):  # loading the model will say what is wrong with it
+            kind = kind_of_checkpoint(load_config(model.path).architectures, model.path)
+            found += [model.name] if kind.replays_general_text else []
+    if found and unmeasured is None:
+        log.warning(
+            "study: every document of the general text is measured on, so none is replayed to %s; give more of it, or "
+            "'adapt.replay'.",
+            ", ".join(found),
+        )
+        return frozenset()
+    return frozenset(found)
 
 
 def read_options() -> dict[str, dict[str, Any]]:
@@ -293,7 +370,8 @@ def _check_scopes(config: StudyConfig, methods: Mapping[str, MethodInput]) -> No
 
 def _has_head(model: ModelSpec, config: StudyConfig, backend: Backend, options: Mapping[str, Any]) -> bool:
     try:
-        return backend.has_head(model.path, longest_text(config, options))
+        methods = [method.name for method in config.methods]
+        return backend.has_head(model.path, longest_text(config, options), methods)
     except UserError as error:
         raise UserError(f"study: the model '{model.name}': {error}") from error
 

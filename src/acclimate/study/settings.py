@@ -6,7 +6,7 @@ import itertools
 import unicodedata
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -176,6 +176,27 @@ else:
     AdaptSection = section(AdaptOptions)
 
 
+class LikelihoodSpec(Strict):
+    """How a task is also answered without fine-tuning, by the likelihood of label words under a causal model.
+
+    Attributes:
+        template: The prompt, with ``{text}`` and, for pairs, ``{text_pair}``; the word of a label follows.
+        words: Word or words for labels; labels that are missing stand for themselves.
+        score: Score of a label: see :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
+        max_length: Maximum tokens of a prompt with a label.
+    """
+
+    template: str = "{text}\n\nLabel:"
+    words: dict[str, str] = Field(default_factory=dict)
+    score: Literal["pmi", "mean", "sum"] = "pmi"
+    max_length: Count = 1024
+
+
+def _expand_flag(value: Any) -> Any:
+    """Return the defaults for true and None for false."""
+    return {True: {}, False: None}[value] if isinstance(value, bool) else value
+
+
 class TaskSpec(TaskSection, ShortForm):
     """A labelled end task: a folder, or ``{path, name?, metric?, ...}`` with its own settings of fine-tuning.
 
@@ -184,6 +205,7 @@ class TaskSpec(TaskSection, ShortForm):
         limit_train: Maximum rows of the train split, sampled with a fixed seed; ``limit_dev`` and ``limit_test`` limit
             the other splits.
         search: Values to try on this task; they override those under ``search.finetune``.
+        likelihood: ``true``, or a :class:`LikelihoodSpec`: causal models also answer the task without fine-tuning.
         first: Folder of a task to train on before this one.
         limit_first: Maximum rows of the train split of ``first``.
     """
@@ -195,6 +217,7 @@ class TaskSpec(TaskSection, ShortForm):
     limit_dev: Count | None = None
     limit_test: Count | None = None
     search: FinetuneLists | None = None
+    likelihood: Annotated[LikelihoodSpec | None, BeforeValidator(_expand_flag)] = None
     first: str | None = None
     limit_first: Count | None = None
 
@@ -223,12 +246,14 @@ class EvaluateSettings(Strict):
 
     Attributes:
         documents: Number of documents for the language-model loss.
-        max_length: Maximum tokens per document.
+        max_length: Maximum tokens per document that masked models read, or per window of causal models.
+        instructions: Whether to measure how many instructions a causal model with a chat template follows.
         drift: Whether to measure representation drift on the general text.
         masked_texts: Number of domain texts shown masked in the report; 0 shows none.
     """
 
     documents: Count = 200
     max_length: Count = 128
+    instructions: bool = False
     drift: bool = False
     masked_texts: Annotated[Integer, Field(ge=0, le=1000)] = 3

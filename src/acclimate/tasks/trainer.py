@@ -205,6 +205,10 @@ class TaskSteps(Dataset):
         """Return a batch of one row."""
         return self._batch(step, [index])
 
+    def mix(self, steps: int) -> list[dict[str, Any]]:
+        """Return an empty list: the rows are those of one task."""
+        return []
+
     def describe(self, index: int) -> str:
         """Return the number of a row, counted from 1, and its first words."""
         return describe_text(f"row {index + 1:,}", [*map(int, self.rows[index]["input_ids"])], self.head.tokenizer)

@@ -11,6 +11,7 @@ from typing import Any, cast
 from acclimate.adaptation_rows import MaskedTexts
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus, TokenDataset, tokenize
+from acclimate.corpus.token_dataset import RowAccount
 from acclimate.corpus.tokenizing import check_known
 from acclimate.device import choose_precision, default_device, to_device
 from acclimate.errors import UserError, postpone_stop
@@ -28,9 +29,12 @@ from acclimate.masking import MASK_RATE, identify, resolve
 from acclimate.models import LanguageModel, ModelKind, attach, load_language_model, save_model
 from acclimate.models.batching import max_graph_tokens, padding_policy, training_tokens
 from acclimate.models.checkpoints import model_fingerprint
+from acclimate.models.lora import warn_of_export
 from acclimate.options import AdaptOptions, recorded, values, verb
+from acclimate.options.replay import REPLAY_OPTIONS
 from acclimate.options.training import BUDGETS, HEAD_TOKENS, MethodLike, PrecisionName
 from acclimate.progress import print_message
+from acclimate.training.adapters import add_adapter, choose_learning_rate, resolve_adapter
 from acclimate.training.batches import Collator, StepDataset
 from acclimate.training.callbacks import (
     KEPT_FOLDER,
@@ -55,9 +59,15 @@ from acclimate.training.inputs import (
     usable_layout,
     with_kind_defaults,
 )
+from acclimate.training.memory import (
+    check_optimizer,
+    set_gradient_checkpointing,
+    set_weight_type,
+    with_memory_limit,
+)
 from acclimate.training.method import AdaptContext, Method, cache_folder, get
+from acclimate.training.mixture import open_replay, read_mixture
 from acclimate.training.mlm_head import warm_up_head
-from acclimate.training.packing import RowAccount
 from acclimate.training.result import (
     AdaptResult,
     cache_masked_texts,
@@ -75,8 +85,9 @@ from acclimate.version import __version__
 
 
 @with_output_lock
+@with_memory_limit
 def _adapt(options: AdaptOptions) -> AdaptResult:
-    """Adapt a masked language model to domain text.
+    """Adapt a language model to domain text.
 
     The folder ``out`` is created in one step after the training has finished. It contains an ordinary Hugging Face
     model with its tokenizer, the resolved configuration (``acclimate.json``) and the losses during training
@@ -98,6 +109,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             left unchanged.
     """
     trackers = check_trackers(options.report_to)
+    check_optimizer(options.optimizer, options.weights)
     method = _resolve_method(options.method, options.settings)
     given_layout = options.layout
     options = with_kind_defaults(options, method)
@@ -109,8 +121,12 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     default_epochs = TASK_EPOCHS if options.corpus is None or method.reads == "task" else 1
     budget = Budget.of(options, default_epochs)
     heldout = _open_heldout(options)
+    replays = open_replay(values(options), options.text_column)
+    if replays and not method.trains:
+        raise UserError(f"Method '{method.name}' does not train, so nothing can be replayed; remove replay and chat.")
     seed, max_length, batch_size = options.seed, options.max_length, options.batch_size
-    learning_rate = method.learning_rate if options.learning_rate is None else options.learning_rate
+    adapter = resolve_adapter(options, method)
+    learning_rate = choose_learning_rate(options, method)
     strategy = resolve(options.masking, options.mask_rate, options.masking_settings)
     if (options.masking or options.masking_settings) and type(method).masking is not Method.masking:
         raise UserError(f"Method '{method.name}' has its own masking strategy; remove the option 'masking'.")
@@ -120,7 +136,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     precision = choose_precision(options.precision, default_device())
     config = recorded(
         options,
-        (*BUDGETS, "masking_settings", "text_column", "heldout_every", "keep_steps"),
+        (*BUDGETS, *REPLAY_OPTIONS, "masking_settings", "text_column", "heldout_every", "keep_steps"),
         acclimate=__version__,
         model=method.starts_from or str(options.model),
         model_files=None if method.starts_from else model_fingerprint(str(options.model)),
@@ -131,9 +147,14 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         files=method.file_contents(),
         budget=asdict(budget),
         learning_rate=learning_rate,
+        adapter_settings=None if adapter is None else asdict(adapter),
         masking=identify(strategy, options.mask_rate),
+        # Results of versions without these options had their defaults.
+        optimizer=None if options.optimizer == "adamw" else options.optimizer,
+        weights=None if options.weights == "fp32" else options.weights,
         precision=precision,
         heldout=None if heldout is None else heldout.identity(),
+        replay=[replay.identity() for replay in replays] or None,
     )
     config.update(check_keep_steps(options.keep_steps, method, budget.steps))
     work = out.parent / f".{out.name}.work"
@@ -148,7 +169,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         own = ("model", "corpus", "method", "out", "task", "settings", "overwrite")
         shared = {name: value for name, value in values(options).items() if name not in own} | {"progress": progress}
         return adapt_in_stages(adapt, method, texts, model, out, config, shared, group)
-    loaded = load_language_model(model, dropout=options.dropout)
+    loaded = load_language_model(model, options.dropout, options.quantize)
     kind = loaded.kind
     method.check_kind(kind, model)
     _check_masking(options, kind)
@@ -169,6 +190,19 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
         )
     print_message(f"Text: {text.report.summary()}.", enabled=progress or bool(text.report.problems))
     check_known(rows.first_tokens(10_000_000), loaded.tokenizer)
+    with group.main_process_first():
+        mixture = read_mixture(
+            replays,
+            text,
+            rows,
+            loaded,
+            length,
+            framing=framing,
+            batch_size=batch_size,
+            seed=seed,
+            appended=appended,
+            progress=progress,
+        )
     open_work_folder(work, config, group)
     if loaded.absent_head:
         warm_up_head(loaded, rows, work / "head", options.head_tokens, seed, precision, progress, group, appended)
@@ -180,18 +214,21 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             loaded.model, layers, loaded.tokenizer, rows, strategy, seed, precision, progress, group, task
         )
         method.prepare(context)
+        set_weight_type(loaded.model, options.weights, method.update_rule)
         result.preparation = context.preparation
         objectives = method.objectives()
         check_dropout(objectives, loaded.model)
-        reference = make_reference(objectives, loaded.model)
-        kept = max_graph_tokens(loaded.model, length)
-        engine = Engine(loaded.model, objectives, precision, reference=reference, graph_tokens=kept, group=group)
+        reference = make_reference(objectives, loaded.model, shared=adapter is not None)
+        rule = add_adapter(options, adapter, loaded, rows, method.update_rule())
+        engine = Engine(loaded.model, objectives, precision, reference=reference, group=group)
+        set_gradient_checkpointing(engine, options.gradient_checkpointing, length, progress)
+        engine.graph_tokens = max_graph_tokens(loaded.model, length)
         at_once = training_tokens(loaded.model, engine.student_views, length)
         chosen_by = method.masking(options.mask_rate) or strategy
         policy = padding_policy(loaded.model)
         collator = Collator.of(loaded.tokenizer, chosen_by, kind, at_once, layout, engine.rewritings, policy, length)
         result.masked = _describe_masking(rows, collator)
-        total = budget.resolve(rows, batch_size, appended)
+        total = mixture.plan(budget, progress)
         check_keep_steps(options.keep_steps, method, total)
         # Held-out text has the same masks for all methods: a method's own masking may only know the training text.
         alike = replace(collator, masking=strategy)
@@ -200,7 +237,15 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
             if heldout is None
             else [heldout.make_callback(loaded.tokenizer, alike, length, framing, batch_size, seed)]
         )
-        data = StepDataset(rows, collator, batch_size=batch_size, steps=total, seed=seed, group=group)
+        data = StepDataset(
+            mixture.rows,
+            collator,
+            batch_size=batch_size,
+            steps=total,
+            seed=seed,
+            group=group,
+            order=mixture.order,
+        )
         data.check_learnable()
         result.rows = RowAccount.of(rows, kind, data.padding(), joined=framing.documents == "joined")
         print_message(f"Rows: {result.rows.summary()}.", enabled=progress)
@@ -209,9 +254,10 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
                 engine,
                 data,
                 work / "steps",
-                rule=method.update_rule(),
+                rule=rule,
                 seed=seed,
                 learning_rate=learning_rate,
+                optimizer=options.optimizer,
                 weight_decay=options.weight_decay,
                 max_gradient_norm=options.max_gradient_norm,
                 warmup=options.warmup,
@@ -304,8 +350,12 @@ def _write_model_files(
     folder: Path, out: Path, loaded: LanguageModel, config: dict[str, Any], text: Corpus, result: AdaptResult
 ) -> None:
     """Write model, tokenizer, manifest and card into an existing folder."""
-    save_model(loaded.model, folder, out)
-    loaded.tokenizer.save_pretrained(folder)
+    if loaded.adapter is None:
+        save_model(loaded.model, folder, out)
+        loaded.tokenizer.save_pretrained(folder)
+    else:
+        result.adapter = loaded.adapter.export(folder, loaded.tokenizer, out, config["model"])
+        result.warning = " ".join(filter(None, (result.warning, warn_of_export(result.adapter))))
     # The folder contains a numeric summary of the text, so that the model can be traced back to it.
     text_report = {**text.report.as_dict(), "contents": text.contents()}
     if result.rows is not None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 from transformers import PreTrainedTokenizerBase
 
+from acclimate.corpus.chat import plain_ids
 from acclimate.errors import UserError
 from acclimate.masking import IGNORE_INDEX, Masking, Rewriting, Vocabulary
 from acclimate.models import ModelKind
@@ -22,7 +24,10 @@ from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPo
 from acclimate.objectives import Batch, ViewInput
 from acclimate.options.training import Layout
 from acclimate.training.distributed import ProcessGroup
-from acclimate.training.packing import MEASURED_STEPS, pack_best_fit
+from acclimate.training.packing import pack_best_fit
+
+MEASURED_STEPS = 100
+"""Maximum number of steps from which the share of padding is estimated."""
 
 
 def split_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPolicy) -> list[slice]:
@@ -73,6 +78,16 @@ def fewest_micro_batches(lengths: Sequence[int], limit: int, policy: PaddingPoli
     return pieces
 
 
+class StepOrder(Protocol):
+    """Chooses the texts of each step."""
+
+    def of(self, step: int) -> list[int]:
+        """Return the indices of the texts of a step."""
+
+    def describe(self, steps: int) -> list[dict[str, Any]]:
+        """Return what the first ``steps`` steps read of each of several texts; empty if there is one."""
+
+
 class EpochSampler:
     """Chooses the texts of each step, as a function of the seed and the step alone.
 
@@ -96,6 +111,10 @@ class EpochSampler:
         """Return the indices of the texts of a step."""
         places = range(step * self.batch_size, (step + 1) * self.batch_size)
         return [int(self.epoch(place // self.texts)[place % self.texts]) for place in places]
+
+    def describe(self, steps: int) -> list[dict[str, Any]]:
+        """Return an empty list: there is one text."""
+        return []
 
     def _epoch(self, number: int) -> np.ndarray:
         """Return the indices of the texts in the order of an epoch: (texts,)."""
@@ -179,6 +198,7 @@ class Collator:
     def __call__(self, texts: Sequence[np.ndarray], rng: np.random.Generator) -> list[Batch]:
         """Split texts (token ids with special tokens) into micro-batches and mask them.
 
+        An id may be the complement ``~id`` of a token that is read but not predicted (:mod:`acclimate.corpus.chat`).
         Which tokens are masked, and how texts are rewritten, depends on the texts and ``rng`` alone, not on the split:
         it is the same for methods with other views, machines with less memory and runs of several processes.
         """
@@ -187,6 +207,7 @@ class Collator:
         ordered = sorted(texts, key=len, reverse=True)
         lengths = [len(text) for text in ordered]
         masked, labels = self._corrupt(ordered, rng)
+        ordered = [plain_ids(text) for text in ordered]
         # A separate generator, so that a method with rewritings masks the same tokens as one without.
         seeds = rng.spawn(1)[0].integers(2**63, size=len(ordered))
         return [
@@ -237,7 +258,8 @@ class Collator:
         """Return masked ids and labels, both (texts, tokens of the longest text)."""
         ids, text = self._pad_rows([[place] for place in range(len(texts))], texts, len(texts[0]))
         if self.kind.targets is not None:
-            return ids, self.kind.targets(ids, text)
+            labels = self.kind.targets(ids, text)
+            return plain_ids(ids), np.where(labels < 0, IGNORE_INDEX, labels)
         allowed = self._maskable_positions(ids, text)
         masked, labels = self.masking(ids, text, allowed, self.vocabulary, rng)
         assert ((labels == IGNORE_INDEX) | allowed).all()
@@ -314,8 +336,11 @@ class StepDataset(Dataset):
         steps: int,
         seed: int,
         group: ProcessGroup | None = None,
+        order: StepOrder | None = None,
     ) -> None:
         """Set up ``steps`` steps of ``batch_size`` texts each, which the processes of ``group`` share.
+
+        ``order`` chooses the texts of each step; by default an :class:`EpochSampler`.
 
         Raises:
             UserError: If a step has fewer texts than there are processes.
@@ -324,7 +349,7 @@ class StepDataset(Dataset):
         if batch_size < self.group.size:
             raise UserError(f"batch-size {batch_size} is less than the {self.group.size} processes; increase it.")
         self.batch_size, self.steps, self.seed = batch_size, steps, seed
-        self._order = EpochSampler(len(rows), batch_size, seed)
+        self._order = order or EpochSampler(len(rows), batch_size, seed)
 
     def __len__(self) -> int:
         return self.steps
@@ -350,6 +375,10 @@ class StepDataset(Dataset):
         """Return the indices of the texts that a step reads."""
         return self._order.of(step)
 
+    def mix(self, steps: int) -> list[dict[str, Any]]:
+        """Return what the first ``steps`` steps read of each of several texts; empty if there is one."""
+        return self._order.describe(steps)
+
     def padding(self) -> float:
         """Return the share of padding in the micro-batches of the first steps that a single process reads."""
         lengths = [
@@ -364,9 +393,9 @@ class StepDataset(Dataset):
 
     def describe(self, index: int) -> str:
         """Return the number of a text's document, counted from 1, and its first words."""
-        documents = getattr(self.rows, "document", None)
-        place = f"text {index + 1:,}" if documents is None else f"document {int(documents[index]) + 1:,}"
-        return describe_text(place, np.asarray(self.rows[index]).tolist(), self.collator.vocabulary.tokenizer)
+        place = self.rows.place(index) if hasattr(self.rows, "place") else f"text {index + 1:,}"
+        ids = plain_ids(np.asarray(self.rows[index]))
+        return describe_text(place, ids.tolist(), self.collator.vocabulary.tokenizer)
 
     def __getitem__(self, step: int) -> list[Batch]:
         texts = [np.asarray(self.rows[index]) for index in self.indices(step)]

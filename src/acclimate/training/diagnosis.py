@@ -57,6 +57,9 @@ class StepData(Protocol):
     def alone(self, step: int, index: int) -> list[Any]:
         """Return the micro-batches of one text of a step, without padding."""
 
+    def mix(self, steps: int) -> list[dict[str, Any]]:
+        """Return what the first ``steps`` steps read of each of several texts; empty if there is one."""
+
     def describe(self, index: int) -> str:
         """Return the source of a text and its first words, for error messages."""
 

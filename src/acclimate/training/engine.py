@@ -18,6 +18,7 @@ from acclimate.masking import Rewriting
 from acclimate.models import dropout_rates, kind_of, language_head, reads_positions, step_context
 from acclimate.models.batching import logit_rows, max_graph_tokens, padding_policy
 from acclimate.models.encoding import encode, encode_positions, encode_with_embeddings
+from acclimate.models.lora import share_weights
 from acclimate.objectives import Batch, BatchObjective, Objective, Outputs, View
 from acclimate.training.distributed import ProcessGroup
 
@@ -359,11 +360,19 @@ def check_dropout(objectives: Sequence[Objective | BatchObjective], model: PreTr
         )
 
 
-def make_reference(objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel) -> PreTrainedModel | None:
-    """Return a frozen copy of ``model`` without dropout if a view of an objective reads it, else None."""
+def make_reference(
+    objectives: Sequence[Objective | BatchObjective], model: PreTrainedModel, shared: bool = False
+) -> PreTrainedModel | None:
+    """Return a frozen copy of ``model`` without dropout if a view of an objective reads it, else None.
+
+    Args:
+        objectives: The loss terms.
+        model: The student, before its training.
+        shared: Whether the copy shares the weights of the student, because an adapter trains and they never change.
+    """
     if all(view.reader == "student" for term in objectives for view in term.views):
         return None
-    reference = copy.deepcopy(model)
+    reference = share_weights(model) if shared else copy.deepcopy(model)
     reference.zero_grad(set_to_none=True)
     return reference.eval().requires_grad_(False)
 

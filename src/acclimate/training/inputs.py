@@ -1,4 +1,4 @@
-"""The text that an adaptation reads, the kinds of tasks, the training budget, and checks of options against a model.
+"""The text that an adaptation reads, the kinds of tasks, the training budget, the adapter, and checks of options.
 
 The text is domain text, or that of the train split of a labelled task.
 """
@@ -255,11 +255,12 @@ def with_kind_defaults(options: AdaptOptions, method: Method) -> AdaptOptions:
     A model that cannot be read gets those of masked models here; loading it will say what is wrong.
     """
     kind, positions = MASKED, None
-    if not callable(options.model):
-        with suppress(UserError):
-            config = load_config(options.model)
-            kind = kind_of_checkpoint(config.architectures, options.model)
-            positions = getattr(config, "max_position_embeddings", None)
+    if callable(options.model):  # pretrain has set them
+        return options
+    with suppress(UserError):
+        config = load_config(options.model)
+        kind = kind_of_checkpoint(config.architectures, options.model)
+        positions = getattr(config, "max_position_embeddings", None)
     found = default_rows(options, kind, positions, kind.max_length, method.virtual_tokens)
     return replace(options, **found)
 

@@ -304,6 +304,8 @@ class Method:
     """True for a method that itself determines how many tokens are masked, whatever the mask rate."""
     needs_task: ClassVar[bool] = False
     """True for a method that needs a labelled task as ``run.task``."""
+    without_adapter: ClassVar[str] = ""
+    """Why a low-rank adapter cannot train in place of the weights; empty for most methods, with which it can."""
 
     @property
     def virtual_tokens(self) -> int:
@@ -344,16 +346,17 @@ class Method:
         """Return the adaptations that run one after the other in place of this one; most methods have none."""
         return []
 
-    def check_kind(self, kind: ModelKind, model: object) -> None:
+    @classmethod
+    def check_kind(cls, kind: ModelKind, model: object) -> None:
         """Check that the method has a meaning for a kind of language model; ``model`` is named in the message.
 
         Raises:
             UserError: If it has none.
         """
-        if kind.name not in self.kinds:
-            why = f" {self.kinds_reason}. It" if self.kinds_reason else ""
+        if kind.name not in cls.kinds:
+            why = f" {cls.kinds_reason}. It" if cls.kinds_reason else ""
             raise UserError(
-                f"Method '{self.name}'{why} is for {' and '.join(self.kinds)} language models, but '{model}' is a "
+                f"Method '{cls.name}'{why} is for {' and '.join(cls.kinds)} language models, but '{model}' is a "
                 f"{kind.name} one; use another method, such as lm."
             )
 
@@ -374,7 +377,7 @@ class Method:
 
 REGISTRY: Registry[Method] = Registry("acclimate.methods", "method", "methods")
 register, names, lookup = REGISTRY.register, REGISTRY.names, REGISTRY.lookup
-current_name, oldest_name = REGISTRY.current_name, REGISTRY.oldest_name
+current_name, former_names, oldest_name = REGISTRY.current_name, REGISTRY.former_names, REGISTRY.oldest_name
 
 
 def get(name: str, /, **settings: Any) -> Method:

@@ -1,9 +1,10 @@
-"""Pre-training from scratch: the configuration, tokenizer and initial weights of a masked language model."""
+"""Pre-training from scratch: the configuration, tokenizer and initial weights of a language model."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -19,21 +20,28 @@ from acclimate.device import preserve_rng_state
 from acclimate.errors import UserError, did_you_mean, first_line, unknown_name_error
 from acclimate.files import MANIFEST_FILE, atomic_folder, follow_link, write_json
 from acclimate.locks import output_lock
-from acclimate.model_kinds import MASKED
+from acclimate.model_kinds import CAUSAL, MASKED, ModelKind
 from acclimate.models import load_tokenizer, longest_text
 from acclimate.models.checkpoints import check_limits, local_folder
-from acclimate.models.families import FAMILIES, family_of
+from acclimate.models.families import FAMILIES, UNKNOWN, family_of
 from acclimate.options import PretrainOptions, TrainingOptions, recorded, values, verb
+from acclimate.options.training import PRETRAIN_LENGTH
 from acclimate.progress import print_message
 from acclimate.training.adapt import adapt
 from acclimate.training.callbacks import check_keep_steps
 from acclimate.training.distributed import join_process_group
-from acclimate.training.inputs import as_corpus
+from acclimate.training.inputs import as_corpus, default_rows
 from acclimate.training.method import Method
 from acclimate.training.result import AdaptResult, read_manifest, roundtrip_json
 from acclimate.training.tokenizer import TOKENIZER_KINDS, sample_documents, train_tokenizer
 
-ARCHITECTURES = tuple(sorted(name for name, family in FAMILIES.items() if family.tokenizer))
+ENCODERS = tuple(sorted(name for name, family in FAMILIES.items() if family.tokenizer))
+DECODERS = ("granite", "llama", "mistral", "olmo2", "qwen3", "smollm3")
+ARCHITECTURES: dict[str, ModelKind] = {**dict.fromkeys(ENCODERS, MASKED), **dict.fromkeys(DECODERS, CAUSAL)}
+"""The kind of each architecture, by ``model_type``."""
+DEFAULT_ARCHITECTURE = {MASKED.name: "bert", CAUSAL.name: "llama"}
+PER_LAYER = ("layer_types", "no_rope_layers")
+"""Settings with one entry per layer; None lets ``transformers`` derive them from the number of layers."""
 SIZES = {"tiny": (2, 128), "mini": (4, 256), "small": (4, 512), "medium": (8, 512), "base": (12, 768)}
 """Layers and width of Turc et al., 2019 ("Well-Read Students Learn Better"); a head for every 64 units of width."""
 
@@ -49,7 +57,8 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
         architecture: One of :data:`ARCHITECTURES`, or a folder, a JSON file or a model on the Hugging Face Hub (with
             ``/`` in its name) whose configuration is used.
         size: One of :data:`SIZES`: layers, width and heads; the feed-forward layers keep their ratio to the width.
-            None keeps those of the configuration, which for an architecture are the defaults of ``transformers``.
+            None keeps those of the configuration. For an architecture by name, these are the defaults of
+            ``transformers``, or ``"base"`` for decoders, whose defaults have billions of parameters.
         changes: Values of single settings, such as ``{"hidden_size": 256}``; strings are parsed as JSON if possible.
 
     Returns:
@@ -59,7 +68,11 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
         UserError: If the architecture or a setting is unknown, or the values do not fit together.
     """
     config = _load_base_config(str(architecture))
-    named = {**_size_settings(config, size), **_parse_changes(config, changes or {})}
+    named = {
+        **_size_settings(config, "base" if size is None and architecture in DECODERS else size),
+        **_parse_changes(config, changes or {}),
+    }
+    named = {**_derived_settings(config, named), **named}
     try:
         config = type(config).from_dict({**config.to_dict(), **named})
         check_limits(config, "these settings")
@@ -69,16 +82,21 @@ def make_config(architecture: str | Path, size: str | None = None, changes: dict
                 f"hidden_size {width} is not divisible by {heads} heads: set num_attention_heads to a divisor."
             )
         with torch.device("meta"):
-            getattr(transformers, MASKED.auto_class).from_config(config)
+            _auto_class(config).from_config(config)
     except INVALID as error:
         reason = f"no such value {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
         raise UserError(f"A model with these settings cannot be built: {reason}") from error
     return config
 
 
+def _auto_class(config: Any) -> Any:
+    return getattr(transformers, ARCHITECTURES[config.model_type].auto_class)
+
+
 def _load_base_config(architecture: str) -> Any:
     if architecture in ARCHITECTURES:
-        positions = {"max_position_embeddings": 514} if FAMILIES[architecture].positions_after_padding else {}
+        family = FAMILIES.get(architecture, UNKNOWN)
+        positions = {"max_position_embeddings": 514} if family.positions_after_padding else {}
         return AutoConfig.for_model(architecture, **positions)
     folder = local_folder(architecture)
     known = folder.exists() if folder else "/" in architecture  # a name with a slash may be on the Hub
@@ -108,11 +126,26 @@ def _size_settings(config: Any, size: str | None) -> dict[str, Any]:
         "num_hidden_layers": layers,
         "hidden_size": width,
         "num_attention_heads": width // 64,
-        inner: getattr(config, inner) * width // config.hidden_size,
     }
-    # None lets transformers derive lists with one entry per layer from the number of layers.
-    listed = {name: None for name in ("layer_types",) if hasattr(config, name)}
+    if hasattr(config, inner):  # else it follows from the width, as in GPT-2
+        values[inner] = getattr(config, inner) * width // config.hidden_size
+    listed = {name: None for name in PER_LAYER if hasattr(config, name)}
     return {**{config.attribute_map.get(name, name): value for name, value in values.items()}, **listed}
+
+
+def _derived_settings(config: Any, changed: dict[str, Any]) -> dict[str, Any]:
+    """Return what follows from changed widths and heads, and what a configuration keeps if it is not set again."""
+    width, heads = (
+        changed.get(config.attribute_map.get(name, name)) for name in ("hidden_size", "num_attention_heads")
+    )
+    known = config.to_dict()
+    derived = {}
+    if isinstance(heads, int) and known.get("num_key_value_heads") is not None:
+        derived["num_key_value_heads"] = heads
+    if (width or heads) and known.get("head_dim") is not None:
+        with suppress(TypeError, ZeroDivisionError):  # reported when the model is built
+            derived["head_dim"] = (width or config.hidden_size) // (heads or config.num_attention_heads)
+    return derived
 
 
 def _parse_changes(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
@@ -132,8 +165,8 @@ def _parse_changes(config: Any, changes: dict[str, Any]) -> dict[str, Any]:
         except ValueError:
             parsed = value
         values[config.attribute_map.get(name, name)] = parsed
-        if name == "num_hidden_layers" and hasattr(config, "layer_types"):
-            values.setdefault("layer_types", None)
+        if name == "num_hidden_layers":
+            values = {**{listed: None for listed in PER_LAYER if hasattr(config, listed)}, **values}
     return values
 
 
@@ -152,12 +185,14 @@ def fit_config_to_tokenizer(config: Any, tokenizer: PreTrainedTokenizerBase) -> 
     """
     values = {**config.to_dict(), "vocab_size": len(tokenizer)}
     substitutes = {"bos": "cls", "eos": "sep"}
+    # Generation stops at the end token of the configuration, which has none in some architectures.
+    generates = ARCHITECTURES[config.model_type].frames_documents
     for role in ("pad", "bos", "eos", "cls", "sep"):
         name = f"{role}_token_id"
-        if values.get(name) is not None:
+        if values.get(name) is not None or (generates and name in values):
             found = getattr(tokenizer, name, None)
             values[name] = (
-                found if found is not None else getattr(tokenizer, f"{substitutes.get(role, role)}_token_id")
+                found if found is not None else getattr(tokenizer, f"{substitutes.get(role, role)}_token_id", None)
             )
     pad, positions = values.get("pad_token_id"), values.get("max_position_embeddings")
     if family_of(config).positions_after_padding and pad is not None and pad + 1 >= positions:
@@ -169,15 +204,15 @@ def fit_config_to_tokenizer(config: Any, tokenizer: PreTrainedTokenizerBase) -> 
 
 
 def init_model(config: PreTrainedConfig, seed: int) -> PreTrainedModel:
-    """Return a masked language model with random weights, the same for the same configuration and seed."""
+    """Return a language model with random weights, the same for the same configuration and seed."""
     with preserve_rng_state():
         torch.manual_seed(seed)
-        return getattr(transformers, MASKED.auto_class).from_config(config)
+        return _auto_class(config).from_config(config)
 
 
 @dataclass
 class FromScratch(Method):
-    """Masked language modelling from random weights.
+    """Language modelling from random weights.
 
     It is a method so that its settings are recorded with the model. It is not registered, because it does not adapt a
     model.
@@ -189,7 +224,7 @@ class FromScratch(Method):
 
     name: ClassVar[str] = "pretrain"
     starts_from: ClassVar[str | None] = "fresh weights"  # not the temporary folder that holds them
-    summary: ClassVar[str] = "masked language modelling from fresh weights"
+    summary: ClassVar[str] = "language modelling from fresh weights"
     configuration: dict[str, Any] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -204,7 +239,7 @@ class FromScratch(Method):
 
 
 def _pretrain(options: PretrainOptions) -> AdaptResult:
-    """Train a masked language model from scratch on a general corpus.
+    """Train a masked or causal language model from scratch on a general corpus.
 
     The training is run by :func:`acclimate.adapt`: the folder ``out`` is created in one step after the training has
     finished, an interrupted run resumes when it is started again, and a finished run returns its result at once. The
@@ -224,14 +259,26 @@ def _pretrain(options: PretrainOptions) -> AdaptResult:
             left unchanged.
     """
     out, tokenizer, seed, progress = follow_link(options.out), options.tokenizer, options.seed, options.progress
-    config = make_config(options.architecture, options.size, options.changes)
+    architecture = options.architecture or DEFAULT_ARCHITECTURE[options.objective or MASKED.name]
+    config = make_config(architecture, options.size, options.changes)
+    kind = ARCHITECTURES[config.model_type]
+    if options.objective not in (None, kind.name):
+        others = [name for name, other in ARCHITECTURES.items() if other.name == options.objective]
+        raise UserError(
+            f"{config.model_type} is the architecture of a {kind.name} language model; choose one of "
+            f"{', '.join(others)}, or objective={kind.name}."
+        )
     if tokenizer is None:
         tokenizer = family_of(config).tokenizer or "byte-bpe"
+    if kind.frames_documents and tokenizer == "wordpiece":
+        raise UserError("WordPiece does not keep the spaces of a text, so a causal model needs tokenizer=byte-bpe.")
     if str(tokenizer) not in TOKENIZER_KINDS and (options.vocab_size, options.lowercase) != (None, None):
         raise UserError(f"The tokenizer '{tokenizer}' already exists: remove 'vocab_size' and 'lowercase'.")
     text = as_corpus(options.corpus, options.text_column)
-    shared = values(options, TrainingOptions) | {"learning_rate": options.learning_rate}
-    in_configuration = ("corpus", "architecture", "size", "changes")
+    length = PRETRAIN_LENGTH if kind.uses_masking else kind.max_length
+    rows = default_rows(options, kind, getattr(config, "max_position_embeddings", None), length)
+    shared = values(options, TrainingOptions) | {"learning_rate": options.learning_rate} | rows
+    in_configuration = ("corpus", "architecture", "objective", "size", "changes")
     own = recorded(options, (*shared, *in_configuration), tokenizer=str(tokenizer))
     method = FromScratch(describe_config(config), own)
     check_keep_steps(options.keep_steps, method, options.steps)
@@ -263,7 +310,7 @@ def _write_initial_model(
     )
     if read_manifest(start) == identity:
         return
-    tokenizer = _load_or_train_tokenizer(method.options, text, progress)
+    tokenizer = _load_or_train_tokenizer(method.options, text, ARCHITECTURES[config.model_type], progress)
     model = init_model(fit_config_to_tokenizer(config, tokenizer), seed)
     limit = longest_text(model)
     tokenizer.model_max_length = min(tokenizer.model_max_length, limit or tokenizer.model_max_length)
@@ -279,12 +326,16 @@ def _write_initial_model(
         write_json(folder / MANIFEST_FILE, identity)
 
 
-def _load_or_train_tokenizer(options: dict[str, Any], text: Corpus, progress: bool) -> PreTrainedTokenizerBase:
+def _load_or_train_tokenizer(
+    options: dict[str, Any], text: Corpus, model_kind: ModelKind, progress: bool
+) -> PreTrainedTokenizerBase:
     kind = next((kind for kind in TOKENIZER_KINDS if kind == options["tokenizer"]), None)
     if kind is None:
         tokenizer = load_tokenizer(options["tokenizer"])
-        if tokenizer.mask_token_id is None or tokenizer.pad_token_id is None:
+        if model_kind.uses_masking and (tokenizer.mask_token_id is None or tokenizer.pad_token_id is None):
             raise UserError(f"The tokenizer '{options['tokenizer']}' has no mask or no padding token; use another.")
+        if model_kind.frames_documents and tokenizer.eos_token_id is None:
+            raise UserError(f"The tokenizer '{options['tokenizer']}' has no end token; set its eos_token.")
         return tokenizer
     documents, total = sample_documents(text, options["tokenizer_characters"], progress)
     read = sum(map(len, documents))
@@ -292,4 +343,5 @@ def _load_or_train_tokenizer(options: dict[str, Any], text: Corpus, progress: bo
         f"Training a tokenizer ({kind}) on {len(documents):,} documents: {read:,} of {total:,} characters.",
         enabled=progress,
     )
-    return train_tokenizer(documents, kind, options["vocab_size"], lowercase=options["lowercase"], progress=progress)
+    given = {name: options[name] for name in ("vocab_size", "lowercase")}
+    return train_tokenizer(documents, kind, **given, masked=model_kind.uses_masking, progress=progress)

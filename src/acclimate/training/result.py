@@ -14,6 +14,7 @@ from typing import Any, cast
 import numpy as np
 
 from acclimate.adaptation_rows import MaskedTexts, MaskedToken
+from acclimate.corpus.token_dataset import RowAccount
 from acclimate.errors import UserError
 from acclimate.files import (
     MANIFEST_FILE,
@@ -30,7 +31,6 @@ from acclimate.models.batching import MINIMAL_PADDING
 from acclimate.training.batches import Collator
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import cache_key, current_name
-from acclimate.training.packing import RowAccount
 from acclimate.training.trainer import StepTrainer
 
 EXPLOSION_MARGIN = 1.0
@@ -57,7 +57,11 @@ class AdaptResult:
             confidential.
         rows: What became of the documents; None if the run was finished before, or nothing was trained.
         about: Paper and summary of the method, for the card.
+        mix: What was read of each text, if general text or conversations were replayed: its share as given and as
+            realized, its tokens and epochs.
         warning: What is wrong with the result; empty if nothing is.
+        adapter: Size of the adapter, and how far the merged model is from the trained one, see
+            :meth:`acclimate.models.lora.LowRankAdapter.export`; None if all weights were trained.
     """
 
     out: Path
@@ -71,18 +75,25 @@ class AdaptResult:
     masked: MaskedTexts | None = None
     rows: RowAccount | None = None
     about: dict[str, str] = field(default_factory=dict)
+    mix: list[dict[str, Any]] = field(default_factory=list)
     warning: str = ""
+    adapter: dict[str, Any] | None = None
 
     def take(self, trainer: StepTrainer) -> None:
         """Copy steps, tokens, seconds and losses from a trainer, at its current step."""
         self.steps, self.tokens = trainer.state.global_step, trainer.tokens
         self.seconds, self.losses = round(trainer.clock.seconds, 1), trainer.last_terms
+        self.mix = trainer.data.mix(self.steps)
 
     def measured(self) -> dict[str, Any]:
         """Return what was measured, as the manifest contains it."""
         numbers = {"steps": self.steps, "tokens": self.tokens, "seconds": self.seconds, "losses": self.losses}
+        if self.mix:
+            numbers["mix"] = self.mix
         if self.warning:
             numbers["warning"] = self.warning
+        if self.adapter:
+            numbers["adapter"] = self.adapter
         return {**numbers, "preparation": sorted(self.preparation)} if self.preparation else numbers
 
 
@@ -144,7 +155,20 @@ def load_finished(out: Path, config: dict[str, Any], overwrite: bool) -> AdaptRe
     warning = str(measured.get("warning", ""))
     if warning:
         log.warning("%s", warning)
-    return AdaptResult(out, card["method"], steps, tokens, seconds, losses, config, preparation, warning=warning)
+    adapter, mix = measured.get("adapter"), measured.get("mix") or []
+    return AdaptResult(
+        out,
+        card["method"],
+        steps,
+        tokens,
+        seconds,
+        losses,
+        config,
+        preparation,
+        mix=mix,
+        warning=warning,
+        adapter=adapter,
+    )
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:

@@ -11,6 +11,7 @@ from typing import Any
 from acclimate.cards import write_adapted_card
 from acclimate.corpus import Corpus
 from acclimate.files import MANIFEST_FILE, atomic_folder, record_files, write_json
+from acclimate.models.lora import ADAPTER_FOLDER
 from acclimate.progress import print_message
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.method import Method
@@ -72,12 +73,14 @@ def adapt_in_stages(
         config,
         masked=results[-1].masked,
         warning=" ".join(filter(None, (result.warning for result in results))),
+        adapter=results[-1].adapter,
     )
     group.wait()
     if group.first:
         cache_masked_texts(config, total.masked)
         with atomic_folder(out) as folder:
-            shutil.copytree(places[-1], folder, dirs_exist_ok=True)
+            # An adapter fits the model of the stage before, which is not kept.
+            shutil.copytree(places[-1], folder, dirs_exist_ok=True, ignore=shutil.ignore_patterns(ADAPTER_FOLDER))
             (folder / LOG_FILE).write_text("".join(_join_logs(places)), encoding="utf-8")
             cards = [read_manifest(place) for place in places]
             about = {name: str(getattr(method, name)) for name in ("paper", "summary")}

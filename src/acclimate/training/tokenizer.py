@@ -71,6 +71,7 @@ def train_tokenizer(
     vocab_size: int | None = None,
     *,
     lowercase: bool | None = None,
+    masked: bool = True,
     progress: bool = True,
 ) -> PreTrainedTokenizerBase:
     """Train a tokenizer that, once saved, ``AutoTokenizer`` can load without ``acclimate``.
@@ -82,6 +83,8 @@ def train_tokenizer(
         vocab_size: Number of entries, special tokens included; by default 30,000, or fewer if the text has too few
             pieces.
         lowercase: Whether to ignore case (WordPiece then also strips accents); by default only for WordPiece.
+        masked: Whether it is for a masked model: then it has a mask token, and puts a start and an end token around
+            each text. Otherwise it puts only the start token before a text, so that a prompt can be continued.
         progress: Show a progress bar.
 
     Raises:
@@ -92,7 +95,7 @@ def train_tokenizer(
     if kind == "wordpiece":
         tokenizer = _train_wordpiece(texts, size, lowercase is not False, progress)
     else:
-        tokenizer = _train_byte_bpe(texts, size, bool(lowercase), progress)
+        tokenizer = _train_byte_bpe(texts, size, bool(lowercase), masked, progress)
     if len(tokenizer) < size and vocab_size is not None:
         raise UserError(
             f"The text is enough for a vocabulary of {len(tokenizer):,} tokens, not {vocab_size:,}. Set vocab-size to "
@@ -154,7 +157,9 @@ def _frequent_letters(texts: Sequence[str], tokenizer: Tokenizer) -> list[str]:
     return sorted(frequent[:MAX_ALPHABET])
 
 
-def _train_byte_bpe(texts: Sequence[str], size: int, lower: bool, progress: bool) -> PreTrainedTokenizerFast:
+def _train_byte_bpe(
+    texts: Sequence[str], size: int, lower: bool, masked: bool, progress: bool
+) -> PreTrainedTokenizerFast:
     tokenizer = Tokenizer(models.BPE())
     if lower:
         tokenizer.normalizer = normalizers.Lowercase()
@@ -163,29 +168,33 @@ def _train_byte_bpe(texts: Sequence[str], size: int, lower: bool, progress: bool
     start, padding, end, unknown, _ = ROBERTA_TOKENS
     # The mask replaces a word with the space before it.
     mask = AddedToken(ROBERTA_TOKENS[-1], lstrip=True, normalized=False, special=True)
+    special = [start, padding, end, unknown, *([mask] if masked else [])]
     letters = sorted(pre_tokenizers.ByteLevel.alphabet())
-    _check_vocab_size(size, len(ROBERTA_TOKENS) + len(letters), "The 256 bytes and the special tokens")
+    _check_vocab_size(size, len(special) + len(letters), "The 256 bytes and the special tokens")
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         min_frequency=2,
-        special_tokens=[start, padding, end, unknown, mask],
+        special_tokens=special,
         initial_alphabet=letters,
         show_progress=False,
     )
     _train_on_texts(tokenizer, trainer, texts, progress)
     ids = json.loads(tokenizer.to_str())["model"]["vocab"]
-    tokenizer.post_processor = processors.RobertaProcessing(
-        (end, ids[end]), (start, ids[start]), trim_offsets=True, add_prefix_space=False
+    tokenizer.post_processor = (
+        processors.RobertaProcessing((end, ids[end]), (start, ids[start]), trim_offsets=True, add_prefix_space=False)
+        if masked
+        else processors.TemplateProcessing(
+            single=f"{start} $A", pair=f"{start} $A $B", special_tokens=[(start, ids[start])]
+        )
     )
+    around = {"cls_token": start, "sep_token": end, "mask_token": mask} if masked else {}
     # RobertaTokenizer would rebuild itself from the vocabulary and lose the lowercasing.
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=start,
-        cls_token=start,
         eos_token=end,
-        sep_token=end,
         unk_token=unknown,
         pad_token=padding,
-        mask_token=mask,
+        **around,
         model_input_names=["input_ids", "attention_mask"],
     )

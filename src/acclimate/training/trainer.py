@@ -12,17 +12,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Sampler
 from transformers import Trainer, TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.utils import SAFE_WEIGHTS_NAME
 
 from acclimate.device import default_device, use_single_device
 from acclimate.errors import UserError, postpone_stop
 from acclimate.files import read_json, translate_disk_errors, write_json
 from acclimate.models import training_callbacks
 from acclimate.models.checkpoints import find_non_finite
+from acclimate.models.lora import adapter_weights
+from acclimate.options.memory import OptimizerName
 from acclimate.progress import Progress
 from acclimate.training.callbacks import (
     Clock,
@@ -32,6 +36,7 @@ from acclimate.training.callbacks import (
     remove_incomplete_checkpoints,
 )
 from acclimate.training.diagnosis import StepData, StepEngine, make_divergence_error
+from acclimate.training.memory import make_optimizer
 from acclimate.updates import UpdateRule
 
 CLOCK_FILE = "clock.json"
@@ -57,6 +62,7 @@ class StepTrainer(Trainer):
         progress: Progress | None = None,
         save_every: int | None = None,
         appended: int = 0,
+        optimizer: OptimizerName = "adamw",
     ) -> None:
         """Set up training.
 
@@ -71,10 +77,11 @@ class StepTrainer(Trainer):
             progress: Shows the completed share, the loss and the speed.
             save_every: Steps between checkpoints: None for one every five minutes, 0 for none.
             appended: Virtual tokens per text, which do not count as tokens read.
+            optimizer: See :func:`acclimate.training.memory.make_optimizer`.
         """
         self.engine, self.data, self.clock, self.log_file, self.schedule = engine, steps, clock, log_file, schedule
         self.rule = rule or UpdateRule()  # the base class does nothing
-        self._appended = appended
+        self._appended, self._optimizer_name = appended, optimizer
         self.tokens = 0
         self.loss_sum: Tensor | float = 0.0
         self._terms: dict[str, Tensor] = {}
@@ -97,19 +104,17 @@ class StepTrainer(Trainer):
         return loader
 
     def create_optimizer(self, model: Any = None) -> torch.optim.Optimizer:
-        """Create a fused AdamW; biases and normalization layers have no weight decay."""
+        """Create the optimizer; biases and normalization layers have no weight decay."""
         if self.optimizer is None:
             trained = [p for p in self.engine.model.parameters() if p.requires_grad]
             groups = [
                 {"params": [p for p in trained if p.dim() > 1], "weight_decay": self.args.weight_decay},
                 {"params": [p for p in trained if p.dim() <= 1], "weight_decay": 0.0},
             ]
-            self.optimizer = torch.optim.AdamW(
-                [group for group in groups if group["params"]],
-                lr=self.args.learning_rate,
-                betas=(self.args.adam_beta1, self.args.adam_beta2),
-                eps=self.args.adam_epsilon,
-                fused=True,
+            betas = (self.args.adam_beta1, self.args.adam_beta2)
+            options = {"lr": self.args.learning_rate, "betas": betas, "eps": self.args.adam_epsilon}
+            self.optimizer = make_optimizer(
+                self._optimizer_name, [group for group in groups if group["params"]], **options
             )
         return self.optimizer
 
@@ -180,6 +185,16 @@ class StepTrainer(Trainer):
             shutil.rmtree(folder, ignore_errors=True)
             raise
 
+    def _save(self, output_dir: str | None = None, state_dict: Any = None) -> None:
+        """Write the weights of a checkpoint: those of the adapter alone if there is one, since no others change."""
+        weights = adapter_weights(self.engine.model)
+        if weights is None:
+            super()._save(output_dir, state_dict)
+        else:
+            folder = Path(str(output_dir))
+            folder.mkdir(parents=True, exist_ok=True)
+            save_file({name: value.contiguous() for name, value in weights.items()}, folder / SAFE_WEIGHTS_NAME)
+
     def save_progress(self, checkpoint: Path) -> None:
         """Add to a checkpoint what the parent class does not know: time, tokens, losses and the callbacks' state."""
         write_json(
@@ -225,8 +240,8 @@ class StepTrainer(Trainer):
         Raises:
             UserError: If weights are missing, other than those tied to loaded ones, or unexpected.
         """
-        weights = self.engine.model.state_dict()
-        missing = set(load_result.missing_keys)
+        weights = adapter_weights(self.engine.model) or self.engine.model.state_dict()
+        missing = set(load_result.missing_keys) & weights.keys()
         loaded = {value.data_ptr() for name, value in weights.items() if name not in missing}
         lost = [name for name in missing if weights[name].data_ptr() not in loaded]
         if wrong := sorted([*lost, *load_result.unexpected_keys]):
@@ -245,9 +260,11 @@ class StepTrainer(Trainer):
             self._recent = []
             terms = {name: value for name, value in self.last_terms.items() if name != "loss"}
             epoch = {"epoch": round(self.state.epoch or 0.0, 3)} if self.data.epoch_steps else {}
+            mix = {text["name"]: text["realized"] for text in self.data.mix(self.state.global_step)}
             line = {
                 "step": self.state.global_step,
                 **epoch,
+                **({"mix": mix} if mix else {}),
                 "tokens": self.tokens,
                 "seconds": round(self.clock.seconds, 1),
                 "loss": self.last_terms["loss"],
@@ -327,6 +344,7 @@ def train(
     minutes: float | None = None,
     save_every: int | None = None,
     appended: int = 0,
+    optimizer: OptimizerName = "adamw",
     callbacks: Sequence[CallbackFactory] = (),
     report_to: Sequence[str] = (),
     run_name: str | None = None,
@@ -350,6 +368,7 @@ def train(
         minutes: Time budget in minutes; None for none.
         save_every: Steps between checkpoints; None for one every five minutes.
         appended: Virtual tokens per text, which do not count as tokens read.
+        optimizer: See :func:`acclimate.training.memory.make_optimizer`.
         callbacks: Functions that each make a callback for the trainer.
         report_to: Experiment trackers.
         run_name: Name of the run in the trackers.
@@ -385,6 +404,8 @@ def train(
                 report_to=list(report_to) or "none",
                 run_name=run_name,
                 remove_unused_columns=False,
+                # ``Trainer`` writes it into the configuration, which is saved with the model.
+                use_cache=bool(getattr(engine.model.config, "use_cache", False)),
             )
         )
         clock = Clock(None if minutes is None else 60 * minutes, engine.group)
@@ -400,6 +421,7 @@ def train(
             progress=bar,
             save_every=save_every,
             appended=appended,
+            optimizer=optimizer,
         )
         for callback in (*training_callbacks(engine.model), *(make(trainer) for make in callbacks)):
             trainer.add_callback(callback)

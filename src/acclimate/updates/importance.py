@@ -71,7 +71,7 @@ def summed_importance(
     during the measurement; the mode and the gates of the model are restored.
 
     Args:
-        model: A masked language model with attached attention.
+        model: A language model with attached attention.
         units: Layers of each measured part (see :func:`acclimate.models.gate_units`).
         batches: Micro-batches with one text per row.
         representation: See :func:`dropout_divergence`. The paper says "the resulting representations". The hidden

@@ -24,6 +24,13 @@ class UpdateRule:
     def after_step(self) -> None:
         """Run after the optimizer has updated the weights, weight decay included."""
 
+    def delta_factors(self) -> list[tuple[Tensor, Tensor]]:
+        """Return weights and the factors of their change that replace the rule where a low-rank adapter trains.
+
+        The weights themselves are frozen then; see :meth:`acclimate.models.lora.LowRankAdapter.mask`.
+        """
+        return []
+
 
 class SoftMask(UpdateRule):
     """Scale the learning of each unit by one minus its importance (Eq. 9).
@@ -61,10 +68,20 @@ class SoftMask(UpdateRule):
                 raise UserError("Importance values must be numbers between 0 and 1; normalize them first.")
             for layer, layer_importance in zip(units[part], values, strict=True):
                 self.scaled += [
-                    (weight, (1 - share).to(weight))
+                    (weight, (1 - share).to(weight.device))
                     for weight, share in layer.spread_over_parameters(layer_importance)
                 ]
         self._before: list[Tensor] = []
+
+    def delta_factors(self) -> list[tuple[Tensor, Tensor]]:
+        """Return the factors of the weights that are matrices; with an adapter nothing else changes.
+
+        Raises:
+            UserError: If the gradient is to be scaled: no gradient of an adapter belongs to single weights.
+        """
+        if self.on == "gradient":
+            raise UserError("An adapter can scale the update of weights, not their gradient; use mask_on=update.")
+        return [(weight, factor) for weight, factor in self.scaled if factor.dim() == 2]
 
     @torch.no_grad()
     def before_step(self) -> None:

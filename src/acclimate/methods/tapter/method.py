@@ -57,6 +57,7 @@ class TAPTER(Method):
     """
 
     learning_rate: ClassVar[float] = 5e-5
+    without_adapter: ClassVar[str] = "it trains the embedding table"
     paper_options: ClassVar[Mapping[str, Any]] = {
         "epochs": 100,
         "batch_size": 256,

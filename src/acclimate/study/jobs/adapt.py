@@ -25,6 +25,7 @@ from acclimate.errors import UserError
 from acclimate.files import MANIFEST_FILE, read_json
 from acclimate.masking import MASK_RATE, identify
 from acclimate.options import AdaptOptions
+from acclimate.options.replay import REPLAY_OPTIONS
 from acclimate.options.training import BUDGETS
 from acclimate.records import Record, optional
 from acclimate.report.timing import preparation_minutes
@@ -220,6 +221,14 @@ def _adapt_job(inputs: StudyInputs, method: MethodSpec, base: Model, place: Plac
     settings["masking"] = identify(
         settings.pop("masking", None), settings.get("mask_rate", MASK_RATE), settings.pop("masking_settings", None)
     )
+    replays = inputs.replays(str(place.model), given)
+    for name in REPLAY_OPTIONS:
+        settings.pop(name, None)
+        given.pop(name, None)
+    if replays:
+        settings["replay"] = [replay.identity() for replay in replays]
+        for replay in replays:
+            given.setdefault("chat" if "chat" in replay.identity() else "replay", {})[replay.text] = replay.share
     here = (str(place.domain), place.adapted_for or "")
     return AdaptJob(
         place=place,

@@ -1,0 +1,36 @@
+"""``acclimate merge``."""
+
+from __future__ import annotations
+
+import shlex
+
+import typer
+
+from acclimate.cli.app import app, print_tables
+from acclimate.cli.options import command
+from acclimate.options import MergeOptions, values
+
+
+@command(
+    app,
+    MergeOptions,
+    example="acclimate merge --method chat-vector --model adapted/ --base Qwen/Qwen3-0.6B-Base --instruct "
+    "Qwen/Qwen3-0.6B --out merged/",
+)
+def merge(options: MergeOptions) -> None:
+    """Merge models of one base model: chat vector, interpolation, soup, TIES or DARE."""
+    from acclimate.merging import merge as run
+    from acclimate.merging.path import path_tables
+
+    result = run(**values(options))
+    for note in result.notes:
+        typer.echo(note)
+    print_tables(path_tables(result.path))
+    if result.has_model:
+        typer.echo(f"{result.out}: {result.method}")
+        return
+    typer.echo(f"Figure and numbers: {result.out}")
+    again = ["--method", "interpolation", "--model", *options.models]  # type: ignore[misc]
+    again += [] if options.base is None else ["--base", options.base]
+    words = shlex.join(map(str, again))
+    typer.echo(f"Next: choose an alpha, then acclimate merge {words} --alpha ALPHA --out DIRECTORY")

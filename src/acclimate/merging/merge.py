@@ -1,0 +1,419 @@
+"""``acclimate merge``: a model from the weights of others, without training."""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from huggingface_hub import snapshot_download
+from torch import Tensor
+
+from acclimate.cards import write_merged_card
+from acclimate.device import preserve_rng_state
+from acclimate.errors import UserError
+from acclimate.files import (
+    MANIFEST_FILE,
+    atomic_folder,
+    check_writable,
+    follow_link,
+    is_intact,
+    read_json_object,
+    record_files,
+    write_json,
+)
+from acclimate.locks import with_output_lock
+from acclimate.merging.path import COLUMNS, PATH_FILE, draw_path, measure_path, path_rows
+from acclimate.merging.weights import Checkpoint, match, write_weights
+from acclimate.models.checkpoints import (
+    UNREADABLE,
+    check_folder,
+    copy_sentence_encoder_files,
+    load_error,
+    local_folder,
+    model_fingerprint,
+)
+from acclimate.models.loading import load_tokenizer
+from acclimate.options import recorded, verb
+from acclimate.options.merging import DENSITY, PATH, SPARSE, MergeOptions, check_options
+from acclimate.progress import Progress
+from acclimate.training.inputs import as_corpus
+from acclimate.training.result import roundtrip_json
+from acclimate.version import __version__
+
+GENERATION_FILE = "generation_config.json"
+HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
+"""Files of a model on the Hub that merging reads."""
+Rule = Callable[[str, Sequence[Callable[[], Tensor]]], Tensor]
+"""Function that merges a tensor, given its name and functions that read it from the sources, in their order."""
+
+
+class Source(NamedTuple):
+    """A model that is merged: ``"model"``, ``"instruct"`` or ``"base"``, and its folder or Hub name."""
+
+    role: str
+    name: str
+
+
+@dataclass
+class MergeResult:
+    """The result of a merge.
+
+    Attributes:
+        out: The output directory.
+        method: Name of the method.
+        notes: What was not merged, and what else to know about the result.
+        path: Losses along an interpolation, see :func:`acclimate.merging.path.measure_path`; empty without ``alphas``.
+        has_model: Whether ``out`` is a model folder. Otherwise it contains the path only.
+    """
+
+    out: Path
+    method: str
+    notes: list[str] = field(default_factory=list)
+    path: list[dict[str, Any]] = field(default_factory=list)
+    has_model: bool = True
+
+
+@with_output_lock
+def _merge(options: MergeOptions) -> MergeResult:
+    """Merge the weights of models that come from one base model, without training.
+
+    ``chat-vector`` adds to a model what instruction tuning has changed: model + weight (instruct - base) (Huang et
+    al., ACL 2024). ``interpolation`` is (1 - alpha) base + alpha model (WiSE-FT, Wortsman et al., CVPR 2022). ``soup``
+    is the weighted mean of the models (Wortsman et al., ICML 2022). ``ties`` (Yadav et al., NeurIPS 2023),
+    ``dare-linear`` and ``dare-ties`` (Yu et al., ICML 2024) drop a part of the difference of each model to the base
+    model, and add a combination of the rest to it; ``peft`` computes it, tensor by tensor.
+
+    Each tensor is read, merged in fp32 and written before the next, so that memory holds about two tensors; with
+    ``ties`` and ``dare``, two per model. The result has the architecture, the types of the weights, the configuration
+    and the tokenizer of the first model. A chat vector also brings the chat template and the generation settings of
+    the instruction-tuned model. An ``alpha`` of 0 or 1 copies weights bit by bit.
+
+    With ``alphas``, the models along the interpolation are written one at a time, measured on held-out text and
+    deleted. The losses are written to ``path.json``, ``path.png`` and ``path.svg``. Which share to use is the
+    decision of the user.
+
+    Returns:
+        The output directory, notes on what was not merged, and the losses along the path.
+
+    Raises:
+        UserError: If the models differ in architecture, size or vocabulary, one cannot be read, or the result is not
+            finite. An existing result is left unchanged.
+    """
+    check_options(options)
+    sources = _find_sources(options)
+    out, has_model = follow_link(options.out), options.alphas is None or options.alpha is not None
+    texts = {name: as_corpus(getattr(options, name), options.text_column) for name in PATH if options.alphas}
+    config = recorded(
+        options,
+        ("models", "base", "instruct", "text_column"),
+        acclimate=__version__,
+        model=sources[0].name,
+        sources=[{**source._asdict(), "files": model_fingerprint(source.name)} for source in sources],
+        **_resolve_settings(options),
+        **{name: text.fingerprint for name, text in texts.items()},
+    )
+    manifest = MANIFEST_FILE if has_model else PATH_FILE
+    if (done := _load_finished(out, manifest, config, options.overwrite)) is not None:
+        return done
+    check_writable(out)
+    merger = Merger(sources, round(options.max_shard_gb * 10**9), options.progress)
+    notes = [*merger.notes, *_compare_origin(config)]
+    result = MergeResult(out, options.method, notes, has_model=has_model)
+    with atomic_folder(out) as folder:
+        if options.alphas is not None:
+            alphas: Any = options.alphas
+
+            def write(point: Path, alpha: float) -> None:
+                merger.write(point, linear([alpha, 1 - alpha]))
+
+            result.path = measure_path(
+                write, alphas, texts, options.documents, options.max_length, folder / "point", options.progress
+            )
+            write_json(folder / PATH_FILE, {**config, "notes": notes, "path": result.path})
+            draw_path(result.path, folder)
+        if has_model:
+            merger.write(folder, _make_rule(config))
+            write_json(folder / MANIFEST_FILE, {**config, "notes": notes})
+            write_merged_card(folder, out.name, COLUMNS, path_rows(result.path))
+        record_files(folder, manifest)
+    return result
+
+
+merge = verb(MergeOptions, _merge)
+
+
+def _find_sources(options: MergeOptions) -> list[Source]:
+    """Return the models to merge.
+
+    Raises:
+        UserError: If no base model is given or recorded, or a folder is not a model.
+    """
+    models: Any = options.models
+    sources = [Source("model", str(name)) for name in models]
+    if options.method == "chat-vector":
+        sources.append(Source("instruct", str(options.instruct)))
+    if options.method != "soup":
+        base = options.base
+        if base is None:
+            base = (read_json_object(Path(models[0]) / MANIFEST_FILE) or {}).get("model")
+            if not isinstance(base, str):
+                raise UserError(f"{options.method} needs the base model of '{models[0]}'; give it with --base.")
+        sources.append(Source("base", str(base)))
+    for source in sources:
+        check_folder(source.name)
+        if Path(source.name).resolve() == Path(options.out).resolve():
+            raise UserError(f"'{options.out}' is one of the models that are merged; choose another directory.")
+    return sources
+
+
+def _load_finished(out: Path, manifest: str, config: dict[str, Any], overwrite: bool) -> MergeResult | None:
+    """Return the result in ``out`` if it is that of the same merge; None if there is none, or it may be replaced.
+
+    Raises:
+        UserError: If ``out`` contains something else, or the result is damaged.
+    """
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    if not (out / manifest).is_file():
+        raise UserError(f"'{out}' exists and is not a result of the same kind; choose another directory.")
+    if overwrite:
+        return None
+    remedy = f"choose another directory, or replace '{out}' with --overwrite"
+    found = read_json_object(out / manifest)
+    if found is None:
+        raise UserError(f"'{out / manifest}' is damaged; {remedy}.")
+    if {key: found.get(key) for key in config} != roundtrip_json(config):
+        raise UserError(f"'{out}' holds another result; {remedy}.")
+    if not is_intact(out, manifest, remedy):
+        return None
+    path = (read_json_object(out / PATH_FILE) or {}).get("path", [])
+    return MergeResult(out, found["method"], found.get("notes", []), path, manifest == MANIFEST_FILE)
+
+
+def _compare_origin(config: dict[str, Any]) -> list[str]:
+    """Return a note for each adapted model that records another base model than the one given."""
+    *models, base = config["sources"]
+    notes = []
+    for source in models if base["role"] == "base" else ():
+        files = (read_json_object(Path(source["name"]) / MANIFEST_FILE) or {}).get("model_files")
+        if source["role"] == "model" and files not in (None, base["files"]):
+            notes.append(
+                f"According to its {MANIFEST_FILE}, '{source['name']}' was not adapted from '{base['name']}', or the "
+                "files of that model have changed."
+            )
+    return notes
+
+
+class Merger:
+    """Models that are checked against each other and can be merged by several rules.
+
+    Attributes:
+        notes: What is not merged.
+    """
+
+    def __init__(self, sources: Sequence[Source], max_shard_bytes: int, progress: bool) -> None:
+        """Open the models.
+
+        Raises:
+            UserError: If one cannot be read, or they do not fit together.
+        """
+        self._first = Checkpoint(find_folder(sources[0].name), sources[0].name)
+        others = [Checkpoint(find_folder(source.name), source.name, self._first) for source in sources[1:]]
+        self._models = [self._first, *others]
+        self._max_shard_bytes, self._progress = max_shard_bytes, progress
+        self._tokenizer = load_tokenizer(self._first.folder)
+        self._generation = self._first.folder / GENERATION_FILE
+        self.notes: list[str] = []
+        for source, other in zip(sources[1:], others, strict=True):
+            self.notes += match(self._first, other)
+            tokenizer = load_tokenizer(other.folder)
+            missing = self._missing_tokens(tokenizer.get_vocab(), other.label)
+            if source.role == "instruct":
+                self._take_chat_files(other, tokenizer.chat_template, missing)
+        self.notes = list(dict.fromkeys(self.notes))
+
+    def _missing_tokens(self, vocabulary: dict[str, int], label: str) -> list[str]:
+        """Return the tokens that only the other model has.
+
+        Raises:
+            UserError: If an id has different tokens.
+        """
+        own = {index: token for token, index in self._tokenizer.get_vocab().items()}
+        others = {index: token for token, index in vocabulary.items()}
+        for index in sorted(own.keys() & others.keys()):
+            if own[index] != others[index]:
+                raise UserError(
+                    f"The token with the id {index} is {own[index]!r} in '{self._first.label}', but "
+                    f"{others[index]!r} in '{label}'; merge models of the same vocabulary."
+                )
+        missing = [others[index] for index in sorted(others.keys() - own.keys())]
+        if missing:
+            self.notes.append(
+                f"The tokenizer of '{self._first.label}', which the result has, lacks {len(missing):,} tokens of "
+                f"'{label}', such as {missing[0]!r}."
+            )
+        return missing
+
+    def _take_chat_files(self, instruct: Checkpoint, template: Any, missing: Sequence[str]) -> None:
+        """Use the chat template and the generation settings of the instruction-tuned model."""
+        if template is None:
+            self.notes.append(f"'{instruct.label}' has no chat template, so the result has that of the first model.")
+        else:
+            self._tokenizer.chat_template = template
+        if unknown := [token for token in missing if token in str(template)]:
+            self.notes.append(
+                f"The chat template uses {unknown[0]!r}, which the result reads as ordinary text, so that chats may "
+                "not work. Adapt a model that has this token."
+            )
+        if (instruct.folder / GENERATION_FILE).is_file():
+            self._generation = instruct.folder / GENERATION_FILE
+        taken = [
+            *(["chat template"] if template is not None else []),
+            *(["generation settings"] if self._generation.parent == instruct.folder else []),
+        ]
+        if taken:
+            self.notes.append(f"From '{instruct.label}', the result also has the {' and the '.join(taken)}.")
+
+    def write(self, folder: Path, rule: Rule) -> None:
+        """Write the merged model into an existing folder: weights, configuration and tokenizer.
+
+        Raises:
+            UserError: If a weight is not finite.
+        """
+        first = self._first
+        with Progress("merge", len(first.stored), unit="tensors", enabled=self._progress) as bar:
+            done = iter(range(1, 1 + len(first.stored)))
+
+            def compute(name: str) -> Tensor:
+                bar.update(next(done))
+                return self._merge_tensor(name, rule)
+
+            write_weights(folder, first.stored, compute, self._max_shard_bytes)
+        shutil.copy(first.folder / "config.json", folder)
+        if self._generation.is_file():
+            shutil.copy(self._generation, folder)
+        self._tokenizer.save_pretrained(folder)
+        copy_sentence_encoder_files(str(first.folder), folder)
+
+    def _merge_tensor(self, name: str, rule: Rule) -> Tensor:
+        """Merge the tensor, or the rows of it that all models have."""
+        one = self._first.stored[name]
+        found = [model.find(name) for model in self._models]
+        if not one.dtype.is_floating_point or not all(found):
+            return self._first.read(name)
+        rows = min((other.shape[0] for other in found if other and other.shape), default=0)
+
+        def read(model: Checkpoint) -> Tensor:
+            value = model.read(name)
+            return value[:rows] if value.dim() else value
+
+        merged = rule(name, [partial(read, model) for model in self._models]).to(one.dtype)
+        if merged.numel() and not all(bool(end.isfinite()) for end in merged.aminmax()):
+            raise UserError(
+                f"The merged tensor {name} is not finite in {one.dtype}, so nothing is written. Check the models, or "
+                "use smaller weights."
+            )
+        if merged.shape != one.shape:
+            merged = torch.cat([merged, self._first.read(name)[rows:]])
+        return merged
+
+
+def find_folder(name: str) -> Path:
+    """Return the folder of a model; a model on the Hub is downloaded to its cache.
+
+    Raises:
+        UserError: If it cannot be downloaded.
+    """
+    if (folder := local_folder(name)) is not None:
+        return folder
+    try:
+        return Path(snapshot_download(name, allow_patterns=HUB_FILES))
+    except UNREADABLE as error:
+        raise UserError(f"No model could be read from '{name}': {load_error(error, name)}") from error
+
+
+def _resolve_settings(options: MergeOptions) -> dict[str, Any]:
+    """Return the weights and the density of a merge, with defaults filled in; None where the method has none."""
+    count = len(options.models)  # type: ignore[arg-type]
+    given: Any = options.weights
+    weights = list(given or [1 / count if options.method in ("soup", "dare-linear") else 1.0] * count)
+    if options.method == "soup":
+        weights = [weight / sum(weights) for weight in weights]
+    density = options.density or DENSITY
+    return {
+        "weights": None if options.method == "interpolation" else weights,
+        "density": density if options.method in SPARSE else None,
+    }
+
+
+def _make_rule(config: Mapping[str, Any]) -> Rule:
+    """Return the rule of a merge, for the sources in the order of :func:`_find_sources`."""
+    method, weights = config["method"], config["weights"]
+    if method == "interpolation":
+        return linear([config["alpha"], 1 - config["alpha"]])
+    if method == "chat-vector":
+        return linear([1.0, weights[0], -weights[0]])
+    if method == "soup":
+        return linear(weights)
+    return sparse(method, weights, config["density"], config["seed"])
+
+
+def linear(coefficients: Sequence[float]) -> Rule:
+    """Return the rule sum of coefficient * tensor.
+
+    Terms are added from the last to the first, so that a difference of two sources is exact where they are equal. If
+    only one source counts, and with the coefficient 1, its tensor is returned as it is.
+    """
+
+    def rule(name: str, reads: Sequence[Callable[[], Tensor]]) -> Tensor:
+        terms = [(factor, read) for factor, read in zip(coefficients, reads, strict=True) if factor]
+        if [factor for factor, _ in terms] == [1.0]:
+            return terms[0][1]()
+        factor, read = terms.pop()
+        total = _precise(read()).mul(factor)
+        for factor, read in reversed(terms):
+            total.add_(_precise(read()), alpha=factor)
+        return total
+
+    return rule
+
+
+def sparse(method: str, weights: Sequence[float], density: float, seed: int) -> Rule:
+    """Return the rule base + combination of sparse differences, as in ``peft.utils.merge_utils``.
+
+    Args:
+        method: One of :data:`acclimate.options.merging.SPARSE`.
+        weights: Weight of each model; the base model is the last source.
+        density: Share of each difference that is kept.
+        seed: Random seed; each tensor has its own random numbers, whatever the order.
+
+    Raises:
+        UserError: If ``peft`` is not installed.
+    """
+    try:
+        from peft.utils import merge_utils
+    except ImportError as error:
+        raise UserError(f"The method '{method}' needs peft: pip install 'acclimate[lora]'.") from error
+    combine = getattr(merge_utils, method.replace("-", "_"))
+
+    def rule(name: str, reads: Sequence[Callable[[], Tensor]]) -> Tensor:
+        base = _precise(reads[-1]())
+        deltas = [_precise(read()) - base for read in reads[:-1]]
+        with preserve_rng_state(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a density of 1 is allowed here
+            torch.manual_seed(seed + zlib.crc32(name.encode()))
+            return base + combine(deltas, torch.tensor(weights, dtype=base.dtype), density=density)
+
+    return rule
+
+
+def _precise(value: Tensor) -> Tensor:
+    """Return a tensor in fp32, or in fp64 if it has that type."""
+    return value if value.dtype == torch.float64 else value.float()

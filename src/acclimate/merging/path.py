@@ -1,0 +1,160 @@
+"""Losses along an interpolation between two models, with figure and tables."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from acclimate.corpus import Corpus
+from acclimate.corpus.documents import subsample_documents
+from acclimate.device import to_device
+from acclimate.errors import UserError
+from acclimate.evaluation import language_model_loss
+from acclimate.evaluation.statistics import paired_difference
+from acclimate.model_kinds import get_kind
+from acclimate.models import load_language_model
+from acclimate.progress import Progress
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.table import Table
+
+PATH_FILE, FIGURE = "path.json", "path"
+COLUMNS = ("alpha", "nats", "bits per byte", "change in nats", "95 % interval")
+
+
+def measure_path(
+    write: Callable[[Path, float], None],
+    alphas: Iterable[float],
+    corpora: Mapping[str, Corpus],
+    documents: int,
+    max_length: int,
+    work: Path,
+    progress: bool,
+) -> list[dict[str, Any]]:
+    """Measure the losses of interpolated models.
+
+    Args:
+        write: Function that writes the model of a share into an existing folder.
+        alphas: The shares of the adapted model; 0, the base model, and 1 are added.
+        corpora: Held-out text by name.
+        documents: Number of documents of each text.
+        max_length: Maximum tokens per text.
+        work: Temporary folder of the models; it does not exist yet.
+        progress: Show progress bars.
+
+    Returns:
+        For each share, in ascending order: ``alpha``, and for each text ``nats``, ``bits_per_byte``, ``texts``,
+        ``kind`` and ``change``: the difference to the base model in nats per token, with its 95 % interval; None if
+        there are fewer than two texts.
+
+    Raises:
+        UserError: If the models have no language-model head, or there is no text to measure on.
+    """
+    texts = {name: subsample_documents(corpus, documents) for name, corpus in corpora.items()}
+    shares = sorted({0.0, 1.0, *map(float, alphas)})
+    path: list[dict[str, Any]] = []
+    before: dict[str, dict[str, Any]] = {}
+    with Progress("measure", len(shares), unit="models", enabled=progress) as bar:
+        for number, alpha in enumerate(shares):
+            bar.update(number, note=f"alpha {alpha:g}")
+            work.mkdir()
+            write(work, alpha)
+            loaded = load_language_model(work)
+            if loaded.absent_head:
+                raise UserError("The models have no language-model head, so they have no loss to measure.")
+            model = to_device(loaded.model)
+            row: dict[str, Any] = {"alpha": alpha}
+            for name, some in texts.items():
+                found = language_model_loss(model, some, tokenizer=loaded.tokenizer, max_length=max_length)
+                before.setdefault(name, found)
+                row[name] = {key: found[key] for key in ("nats", "bits_per_byte", "texts", "kind")}
+                row[name]["change"] = _change(found, before[name])
+            path.append(row)
+            shutil.rmtree(work)
+        bar.update(len(shares))
+    return path
+
+
+def _change(after: Mapping[str, Any], before: Mapping[str, Any]) -> dict[str, float] | None:
+    """Return the difference of the mean losses with its interval; None if there are fewer than two texts."""
+    counts = np.asarray(before["per_text_masked"], dtype=float)
+    used = counts > 0
+    if used.sum() < 2:
+        return None
+    new, old = (np.asarray(one["per_text"], dtype=float)[used] / counts[used] for one in (after, before))
+    found = paired_difference(new, old, counts[used])
+    return {"difference": found.difference, "low": found.low, "high": found.high}
+
+
+def draw_path(path: Sequence[Mapping[str, Any]], folder: Path) -> None:
+    """Write ``path.png`` and ``path.svg`` into a folder: a panel per text, the loss over the share."""
+    import matplotlib
+
+    with matplotlib.rc_context():
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update({"font.size": 9, "text.parse_math": False, "svg.hashsalt": "acclimate"})
+        figure = _plot(path)
+        figure.savefig(folder / f"{FIGURE}.png", dpi=150)
+        figure.savefig(folder / f"{FIGURE}.svg", metadata={"Date": None})
+
+
+def _plot(path: Sequence[Mapping[str, Any]]) -> Figure:
+    from matplotlib.figure import Figure
+
+    names = _texts(path)
+    figure = Figure(figsize=(4.2 * len(names), 3.2), layout="constrained")
+    shares = [row["alpha"] for row in path]
+    for axes, name in zip(figure.subplots(1, len(names), squeeze=False)[0], names, strict=True):
+        losses = [row[name]["nats"] for row in path]
+        axes.plot(shares, losses, "o-", color="C0", markersize=4)
+        if all(row[name]["change"] for row in path):
+            base = losses[0]
+            low, high = ([base + row[name]["change"][end] for row in path] for end in ("low", "high"))
+            axes.fill_between(shares, low, high, color="C0", alpha=0.2, linewidth=0)
+        axes.axhline(losses[0], color="0.5", linewidth=0.8, linestyle="--")
+        kind = get_kind(path[0][name]["kind"])
+        axes.set_title(f"{name} text")
+        axes.set_xlabel("alpha (0: base model, 1: adapted model)")
+        axes.set_ylabel(f"{kind.loss_name}, {kind.loss_unit}")
+        axes.grid(alpha=0.25)
+    return figure
+
+
+def _texts(path: Sequence[Mapping[str, Any]]) -> list[str]:
+    return [name for name in path[0] if name != "alpha"]
+
+
+def path_rows(path: Sequence[Mapping[str, Any]]) -> dict[str, list[tuple[str, ...]]]:
+    """Return the cells of a table with :data:`COLUMNS` for each text."""
+    tables: dict[str, list[tuple[str, ...]]] = {}
+    for name in _texts(path) if path else ():
+        tables[f"{name.capitalize()} text"] = [_cells(row["alpha"], row[name]) for row in path]
+    return tables
+
+
+def _cells(alpha: float, found: Mapping[str, Any]) -> tuple[str, ...]:
+    cells = (f"{alpha:g}", f"{found['nats']:.4f}", f"{found['bits_per_byte']:.4f}")
+    if alpha == 0 or not (change := found["change"]):
+        return (*cells, "", "")
+    return (*cells, f"{change['difference']:+.4f}", f"{change['low']:+.4f} to {change['high']:+.4f}")
+
+
+def path_tables(path: Sequence[Mapping[str, Any]]) -> list[Table]:
+    """Return a table of ``rich`` for each text."""
+    import rich.box
+    from rich.table import Table as RichTable
+
+    tables = []
+    for title, rows in path_rows(path).items():
+        table = RichTable(title=title, title_justify="left", title_style="bold", box=rich.box.SIMPLE_HEAD)
+        for column in COLUMNS:
+            table.add_column(column, justify="right")
+        for row in rows:
+            table.add_row(*row)
+        tables.append(table)
+    return tables

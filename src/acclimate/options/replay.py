@@ -1,0 +1,96 @@
+"""Types of the options that name what ``adapt`` replays."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import BeforeValidator, Field
+
+from acclimate.options.declaration import DATA, Option
+from acclimate.registry import parse_number
+
+if TYPE_CHECKING:
+    from acclimate.corpus import Corpus
+    from acclimate.corpus.chat import Chats
+
+    Sources = str | Path | Iterable[str | Path] | Corpus | Chats | Mapping[Any, float]
+else:  # the command line imports neither torch nor transformers to show its help
+    Sources = Any
+
+REPLAY_SHARE = 0.1
+"""Default share of the tokens that are replayed (general text, or conversations)."""
+REPLAY_OPTIONS = ("replay", "replay_share", "chat", "chat_share")
+"""The options that have these types."""
+
+
+def read_shares(value: Any) -> Any:
+    """Return sources with a share each as a mapping: a mapping, or texts such as ``wiki.txt=0.1``; others unchanged.
+
+    Raises:
+        ValueError: If a share is not a number between 0 and 1, or only some sources have one.
+    """
+    items = [value] if isinstance(value, str) else value
+    if isinstance(items, list | tuple):
+        parts = [str(item).rpartition("=") for item in items]
+        shared = [bool(source) and share.replace(".", "", 1).isdigit() for source, _, share in parts]
+        if not any(shared):
+            return value
+        if not all(shared):
+            raise ValueError(f"needs a share for each source or for none, and '{items[shared.index(False)]}' has none")
+        if len({source for source, _, _ in parts}) < len(parts):
+            raise ValueError("names a source twice; give it once")
+        items = {source: share for source, _, share in parts}
+    if not isinstance(items, Mapping):
+        return value
+    if not items:
+        raise ValueError("must not be empty")
+    found = {source: parse_number(share) for source, share in items.items()}
+    for source, share in found.items():
+        if isinstance(share, bool) or not isinstance(share, int | float) or not 0 <= share < 1:
+            raise ValueError(f"must give '{source}' a share of at least 0 and less than 1, not {share}")
+    return found
+
+
+def check_shares(given: Any) -> None:
+    """Check that options whose sources have a share each come without a common share.
+
+    Raises:
+        ValueError: If there is one.
+    """
+    for name in ("replay", "chat"):
+        if isinstance(getattr(given, name), Mapping) and getattr(given, f"{name}_share") is not None:
+            raise ValueError(f"'{name}' gives each source its share; remove '{name}_share'")
+
+
+_Share = Annotated[float, BeforeValidator(parse_number), Field(ge=0, lt=1, allow_inf_nan=False)]
+Replay = Annotated[
+    Sources | None,
+    BeforeValidator(read_shares),
+    Option(
+        "General text to mix into the training: file, folder, glob or hf:NAME; wiki.txt=0.1 sets its own share.",
+        DATA,
+        more="In Python and study files also a mapping of sources to shares. A text that is shorter than its share "
+        "repeats. Epochs are those of the domain text; ``tokens`` counts all tokens. In a study of causal models, the "
+        "default is the general text of the study, without the documents that it measures on.",
+        many=True,
+    ),
+]
+ReplayShare = Annotated[
+    _Share | None, Option("Share of the tokens that are replayed text.", DATA, default=str(REPLAY_SHARE))
+]
+Chat = Annotated[
+    Sources | None,
+    BeforeValidator(read_shares),
+    Option(
+        "Conversations to mix into the training, as JSON lines; chat.jsonl=0.05 sets the share of a file.",
+        DATA,
+        more="For causal models, in the chat template of their tokenizer; only answers are learned. See "
+        ":mod:`acclimate.corpus.chat` for the layouts.",
+        many=True,
+    ),
+]
+ChatShare = Annotated[
+    _Share | None, Option("Share of the tokens that are conversations.", DATA, default=str(REPLAY_SHARE))
+]

@@ -1,0 +1,281 @@
+"""Prompting jobs: what causal models do without fine-tuning, by the likelihood of label words and by generation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from acclimate.errors import UserError
+from acclimate.evaluation.scoring import classification_metrics
+from acclimate.evaluation.statistics import paired_bootstrap
+from acclimate.model_kinds import kind_of_checkpoint
+from acclimate.models.checkpoints import load_config
+from acclimate.records import Record
+from acclimate.results import ReportTable
+from acclimate.rows import VERDICTS, WITHHELD, Interval, TaskScores
+from acclimate.study.config import TaskSpec
+from acclimate.study.inputs import OTHER, Checkpoint, StudyInputs
+from acclimate.study.jobs.base import Job, JobResult, Model, Planner, RunContext, StudyModel, StudyView, register
+from acclimate.study.summary import (
+    TaskResult,
+    compare_runs,
+    correct_for_multiple_comparisons,
+    has_single_origin,
+    summarize_scores,
+)
+
+WITHOUT_TRAINING = "without fine-tuning"
+OTHER_DOMAIN = "other domain, without fine-tuning"
+
+
+def _is_causal(path: str) -> bool:
+    return not kind_of_checkpoint(load_config(path).architectures, path).uses_masking
+
+
+def _check_causal(inputs: StudyInputs, what: str) -> None:
+    """Raise UserError if no base model of the study is causal."""
+    if not any(_is_causal(checkpoint.path) for checkpoint in inputs.checkpoints.values()):
+        raise UserError(f"study: {what} needs a causal language model, and the study has none; remove it.")
+
+
+def _reads_prompts(planner: Planner, subject: StudyModel) -> bool:
+    """Return whether a model is causal, and is not a second row of its base model."""
+    known = planner.inputs.checkpoints[str(subject.place.model)]
+    checkpoint = subject.model if isinstance(subject.model, Checkpoint) else known
+    return subject.measures_loss and _is_causal(checkpoint.path)
+
+
+def _adapt_seeds(planner: Planner, subject: StudyModel) -> list[int]:
+    """Return the seeds that a measurement of a model is compared under: its own, or all for one without a seed."""
+    own = subject.place.adapt_seed
+    return planner.config.adapt_seeds if own is None else [own]
+
+
+@register("likelihood", summary="classify texts by the likelihood of label words, without fine-tuning")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LikelihoodJob(Job):
+    """Classify the test split of a task by the likelihood of label words.
+
+    Attributes:
+        model: The model.
+        task: The task.
+        settings: The prompt and the words: see :class:`acclimate.study.settings.LikelihoodSpec`.
+    """
+
+    model: Model
+    task: Any
+    settings: Mapping[str, Any]
+
+    cost: ClassVar[float] = 0.5
+    result_type: ClassVar[type[Record]] = TaskResult
+
+    def run(self, context: RunContext) -> TaskResult:
+        """Classify the texts and score the predictions."""
+        started = time.perf_counter()
+        task, path = self.task, context.path(self.model)
+        texts = [(example.text, example.text_pair) for example in task.test]
+        found = context.backend.likelihood(path, texts, task.labels, **self.settings)
+        gold = [example.label for example in task.test]
+        scoring = task.scoring()
+        return TaskResult(
+            task=task.name,
+            metrics={**classification_metrics(gold, found.predicted, task.labels), "truncated": found.truncated},
+            gold=gold,
+            predicted=found.predicted,
+            labels=task.labels,
+            seconds=time.perf_counter() - started,
+            kind=scoring.kind,
+            scoring=scoring.details(),
+        )
+
+    @classmethod
+    def check(cls, inputs: StudyInputs) -> None:
+        """Check that there is a causal model, and that the tasks and their prompts fit."""
+        from acclimate.evaluation.likelihood import check_template, label_words
+
+        for home, spec in _specs(inputs):
+            _check_causal(inputs, f"'likelihood' of the task '{spec.name}'")
+            task = inputs.tasks[home, spec.name].task
+            if task.scoring().kind != "single_label":
+                raise UserError(
+                    f"study: 'likelihood' of the task '{spec.name}' needs one label per text; remove it there."
+                )
+            assert spec.likelihood is not None
+            check_template(spec.likelihood.template, task.test[0].text_pair is not None)
+            label_words(task.labels, spec.likelihood.words)
+
+    @classmethod
+    def measure(cls, planner: Planner, subject: StudyModel) -> None:
+        """Add a job per task with ``likelihood``, of the domain and of other domains."""
+        tasks = [(subject.domain.name, task) for task in subject.domain.tasks]
+        tasks += [(OTHER, task) for task in planner.inputs.other_tasks(subject.domain)]
+        tasks = [(home, task) for home, task in tasks if task.likelihood]
+        if not tasks or not _reads_prompts(planner, subject):
+            return
+        for home, task in tasks:
+            found = planner.inputs.tasks[home, task.name].task
+            assert task.likelihood is not None
+            settings = task.likelihood.model_dump()
+            job = cls(place=subject.place, model=subject.model, task=found, settings=settings)
+            role = OTHER_DOMAIN if home == OTHER else WITHOUT_TRAINING
+            for seed in _adapt_seeds(planner, subject):
+                planner.add(job.at(task=task.name, seed=seed, role=role))
+
+    @classmethod
+    def rows(cls, view: StudyView) -> dict[str, list[Any]]:
+        """Return a table of the scores, compared with the base model."""
+        groups = view.group(TaskResult, lambda job: isinstance(job, LikelihoodJob))
+        rows: list[tuple[str | None, str | None, TaskScores]] = []
+        for runs in groups.values():
+            place, metric = runs[0].job.place, "accuracy"
+            row: TaskScores = summarize_scores(runs, metric, TaskScores)
+            if place.method is not None:
+                base = groups.get((place.model, place.domain, None, None, place.task, None, place.role))
+                row.difference = compare_runs(runs, base) if base else None
+            rows.append((place.role, place.adapted_for, row))
+        if not rows:
+            return {}
+        correct_for_multiple_comparisons([row for _, _, row in rows])
+        columns = ["model", "domain", "task", "method", "accuracy, %", "macro-F1, %", *DIFFERENCE]
+        note = (
+            "The test split, answered without fine-tuning: the label whose word is most likely after the prompt. "
+            "Means over seeds of adaptation. Difference: accuracy to the base model, in percentage points, paired by "
+            "text."
+        )
+        cut = sum(int(run.result.metrics.get("truncated", 0)) for runs in groups.values() for run in runs)
+        note += " Some prompts were too long and were read without their start." if cut else ""
+        cells = [
+            [
+                *(row.model, row.domain, f"{row.task} (other domain)" if role == OTHER_DOMAIN else row.task),
+                _label(row.method, adapted_for),
+                *(100 * row.summaries[name].mean for name in ("accuracy", "macro_f1")),
+                *_difference_cells(row.comparison),
+            ]
+            for role, adapted_for, row in rows
+        ]
+        title = "Classification by the likelihood of label words"
+        return {"tables": [ReportTable(title=title, note=note, columns=columns, rows=cells, digits=1)]}
+
+
+def _specs(inputs: StudyInputs) -> Iterator[tuple[str, TaskSpec]]:
+    """Yield the tasks with ``likelihood``, each with its domain or :data:`OTHER`."""
+    config = inputs.config
+    tasks = [(domain.name, task) for domain in config.domains for task in domain.tasks]
+    for home, task in [*tasks, *((OTHER, task) for task in config.other_tasks)]:
+        if task.likelihood:
+            yield home, task
+
+
+@dataclass(kw_only=True, eq=False)
+class InstructionResult(Record):
+    """Which of the included instructions a model follows.
+
+    Attributes:
+        followed: Whether the answer passes all checks, for each instruction.
+        answers: The answers.
+        unfinished: Number of answers that were cut.
+    """
+
+    followed: list[bool]
+    answers: list[str]
+    unfinished: int
+
+
+@register("instructions", summary="share of checkable instructions that a chat model follows")
+@dataclass(frozen=True, kw_only=True, eq=False)
+class InstructionJob(Job):
+    """Generate answers to the included instructions and check them.
+
+    Attributes:
+        model: The model.
+        version: Content of the instructions, as a hash.
+    """
+
+    model: Model
+    version: str
+
+    result_type: ClassVar[type[Record]] = InstructionResult
+
+    def run(self, context: RunContext) -> InstructionResult:
+        """Generate the answers and check them."""
+        return InstructionResult.from_dict(context.backend.instructions(context.path(self.model)))
+
+    @classmethod
+    def check(cls, inputs: StudyInputs) -> None:
+        """Check that there is a causal model with a chat template."""
+        from acclimate.models.loading import load_tokenizer
+
+        if not inputs.config.evaluate.instructions:
+            return
+        _check_causal(inputs, "'evaluate.instructions'")
+        for name, checkpoint in inputs.checkpoints.items():
+            if _is_causal(checkpoint.path) and not load_tokenizer(checkpoint.path).chat_template:
+                raise UserError(
+                    f"study: 'evaluate.instructions' needs a chat template, and the tokenizer of '{name}' has none; "
+                    "remove it, or use the instruction-tuned model."
+                )
+
+    @classmethod
+    def measure(cls, planner: Planner, subject: StudyModel) -> None:
+        """Add a job for each causal model if the study sets ``evaluate.instructions``."""
+        from acclimate.evaluation.instructions import included_version
+
+        if planner.config.evaluate.instructions and _reads_prompts(planner, subject):
+            planner.add(cls(place=subject.place, model=subject.model, version=included_version()))
+
+    @classmethod
+    def rows(cls, view: StudyView) -> dict[str, list[Any]]:
+        """Return a table of the share of instructions that each model follows, compared with the base model."""
+        groups = view.group(InstructionResult)
+        rows = []
+        for runs in groups.values():
+            place = runs[0].job.place
+            base = groups.get((place.model, place.domain, None, None, None, None, None), [])
+            shares = [100 * float(np.mean(run.result.followed)) for run in runs]
+            entry = _compare_instructions(runs, base) if base and place.method is not None else None
+            label = _label(place.method, place.adapted_for)
+            cut = float(np.mean([run.result.unfinished for run in runs]))
+            rows.append([place.model, place.domain, label, float(np.mean(shares)), *_difference_cells(entry), cut])
+        if not rows:
+            return {}
+        count = len(next(iter(groups.values()))[0].result.followed)
+        note = (
+            f"Share of {count} instructions whose greedy answer, with the chat template, passes all checks of its "
+            "form (sentences, words, lists, JSON, capital letters). Means over seeds of adaptation. Difference: to "
+            "the base model, in percentage points, paired by instruction. Cut: answers that did not end by themselves."
+        )
+        columns = ["model", "domain", "method", "followed, %", *DIFFERENCE, "cut"]
+        return {
+            "tables": [ReportTable(title="Instruction-following", note=note, columns=columns, rows=rows, digits=1)]
+        }
+
+
+DIFFERENCE = ("difference", "95 % interval", "verdict")
+
+
+def _compare_instructions(
+    runs: Sequence[JobResult[InstructionResult]], base: Sequence[JobResult[InstructionResult]]
+) -> Interval | None:
+    before = [int(value) for value in base[0].result.followed]
+    after = [[int(value) for value in run.result.followed] for run in runs]
+    found = paired_bootstrap([1] * len(before), after, [before] * len(after), "accuracy")
+    interval: Interval = Interval.from_dict(found.as_dict())
+    return interval.without_verdict(WITHHELD) if has_single_origin([run.job for run in runs]) else interval
+
+
+def _difference_cells(entry: Interval | None) -> Iterable[Any]:
+    """Return difference, interval and verdict of a comparison in percent."""
+    if entry is None:
+        return (None, None, None)
+    ends = (entry.difference, entry.low, entry.high)
+    difference, low, high = (f"{100 * value:+.1f}".replace("-", "−") for value in ends)
+    return (difference, f"{low} to {high}", VERDICTS[entry.verdict])
+
+
+def _label(method: str | None, task: str | None) -> str:
+    """Return the name of a row: a method, with the task if the model was adapted for it alone, or the base model."""
+    return "base model" if method is None else f"{method}, {task}" if task else method

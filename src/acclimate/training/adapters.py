@@ -1,0 +1,80 @@
+"""The low-rank adapter of a run: its options, its learning rate, and how it takes over the update rule of a method."""
+
+from __future__ import annotations
+
+from acclimate.corpus import TokenDataset
+from acclimate.errors import UserError
+from acclimate.models import LanguageModel
+from acclimate.models.lora import PROBE_TEXTS, AdapterSettings, LowRankAdapter, check_adapter
+from acclimate.options import AdaptOptions
+from acclimate.progress import print_message
+from acclimate.training.method import Method
+from acclimate.updates import UpdateRule
+
+ADAPTER_RATE = 10
+"""Default learning rate of an adapter in multiples of that of all weights (Schulman et al., "LoRA without regret",
+2025: about ten, whatever the model and the rank)."""
+
+
+def resolve_adapter(options: AdaptOptions, method: Method) -> AdapterSettings | None:
+    """Return the settings of the adapter, or None if the weights themselves train.
+
+    Raises:
+        UserError: If the method cannot train an adapter, a setting is wrong, or a package is missing.
+    """
+    if options.adapter is None:
+        return None
+    if method.without_adapter:
+        raise UserError(
+            f"Method '{method.name}' does not work with an adapter, since {method.without_adapter}. Remove 'adapter', "
+            "or use another method, such as lm."
+        )
+    return check_adapter(options.adapter, options.adapter_settings, options.quantize)
+
+
+def choose_learning_rate(options: AdaptOptions, method: Method) -> float:
+    """Return the peak learning rate: the user's, or the method's, or for an adapter a multiple of the method's."""
+    if options.learning_rate is not None or options.adapter is None:
+        return method.learning_rate if options.learning_rate is None else options.learning_rate
+    rate = ADAPTER_RATE * method.learning_rate
+    print_message(
+        f"Learning rate {rate:g}: {ADAPTER_RATE} times that of the method, since only an adapter trains.",
+        enabled=options.progress,
+    )
+    return rate
+
+
+def add_adapter(
+    options: AdaptOptions,
+    settings: AdapterSettings | None,
+    loaded: LanguageModel,
+    rows: TokenDataset,
+    rule: UpdateRule | None,
+) -> UpdateRule | None:
+    """Add the adapter that the options ask for to a model, as ``loaded.adapter``.
+
+    Args:
+        options: Options of the run.
+        settings: From :func:`resolve_adapter`; None for no adapter.
+        loaded: The model, to which the method has added what it needs.
+        rows: The training text; the exported model is compared with the trained one on the first of it.
+        rule: The update rule of the method.
+
+    Returns:
+        The update rule that remains: none, if it scales the change of the weights, which the adapter then does.
+
+    Raises:
+        UserError: If the adapter does not fit the model or the method.
+    """
+    if settings is None or options.adapter is None:
+        return rule
+    probe = [rows[number] for number in range(min(PROBE_TEXTS, len(rows)))]
+    source = loaded.model.name_or_path if options.quantize else None
+    loaded.adapter = LowRankAdapter(
+        loaded.model, options.adapter, settings, seed=options.seed, probe=probe, source=source
+    )
+    print_message(loaded.adapter.describe(), enabled=options.progress)
+    if rule is None or not (factors := rule.delta_factors()):
+        return rule
+    loaded.adapter.mask(factors)
+    return None

@@ -1,0 +1,135 @@
+"""Training with less memory: gradient checkpointing, 8-bit optimizer states, and bfloat16 weights."""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import os
+import shutil
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import torch
+from torch import nn
+
+from acclimate.errors import UserError
+from acclimate.models.batching import fits_in_one_pass, limit_memory
+from acclimate.options.memory import OptimizerName, WeightsName
+from acclimate.progress import print_message
+from acclimate.updates import UpdateRule
+
+if TYPE_CHECKING:
+    from acclimate.options import TrainingOptions
+    from acclimate.training.engine import Engine
+
+    OptionsT = TypeVar("OptionsT", bound=TrainingOptions)
+    R = TypeVar("R")
+
+LOST_UPDATES = (
+    "AdamW alone moves bf16 weights too little: changes of less than half a unit in the last place are lost, and they "
+    "move 57 % as far as fp32 weights at a learning rate of 3e-5, and 31 % at 5e-6"
+)
+"""Measured; see docs/dev/log.md."""
+
+
+def with_memory_limit(run: Callable[[OptionsT], R]) -> Callable[[OptionsT], R]:
+    """Wrap a function of options so that it plans for the memory that they allow."""
+
+    @functools.wraps(run)
+    def limited(options: OptionsT) -> R:
+        with limit_memory(options.max_memory):
+            return run(options)
+
+    return limited
+
+
+def check_optimizer(optimizer: OptimizerName, weights: WeightsName) -> None:
+    """Check that the library that an optimizer or a type of weights needs is installed.
+
+    Raises:
+        UserError: If it is not.
+    """
+    if importlib.util.find_spec("torchao") is None and (optimizer, weights) != ("adamw", "fp32"):
+        option = "--weights bf16" if weights == "bf16" else f"--optimizer {optimizer}"
+        why = f" {LOST_UPDATES}." if weights == "bf16" else ""
+        raise UserError(f"{option} needs torchao: pip install 'acclimate[memory]'.{why}")
+
+
+def make_optimizer(name: OptimizerName, groups: list[dict[str, Any]], **options: Any) -> torch.optim.Optimizer:
+    """Create an AdamW optimizer. Its steps are computed in fp32, and updates of bf16 weights rounded stochastically.
+
+    Args:
+        name: ``"adamw"`` keeps two moments in the type of the weights. ``"adamw-8bit"`` quantizes them in blocks of
+            256 values (Dettmers et al., 2022), except those of tensors of less than 4,096 values.
+        groups: Parameter groups.
+        options: Learning rate, betas and epsilon.
+    """
+    low = any(parameter.dtype == torch.bfloat16 for group in groups for parameter in group["params"])
+    if name == "adamw" and not low:
+        return torch.optim.AdamW(groups, fused=True, **options)
+    from torchao.optim import AdamW8bit, _AdamW
+
+    if shutil.which(os.environ.get("CXX", "g++")) is None:  # torchao compiles its steps if it can
+        torch.compiler.set_stance("force_eager")
+    make = AdamW8bit if name == "adamw-8bit" else _AdamW
+    optimizer: torch.optim.Optimizer = make(groups, bf16_stochastic_round=low, **options)
+    return optimizer
+
+
+def set_weight_type(model: nn.Module, weights: WeightsName, make_rule: Callable[[], UpdateRule | None]) -> None:
+    """Convert the parameters of a model to bf16 if wanted; its buffers, such as rotary frequencies, stay as they are.
+
+    Args:
+        model: The model, in fp32.
+        weights: The wanted type.
+        make_rule: Makes the update rule of the training.
+
+    Raises:
+        UserError: If there is an update rule, which would round updates a second time, and not stochastically.
+    """
+    if weights == "fp32":
+        return
+    if make_rule() is not None:
+        raise UserError("This method changes the updates of weights, for which bf16 is too coarse; use weights=fp32.")
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(torch.bfloat16)
+
+
+def set_gradient_checkpointing(engine: Engine, wanted: bool | None, length: int, progress: bool = False) -> None:
+    """Turn gradient checkpointing on if it is wanted, or, with None, if the graph of a row does not fit into memory.
+
+    Each layer then keeps only its input, and runs again in the backward pass with the same dropout masks.
+
+    Args:
+        engine: The engine in training.
+        wanted: The choice of the user.
+        length: Maximum tokens of a row.
+        progress: Whether to print that it is on.
+
+    Raises:
+        UserError: If it is wanted and does not work with the model or the method.
+    """
+    model, obstacle = engine.model, _checkpointing_obstacle(engine)
+    if wanted is None:
+        wanted = obstacle is None and not fits_in_one_pass(model, engine.student_views, length)
+    if not wanted:
+        return
+    if obstacle:
+        raise UserError(f"Gradient checkpointing is not possible: {obstacle}. Remove --gradient-checkpointing.")
+    print_message(
+        "Gradient checkpointing is on: the backward pass computes activations again, to save memory.", enabled=progress
+    )
+    # The second name is that of transformers before 5.23.
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
+    engine.chosen_only = set()  # in the backward pass the last layer would not be cut
+
+
+def _checkpointing_obstacle(engine: Engine) -> str | None:
+    """Return why the layers of a model cannot run again in the backward pass; None if they can."""
+    if not engine.model.supports_gradient_checkpointing:
+        return f"{type(engine.model).__name__} does not support it"
+    parts = {part for view in engine.views if view.gates is not None for part in view.gates.values}
+    if parts - {"H"}:  # gates on heads are arguments of the layers, others are set for the forward pass only
+        return "the method gates parts of layers other than attention heads"
+    return None

@@ -1,0 +1,408 @@
+"""Replay: a training that reads several texts, each with its share of the tokens.
+
+General text and conversations among the domain text keep a model from forgetting them. The loss of every token counts
+alike. Terms that compare the texts of a step read the replayed texts as well: leaving them out would give each step
+another number of negatives, and a text of another source is never a false negative. What a method measures before the
+training, such as importance, is measured on the domain text alone.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+
+from acclimate.corpus import Corpus, TokenDataset, tokenize
+from acclimate.corpus.chat import Chats, tokenize_chats
+from acclimate.corpus.tokenizing import Framing
+from acclimate.errors import UserError
+from acclimate.models import LanguageModel
+from acclimate.options.replay import REPLAY_SHARE
+from acclimate.progress import print_message
+from acclimate.training.batches import EpochSampler, StepOrder
+from acclimate.training.inputs import Budget, as_corpus
+from acclimate.training.method import cache_folder
+
+MANY_EPOCHS = 16
+"""Repetitions of a text after which another one teaches almost nothing (Muennighoff et al., NeurIPS 2023)."""
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Replay:
+    """Text or conversations to replay, and their share of the tokens."""
+
+    text: Corpus | Chats
+    share: float
+
+    def identity(self) -> dict[str, Any]:
+        """Return the entry of the configuration that is recorded."""
+        kind = "chat" if isinstance(self.text, Chats) else "text"
+        return {kind: self.text.fingerprint, "share": self.share}
+
+
+def open_replay(given: Mapping[str, Any], text_column: str) -> list[Replay]:
+    """Return what is replayed, without sources whose share is 0.
+
+    Args:
+        given: The options ``replay``, ``replay_share``, ``chat`` and ``chat_share``, as far as they are given.
+        text_column: Column that holds the text in tables and JSON lines.
+
+    Raises:
+        UserError: If a share is given without a source, a source does not exist, or the shares leave nothing for the
+            domain text.
+    """
+    found = [Replay(as_corpus(source, text_column), share) for source, share in _shares("replay", given)]
+    for source, share in _shares("chat", given):
+        found.append(Replay(source if isinstance(source, Chats) else Chats(source), share))
+    if (total := sum(replay.share for replay in found)) >= 1:
+        raise UserError(
+            f"The shares of replay and chat are {total:.0%} together and leave nothing for the domain text."
+        )
+    return [replay for replay in found if replay.share]
+
+
+def _shares(name: str, given: Mapping[str, Any]) -> list[tuple[Any, float]]:
+    sources, share = given.get(name), given.get(f"{name}_share")
+    if sources is None:
+        if share:
+            raise UserError(f"'{name}_share' needs a source; give it with --{name}.")
+        return []
+    if isinstance(sources, Mapping):
+        return list(sources.items())
+    return [(sources, REPLAY_SHARE if share is None else share)]
+
+
+@dataclass(frozen=True)
+class MixedText:
+    """One of the texts that a training reads.
+
+    Attributes:
+        name: Its name in messages.
+        rows: Its rows.
+        share: Its share of the tokens.
+    """
+
+    name: str
+    rows: TokenDataset
+    share: float
+
+
+class MixedRows(Sequence[np.ndarray]):
+    """The rows of several texts behind one index, those of the first text first."""
+
+    def __init__(self, texts: Sequence[MixedText]) -> None:
+        self.texts = texts
+        self._ends = np.cumsum([len(text.rows) for text in texts]).tolist()
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    @overload
+    def __getitem__(self, index: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[np.ndarray]: ...
+    def __getitem__(self, index: int | slice) -> np.ndarray | list[np.ndarray]:
+        """Return a row; for a slice, a list of rows."""
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(len(self)))]
+        text, row = self._locate(range(len(self))[index])
+        return text.rows[row]
+
+    def place(self, index: int) -> str:
+        """Return the number of the document of a row, counted from 1, and the name of its text."""
+        text, row = self._locate(index)
+        return f"{text.rows.place(row)} of {text.name}"
+
+    def _locate(self, index: int) -> tuple[MixedText, int]:
+        number = bisect_right(self._ends, index)
+        return self.texts[number], index - (self._ends[number - 1] if number else 0)
+
+
+class MixtureSampler:
+    """Chooses the texts of each step from several sources, as a function of the seed and the step alone.
+
+    A text of a source is due once the source has read less than its share of the tokens, so that after any number of
+    texts each source is at most about a text away from its share, whatever the lengths. This is start-time fair
+    queueing (Goyal et al., 1996). A resumed run needs no state: how many texts of each source come before a step
+    follows from the cumulative lengths. A source that is read completely starts again in a new random order.
+    """
+
+    def __init__(self, lengths: Sequence[np.ndarray], shares: Sequence[float], batch_size: int, seed: int) -> None:
+        """Prepare the order of each source.
+
+        Args:
+            lengths: Tokens of each text, at least 1, by source: (texts,). The first source is the domain text.
+            shares: The share of the tokens of each source; they sum to 1.
+            batch_size: Texts per step.
+            seed: Random seed.
+        """
+        self.batch_size = batch_size
+        self._sources = [
+            _Source(np.asarray(each, dtype=np.int64), share, batch_size, seed, number)
+            for number, (each, share) in enumerate(zip(lengths, shares, strict=True))
+        ]
+        self._first = np.cumsum([0, *(source.texts for source in self._sources)]).tolist()
+        self._counts = lru_cache(maxsize=4)(self._count_texts)
+
+    @property
+    def mean_length(self) -> float:
+        """Mean tokens per text of the mix."""
+        return 1 / sum(source.share * source.texts / source.tokens for source in self._sources)
+
+    def of(self, step: int) -> list[int]:
+        """Return the indices of the texts of a step in the rows of all sources, one source after the other."""
+        before, after = (self._counts(number * self.batch_size) for number in (step, step + 1))
+        return [
+            first + source.index(place)
+            for first, source, start, end in zip(self._first, self._sources, before, after, strict=False)
+            for place in range(start, end)
+        ]
+
+    def read(self, steps: int) -> list[int]:
+        """Return the tokens of each source in the first ``steps`` steps."""
+        counts = self._counts(steps * self.batch_size)
+        return [source.tokens_before(count) for source, count in zip(self._sources, counts, strict=True)]
+
+    def epochs(self, steps: int) -> list[float]:
+        """Return how many times the first ``steps`` steps read each source."""
+        return [tokens / source.tokens for tokens, source in zip(self.read(steps), self._sources, strict=True)]
+
+    def steps_for(self, epochs: float) -> int:
+        """Return the number of steps that read the domain text ``epochs`` times, rounded up."""
+        domain = self._sources[0]
+        texts = math.ceil(epochs * domain.texts)
+        total = int(domain.tokens_before(texts - 1) / domain.share)
+        while domain.due(total) < texts:
+            total += 1
+        return max(1, math.ceil(self._due(total) / self.batch_size))
+
+    def _due(self, total: int) -> int:
+        return sum(source.due(total) for source in self._sources)
+
+    def _count_texts(self, position: int) -> tuple[int, ...]:
+        """Return how many of the first ``position`` texts of the mix are of each source."""
+        guess, width = int(position * self.mean_length), 1 + int(self.batch_size * self.mean_length)
+        low = high = guess
+        while low and self._due(low) > position:
+            low, width = max(0, low - width), 2 * width
+        while self._due(high) <= position:
+            high, width = high + width, 2 * width
+        total = low + bisect_right(range(low, high), position, key=self._due) - 1
+        # From here to the next token at most one text of each source is due; the first sources come first.
+        left = position - self._due(total)
+        counts = []
+        for source in self._sources:
+            due = source.due(total)
+            taken = min(left, source.due(total + 1) - due)
+            counts.append(due + taken)
+            left -= taken
+        return tuple(counts)
+
+
+class _Source:
+    """The texts of one source in the order in which they are read, one epoch after the other without end."""
+
+    def __init__(self, lengths: np.ndarray, share: float, batch_size: int, seed: int, number: int) -> None:
+        self.lengths, self.share = lengths, share
+        self.texts, self.tokens = len(lengths), int(lengths.sum())
+        self._order = _SourceOrder(self.texts, batch_size, seed, number)
+        self._starts = lru_cache(maxsize=3)(self._find_starts)
+
+    def due(self, total: int) -> int:
+        """Return how many texts start before the share of this source in ``total`` tokens of the mix."""
+        epoch, rest = divmod(total * self.share, self.tokens)
+        return int(epoch) * self.texts + int(np.searchsorted(self._starts(int(epoch)), rest))
+
+    def index(self, place: int) -> int:
+        """Return the index of the text at a place in the order."""
+        epoch, rest = divmod(place, self.texts)
+        return int(self._order.epoch(epoch)[rest])
+
+    def tokens_before(self, place: int) -> int:
+        """Return the tokens of all texts before a place in the order."""
+        epoch, rest = divmod(place, self.texts)
+        return epoch * self.tokens + int(self._starts(epoch)[rest])
+
+    def _find_starts(self, epoch: int) -> np.ndarray:
+        """Return the tokens of an epoch before each of its texts: (texts,)."""
+        lengths = self.lengths[self._order.epoch(epoch)]
+        return np.cumsum(lengths) - lengths
+
+
+class _SourceOrder(EpochSampler):
+    """The order of one source of a mix, in which any ``batch_size`` texts in a row are distinct.
+
+    Where the steps begin in it depends on the other sources. Texts at the start of an epoch that are among the last
+    ``batch_size`` of the epoch before are therefore all swapped with later ones, unless the source is very short.
+    """
+
+    def __init__(self, texts: int, batch_size: int, seed: int, number: int) -> None:
+        self._window, self._number = min(texts, batch_size), number
+        super().__init__(texts, 2 * self._window, seed)
+
+    def _drawn(self, epoch: int) -> np.ndarray:
+        return np.random.default_rng([self.seed, 1, epoch, self._number]).permutation(self.texts)
+
+    def _shared_with_next_epoch(self, epoch: int) -> int:
+        return self._window
+
+
+class Mixture:
+    """The domain text and what is replayed beside it, and the order in which a training reads them.
+
+    Attributes:
+        texts: The texts, the domain text first.
+        rows: The rows of all texts.
+        order: Chooses the rows of each step.
+    """
+
+    def __init__(self, texts: Sequence[MixedText], batch_size: int, seed: int, appended: int = 0) -> None:
+        """Prepare the order.
+
+        Args:
+            texts: The texts, the domain text first.
+            batch_size: Texts per step.
+            seed: Random seed.
+            appended: Virtual tokens per row, which do not count.
+        """
+        self.texts, self.batch_size, self._appended = texts, batch_size, appended
+        self.rows: Sequence[np.ndarray] = texts[0].rows
+        self.order: StepOrder = EpochSampler(len(self.rows), batch_size, seed)
+        self._sampler: MixtureSampler | None = None
+        if len(texts) > 1:
+            lengths = [text.rows.lengths - appended for text in texts]
+            self._sampler = MixtureSampler(lengths, [text.share for text in texts], batch_size, seed)
+            self.rows, self.order = MixedRows(texts), self
+
+    def of(self, step: int) -> list[int]:
+        """Return the indices of the texts of a step."""
+        return self.order.of(step) if self._sampler is None else self._sampler.of(step)
+
+    def describe(self, steps: int) -> list[dict[str, Any]]:
+        """Return what the first ``steps`` steps read of each text: its share as given and realized, tokens, epochs.
+
+        The list is empty if there is only the domain text.
+        """
+        if self._sampler is None:
+            return []
+        tokens = self._sampler.read(steps)
+        return [
+            {
+                "name": text.name,
+                "share": round(text.share, 6),
+                "realized": round(read / max(1, sum(tokens)), 6),
+                "tokens": read,
+                "epochs": round(epochs, 3),
+            }
+            for text, read, epochs in zip(self.texts, tokens, self._sampler.epochs(steps), strict=True)
+        ]
+
+    def plan(self, budget: Budget, progress: bool) -> int:
+        """Return the number of optimizer steps, and print the shares and the epochs of each text.
+
+        Epochs are those of the domain text, and all tokens count as tokens.
+        """
+        mix = self._sampler
+        if mix is None:
+            return budget.resolve(self.texts[0].rows, self.batch_size, self._appended)
+        if budget.epochs is not None:
+            steps = mix.steps_for(budget.epochs)
+        elif budget.tokens is not None:
+            steps = max(1, round(budget.tokens / self.batch_size / mix.mean_length))
+        else:
+            steps = budget.resolve(self.texts[0].rows, self.batch_size)
+        timed = budget.max_minutes is not None
+        parts = [
+            f"{text['share']:.1%} {text['name']}" + ("" if timed else f" ({text['epochs']:.3g} epochs)")
+            for text in self.describe(1 if timed else steps)
+        ]
+        print_message(f"Mix: {', '.join(parts)}.", enabled=progress)
+        for text in self.describe(1 if timed else steps)[1:]:
+            if text["epochs"] > MANY_EPOCHS:
+                log.warning(
+                    "'%s' is read %.0f times, and a text teaches little after %d times; give more of it, or a smaller "
+                    "share.",
+                    text["name"],
+                    text["epochs"],
+                    MANY_EPOCHS,
+                )
+        return steps
+
+
+def read_mixture(
+    replays: Sequence[Replay],
+    domain: Corpus,
+    rows: TokenDataset,
+    loaded: LanguageModel,
+    max_length: int,
+    *,
+    framing: Framing,
+    batch_size: int,
+    seed: int,
+    appended: int,
+    progress: bool,
+) -> Mixture:
+    """Tokenize what is replayed, and mix it with the domain text.
+
+    Args:
+        replays: What is replayed.
+        domain: The domain text.
+        rows: Its rows.
+        loaded: The model and its tokenizer.
+        max_length: Maximum tokens per row.
+        framing: Where special tokens are added to documents.
+        batch_size: Texts per step.
+        seed: Random seed.
+        appended: Virtual tokens per row.
+        progress: Whether to show progress.
+
+    Raises:
+        UserError: If a text is empty, or conversations are given for a model that cannot learn from them.
+    """
+    texts = []
+    for replay in replays:
+        if isinstance(replay.text, Chats):
+            if loaded.kind.uses_masking or appended:
+                what = "virtual tokens" if appended else f"a {loaded.kind.name} language model"
+                raise UserError(f"Conversations are for causal language models; {what} cannot learn answers.")
+            found = tokenize_chats(replay.text, loaded.tokenizer, max_length)
+            truncated = found.report["truncated"]
+            about = f"{replay.text.report.summary('conversation')}" + (
+                f"; truncated: {truncated:,}" if truncated else ""
+            )
+        else:
+            cache = cache_folder() / "rows"
+            found = tokenize(
+                replay.text, loaded.tokenizer, max_length, framing=framing, cache=cache, progress=progress
+            )
+            about = replay.text.report.summary()
+        texts.append(MixedText(text_name(replay.text), found, replay.share))
+        print_message(f"Replay: {about}.", enabled=progress or bool(replay.text.report.problems))
+        same = {one["hash"] for one in domain.contents()} & {one["hash"] for one in replay.text.contents()}
+        if same:
+            log.warning(
+                "'%s' is replayed and is domain text as well, so it is read more often.", text_name(replay.text)
+            )
+    counts = Counter(text.name for text in texts)
+    named = [
+        MixedText(f"{text.name} ({number})" if counts[text.name] > 1 else text.name, text.rows, text.share)
+        for number, text in enumerate(texts, 1)
+    ]
+    share = 1 - sum(text.share for text in named)
+    return Mixture([MixedText("domain text", rows, share), *named], batch_size, seed, appended)
+
+
+def text_name(text: Corpus | Chats) -> str:
+    """Return the name of the first file of a text, and how many others there are."""
+    first, *others = [Path(str(source["name"])).name for source in text.contents()]
+    return first + (f" and {len(others)} more" if others else "")

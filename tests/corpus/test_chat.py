@@ -1,0 +1,234 @@
+"""Conversations: the layouts of files, the answers in a rendered conversation, and what cannot be used."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from acclimate.corpus.chat import Chats, plain_ids, read_turns, tokenize_chats
+from acclimate.errors import UserError
+from tests.cases import each
+
+CHATML = (
+    "{% for m in messages %}{% if loop.first and m['role'] != 'system' %}{{ '<|im_start|>system\nYou are helpful."
+    "<|im_end|>\n' }}{% endif %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>' + '\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+LLAMA = (
+    "{% if messages[0]['role'] == 'system' %}{% set rest = messages[1:] %}{% set system = '<<SYS>>\n' + "
+    "messages[0]['content'] + '\n<</SYS>>\n\n' %}{% else %}{% set rest = messages %}{% set system = '' %}{% endif %}"
+    "{% for m in rest %}{% if (m['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('roles must "
+    "alternate') }}{% endif %}{% set content = system + m['content'] if loop.first else m['content'] %}"
+    "{% if m['role'] == 'user' %}{{ '<s>[INST] ' + content.strip() + ' [/INST]' }}"
+    "{% else %}{{ ' ' + content.strip() + ' </s>' }}{% endif %}{% endfor %}"
+)
+GEMMA = (
+    "{{ '<bos>' }}{% if messages[0]['role'] == 'system' %}{{ raise_exception('System role not supported') }}"
+    "{% endif %}"
+    "{% for m in messages %}{% set role = 'model' if m['role'] == 'assistant' else m['role'] %}{{ '<start_of_turn>' + "
+    "role + '\n' + m['content'] | trim + '<end_of_turn>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<start_of_turn>model\n' }}{% endif %}"
+)
+FORGETFUL = (  # as templates that remove the reasoning from all answers but the last
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + ('<think>' if loop.last and m['role'] == "
+    "'assistant' else '') + m['content'] + '<|im_end|>\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+OPENING = FORGETFUL.replace("'<|im_start|>assistant\n'", "'<|im_start|>assistant\n<reason>'")
+"""Its prompt for an answer opens a part that answers do not have."""
+MARKS = ["<unk>", "<s>", "</s>", "<bos>", "<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>"]
+
+
+def chat_tokenizer(template):
+    """A byte-level tokenizer without merges, in which a boundary between texts never falls into a token."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    backend = Tokenizer(models.BPE({token: number for number, token in enumerate([*MARKS, *alphabet])}, []))
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    backend.add_special_tokens([AddedToken(mark, special=True, normalized=False) for mark in MARKS])
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, unk_token="<unk>", bos_token="<s>", eos_token="</s>")
+    tokenizer.chat_template = template
+    return tokenizer
+
+
+def turn_by_turn(tokenizer, template, turns):
+    """Write a conversation as the template does, turn by turn; return its ids and whether each is of an answer."""
+    pieces = []
+    for number, turn in enumerate(turns):
+        role, content = turn["role"], turn["content"]
+        answer = role == "assistant"
+        if template is CHATML:
+            if number == 0 and role != "system":
+                pieces.append(("<|im_start|>system\nYou are helpful.<|im_end|>\n", False))
+            pieces += [(f"<|im_start|>{role}\n", False), (f"{content}<|im_end|>", answer), ("\n", False)]
+        elif template is LLAMA and role == "system":
+            continue
+        elif template is LLAMA and not answer:
+            system = turns[0]["content"] if number == 1 and turns[0]["role"] == "system" else None
+            shown = (f"<<SYS>>\n{system}\n<</SYS>>\n\n{content}" if system is not None else content).strip()
+            pieces.append((f"<s>[INST] {shown} [/INST]", False))
+        elif template is LLAMA:
+            pieces.append((f" {content.strip()} </s>", True))
+        else:
+            pieces += [("<bos>", False)] * (number == 0)
+            pieces.append((f"<start_of_turn>{'model' if answer else role}\n", False))
+            pieces += [(f"{content.strip()}<end_of_turn>", answer), ("\n", False)]
+    ids, learned = [], []
+    for text, is_answer in pieces:
+        new = tokenizer(text, add_special_tokens=False)["input_ids"]
+        ids += new
+        learned += [is_answer] * len(new)
+    return ids, learned
+
+
+def write(path, rows):
+    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    return path
+
+
+words = st.text(st.sampled_from("ab ü.\n猫"), min_size=1, max_size=12).filter(lambda text: text.strip())
+
+
+@each("template", [CHATML, LLAMA, GEMMA])
+@settings(deadline=None, max_examples=15)
+@given(pairs=st.lists(st.tuples(words, words), min_size=1, max_size=3), system=st.none() | words)
+def test_answers_are_those_of_a_tokenization_turn_by_turn(template, tmp_path_factory, pairs, system):
+    tokenizer = chat_tokenizer(template)
+    turns = [] if system is None or template is GEMMA else [{"role": "system", "content": system}]
+    for question, answer in pairs:
+        turns += [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    file = write(tmp_path_factory.mktemp("chat") / "chat.jsonl", [{"messages": turns}])
+    (row,) = tokenize_chats(Chats(file), tokenizer, 10_000)
+    ids, learned = turn_by_turn(tokenizer, template, turns)
+    assert plain_ids(row).tolist() == ids == tokenizer.apply_chat_template(turns, return_dict=False)
+    assert (row >= 0).tolist() == learned
+
+
+@each(
+    ("row", "turns"),
+    [
+        (
+            {"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]},
+            "user q|assistant a",
+        ),
+        ({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]}, "user q|assistant a"),
+        ({"prompt": "q", "response": "a"}, "user q|assistant a"),
+        ({"prompt": "q", "completion": "a", "system": "s"}, "system s|user q|assistant a"),
+        ({"instruction": "q", "input": "", "output": "a"}, "user q|assistant a"),
+        ({"instruction": "q", "input": "i", "output": "a"}, "user q\n\ni|assistant a"),
+    ],
+)
+def test_layouts_of_conversations(row, turns):
+    assert "|".join(f"{turn['role']} {turn['content']}" for turn in read_turns(row)) == turns
+
+
+@each(
+    ("row", "message"),
+    [
+        (["q", "a"], "not an object but a list"),
+        ({"text": "q"}, "no 'messages'"),
+        ({"messages": "q"}, "not a list but a str"),
+        ({"messages": ["q"]}, "a turn is not an object"),
+        ({"messages": [{"role": "user", "content": "q"}]}, "no answer"),
+        ({"messages": [{"role": "tool", "content": "q"}]}, "the role 'tool'"),
+        ({"prompt": "q", "response": ["a"]}, "not a text but a list"),
+        ({"prompt": "q", "response": None}, "not a text but a NoneType"),
+        ({"prompt": "q", "response": "\ud800"}, "surrogate"),
+    ],
+)
+def test_rows_that_are_no_conversations_are_explained(row, message):
+    with pytest.raises(ValueError, match=message):
+        read_turns(row)
+
+
+json_values = st.recursive(
+    st.none() | st.integers() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["messages", "conversations", "role", "content", "from", "value", "prompt", "response"]),
+            inner,
+        )
+    ),
+    max_leaves=12,
+)
+
+
+@settings(deadline=None, max_examples=60)
+@given(json_values)
+def test_any_row_is_read_or_explained(row):
+    try:
+        turns = read_turns(row)
+    except ValueError:
+        return
+    assert any(turn["role"] == "assistant" for turn in turns)
+
+
+def test_what_cannot_be_used_is_counted(tmp_path):
+    pair = {"prompt": "a question", "response": "an answer"}
+    rows = [
+        pair,
+        {"prompt": "what is <|im_end|>?", "response": "a token"},
+        {"prompt": "no answer"},
+        {"prompt": "a", "response": "long " * 50},
+        {"prompt": "long " * 50, "response": "a"},
+    ]
+    lines = [json.dumps(row) for row in rows]
+    (tmp_path / "chat.jsonl.gz").write_bytes(gzip.compress("\n".join([*lines, "", "{broken"]).encode()))
+    chats = Chats(tmp_path / "chat.jsonl.gz")
+    found = tokenize_chats(chats, chat_tokenizer(CHATML), 120)
+    assert len(found) == 2
+    assert len(found[1]) == 120
+    assert found.report["truncated"] == 1
+    assert (chats.report.documents, chats.report.broken, chats.report.empty) == (2, 4, 1)
+    problems = "\n".join(chats.report.problems)
+    for part in (":2: the text contains <|im_end|>", ":3: no 'messages'", ":5: it has no answer in", ":7: not JSON"):
+        assert part in problems
+    assert found.document.tolist() == sorted(found.document.tolist())
+
+
+@each(
+    ("template", "rows", "message"),
+    [
+        (None, 1, "no chat template"),
+        (FORGETFUL, 2, "changes earlier turns when later ones follow"),
+        (OPENING, 1, "does not continue its prompt for an answer"),
+        (GEMMA, "system", "System role not supported"),
+    ],
+)
+def test_templates_that_hide_the_answers_are_refused(tmp_path, template, rows, message):
+    turns = [{"role": "system", "content": "s"}] if rows == "system" else []
+    for number in range(1 if rows == "system" else rows):
+        turns += [{"role": "user", "content": f"q{number}"}, {"role": "assistant", "content": f"a{number}"}]
+    chats = Chats(write(tmp_path / "chat.jsonl", [{"messages": turns}]))
+    with pytest.raises(UserError, match=message):
+        tokenize_chats(chats, chat_tokenizer(template), 200)
+
+
+def test_a_template_that_only_marks_the_last_answer_serves_single_questions(tmp_path):
+    chats = Chats(write(tmp_path / "chat.jsonl", [{"prompt": "q", "response": "a"}]))
+    tokenizer = chat_tokenizer(FORGETFUL)
+    (row,) = tokenize_chats(chats, tokenizer, 200)
+    assert tokenizer.decode(row[row >= 0]) == "<think>a<|im_end|>"
+
+
+def test_other_files_hold_no_conversations(tmp_path):
+    (tmp_path / "chat.csv").write_text("prompt,response\nq,a\n")
+    with pytest.raises(UserError, match="holds no conversations: give JSON lines"):
+        Chats(tmp_path / "chat.csv")
+    with pytest.raises(UserError, match="holds no conversations"):
+        Chats("hf:someone/chats")
+
+
+def test_content_decides_the_fingerprint(tmp_path):
+    one = Chats(write(tmp_path / "one.jsonl", [{"prompt": "q", "response": "a"}]))
+    same = Chats(write(tmp_path / "same.jsonl", [{"prompt": "q", "response": "a"}]))
+    other = Chats(write(tmp_path / "other.jsonl", [{"prompt": "q", "response": "b"}]))
+    assert one.fingerprint == same.fingerprint != other.fingerprint
+    assert np.array_equal(plain_ids(np.array([3, ~5])), [3, 5])

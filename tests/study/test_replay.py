@@ -1,0 +1,111 @@
+"""Replay in studies: which text is replayed by default, and that no measured document is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from acclimate.errors import UserError
+from acclimate.study import StudyConfig
+from acclimate.study.graph import plan, read_study
+from acclimate.study.inputs import StudyInputs
+from acclimate.study.summary import replay_notes
+from tests.study.fakes import World, files, of_kind, study
+
+LINES = [f"general document number {number} of many" for number in range(80)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = files(tmp_path_factory.mktemp("study"))
+    (folder / "decoder").mkdir()
+    (folder / "decoder" / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+    (folder / "decoder" / "model.safetensors").write_bytes(b"other weights")
+    (folder / "chat.jsonl").write_text('{"prompt": "q", "response": "a"}\n')
+    return folder
+
+
+def planned(folder, model="decoder", **changes) -> tuple[StudyInputs, list]:
+    values = study(folder, models=[str(folder / model)], methods=["none", "lm"], **changes)
+    inputs = read_study(StudyConfig.of(values), World().backend())
+    return inputs, of_kind(plan(inputs), "adapt")
+
+
+def test_a_decoder_replays_the_general_text_that_is_not_measured(folder):
+    inputs, (job,) = planned(folder)
+    (text, share), *others = job.options["replay"].items()
+    assert share == 0.1 and not others
+    assert len(inputs.general.texts) == 20
+    assert sorted(text) == sorted(set(LINES) - set(inputs.general.texts))
+    assert [entry["share"] for entry in job.settings["replay"]] == [0.1]
+    (note,) = replay_notes(inputs)
+    assert "10.0% of the tokens of adaptation are from general.txt" in note and "decoder with lm" in note
+
+
+def test_an_encoder_replays_nothing_by_default(folder):
+    inputs, (job,) = planned(folder, "model")
+    assert not {"replay", "chat"} & {*job.options, *job.settings}
+    assert not {"replay_share", "chat_share"} & {*job.options, *job.settings}
+    assert replay_notes(inputs) == []
+
+
+def test_shares_turn_it_on_and_off(folder):
+    _, (job,) = planned(folder, "model", adapt={"tokens": 1000, "replay_share": 0.3})
+    assert list(job.options["replay"].values()) == [0.3]
+    _, (off,) = planned(folder, adapt={"tokens": 1000, "replay_share": 0})
+    assert "replay" not in job.options.keys() - {"replay"} and "replay" not in off.options
+    values = study(folder, models=[str(folder / "decoder")], methods=[{"name": "lm", "adapt": {"replay_share": 0.25}}])
+    inputs = read_study(StudyConfig.of(values), World().backend())
+    (own,) = of_kind(plan(inputs), "adapt")
+    assert list(own.options["replay"].values()) == [0.25]
+
+
+def test_no_measured_document_is_replayed_from_files_of_ones_choice(folder):
+    domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "heldout": str(folder / "heldout.txt")}]
+    sources = {str(folder / "general.txt"): 0.1, str(folder / "heldout.txt"): 0.2}
+    adapt = {"tokens": 1000, "replay": sources, "chat": str(folder / "chat.jsonl"), "chat_share": 0.05}
+    inputs, (job,) = planned(folder, domains=domains, adapt=adapt)
+    measured = {*inputs.general.texts, *inputs.heldout["cs"].texts}
+    assert list(job.options["replay"].values()) == [0.1, 0.2]
+    for text, whole in zip(job.options["replay"], (80, 60), strict=True):
+        assert not measured & set(text)
+        assert len(list(text)) == whole - 20
+    assert list(job.options["chat"].values()) == [0.05]
+
+
+def test_the_identity_of_a_job_covers_what_it_replays(folder):
+    keys = set()
+    other = folder / "other.txt"
+    other.write_text("some other general text\n")
+    for adapt in ({}, {"replay_share": 0.2}, {"replay_share": 0}, {"replay": str(other)}):
+        _, (job,) = planned(folder, adapt={"tokens": 1000, **adapt})
+        keys.add(job.key)
+    assert len(keys) == 4
+    copy = folder / "copy.txt"
+    copy.write_bytes(other.read_bytes())
+    _, (job,) = planned(folder, adapt={"tokens": 1000, "replay": str(copy)})
+    assert job.key in keys
+
+
+def test_a_study_that_measures_all_of_its_general_text_says_so(folder, caplog):
+    evaluate = {"documents": 100}
+    _, (job,) = planned(folder, evaluate=evaluate)
+    assert "replay" not in job.options
+    assert "every document of the general text is measured on, so none is replayed to decoder" in caplog.text
+    with pytest.raises(UserError, match=r"'adapt.replay_share' needs text that is not measured on"):
+        planned(folder, evaluate=evaluate, adapt={"tokens": 1000, "replay_share": 0.1})
+
+
+def test_sources_are_relative_to_the_study_file(folder, tmp_path):
+    values = {
+        "models": ["m"],
+        "methods": ["none", {"name": "lm", "adapt": {"replay": "other.txt=0.2"}}],
+        "domains": [{"name": "d", "corpus": "text"}],
+        "adapt": {"replay": ["a.txt", "hf:org/data"], "chat": {"b.jsonl": 0.1}},
+    }
+    config = StudyConfig.of(values).relative_to(tmp_path)
+    assert config.adapt.replay == [str(tmp_path / "a.txt"), "hf:org/data"]
+    assert config.adapt.chat == {str(tmp_path / "b.jsonl"): 0.1}
+    assert config.methods[1].adapt["replay"] == {str(tmp_path / "other.txt"): 0.2}
+    json.dumps(config.resolved())
