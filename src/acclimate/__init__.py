@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from acclimate.cards import push_to_hub
     from acclimate.inspect import inspect_embeddings, inspect_importance
     from acclimate.inspect.leakage import inspect_leakage
+    from acclimate.inspect.model import inspect_model
     from acclimate.merging import merge
     from acclimate.planning.advice import advise
     from acclimate.study import compare
@@ -27,6 +28,7 @@ __all__ = [
     "inspect_embeddings",
     "inspect_importance",
     "inspect_leakage",
+    "inspect_model",
     "merge",
     "pretrain",
     "push_to_hub",
@@ -43,6 +45,7 @@ _EXPORT_MODULES = {
     "inspect_embeddings": "acclimate.inspect",
     "inspect_importance": "acclimate.inspect",
     "inspect_leakage": "acclimate.inspect.leakage",
+    "inspect_model": "acclimate.inspect.model",
     "merge": "acclimate.merging",
 }
 
