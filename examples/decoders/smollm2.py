@@ -30,7 +30,7 @@ def main(out: str) -> None:
     model.load_state_dict(quantized.state_dict())
     model.to(torch.bfloat16).save_pretrained(out)
     AutoTokenizer.from_pretrained(source, **GGUF).save_pretrained(out)
-    print(f"{out}: {model.num_parameters():,} parameters")
+    sys.stdout.write(f"{out}: {model.num_parameters():,} parameters\n")
 
 
 if __name__ == "__main__":
