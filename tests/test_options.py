@@ -41,8 +41,8 @@ from acclimate.options import (
 )
 from acclimate.options.declaration import MISSING, accepts
 from acclimate.options.inspection import AdviseOptions, DemoOptions
+from acclimate.options.numbers import Count
 from acclimate.options.tasks import CompareOptions
-from acclimate.options.training import Count
 from acclimate.planning.cost import inspect_cost
 from tests.cases import each
 from tests.tiny import TEXTS
@@ -130,7 +130,7 @@ def test_the_functions_have_the_signatures_of_the_classes():
 
 def test_the_flags_of_every_command_are_the_options_of_its_class():
     root = typer.main.get_command(cli.app)
-    assert len(VERBS) == 16
+    assert len(VERBS) == 17
     for verb_name, cls in VERBS.items():
         first, _, second = verb_name.partition(" ")
         made = root.commands[first].commands[second] if second else root.commands[first]
@@ -295,7 +295,7 @@ def test_options_of_pretraining_are_recorded_once():
     shared = {name for name in option_fields(PretrainOptions) if name in option_fields(AdaptOptions)}
     configuration = {"architecture", "size", "changes"}
     assert set(recorded(made, configuration)) - shared == {
-        "tokenizer", "vocab_size", "lowercase", "tokenizer_characters"
+        "objective", "tokenizer", "vocab_size", "lowercase", "tokenizer_characters"
     }  # fmt: skip
 
 

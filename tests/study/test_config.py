@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from acclimate.errors import UserError
-from acclimate.options.training import MAX_SEED
+from acclimate.options.numbers import MAX_SEED
 from acclimate.study import StudyConfig, TaskSpec
 from acclimate.study.config import section_types
 from acclimate.study.inputs import StudyInputs, read_method

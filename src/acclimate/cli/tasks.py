@@ -17,7 +17,7 @@ from acclimate.errors import environment_integer
 from acclimate.locks import output_lock
 from acclimate.options import AnnotateOptions, DistillOptions, FinetuneOptions, Option, options, values
 from acclimate.options.declaration import DATA
-from acclimate.options.training import Fraction, SeedCount
+from acclimate.options.numbers import Fraction, SeedCount
 
 
 @options

@@ -46,11 +46,10 @@ def _inspect_model(options: InspectModelOptions) -> dict[str, Any]:
 
     Returns:
         ``model``, ``class``, ``kind`` and the sizes of the model; ``attention``: the implementation that it was loaded
-        with, the one that it runs, and why if they are the same; ``computation``: the faster
-        implementations; ``checks``: each comparison with its
-        largest relative difference and bound (see :class:`acclimate.models.families.Check`); ``gates``, ``packing``
-        and ``padding``: whether they are possible, and why not; ``memory``: see :func:`estimate_memory`; ``methods``:
-        the names of those for models of this kind.
+        with, the one that it runs, and why if they are the same; ``computation``: the faster implementations;
+        ``checks``: each comparison with its largest relative difference and bound (see
+        :class:`acclimate.models.families.Check`); ``gates``, ``packing`` and ``padding``: whether they are possible,
+        and why not; ``memory``: see :func:`estimate_memory`; ``methods``: the names of those for models of this kind.
 
     Raises:
         UserError: If the model cannot be loaded, or acclimate cannot run it.

@@ -11,28 +11,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.options.tasks import TaskLike
-from acclimate.options.training import (
-    MASK_RATE,
+from acclimate.options.numbers import (
     Count,
     Duration,
     Fraction,
     Integer,
-    MaxLength,
     NonNegative,
     Number,
     Positive,
-    Precision,
-    Progress,
-    Seed,
     SeedCount,
     SeedNumber,
     Share,
     Size,
-    TextColumn,
-    TextInput,
     TokenCount,
 )
+from acclimate.options.tasks import TaskLike
+from acclimate.options.training import MASK_RATE, MaxLength, Precision, Progress, Seed, TextColumn, TextInput
 
 if TYPE_CHECKING:
     from acclimate.masking import Masking

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
-
 from acclimate.options.declaration import Option
-from acclimate.registry import parse_number
+from acclimate.options.numbers import Positive
 
 OptimizerName = Literal["adamw", "adamw-8bit"]
 WeightsName = Literal["fp32", "bf16"]
@@ -37,7 +35,7 @@ GradientCheckpointing = Annotated[
     ),
 ]
 MaxMemory = Annotated[
-    Annotated[float, BeforeValidator(parse_number), Field(gt=0, allow_inf_nan=False)] | None,
+    Positive | None,
     Option(
         "Memory to plan micro-batches for, in gigabytes.",
         default="that of the device",

@@ -12,19 +12,8 @@ from pydantic import BeforeValidator, Field
 
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.options.training import (
-    Count,
-    Fraction,
-    MaxLength,
-    Number,
-    Overwrite,
-    Positive,
-    Progress,
-    Seed,
-    TextColumn,
-    TextInput,
-    read_number,
-)
+from acclimate.options.numbers import Count, Fraction, Number, Positive, read_number
+from acclimate.options.training import MaxLength, Overwrite, Progress, Seed, TextColumn, TextInput
 
 METHODS = ("chat-vector", "interpolation", "soup", "ties", "dare-linear", "dare-ties")
 SPARSE = ("ties", "dare-linear", "dare-ties")

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator
 
 from acclimate.options.declaration import DATA, Option
+from acclimate.options.numbers import Share
 from acclimate.registry import parse_number
 
 if TYPE_CHECKING:
@@ -64,7 +65,6 @@ def check_shares(given: Any) -> None:
             raise ValueError(f"'{name}' gives each source its share; remove '{name}_share'")
 
 
-_Share = Annotated[float, BeforeValidator(parse_number), Field(ge=0, lt=1, allow_inf_nan=False)]
 Replay = Annotated[
     Sources | None,
     BeforeValidator(read_shares),
@@ -78,7 +78,7 @@ Replay = Annotated[
     ),
 ]
 ReplayShare = Annotated[
-    _Share | None, Option("Share of the tokens that are replayed text.", DATA, default=str(REPLAY_SHARE))
+    Share | None, Option("Share of the tokens that are replayed text.", DATA, default=str(REPLAY_SHARE))
 ]
 Chat = Annotated[
     Sources | None,
@@ -92,5 +92,5 @@ Chat = Annotated[
     ),
 ]
 ChatShare = Annotated[
-    _Share | None, Option("Share of the tokens that are conversations.", DATA, default=str(REPLAY_SHARE))
+    Share | None, Option("Share of the tokens that are conversations.", DATA, default=str(REPLAY_SHARE))
 ]

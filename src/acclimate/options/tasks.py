@@ -11,22 +11,8 @@ from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import ArgsKwargs
 
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
-from acclimate.options.training import (
-    Count,
-    Integer,
-    LearningRate,
-    MaxGradientNorm,
-    MaxLength,
-    NonNegative,
-    Number,
-    Positive,
-    Precision,
-    Progress,
-    ReportTo,
-    Seed,
-    SeedNumber,
-    Size,
-)
+from acclimate.options.numbers import Count, Integer, NonNegative, Number, Positive, SeedNumber, Size
+from acclimate.options.training import LearningRate, MaxGradientNorm, MaxLength, Precision, Progress, ReportTo, Seed
 from acclimate.registry import Published, fill_from_preset, preset_names
 
 if TYPE_CHECKING:

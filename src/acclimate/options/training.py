@@ -13,8 +13,20 @@ from acclimate.errors import shorten
 from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.memory import GradientCheckpointing, MaxMemory, Optimizer, Weights
+from acclimate.options.numbers import (
+    MAX_SIZE,
+    Count,
+    Duration,
+    Integer,
+    NonNegative,
+    Number,
+    Positive,
+    SeedNumber,
+    Share,
+    Size,
+    TokenCount,
+)
 from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
-from acclimate.registry import parse_number
 
 if TYPE_CHECKING:
     from acclimate.corpus import Corpus
@@ -36,12 +48,6 @@ PRETRAIN_LENGTH = 256
 """Default maximum tokens per text when a masked language model is trained from scratch (Gu et al., 2020)."""
 SAMPLE_CHARACTERS = 50_000_000
 """Size of the sample that a tokenizer is trained on, in characters."""
-MAX_SEED = 2**32 - 1
-MAX_COUNT = 10**9
-"""Maximum of most counts, such as steps and documents; a larger one is probably a mistake and would never end."""
-MAX_TOKENS = 10**15
-MAX_SIZE = 10**6
-"""Maximum texts per optimizer step, tokens per text, epochs and minutes."""
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 """Options that limit the training; at most one of them may be given."""
 
@@ -69,29 +75,6 @@ def read_steps(value: Any) -> Any:
         shown = ",".join(map(str, items)) if isinstance(items, Iterable) else items
         raise ValueError(f"expects step numbers such as 1000,2000, not {shorten(shown)}") from error
 
-
-def read_number(value: Any) -> Any:
-    """Return a number that may be given as text, such as ``1e-4``, which YAML does not read as a number."""
-    if isinstance(value, bool):  # YAML reads yes and on as true, and Python counts with it
-        raise ValueError(f"must be a number, not {value}")
-    return parse_number(value)
-
-
-Integer = Annotated[int, BeforeValidator(read_number)]
-Count = Annotated[Integer, Field(ge=1, le=MAX_COUNT)]
-"""An integer of at least 1."""
-TokenCount = Annotated[Integer, Field(ge=1, le=MAX_TOKENS)]
-Size = Annotated[Integer, Field(ge=1, le=MAX_SIZE)]
-SeedNumber = Annotated[Integer, Field(ge=0, le=MAX_SEED)]
-SeedCount = Annotated[Integer, Field(ge=1, le=1000)]
-Number = Annotated[float, BeforeValidator(read_number), Field(allow_inf_nan=False)]
-"""A finite number."""
-Positive = Annotated[Number, Field(gt=0)]
-Fraction = Annotated[Positive, Field(le=1)]
-Duration = Annotated[Positive, Field(le=MAX_SIZE)]
-"""Epochs or minutes."""
-NonNegative = Annotated[Number, Field(ge=0)]
-Share = Annotated[Number, Field(ge=0, lt=1)]
 
 Seed = Annotated[
     SeedNumber,

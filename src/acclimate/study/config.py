@@ -22,7 +22,7 @@ from acclimate.errors import UserError, did_you_mean, unknown_name_error
 from acclimate.masking import file_parameters
 from acclimate.models.checkpoints import is_written_as_path
 from acclimate.options.declaration import explain_value
-from acclimate.options.training import MAX_SEED
+from acclimate.options.numbers import MAX_SEED
 from acclimate.registry import Registry
 from acclimate.settings_file import read_settings
 from acclimate.study.sections import MethodSearch, SearchSettings, SectionEntry

@@ -19,7 +19,7 @@ from pydantic import (
 
 from acclimate.errors import shorten
 from acclimate.options import AdaptOptions, DistillOptions, FinetuneOptions, Section, section
-from acclimate.options.training import Count, Fraction, Integer, SeedNumber
+from acclimate.options.numbers import Count, Fraction, Integer, SeedNumber
 from acclimate.registry import MAX_INTEGER, parse_number
 
 Paths = list[str]

@@ -15,7 +15,7 @@ from acclimate.device import Precision
 from acclimate.errors import UserError, unknown_name_error
 from acclimate.evaluation.scoring import Scoring
 from acclimate.options import Option, SupervisedOptions, options, values
-from acclimate.options.training import Count
+from acclimate.options.numbers import Count
 from acclimate.tasks.head_model import HeadModel
 from acclimate.tasks.readers import SPLITS
 from acclimate.training.inputs import TASK_KINDS, TaskKind, find_task_kind, load_task, task_texts
