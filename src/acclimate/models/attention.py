@@ -7,7 +7,6 @@ attention operation by operation. Models pass unknown keyword arguments of their
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -200,11 +199,13 @@ def use_attention(model: PreTrainedModel, kernels: Kernels) -> None:
 
 
 def prepare_for_device(model: PreTrainedModel, device: torch.device) -> None:
-    """Prepare a model of an end task, which needs no gates, for the device that it will run on."""
+    """Prepare a model of an end task, which needs no gates, for the device that it will run on.
+
+    An architecture without a row in the table of families keeps its own attention.
+    """
     kernels = use_kernels(model, device)
-    if kernels.eager_attention or uses_gated_attention(model):
-        with suppress(ValueError, AttributeError):  # an architecture with its own attention keeps it
-            use_attention(model, kernels)
+    if (kernels.eager_attention and model.config.model_type in FAMILIES) or uses_gated_attention(model):
+        use_attention(model, kernels)
 
 
 def uses_gated_attention(model: PreTrainedModel) -> bool:
