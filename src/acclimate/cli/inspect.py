@@ -11,6 +11,7 @@ from acclimate.cli.app import inspection, print_tables
 from acclimate.cli.options import command
 from acclimate.options import values
 from acclimate.options.inspection import (
+    InspectBenchmarksOptions,
     InspectCostOptions,
     InspectEmbeddingsOptions,
     InspectImportanceOptions,
@@ -139,6 +140,26 @@ def inspect_instructions(options: InspectInstructionsOptions) -> None:
             f"difference: {100 * difference['difference']:+.1f} percentage points, 95 % interval {low} to {high}"
         )
     _print_place("Answers", options.out)
+
+
+@command(
+    inspection,
+    InspectBenchmarksOptions,
+    name="benchmarks",
+    example="acclimate inspect benchmarks --model adapted/ --base gpt2 --task hellaswag --task arc_easy",
+)
+def inspect_benchmarks(options: InspectBenchmarksOptions) -> None:
+    """Run multiple-choice and generation tasks of lm-eval, and compare a model with its base model item by item."""
+    from acclimate.evaluation.benchmarks import inspect_benchmarks as run
+
+    report = run(**values(options))
+    for row in report["rows"]:
+        text = f"{row['task']}, {row['metric']}: {row['after']:.4f} on {row['items']:,} items"
+        if difference := row.get("difference"):
+            low, high = (f"{difference[end]:+.4f}" for end in ("low", "high"))
+            text += f"; base model {row['before']:.4f}, difference {difference['difference']:+.4f} [{low}, {high}]"
+        typer.echo(text)
+    _print_place("Full report", options.out)
 
 
 def _print_place(what: str, place: str | Path | None) -> None:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 WEIGHT, GRADIENT, ADAMW, ADAMW_8BIT, BF16, FOUR_BIT = 4, 4, 8, 2, 2, 0.52
 """Bytes per parameter in training: of an fp32 weight and its gradient, of the two moments of AdamW in fp32 and in 8
-bits, of a weight or gradient in bf16, and of a 4-bit weight with its double-quantized scales (64 weights share 8 bits, and 256 of these 32 bits)."""
+bits, of a weight or gradient in bf16, and of a 4-bit weight with its double-quantized scales (64 weights share 8 bits,
+and 256 of these 32 bits)."""
 TOKENS = 1_000
 """Number of tokens whose activations are estimated."""
 
