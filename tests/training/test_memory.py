@@ -18,6 +18,7 @@ from acclimate.masking import RandomMasking
 from acclimate.methods import get
 from acclimate.models import attach, batching, gate_units, kind_of, load_language_model
 from acclimate.models.batching import limit_memory
+from acclimate.models.families import kernels_of
 from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
@@ -91,7 +92,8 @@ def test_gradient_checkpointing_is_on_where_a_row_does_not_fit():
     set_gradient_checkpointing(engine, False, 10**9)
     assert not model.is_gradient_checkpointing
     tokens = batching.training_tokens(model, 1, 128)
-    size = 128 * batching.token_bytes(model.config, 128) / batching.SHARE / 10**9
+    eager = kernels_of(model).eager_attention
+    size = 128 * batching.token_bytes(model.config, 128, eager) / batching.SHARE / 10**9
     with limit_memory(0.99 * size):
         before = batching.training_tokens(model, 1, 128)
         set_gradient_checkpointing(engine, None, 128)
