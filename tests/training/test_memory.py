@@ -203,13 +203,15 @@ def test_what_needs_torchao_says_so(llama, tmp_path, monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "torchao" else find(name, *rest)
     )
-    with pytest.raises(UserError, match=r"--weights bf16 needs torchao: pip install .* 57 % as far as fp32 weights"):
+    with pytest.raises(UserError, match=r"--weights bf16 needs torchao: pip install .* 48 % as far as fp32 weights"):
         adapt(llama, Corpus.of(TEXTS), "lm", tmp_path / "no", weights="bf16", **OPTIONS)
     with pytest.raises(UserError, match=r"--optimizer adamw-8bit needs torchao: pip install 'acclimate\[memory\]'\.$"):
         adapt(llama, Corpus.of(TEXTS), "lm", tmp_path / "no", optimizer="adamw-8bit", **OPTIONS)
 
 
-def test_update_rules_need_fp32_weights(tiny_bert, tmp_path):
+def test_update_rules_and_adapters_need_fp32_weights(tiny_bert, tmp_path):
+    with pytest.raises(UserError, match="dapters are merged into fp32 weights"):
+        adapt(tiny_bert, Corpus.of(TEXTS), "lm", tmp_path / "no", adapter="lora", weights="bf16", **OPTIONS)
     pytest.importorskip("torchao")
     with pytest.raises(UserError, match="too coarse; use weights=fp32"):
         adapt(
