@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from acclimate.cards import push_to_hub
     from acclimate.inspect import inspect_embeddings, inspect_importance
     from acclimate.inspect.leakage import inspect_leakage
+    from acclimate.inspect.model import inspect_model
     from acclimate.merging import merge
     from acclimate.planning.advice import advise
     from acclimate.study import compare
@@ -24,9 +25,12 @@ __all__ = [
     "compare",
     "distill",
     "finetune",
+    "inspect_benchmarks",
     "inspect_embeddings",
     "inspect_importance",
+    "inspect_instructions",
     "inspect_leakage",
+    "inspect_model",
     "merge",
     "pretrain",
     "push_to_hub",
@@ -40,9 +44,12 @@ _EXPORT_MODULES = {
     "distill": "acclimate.tasks",
     "finetune": "acclimate.tasks",
     "compare": "acclimate.study",
+    "inspect_benchmarks": "acclimate.evaluation.benchmarks",
     "inspect_embeddings": "acclimate.inspect",
     "inspect_importance": "acclimate.inspect",
+    "inspect_instructions": "acclimate.evaluation.instructions",
     "inspect_leakage": "acclimate.inspect.leakage",
+    "inspect_model": "acclimate.inspect.model",
     "merge": "acclimate.merging",
 }
 

@@ -1,4 +1,4 @@
-"""``acclimate inspect``: importance, masks, embeddings, leakage and cost."""
+"""``acclimate inspect``: models, importance, masks, embeddings, leakage and cost."""
 
 from __future__ import annotations
 
@@ -11,13 +11,30 @@ from acclimate.cli.app import inspection, print_tables
 from acclimate.cli.options import command
 from acclimate.options import values
 from acclimate.options.inspection import (
+    InspectBenchmarksOptions,
     InspectCostOptions,
     InspectEmbeddingsOptions,
     InspectImportanceOptions,
     InspectInstructionsOptions,
     InspectLeakageOptions,
     InspectMasksOptions,
+    InspectModelOptions,
 )
+
+
+@command(
+    inspection,
+    InspectModelOptions,
+    name="model",
+    example="acclimate inspect model HuggingFaceTB/SmolLM2-135M --out model.json",
+)
+def inspect_model(options: InspectModelOptions) -> None:
+    """Show what a model is, how it will be run and why, what it can do, and the memory of each way of training."""
+    from acclimate.inspect.model import inspect_model as run
+    from acclimate.inspect.model import model_tables
+
+    print_tables(model_tables(run(**values(options))))
+    _print_place("Full report", options.out)
 
 
 @command(
@@ -123,6 +140,26 @@ def inspect_instructions(options: InspectInstructionsOptions) -> None:
             f"difference: {100 * difference['difference']:+.1f} percentage points, 95 % interval {low} to {high}"
         )
     _print_place("Answers", options.out)
+
+
+@command(
+    inspection,
+    InspectBenchmarksOptions,
+    name="benchmarks",
+    example="acclimate inspect benchmarks --model adapted/ --base gpt2 --task hellaswag --task arc_easy",
+)
+def inspect_benchmarks(options: InspectBenchmarksOptions) -> None:
+    """Run multiple-choice and generation tasks of lm-eval, and compare a model with its base model item by item."""
+    from acclimate.evaluation.benchmarks import inspect_benchmarks as run
+
+    report = run(**values(options))
+    for row in report["rows"]:
+        text = f"{row['task']}, {row['metric']}: {row['after']:.4f} on {row['items']:,} items"
+        if difference := row.get("difference"):
+            low, high = (f"{difference[end]:+.4f}" for end in ("low", "high"))
+            text += f"; base model {row['before']:.4f}, difference {difference['difference']:+.4f} [{low}, {high}]"
+        typer.echo(text)
+    _print_place("Full report", options.out)
 
 
 def _print_place(what: str, place: str | Path | None) -> None:

@@ -347,9 +347,12 @@ class _Encoder:
         self._tokenizer, self._joined = read_as_text(tokenizer), framing.documents == "joined"
         self.prefix, self.suffix = self._find_special_tokens()
         ending = [] if framing.end is None or framing.end in self.suffix else [framing.end]
-        around, nothing = (self.prefix, self.suffix), ([], [])
-        self._row: tuple[list[int], list[int]] = around if framing.documents == "framed" else nothing
-        self._document = nothing if framing.documents == "framed" else (self.prefix, [*self.suffix, *ending])
+        self._row: tuple[list[int], list[int]] = ([], [])
+        self._document: tuple[list[int], list[int]] = ([], [])
+        if framing.documents == "framed":
+            self._row = (self.prefix, self.suffix)
+        else:
+            self._document = (self.prefix, [*self.suffix, *ending])
         self.specials = sum(map(len, self._row))
         self.room = max_length - self.specials
         self.framed_tokens = 0

@@ -222,6 +222,16 @@ class InspectImportanceOptions:
 
 
 @options
+class InspectModelOptions:
+    """Options of :func:`acclimate.inspect_model`."""
+
+    model: Annotated[str | Path, Option("Model folder or name on the Hugging Face Hub.", MODEL, flag="MODEL")]
+    out: JsonFile = None
+    _: KW_ONLY
+    max_length: Annotated[Size, Option("Tokens per row, for the memory of attention.", DATA)] = 1_024
+
+
+@options
 class InspectMasksOptions:
     """Options of :func:`acclimate.inspect.inspect_masks`."""
 
@@ -390,3 +400,30 @@ class InspectInstructionsOptions:
         ),
     ] = None
     max_tokens: Annotated[Count, Option("Maximum tokens of an answer.", METHOD)] = 160
+
+
+@options
+class InspectBenchmarksOptions:
+    """Options of :func:`acclimate.inspect_benchmarks`."""
+
+    model: Model
+    tasks: Annotated[
+        Strings,
+        BeforeValidator(_listed),
+        Field(min_length=1),
+        Option("Name of a task of lm-eval.", DATA, flag="--task", many=True),
+    ]
+    base: Annotated[str | Path | None, Option("Base model to compare with.", MODEL)] = None
+    out: JsonFile = None
+    _: KW_ONLY
+    include_path: Annotated[str | Path | None, Option("Folder with more tasks of lm-eval, as YAML files.", DATA)] = (
+        None
+    )
+    few_shot: Annotated[
+        Integer | None,
+        Field(ge=0),
+        Option("Solved examples before each item.", METHOD, default="that of the task"),
+    ] = None
+    limit: Annotated[Count | None, Option("Maximum items per task.", DATA, default="all")] = None
+    chat_template: Annotated[bool, Option("Ask through the chat template.", METHOD)] = False
+    batch_size: Annotated[Size, Option("Sequences per forward pass.", METHOD)] = 8

@@ -332,11 +332,18 @@ def read_method(method: MethodSpec) -> MethodInput:
 
 
 def _read_methods(config: StudyConfig) -> dict[str, MethodInput]:
+    from acclimate import methods
+    from acclimate.training.adapters import resolve_adapter
+
     found = {}
     for method in config.methods:
         if method.name != UNADAPTED or method.parameters:
             found[method.label] = read_method(method)
         check_not_shared(method.adapt, f"methods.{method.label}.adapt")
+        if method.name != UNADAPTED:
+            given = {**config.adapt.given(), **method.adapt}
+            adapter = [given.get(name) for name in ("adapter", "adapter_settings", "quantize")]
+            resolve_adapter(methods.get(method.name, **method.parameters), *adapter)
         _warn_of_learning_rate(method, config)
     return found
 

@@ -1,0 +1,124 @@
+"""Benchmarks of ``lm-eval``, with paired differences per item between a model and its base model.
+
+``lm-eval`` reports a standard error of each score. Two scores on the same items are correlated, so the interval of
+their difference is narrower than these errors suggest.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from acclimate.device import to_device
+from acclimate.errors import UserError
+from acclimate.evaluation.statistics import paired_difference
+from acclimate.files import check_report_file, write_json
+from acclimate.models import load_language_model
+from acclimate.options import verb
+from acclimate.options.inspection import InspectBenchmarksOptions
+from acclimate.version import __version__
+
+Items = dict[tuple[str, str], tuple[list[str], np.ndarray, np.ndarray]]
+"""Identity, value and weight of each item, by name of the task and of the metric."""
+
+
+def measure_items(model: str | Path, options: InspectBenchmarksOptions) -> Items:
+    """Run benchmarks on a model, in fp32, and return the metrics of each item.
+
+    Raises:
+        UserError: If ``lm-eval`` is not installed, a task does not exist, or the model is not causal.
+    """
+    try:
+        from lm_eval import simple_evaluate
+        from lm_eval.models.huggingface import HFLM
+        from lm_eval.tasks import TaskManager
+    except ImportError as error:
+        raise UserError(f"Benchmarks need lm-eval: pip install 'acclimate[lm-eval]' ({error})") from error
+    manager = TaskManager(include_path=None if options.include_path is None else str(options.include_path))
+    if unknown := [name for name in options.tasks if not manager.match_tasks([name])]:
+        raise UserError(
+            f"lm-eval has no task '{unknown[0]}'. `lm-eval ls tasks` lists its tasks; --include-path adds a folder."
+        )
+    loaded = load_language_model(model)
+    if loaded.kind.uses_masking:
+        raise UserError(f"'{model}' is a {loaded.kind.name} language model; lm-eval needs a causal one.")
+    if options.chat_template and not loaded.tokenizer.chat_template:
+        raise UserError(f"The tokenizer of '{model}' has no chat template; leave --chat-template out.")
+    found = simple_evaluate(
+        HFLM(pretrained=to_device(loaded.model), tokenizer=loaded.tokenizer, batch_size=options.batch_size),
+        tasks=list(options.tasks),
+        task_manager=manager,
+        num_fewshot=options.few_shot,
+        limit=options.limit,
+        apply_chat_template=options.chat_template,
+        bootstrap_iters=0,  # intervals are computed here
+    )
+    return {
+        (f"{task}" if filter_name == "none" else f"{task} ({filter_name})", metric): values
+        for task, samples in found["samples"].items()
+        for filter_name in dict.fromkeys(sample["filter"] for sample in samples)
+        for metric, values in _read_metrics([one for one in samples if one["filter"] == filter_name]).items()
+    }
+
+
+def _read_metrics(samples: Sequence[dict[str, Any]]) -> dict[str, tuple[list[str], np.ndarray, np.ndarray]]:
+    """Return identity, value and weight of each item by metric; a metric without a value per item is left out.
+
+    The value of a perplexity is a pair of a log-likelihood and its number of words or bytes. Of these only bits per
+    byte are means over items. For tokenizers that put a begin token before a text, ``lm-eval`` predicts that token as
+    well, so they are higher than those of :func:`acclimate.evaluation.language_model_loss`.
+    """
+    found = {}
+    names = [f"{sample['doc_id']}/{sample['doc_hash']}" for sample in samples]
+    for metric in samples[0]["metrics"]:
+        values = [sample[metric] for sample in samples]
+        if all(isinstance(value, bool | int | float) for value in values):
+            found[metric] = (names, np.array(values, dtype=float), np.ones(len(values)))
+        elif metric == "bits_per_byte":
+            likelihood, size = np.array(values, dtype=float).T
+            found[metric] = (names, -likelihood / np.maximum(size, 1) / math.log(2), size)
+    return found
+
+
+def _inspect_benchmarks(options: InspectBenchmarksOptions) -> dict[str, Any]:
+    """Run benchmarks of ``lm-eval`` on a model, and compare it with its base model item by item.
+
+    Returns:
+        ``rows``: for each task and metric with a value per item ``task``, ``metric``, ``items``, ``after``, and with a
+        base model ``before`` and ``difference`` with its paired 95 % interval. The interval is about these two models
+        and other items.
+
+    Raises:
+        UserError: If ``lm-eval`` is not installed, or a task or a model cannot be used.
+    """
+    check_report_file(options.out)
+    after = measure_items(options.model, options)
+    before = None if options.base is None else measure_items(options.base, options)
+    rows = []
+    for (task, metric), (names, values, weights) in after.items():
+        row = {
+            "task": task,
+            "metric": metric,
+            "items": len(names),
+            "after": float(np.average(values, weights=weights)),
+        }
+        if before is not None:
+            others, old, _ = before[task, metric]
+            if others != names:
+                raise UserError(f"The task '{task}' gave the two models different items, so they cannot be compared.")
+            row["before"] = float(np.average(old, weights=weights))
+            row["difference"] = paired_difference(values, old, weights).as_dict()
+        rows.append(row)
+    report = {"acclimate": __version__, "model": str(options.model), "rows": rows}
+    if options.base is not None:
+        report["base"] = str(options.base)
+    if options.out is not None:
+        write_json(options.out, report)
+    return report
+
+
+inspect_benchmarks = verb(InspectBenchmarksOptions, _inspect_benchmarks)
