@@ -141,12 +141,12 @@ def eval_results(results: StudyResults, model_kind: ModelKind) -> list[dict[str,
         )
     for loss in results.losses:
         name = "general text" if loss.text == "general" else f"{loss.domain}, held-out text"
-        measured = [
+        measured: list[tuple[str, str, float, float | None, Interval | None]] = [
             ("loss", f"{model_kind.loss_name}, {model_kind.loss_unit}", loss.nats, loss.before, loss.difference)
         ]
-        if entry := loss.bits_per_byte_difference:
+        if per_byte := loss.bits_per_byte_difference:
             before = loss.bits_per_byte_before
-            measured.append(("bits_per_byte", "bits per byte", loss.bits_per_byte or 0.0, before, entry))
+            measured.append(("bits_per_byte", "bits per byte", loss.bits_per_byte or 0.0, before, per_byte))
         for metric, metric_name, value, before, difference in measured:
             details = {"texts": loss.texts}
             if difference and before is not None:
@@ -244,17 +244,17 @@ def _adapter_section(adapter: Mapping[str, Any] | None, staged: bool) -> list[tu
     text = (
         f"An adapter (`{adapter['kind']}`, rank {adapter['settings']['r']}, {adapter['parameters']:,} parameters) was "
         f"trained in place of the weights, and merged into them in fp32.{place} On training texts, the logits of "
-        f"this model differ from those of the base model with its adapter by {_difference(adapter['difference'])}."
+        f"this model differ from those of the base model with its adapter by {_logit_change(adapter['difference'])}."
     )
     if "quantization" in adapter:
         text += (
             " The adapter was trained on weights in four bits and merged into the original ones, so the logits differ "
-            f"from those during training by {_difference(adapter['quantization'])}."
+            f"from those during training by {_logit_change(adapter['quantization'])}."
         )
     return [("Adapter", text)]
 
 
-def _difference(logits: Mapping[str, float]) -> str:
+def _logit_change(logits: Mapping[str, float]) -> str:
     return f"{logits['relative']:.1g} of their norm ({logits['absolute']:.1g} at most)"
 
 
