@@ -122,7 +122,7 @@ def test_the_functions_have_the_signatures_of_the_classes():
         **{"advise": acclimate.advise, "compare": acclimate.compare, "demo": demo},
         **{"annotate": annotate_task, "merge": acclimate.merge, "inspect importance": acclimate.inspect_importance},
         **{"inspect embeddings": acclimate.inspect_embeddings, "inspect leakage": acclimate.inspect_leakage},
-        **{"inspect masks": inspect_masks, "inspect cost": inspect_cost},
+        **{"inspect masks": inspect_masks, "inspect cost": inspect_cost, "inspect model": acclimate.inspect_model},
     }.items():
         assert list(inspect.signature(function).parameters) == list(option_fields(VERBS[name])), name
         assert "Args:" in function.__doc__
@@ -293,7 +293,7 @@ def test_options_of_pretraining_are_recorded_once():
     """The training records those that it shares with ``adapt``, the method the others."""
     made = build(PretrainOptions, "text")
     shared = {name for name in option_fields(PretrainOptions) if name in option_fields(AdaptOptions)}
-    configuration = {"architecture", "size", "changes"}
+    configuration = {"architecture", "objective", "size", "changes"}
     assert set(recorded(made, configuration)) - shared == {
         "objective", "tokenizer", "vocab_size", "lowercase", "tokenizer_characters"
     }  # fmt: skip

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from acclimate.cards import push_to_hub
     from acclimate.inspect import inspect_embeddings, inspect_importance
     from acclimate.inspect.leakage import inspect_leakage
+    from acclimate.inspect.model import inspect_model
     from acclimate.merging import merge
     from acclimate.planning.advice import advise
     from acclimate.study import compare
@@ -29,6 +30,7 @@ __all__ = [
     "inspect_importance",
     "inspect_instructions",
     "inspect_leakage",
+    "inspect_model",
     "merge",
     "pretrain",
     "push_to_hub",
@@ -47,6 +49,7 @@ _EXPORT_MODULES = {
     "inspect_importance": "acclimate.inspect",
     "inspect_instructions": "acclimate.evaluation.instructions",
     "inspect_leakage": "acclimate.inspect.leakage",
+    "inspect_model": "acclimate.inspect.model",
     "merge": "acclimate.merging",
 }
 

@@ -182,7 +182,18 @@ def test_what_cannot_be_used_is_counted(tmp_path):
     lines = [json.dumps(row) for row in rows]
     (tmp_path / "chat.jsonl.gz").write_bytes(gzip.compress("\n".join([*lines, "", "{broken"]).encode()))
     chats = Chats(tmp_path / "chat.jsonl.gz")
-    found = tokenize_chats(chats, chat_tokenizer(CHATML), 120)
+    tokenizer, cache = chat_tokenizer(CHATML), tmp_path / "cache"
+    found = tokenize_chats(chats, tokenizer, 120)
+    for again in (
+        tokenize_chats(chats, tokenizer, 120, cache=cache),
+        tokenize_chats(chats, tokenizer, 120, cache=cache),
+    ):
+        assert [row.tolist() for row in again] == [row.tolist() for row in found]
+        assert again.report == found.report and chats.report.broken == 4
+    tokenizer.chat_template = CHATML.replace("helpful", "kind")
+    changed = tokenize_chats(chats, tokenizer, 120, cache=cache)
+    assert [row.tolist() for row in changed] != [row.tolist() for row in found]
+    assert len(list(cache.iterdir())) == 2
     assert len(found) == 2
     assert len(found[1]) == 120
     assert found.report["truncated"] == 1
@@ -197,7 +208,6 @@ def test_what_cannot_be_used_is_counted(tmp_path):
     ("template", "rows", "message"),
     [
         (None, 1, "no chat template"),
-        (FORGETFUL, 2, "changes earlier turns when later ones follow"),
         (OPENING, 1, "does not continue its prompt for an answer"),
         (GEMMA, "system", "System role not supported"),
     ],
@@ -211,11 +221,18 @@ def test_templates_that_hide_the_answers_are_refused(tmp_path, template, rows, m
         tokenize_chats(chats, chat_tokenizer(template), 200)
 
 
-def test_a_template_that_only_marks_the_last_answer_serves_single_questions(tmp_path):
-    chats = Chats(write(tmp_path / "chat.jsonl", [{"prompt": "q", "response": "a"}]))
+def test_a_template_that_changes_earlier_turns_gets_a_text_for_each_answer(tmp_path):
+    """Each text is what the model sees when it is asked for that answer."""
+    turns = [{"role": role, "content": f"{role} {number}"} for number in range(3) for role in ("user", "assistant")]
+    rows = [{"messages": turns}, {"prompt": "q", "response": "a"}]
     tokenizer = chat_tokenizer(FORGETFUL)
-    (row,) = tokenize_chats(chats, tokenizer, 200)
-    assert tokenizer.decode(row[row >= 0]) == "<think>a<|im_end|>"
+    found = tokenize_chats(Chats(write(tmp_path / "chat.jsonl", rows)), tokenizer, 400)
+    assert found.document.tolist() == [0, 0, 0, 1]
+    assert found.report["repeated"] == 1
+    for number, row in enumerate([*found][:3]):
+        assert tokenizer.decode(row[row >= 0]) == f"<think>assistant {number}<|im_end|>"
+        prompt = tokenizer.apply_chat_template(turns[: 2 * number + 1], tokenize=False, add_generation_prompt=True)
+        assert tokenizer.decode(plain_ids(row)) == f"{prompt}<think>assistant {number}<|im_end|>\n"
 
 
 def test_other_files_hold_no_conversations(tmp_path):

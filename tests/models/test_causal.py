@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import traceback
+
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.cache_utils import Cache
+from transformers.models.llama.modeling_llama import LlamaModel
 
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.evaluation import language_model_loss
+from acclimate.inspect import inspect_importance
+from acclimate.inspect.drift import measure_drift
 from acclimate.masking import RandomMasking
 from acclimate.models import CAUSAL, MASKED, attach, kind_of_checkpoint, load_language_model
 from acclimate.models.checkpoints import instructions
@@ -119,6 +125,36 @@ def test_a_killed_adaptation_ends_in_the_same_weights(stories, tmp_path):
     assert all(torch.equal(whole[name], resumed[name]) for name in whole)
     start = load_file(stories / "model.safetensors")
     assert not torch.equal(whole["model.embed_tokens.weight"], start["model.embed_tokens.weight"])
+
+
+def test_no_forward_pass_makes_a_cache_of_keys(stories, tmp_path, monkeypatch):
+    """With one, transformers ignores the boundaries of packed texts. Only the probe calls models as others would."""
+    made, forwards, make, forward = [], [], Cache.__init__, LlamaModel.forward
+
+    def count_cache(self, *args, **kwargs):
+        if not any(frame.filename.endswith("models/probe.py") for frame in traceback.extract_stack()):
+            made.append(type(self))
+        make(self, *args, **kwargs)
+
+    def count_forward(self, *args, **kwargs):
+        forwards.append(1)
+        return forward(self, *args, **kwargs)
+
+    monkeypatch.setattr(Cache, "__init__", count_cache)
+    monkeypatch.setattr(LlamaModel, "forward", count_forward)
+    out, texts = tmp_path / "out", Corpus.of(TEXTS)
+    options = {"steps": 2, "batch_size": 4, "dropout": 0.1, "heldout": texts, "heldout_every": 1, "layout": "packed"}
+    for run in (
+        lambda: adapt(stories, texts, "lm", out, progress=False, **options),
+        lambda: language_model_loss(out, TEXTS),
+        lambda: inspect_importance(stories, {"stories": texts}, tokens=100, dropout=0.1, progress=False),
+        lambda: measure_drift(stories, out, TEXTS),
+    ):
+        forwards.clear()
+        run()
+        assert forwards and not made
+    AutoModelForCausalLM.from_pretrained(stories)(input_ids=torch.ones(1, 3, dtype=torch.long))
+    assert made, "the default of transformers, which this test would notice"
 
 
 def test_held_out_loss(stories):

@@ -95,6 +95,12 @@ class World:
         made.stage_seconds = {"teacher": 0.01, "student": 1.25, "teacher_targets": 0.25, "distillation": 3.0}
         return made
 
+    def merge(self, model, method, out, *, progress=True, **options):
+        self._called("merge", model=str(model), method=method, **options)
+        Path(out).mkdir(parents=True)
+        (Path(out) / "config.json").write_text((Path(model) / "config.json").read_text())
+        return SimpleNamespace(notes=["one is not merged"])
+
     @staticmethod
     def _kind(model) -> str:
         return json.loads((Path(model) / "config.json").read_text()).get("method", "none")
@@ -136,6 +142,7 @@ class World:
             "distill": self.distill,
             "lm_loss": self.lm_loss,
             "drift": self.drift,
+            "merge": self.merge,
             "has_head": lambda model, max_length, methods=(): not self.headless,
         }
         return Backend(**{**own, **functions})

@@ -13,7 +13,7 @@ from acclimate.errors import UserError
 from acclimate.options.numbers import MAX_SEED
 from acclimate.study import StudyConfig, TaskSpec
 from acclimate.study.config import section_types
-from acclimate.study.inputs import StudyInputs, read_method
+from acclimate.study.inputs import StudyInputs, _read_methods, read_method
 from tests.cases import each
 from tests.study.fakes import files, study
 
@@ -345,3 +345,24 @@ def test_no_seed_of_a_search_is_scored(seeds, adapt_seeds, search_seeds, first, 
     count = len(search_seeds) if isinstance(search_seeds, list) else search_seeds or len(config.seeds)
     assert len(trial.seeds) == count and StudyConfig.of(config.resolved()) == config
     assert max(*config.adapt_seeds, *trial.seeds, *trial.adapt_seeds, 0) <= MAX_SEED
+
+
+def test_an_adapter_that_a_method_cannot_train_is_refused_before_any_job():
+    lora = {"name": "lm", "label": "lm with lora", "adapt": {"adapter": "lora", "adapter_settings": {"r": 4}}}
+    config = StudyConfig.of(changed(methods=["none", "lm", lora, "prompt"]))
+    assert config.methods[2].adapt == lora["adapt"] and _read_methods(config).keys() == {
+        "lm",
+        "lm with lora",
+        "prompt",
+    }
+    for changes, message in (
+        (
+            {"methods": ["none", "prompt"], "adapt": {"adapter": "lora"}},
+            "Method 'prompt' does not work with an adapter",
+        ),
+        ({"methods": [{"name": "lm", "adapt": {"adapter": "lora", "adapter_settings": {"rank": 4}}}]}, "'rank'"),
+    ):
+        with pytest.raises(UserError, match=message):
+            _read_methods(StudyConfig.of(changed(**changes)))
+    with pytest.raises(UserError, match="'adapter_settings' is for adapters"):
+        StudyConfig.of(changed(adapt={"adapter_settings": {"r": 4}}))

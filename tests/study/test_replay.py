@@ -8,10 +8,11 @@ import pytest
 
 from acclimate.errors import UserError
 from acclimate.study import StudyConfig
+from acclimate.study.compare import prepare
 from acclimate.study.graph import plan, read_study
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.summary import replay_notes
-from tests.study.fakes import World, files, of_kind, study
+from tests.study.fakes import World, files, of_kind, study, write_task
 
 LINES = [f"general document number {number} of many" for number in range(80)]
 
@@ -95,6 +96,24 @@ def test_a_study_that_measures_all_of_its_general_text_says_so(folder, caplog):
     assert "every document of the general text is measured on, so none is replayed to decoder" in caplog.text
     with pytest.raises(UserError, match=r"'adapt.replay_share' needs text that is not measured on"):
         planned(folder, evaluate=evaluate, adapt={"tokens": 1000, "replay_share": 0.1})
+
+
+def test_replayed_documents_with_test_texts_are_found_and_removed(folder, tmp_path):
+    task = write_task(tmp_path / "task", "task")
+    leaky = tmp_path / "leaky.txt"
+    text = "the quick brown fox of the test split jumps over every lazy dog of the whole wide corpus"
+    row = json.dumps({"text": text, "label": "a"})
+    (task / "test.jsonl").write_text(row + "\n" + (task / "test.jsonl").read_text())
+    leaky.write_text(f"{text}\nanother document\n")
+    domains = [{"name": "cs", "corpus": str(folder / "cs.txt"), "tasks": [str(task)]}]
+    for leakage, left in (("report", 2), ("remove", 1)):
+        adapt = {"tokens": 1000, "replay": str(leaky)}
+        values = study(folder, models=[str(folder / "decoder")], domains=domains, adapt=adapt, leakage=leakage)
+        inputs, found = prepare(read_study(StudyConfig.of(values), World().backend()), progress=False)
+        assert [row.flagged for row in found.corpora if row.domain == "leaky.txt (replayed)"] == [1]
+        job = of_kind(plan(inputs), "adapt")[0]
+        (replayed,) = job.options["replay"]
+        assert len(list(replayed)) == left
 
 
 def test_sources_are_relative_to_the_study_file(folder, tmp_path):

@@ -19,6 +19,8 @@ from acclimate.files import read_json
 from acclimate.masking import RandomMasking
 from acclimate.models import attach, load_language_model
 from acclimate.objectives import LanguageModelling
+from acclimate.options import AdaptOptions
+from acclimate.options.replay import read_shares
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
@@ -264,9 +266,29 @@ def test_conversations_are_mixed_in(talking, tmp_path):
         epochs=3, replay=Corpus.of(GENERAL), replay_share=0.2, chat=f"{file}=0.3",
     )  # fmt: skip
     assert [text["name"] for text in result.mix] == ["domain text", "memory", "chat.jsonl"]
+    whole = tokenize_chats(Chats(file), transformers.AutoTokenizer.from_pretrained(model), 1000)
+    assert result.mix[2]["documents"] == len(TEXTS)
+    assert result.mix[2]["truncated"] == sum(whole.lengths > 80) > 0
     for text, share in zip(result.mix, (0.5, 0.2, 0.3), strict=True):
         assert text["realized"] == pytest.approx(share, abs=0.02)
     assert sum(text["tokens"] for text in result.mix) == result.tokens
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.sampled_from(["a.txt=0.1", "b=c.txt=0.2", "d.txt", "e.txt=1.5", "=0.1", "f=x", "g.txt="]), max_size=4)
+    | st.dictionaries(st.text(max_size=3), st.floats() | st.text(max_size=4) | st.booleans() | st.none(), max_size=3)
+    | st.text(max_size=8)
+)
+def test_sources_keep_their_form_or_get_a_valid_share_each(sources):
+    try:
+        found = read_shares(sources)
+    except ValueError:
+        return
+    if isinstance(found, dict):
+        assert found and all(0 <= share < 1 for share in found.values())
+    else:
+        assert found == sources
 
 
 def test_replay_of_the_domain_text_is_said(tiny_bert, tmp_path, caplog):
@@ -276,6 +298,12 @@ def test_replay_of_the_domain_text_is_said(tiny_bert, tmp_path, caplog):
         **SHORT,
     )  # fmt: skip
     assert "'text.txt' is replayed and is domain text as well" in caplog.text
+
+
+def test_flags_set_the_share_of_each_source():
+    given = AdaptOptions("m", replay=["a.txt=0.1", "b=c.txt=.25"], chat=["c.jsonl"], chat_share="0.2")
+    assert given.replay == {"a.txt": 0.1, "b=c.txt": 0.25}
+    assert (given.chat, given.chat_share) == (["c.jsonl"], 0.2)
 
 
 def test_a_method_that_does_not_train_refuses_replay(tiny_bert, tmp_path):

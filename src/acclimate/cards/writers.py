@@ -244,17 +244,18 @@ def _adapter_section(adapter: Mapping[str, Any] | None, staged: bool) -> list[tu
     text = (
         f"An adapter (`{adapter['kind']}`, rank {adapter['settings']['r']}, {adapter['parameters']:,} parameters) was "
         f"trained in place of the weights, and merged into them in fp32.{place} On training texts, the logits of "
-        f"this model differ from those of the base model with its adapter by {_logit_change(adapter['difference'])}."
+        f"this model differ by {_logit_difference(adapter['difference'])} from those of the base model with its "
+        "adapter."
     )
     if "quantization" in adapter:
         text += (
             " The adapter was trained on weights in four bits and merged into the original ones, so the logits differ "
-            f"from those during training by {_logit_change(adapter['quantization'])}."
+            f"from those during training by {_logit_difference(adapter['quantization'])}."
         )
     return [("Adapter", text)]
 
 
-def _logit_change(logits: Mapping[str, float]) -> str:
+def _logit_difference(logits: Mapping[str, float]) -> str:
     return f"{logits['relative']:.1g} of their norm ({logits['absolute']:.1g} at most)"
 
 

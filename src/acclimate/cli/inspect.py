@@ -1,4 +1,4 @@
-"""``acclimate inspect``: importance, masks, embeddings, leakage and cost."""
+"""``acclimate inspect``: models, importance, masks, embeddings, leakage and cost."""
 
 from __future__ import annotations
 
@@ -18,7 +18,23 @@ from acclimate.options.inspection import (
     InspectInstructionsOptions,
     InspectLeakageOptions,
     InspectMasksOptions,
+    InspectModelOptions,
 )
+
+
+@command(
+    inspection,
+    InspectModelOptions,
+    name="model",
+    example="acclimate inspect model HuggingFaceTB/SmolLM2-135M --out model.json",
+)
+def inspect_model(options: InspectModelOptions) -> None:
+    """Show what a model is, how it will be run and why, what it can do, and the memory of each way of training."""
+    from acclimate.inspect.model import inspect_model as run
+    from acclimate.inspect.model import model_tables
+
+    print_tables(model_tables(run(**values(options))))
+    _print_place("Full report", options.out)
 
 
 @command(

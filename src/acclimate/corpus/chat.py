@@ -17,7 +17,8 @@ import numpy as np
 from acclimate.corpus.documents import MAX_REPORTED_PROBLEMS, CorpusReport
 from acclimate.corpus.readers import BLANK, detect_format, read_json_rows
 from acclimate.corpus.sources import FileSource, resolve_sources
-from acclimate.corpus.token_dataset import TokenDataset
+from acclimate.corpus.token_dataset import TokenDataset, TokenDatasetWriter
+from acclimate.corpus.tokenizing import cached_rows, fingerprint_tokenizer
 from acclimate.errors import DamagedFileError, UserError, first_line
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ ROLES = {
     "model": "assistant",
 }
 """The role of a speaker, by the names that it has in files."""
+_VERSION = 1  # increment when the same conversations and settings give different rows
 
 
 class TemplateError(Exception):
@@ -161,23 +163,27 @@ class Chats:
             self.report.problems.append(problem)
 
 
-def tokenize_chats(chats: Chats, tokenizer: PreTrainedTokenizerBase, max_length: int) -> TokenDataset:
+def tokenize_chats(
+    chats: Chats, tokenizer: PreTrainedTokenizerBase, max_length: int, *, cache: str | Path | None = None
+) -> TokenDataset:
     """Render conversations with the chat template of a tokenizer and turn each into a row.
 
     The answers of the assistant are predicted, with the token that ends each. A conversation of more than
-    ``max_length`` tokens is truncated at its end. The rows are kept in memory.
+    ``max_length`` tokens is truncated at its end.
 
     Args:
         chats: The conversations; their report is set.
         tokenizer: A fast tokenizer with a chat template.
         max_length: Maximum tokens per row.
+        cache: Folder to cache rows in; None keeps the rows in memory.
 
     Returns:
-        The rows. Their ``report`` is that of the conversations, with the number of those that were ``truncated``.
+        The rows. Their ``report`` is that of the conversations, with the number of those that were ``truncated``, and
+        of those that were ``repeated`` in one row per answer, see :func:`find_answers`.
 
     Raises:
-        UserError: If the tokenizer has no chat template, the template renders earlier turns differently when later
-            ones follow, or no conversation can be used.
+        UserError: If the tokenizer has no chat template, the template hides where answers begin, or no conversation
+            can be used.
     """
     if not tokenizer.chat_template:
         raise UserError(
@@ -187,46 +193,51 @@ def tokenize_chats(chats: Chats, tokenizer: PreTrainedTokenizerBase, max_length:
         )
     if not tokenizer.is_fast:
         raise UserError("Conversations need a fast tokenizer, which gives the position of each token in the text.")
+    settings = [_VERSION, chats.fingerprint, fingerprint_tokenizer(tokenizer), tokenizer.chat_template, max_length]
+    key = blake2b(json.dumps(settings).encode(), digest_size=16).hexdigest()
+    rows = cached_rows(cache, key, lambda folder: _write(chats, tokenizer, max_length, folder, key))
+    chats.report = CorpusReport(**{name: rows.report[name] for name in chats.report.as_dict()})
+    return rows
+
+
+def _write(
+    chats: Chats, tokenizer: PreTrainedTokenizerBase, max_length: int, folder: Path | None, key: str
+) -> TokenDataset | None:
+    """Write the rows of conversations to a folder, or return them if the folder is None."""
     special = special_tokens(tokenizer)
-    rows: list[np.ndarray] = []
-    documents: list[int] = []
-    truncated = 0
+    truncated = repeated = 0
 
     def render(turns: Turns, prompt: bool) -> str:
         return str(tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=prompt))
 
-    for number, turns in enumerate(chats):
-        found = next((mark for mark in special for turn in turns if mark in turn["content"]), None)
-        if found is not None:
-            chats.reject(f"the text contains {found}, a special token of this model")
-            continue
-        try:
-            text, answers = find_answers(render, turns, special)
-        except TemplateError as error:
-            raise UserError(
-                f"The chat template of '{tokenizer.name_or_path}' {error}, so the answers cannot be located. Give "
-                "conversations of one question and one answer, or another template."
-            ) from error
-        except Exception as error:  # a template is a program, and reports in its own way what it does not accept
-            chats.reject(f"the chat template does not accept it: {first_line(error)}")
-            continue
-        row = encode_answers(tokenizer, text, answers)
-        whole, row = len(row), row[:max_length]
-        if (row[1:] < 0).all():
-            chats.reject(f"it has no answer in its first {max_length} tokens")
-            continue
-        truncated += whole > max_length
-        rows.append(row)
-        documents.append(number)
-    if not rows:
-        raise UserError(f"No conversation can be used ({chats.report.summary()}).")
-    return TokenDataset(
-        np.concatenate(rows),
-        np.cumsum([len(row) for row in rows], dtype=np.int64),
-        np.asarray(documents, dtype=np.int64),
-        fingerprint=chat_fingerprint(chats, tokenizer),
-        report={**chats.report.as_dict(), "truncated": truncated},
-    )
+    with TokenDatasetWriter(folder, 0, signed=True) as writer:
+        for number, turns in enumerate(chats):
+            found = next((mark for mark in special for turn in turns if mark in turn["content"]), None)
+            if found is not None:
+                chats.reject(f"the text contains {found}, a special token of this model")
+                continue
+            try:
+                texts = find_answers(render, turns, special)
+            except TemplateError as error:
+                raise UserError(
+                    f"The chat template of '{tokenizer.name_or_path}' {error}, so the answers cannot be located; set "
+                    "another as tokenizer.chat_template and save the tokenizer."
+                ) from error
+            except Exception as error:  # a template is a program, and reports in its own way what it does not accept
+                chats.reject(f"the chat template does not accept it: {first_line(error)}")
+                continue
+            whole = [encode_answers(tokenizer, text, answers) for text, answers in texts]
+            rows = [row[:max_length] for row in whole]
+            rows = [row.tolist() for row in rows if (row[1:] >= 0).any()]
+            if not rows:
+                chats.reject(f"it has no answer in its first {max_length} tokens")
+                continue
+            truncated += any(len(row) > max_length for row in whole)
+            repeated += len(rows) > 1
+            writer.add(rows, number)
+        if not writer.rows:
+            raise UserError(f"No conversation can be used ({chats.report.summary('conversation')}).")
+        return writer.finish(key, {**chats.report.as_dict(), "truncated": truncated, "repeated": repeated})
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
@@ -237,11 +248,14 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> list[str]:
 
 def find_answers(
     render: Callable[[Turns, bool], str], turns: Turns, special: Sequence[str]
-) -> tuple[str, list[tuple[int, int]]]:
+) -> list[tuple[str, list[tuple[int, int]]]]:
     """Render a conversation up to its last answer, and find the answers in it.
 
     An answer is what the template appends to the prompt for it. White space after a special token at its end, as
     after the end of a turn in ChatML, is not part of it, since generation stops before.
+
+    Some templates change earlier turns when later ones follow, for example to remove the reasoning from all answers
+    but the last. Their conversations are rendered once for each such answer, as the model will see them.
 
     Args:
         render: Returns turns as text, optionally followed by the prompt for an answer.
@@ -249,25 +263,26 @@ def find_answers(
         special: The special tokens of the tokenizer.
 
     Returns:
-        The text, and the start and end of each answer in it, in characters.
+        One or more texts, each with the start and end of the answers in it that are learned, in characters.
 
     Raises:
-        TemplateError: If the template changes earlier turns, or does not put an answer after its prompt.
+        TemplateError: If the template does not put an answer after the prompt for it.
     """
-    text, answers = "", []
+    texts: list[tuple[str, list[tuple[int, int]]]] = []
     for number, turn in enumerate(turns):
         if turn["role"] != "assistant":
             continue
         prompt, answered = render(turns[:number], True), render(turns[: number + 1], False)
-        if not prompt.startswith(text):
-            raise TemplateError("changes earlier turns when later ones follow")
         if not answered.startswith(prompt):
             raise TemplateError("does not continue its prompt for an answer with the answer")
         end = max((answered.rfind(mark) + len(mark) for mark in special if mark in answered[len(prompt) :]), default=0)
         is_end = end > len(prompt) and not answered[end:].strip()
-        answers.append((len(prompt), end if is_end else len(answered)))
-        text = answered
-    return text, answers
+        answer = (len(prompt), end if is_end else len(answered))
+        if texts and prompt.startswith(texts[-1][0]):
+            texts[-1] = (answered, [*texts[-1][1], answer])
+        else:
+            texts.append((answered, [answer]))
+    return texts
 
 
 def encode_answers(tokenizer: PreTrainedTokenizerBase, text: str, answers: Sequence[tuple[int, int]]) -> np.ndarray:
@@ -287,8 +302,3 @@ def encode_answers(tokenizer: PreTrainedTokenizerBase, text: str, answers: Seque
 def plain_ids(row: np.ndarray) -> np.ndarray:
     """Return the ids of a row, which may hold the complements of those that are not predicted."""
     return np.where(row < 0, ~row, row)
-
-
-def chat_fingerprint(chats: Chats, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return a hash of conversations and of the template that renders them."""
-    return blake2b(json.dumps([chats.fingerprint, tokenizer.chat_template]).encode(), digest_size=16).hexdigest()

@@ -166,12 +166,13 @@ class TokenDatasetWriter:
     It is a context manager; the folder is complete after :meth:`finish`.
     """
 
-    def __init__(self, folder: Path | None, largest_id: int) -> None:
+    def __init__(self, folder: Path | None, largest_id: int, *, signed: bool = False) -> None:
         """Open the files.
 
         Args:
             folder: An existing folder; None collects the rows in memory.
             largest_id: The largest token id. Ids are stored as uint16 if it fits, else as uint32.
+            signed: Whether rows hold complements of ids (:mod:`acclimate.corpus.chat`), which are stored as int32.
         """
         self.folder = folder
         self.rows = 0
@@ -179,7 +180,7 @@ class TokenDatasetWriter:
         self.bytes = 0
         self.characters = 0
         self.dropped = 0
-        self._kind = np.dtype("<u2" if largest_id < 1 << 16 else "<u4")
+        self._kind = np.dtype("<i4" if signed else "<u2" if largest_id < 1 << 16 else "<u4")
         self._files: list[IO[bytes]] = []
         with ExitStack() as stack:
             for name in (_TOKENS, _ENDS, _DOCUMENTS):

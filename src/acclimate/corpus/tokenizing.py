@@ -13,7 +13,7 @@ import json
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate, pairwise
@@ -102,21 +102,7 @@ def tokenize(
     if framing != EVERY_ROW:
         settings += f" {framing}"
     key = blake2b(settings.encode(), digest_size=16).hexdigest()
-    if cache is None:
-        rows = _write(corpus, encoder, None, key, max_tokens, progress)
-        assert rows is not None
-        return rows
-    folder = Path(cache) / f"rows-{key}"
-    rows = _load_cached(folder)
-    if rows is None:
-        try:
-            with atomic_folder(folder) as temporary:
-                _write(corpus, encoder, temporary, key, max_tokens, progress)
-        except OSError:
-            # Another process may have written the same rows first.
-            if _load_cached(folder) is None:
-                raise
-        return TokenDataset.load(folder)
+    rows = cached_rows(cache, key, lambda folder: _write(corpus, encoder, folder, key, max_tokens, progress))
     corpus.report = CorpusReport(**rows.report)
     return rows
 
@@ -146,6 +132,34 @@ def check_known(ids: np.ndarray, tokenizer: PreTrainedTokenizerBase) -> None:
             f"{share:.0%} of the tokens of the text are not in the vocabulary of the model, which cannot distinguish "
             f"them: '{tokenizer.decode(near)}', for example. A model for this language and script would learn more."
         )
+
+
+def cached_rows(
+    cache: str | Path | None, key: str, write: Callable[[Path | None], TokenDataset | None]
+) -> TokenDataset:
+    """Return the rows of a key from a cache, where they are written first if need be.
+
+    Args:
+        cache: The folder of the cache; None keeps the rows in memory.
+        key: A hash of what the rows are made from.
+        write: Writes the rows to a folder and returns None, or returns them if the folder is None.
+    """
+    if cache is None:
+        rows = write(None)
+        assert rows is not None
+        return rows
+    folder = Path(cache) / f"rows-{key}"
+    found = _load_cached(folder)
+    if found is not None:
+        return found
+    try:
+        with atomic_folder(folder) as temporary:
+            write(temporary)
+    except OSError:
+        # Another process may have written the same rows first.
+        if _load_cached(folder) is None:
+            raise
+    return TokenDataset.load(folder)
 
 
 def _load_cached(folder: Path) -> TokenDataset | None:
@@ -333,9 +347,12 @@ class _Encoder:
         self._tokenizer, self._joined = read_as_text(tokenizer), framing.documents == "joined"
         self.prefix, self.suffix = self._find_special_tokens()
         ending = [] if framing.end is None or framing.end in self.suffix else [framing.end]
-        around, nothing = (self.prefix, self.suffix), ([], [])
-        self._row: tuple[list[int], list[int]] = around if framing.documents == "framed" else nothing
-        self._document = nothing if framing.documents == "framed" else (self.prefix, [*self.suffix, *ending])
+        self._row: tuple[list[int], list[int]] = ([], [])
+        self._document: tuple[list[int], list[int]] = ([], [])
+        if framing.documents == "framed":
+            self._row = (self.prefix, self.suffix)
+        else:
+            self._document = (self.prefix, [*self.suffix, *ending])
         self.specials = sum(map(len, self._row))
         self.room = max_length - self.specials
         self.framed_tokens = 0

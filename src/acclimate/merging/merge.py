@@ -48,7 +48,7 @@ from acclimate.training.result import roundtrip_json
 from acclimate.version import __version__
 
 GENERATION_FILE = "generation_config.json"
-HUB_FILES = ["*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
+HUB_FILES = ["model*.safetensors", "*.json", "*.txt", "*.model", "*.jinja"]
 """Files of a model on the Hub that merging reads."""
 Rule = Callable[[str, Sequence[Callable[[], Tensor]]], Tensor]
 """Function that merges a tensor, given its name and functions that read it from the sources, in their order."""

@@ -322,7 +322,7 @@ def _layer(model: PreTrainedModel, module: nn.Module, name: str, heads: int, wid
         parent = model.get_submodule(name.rpartition(".")[0])
         output = _first_linear(getattr(parent, "output", nn.Module()), OUTPUT)
     grouped = all(part.heads and heads % part.heads == 0 for part in inputs)
-    width_read = 0 if output is None else output.weight.shape[0 if isinstance(output, Conv1D) else 1]
+    width_read = output.nx if isinstance(output, Conv1D) else getattr(output, "in_features", 0)
     if len(inputs) != 3 or not grouped or inputs[0].heads != heads or width_read != heads * width:
         raise UserError(f"The projections of {type(model).__name__}.{name} cannot be split by head.")
     return HeadLayer(name, heads, width, (inputs[0], inputs[1], inputs[2]), output)

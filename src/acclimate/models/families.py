@@ -146,7 +146,7 @@ def _logits(model: PreTrainedModel, hidden: Tensor) -> Tensor:
         logits: Tensor = model.forward(input_ids=unread).logits
     finally:
         model._modules[name] = base
-    return logits.view(*hidden.shape[:-1], -1)
+    return logits.view(*hidden.shape[:-1], logits.shape[-1])
 
 
 class _GivenStates:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from acclimate.errors import UserError, unknown_name_error
+from acclimate.errors import UserError, unknown_name_error, warn_once
 from acclimate.models.attention import ALTERNATIVES, HeadLayer
 from acclimate.models.families import probe_of
 
@@ -26,17 +26,19 @@ PARTS: dict[Part, str] = {
 """The letters are those of the paper's Table 3."""
 
 FEED_FORWARD = (
-    ("intermediate.dense", "output.dense"),
-    ("ffn.lin1", "ffn.lin2"),
-    ("ffn", "ffn_output"),
-    ("mlp.Wi", "mlp.Wo"),
-    ("mlp.gate_proj", "mlp.down_proj"),
-    ("mlp.gate_up_proj", "mlp.down_proj"),
-    ("mlp.c_fc", "mlp.c_proj"),
-    ("feed_forward.w1", "feed_forward.w2"),
+    ("intermediate.dense", "output.dense", None),
+    ("ffn.lin1", "ffn.lin2", None),
+    ("ffn", "ffn_output", None),
+    ("mlp.Wi", "mlp.Wo", None),
+    ("mlp.gate_proj", "mlp.down_proj", "mlp.up_proj"),
+    ("mlp.gate_up_proj", "mlp.down_proj", None),
+    ("mlp.c_fc", "mlp.c_proj", None),
+    ("feed_forward.w1", "feed_forward.w2", "feed_forward.w3"),
 )
-FACTORS = {"gate_proj": "up_proj", "w1": "w3"}
-"""The layer that computes the second factor of a gated linear unit, where it is a layer of its own."""
+"""Names of the first and the last layer of a feed-forward block, and of the layer that computes the second factor of a
+gated linear unit, where that is a layer of its own."""
+ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+"""Entries of ``layer_types`` for layers with attention heads."""
 EMBEDDING_NORM = ("LayerNorm", "norm")
 GATES_ATTRIBUTE, UNITS_ATTRIBUTE = "acclimate_gates", "acclimate_units"
 
@@ -140,7 +142,7 @@ class _GateBefore(_Gate):
 
 
 def gate_units(
-    model: PreTrainedModel, layers: Sequence[HeadLayer], parts: Iterable[str]
+    model: PreTrainedModel, layers: Sequence[HeadLayer], parts: Collection[str]
 ) -> dict[str, list[UnitGroup]]:
     """Find the units of some parts of a model and register the hooks that gate them.
 
@@ -168,6 +170,12 @@ def gate_units(
     if not hasattr(model, GATES_ATTRIBUTE):
         setattr(model, GATES_ATTRIBUTE, {})
         setattr(model, UNITS_ATTRIBUTE, {})
+    headless = [kind for kind in getattr(model.config, "layer_types", None) or () if kind not in ATTENTION]
+    if headless and "H" in parts:
+        warn_once(
+            f"{len(headless)} layers of {type(model).__name__} have no attention heads ({headless[0]}), so nothing is "
+            "measured or protected in place of them."
+        )
     gates_by_part, known = getattr(model, GATES_ATTRIBUTE), getattr(model, UNITS_ATTRIBUTE)
     for part in parts:
         if part not in PARTS:
@@ -179,7 +187,7 @@ def gate_units(
             units.reader.register_forward_pre_hook(_GateBefore(gates_by_part, part, 0, units.units))
             known[part] = [units]
         elif part not in known:
-            known[part] = [_feed_forward(model, layer, part) for layer in layers]
+            known[part] = _feed_forward(model, part, len(layers))
             for index, found in enumerate(known[part]):
                 found.linear.register_forward_hook(_Gate(gates_by_part, part, index, found.units))
     return {part: known[part] for part in parts}
@@ -196,24 +204,21 @@ def use_gates(model: PreTrainedModel, gates: Mapping[str, Tensor]) -> Iterator[N
         current.clear()
 
 
-def _feed_forward(model: PreTrainedModel, layer: HeadLayer, part: str) -> LinearUnits:
-    """Find the feed-forward of an attention layer: in the nearest module that contains both."""
-    name = layer.name
-    while name:
-        name = name.rpartition(".")[0]
-        for pair in FEED_FORWARD:
-            places = [f"{name}.{suffix}" if name else suffix for suffix in pair]
-            inner, outer = (_linear(model, place) for place in places)
-            if inner is None or outer is None:
+def _feed_forward(model: PreTrainedModel, part: str, least: int) -> list[LinearUnits]:
+    """Find the feed-forward blocks of a model in the order of its layers, at least as many as ``least``."""
+    units: list[LinearUnits] = []
+    for module in model.base_model.modules():
+        for first, last, other in FEED_FORWARD:
+            inner, outer = _linear(module, first), _linear(module, last)
+            if inner is None or outer is None or linear_sizes(inner)[1] % linear_sizes(outer)[0]:
                 continue
-            units, width = linear_sizes(outer)
-            if linear_sizes(inner)[1] % units:
-                continue
-            if part == "O":
-                return LinearUnits(outer, width)
-            place, dot, last = places[0].rpartition(".")
-            return LinearUnits(inner, units, _linear(model, place + dot + FACTORS[last]) if last in FACTORS else None)
-    raise UserError(f"The feed-forward of {type(model).__name__} cannot be found; use only the parts H and E.")
+            factor = _linear(module, other) if other else None
+            size, width = linear_sizes(outer)
+            units.append(LinearUnits(inner, size, factor) if part == "I" else LinearUnits(outer, width))
+            break
+    if len(units) < least:
+        raise UserError(f"The feed-forward of {type(model).__name__} cannot be found; use only the parts H and E.")
+    return units
 
 
 def linear_sizes(linear: Any) -> tuple[int, int]:

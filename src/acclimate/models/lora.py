@@ -194,6 +194,9 @@ class LowRankAdapter:
                 _swap_hooks(bare[place], layer)
                 if self.kind.decomposes:
                     self._decompose(layer)
+        for name, value in model.named_parameters():
+            if ".lora_" in name:
+                value.data = value.data.float()  # also where the frozen weights are bfloat16
 
     @property
     def layers(self) -> dict[str, Any]:
@@ -202,9 +205,9 @@ class LowRankAdapter:
 
     def describe(self) -> str:
         """Return one sentence on what trains."""
-        trained, layers = self.model.num_parameters(only_trainable=True), len(self.layers)
-        share = trained / self.model.num_parameters()
-        return f"Adapter: {self.name} on {layers:,} layers, {trained:,} parameters ({share:.2%} of the model)."
+        trained, total = self.model.num_parameters(only_trainable=True), self.model.num_parameters()
+        size = f"{trained:,} parameters ({trained / total:.2%} of the model)"
+        return f"Adapter: {self.name} on {len(self.layers):,} layers, {size}."
 
     def mask(self, factors: Sequence[tuple[Tensor, Tensor]]) -> None:
         """Scale the change of base weights: the layers compute (W + dW o f) x in place of (W + dW) x.
@@ -212,8 +215,8 @@ class LowRankAdapter:
         Freezing rows or columns of the factors A and B would not do: all columns of dW = B A move with B.
 
         Args:
-            factors: Base weights, each with a factor of its rows (rows, 1) or columns (1, columns). Weights without an
-                adapter do not change anyway, so they are ignored.
+            factors: Base weights, each with a factor of its rows (rows, 1) or columns (1, columns); those without an
+                adapter are ignored.
 
         Raises:
             UserError: If the change of a weight is not a product in this variant.
@@ -223,25 +226,26 @@ class LowRankAdapter:
                 f"This method protects units of the model, which the adapter '{self.name}' cannot: it rescales whole "
                 "rows of a weight. Use lora or rslora."
             )
-        layers = self.layers
-        places = {id(layer.get_base_layer().weight): name for name, layer in layers.items()}
+        places = {id(layer.get_base_layer().weight): (name, layer) for name, layer in self.layers.items()}
+        found: dict[str, tuple[Tensor | None, Tensor | None]] = {}
         for weight, factor in factors:
-            if (name := places.get(id(weight))) is None:
+            if id(weight) not in places:
                 continue
-            rows, columns = self._factors.get(name, (None, None))
+            name, layer = places[id(weight)]
+            factor = factor.T if layer.fan_in_fan_out else factor
+            rows, columns = found.get(name, (None, None))
             if factor.shape[1] == 1:
                 rows = factor[:, 0] if rows is None else rows * factor[:, 0]
             else:
                 columns = factor[0] if columns is None else columns * factor[0]
-            self._factors[name] = rows, columns
-        self._register_factors()
+            found[name] = rows, columns
+        self._register_factors(found)
 
     def merged(self) -> PreTrainedModel:
         """Return a copy of the model with the adapter merged into its weights in fp32; other weights are shared."""
         made = share_weights(self.model)
         for name, layer in _layers(made).items():
-            factors = self._masked_factors(name)
-            for part, (a, b) in factors.items():
+            for part, (a, b) in self._masked_factors(name).items():
                 layer.lora_A[part].weight, layer.lora_B[part].weight = nn.Parameter(a), nn.Parameter(b)
             base = layer.get_base_layer()
             kept = base.weight.dtype
@@ -266,8 +270,7 @@ class LowRankAdapter:
             if name in state and value.is_floating_point() and value.shape == state[name].shape
         }
         base.load_state_dict(trained, strict=False)
-        made._factors = self._factors
-        made._register_factors()
+        made._register_factors(self._factors)
         return made
 
     def export(self, folder: Path, tokenizer: PreTrainedTokenizerBase, name: Path, base: str) -> dict[str, Any]:
@@ -298,23 +301,17 @@ class LowRankAdapter:
         return report
 
     def save(self, folder: Path, base: str) -> None:
-        """Write the adapter as ``peft`` does, with masks and initial factors applied, so that it fits the base model.
-
-        Args:
-            folder: A folder that is made.
-            base: Name of the base model, for ``adapter_config.json``.
-        """
+        """Write the adapter as ``peft`` does into a new folder, with masks and initial factors applied."""
         weights = _peft().get_peft_model_state_dict(self.model, adapter_name=TRAINED, save_embedding_layers=False)
         for name in self.layers:
-            factors = self._masked_factors(name)
-            weights[f"{name}.lora_A.weight"] = torch.cat([a for a, _ in factors.values()])
-            signs = [-1 if part == INITIAL else 1 for part in factors]
-            parts = [sign * b for sign, (_, b) in zip(signs, factors.values(), strict=True)]
-            weights[f"{name}.lora_B.weight"] = torch.cat(parts, 1)
+            parts = self._masked_factors(name)
+            weights[f"{name}.lora_A.weight"] = torch.cat([a for a, _ in parts.values()])
+            signed = [-b if part == INITIAL else b for part, (_, b) in parts.items()]
+            weights[f"{name}.lora_B.weight"] = torch.cat(signed, 1)
         config = copy.deepcopy(self.config)
         config.base_model_name_or_path, config.inference_mode, config.init_lora_weights = base, True, True
-        parent = type(self.model).__module__
-        config.auto_mapping = {"base_model_class": type(self.model).__name__, "parent_library": parent}
+        kind = type(self.model)
+        config.auto_mapping = {"base_model_class": kind.__name__, "parent_library": kind.__module__}
         if self.kind.decomposes:  # the product of the initial factors is subtracted
             config.r, config.lora_alpha = 2 * config.r, 2 * config.lora_alpha
         folder.mkdir()
@@ -330,6 +327,7 @@ class LowRankAdapter:
             lora_alpha=self.kind.scale * root if settings.alpha is None else settings.alpha,
             lora_dropout=settings.dropout,
             target_modules=list(targets),
+            fan_in_fan_out=any(isinstance(self.model.get_submodule(name), Conv1D) for name in targets),
             **self.kind.config,
         )
 
@@ -351,14 +349,15 @@ class LowRankAdapter:
         for factor in (layer.lora_A, layer.lora_B):
             factor[INITIAL].weight = nn.Parameter(factor[TRAINED].weight.detach().clone(), requires_grad=False)
 
-    def _register_factors(self) -> None:
-        """Let the layers scale the input of A and the output of B."""
-        layers = self.layers
-        for name, (rows, columns) in self._factors.items():
-            for part in layers[name].lora_A if columns is not None else ():
-                layers[name].lora_A[part].register_forward_pre_hook(partial(_scale_input, columns))
-            for part in layers[name].lora_B if rows is not None else ():
-                layers[name].lora_B[part].register_forward_hook(partial(_scale_output, rows))
+    def _register_factors(self, factors: dict[str, tuple[Tensor | None, Tensor | None]]) -> None:
+        """Let layers scale the output of B by factors of rows, and the input of A by factors of columns."""
+        self._factors, layers = factors, self.layers
+        for name, (rows, columns) in factors.items():
+            for part in layers[name].lora_A:
+                if columns is not None:
+                    layers[name].lora_A[part].register_forward_pre_hook(partial(_scale_input, columns))
+                if rows is not None:
+                    layers[name].lora_B[part].register_forward_hook(partial(_scale_output, rows))
 
     def _masked_factors(self, name: str) -> dict[str, tuple[Tensor, Tensor]]:
         """Return A and B of each adapter of a layer, by its name, with the factors of the mask."""
@@ -372,11 +371,11 @@ class LowRankAdapter:
 
 def warn_of_export(report: Mapping[str, Any]) -> str:
     """Return a warning if a merged model differs from the trained one, from :meth:`LowRankAdapter.export`; else ""."""
-    if (found := report["difference"]["relative"]) <= LARGE_DIFFERENCE:
-        return ""
-    warning = f"The logits of the merged model differ by {found:.1%} from those of the model with its adapter."
-    log.warning("%s", warning)
-    return warning
+    if (found := report["difference"]["relative"]) > LARGE_DIFFERENCE:
+        warning = f"The logits of the merged model differ by {found:.1%} from those of the model with its adapter."
+        log.warning("%s", warning)
+        return warning
+    return ""
 
 
 @torch.no_grad()
@@ -415,7 +414,7 @@ def _layers(model: nn.Module) -> dict[str, Any]:
 def _find_targets(model: PreTrainedModel, names: Sequence[str]) -> list[str]:
     """Return the names of the linear layers of the encoder that end in one of ``names``, or of all.
 
-    Poolers are left out, since no loss on tokens reads them.
+    Poolers are left out: no loss on tokens reads them.
 
     Raises:
         UserError: If there are none.
@@ -426,13 +425,11 @@ def _find_targets(model: PreTrainedModel, names: Sequence[str]) -> list[str]:
         for name, module in model.named_modules()
         if isinstance(module, nn.Linear | Conv1D) and id(module) in inside and "pooler" not in name.split(".")
     ]
-    found = [name for name in linear if not names or any(f".{name}".endswith(f".{end}") for end in names)]
+    found = [name for name in linear if not names or f".{name}".endswith(tuple(f".{end}" for end in names))]
     for end in names:
         if not any(f".{name}".endswith(f".{end}") for name in found):
             known = ", ".join(sorted({name.rpartition(".")[2] for name in linear}))
             raise UserError(f"No linear layer of {type(model).__name__} is named '{end}'; there are {known}.")
-    if not found:
-        raise UserError(f"{type(model).__name__} has no linear layers that could get an adapter.")
     return found
 
 

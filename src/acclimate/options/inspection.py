@@ -222,6 +222,16 @@ class InspectImportanceOptions:
 
 
 @options
+class InspectModelOptions:
+    """Options of :func:`acclimate.inspect_model`."""
+
+    model: Annotated[str | Path, Option("Model folder or name on the Hugging Face Hub.", MODEL, flag="MODEL")]
+    out: JsonFile = None
+    _: KW_ONLY
+    max_length: Annotated[Size, Option("Tokens per row, for the memory of attention.", DATA)] = 1_024
+
+
+@options
 class InspectMasksOptions:
     """Options of :func:`acclimate.inspect.inspect_masks`."""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from acclimate.options.declaration import Option
+from acclimate.options.declaration import METHOD, MODEL, Option
 from acclimate.options.numbers import Positive
 
 OptimizerName = Literal["adamw", "adamw-8bit"]
 WeightsName = Literal["fp32", "bf16"]
+AdapterName = Literal["lora", "rslora", "dora", "pissa", "olora", "orthogonal"]
+"""The names in :data:`acclimate.models.lora.ADAPTERS`."""
 
 Optimizer = Annotated[
     OptimizerName,
@@ -45,3 +47,44 @@ MaxMemory = Annotated[
         recorded=False,
     ),
 ]
+Adapter = Annotated[
+    AdapterName | None,
+    Option(
+        "Low-rank adapter to train in place of the weights, such as lora.",
+        METHOD,
+        default="none, all weights train",
+        more="It is merged into the saved model, and kept beside it in ``out/adapter`` in the format of peft. Any "
+        "method can use it, unless the method itself trains only some of the weights.",
+    ),
+]
+AdapterSetting = Annotated[
+    dict[str, Any] | None,
+    Option(
+        "Setting of the adapter: r, alpha, dropout, or targets such as q_proj,v_proj.",
+        METHOD,
+        default="r=16 on all linear layers but the head",
+        more="See :class:`acclimate.models.lora.AdapterSettings`.",
+        flag="--adapter-set",
+    ),
+]
+Quantization = Annotated[
+    Literal["4bit"] | None,
+    Option(
+        "Quantization of the frozen weights under an adapter, to save memory (QLoRA).",
+        MODEL,
+        more="The adapter is merged into the weights before quantization, which are loaded once more.",
+    ),
+]
+
+
+def check_adapter(given: Any) -> None:
+    """Check that options of an adapter come with an adapter, and that one option sets the type of the weights.
+
+    Raises:
+        ValueError: If not.
+    """
+    for name in ("adapter_settings", "quantize"):
+        if getattr(given, name) is not None and given.adapter is None:
+            raise ValueError(f"'{name}' is for adapters; add 'adapter', such as lora, or remove it")
+    if given.quantize is not None and given.weights != "fp32":
+        raise ValueError("'quantize' and 'weights' both set the type of the weights; remove one of them")

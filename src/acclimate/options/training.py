@@ -12,7 +12,16 @@ from pydantic import BeforeValidator, Field, model_validator
 from acclimate.errors import shorten
 from acclimate.model_kinds import CAUSAL, MASKED
 from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
-from acclimate.options.memory import GradientCheckpointing, MaxMemory, Optimizer, Weights
+from acclimate.options.memory import (
+    Adapter,
+    AdapterSetting,
+    GradientCheckpointing,
+    MaxMemory,
+    Optimizer,
+    Quantization,
+    Weights,
+    check_adapter,
+)
 from acclimate.options.numbers import (
     MAX_SIZE,
     Count,
@@ -27,6 +36,7 @@ from acclimate.options.numbers import (
     TokenCount,
 )
 from acclimate.options.replay import Chat, ChatShare, Replay, ReplayShare, check_shares
+from acclimate.options.rows import DocumentBorders, RowLayout
 
 if TYPE_CHECKING:
     from acclimate.corpus import Corpus
@@ -51,11 +61,7 @@ SAMPLE_CHARACTERS = 50_000_000
 BUDGETS = ("steps", "epochs", "tokens", "max_minutes")
 """Options that limit the training; at most one of them may be given."""
 
-Layout = Literal["padded", "packed"]
-Documents = Literal["apart", "joined"]
 PrecisionName = Literal["fp32", "bf16", "auto"]
-AdapterName = Literal["lora", "rslora", "dora", "pissa", "olora", "orthogonal"]
-"""The names in :data:`acclimate.models.lora.ADAPTERS`."""
 
 
 @runtime_checkable
@@ -210,23 +216,8 @@ class TrainingOptions:
     weights: Weights = "fp32"
     gradient_checkpointing: GradientCheckpointing = None
     max_memory: MaxMemory = None
-    layout: Annotated[
-        Layout | None,
-        Option(
-            "Texts per row: one (padded), or several that do not attend to each other (packed).",
-            default=f"{MASKED.layout}; {CAUSAL.layout} for causal models",
-            more="Texts are packed by best fit into rows of at most ``max_length`` tokens.",
-        ),
-    ] = None
-    documents: Annotated[
-        Documents | None,
-        Option(
-            "Documents of a causal model: apart, or joined into rows that are full, with attention between them.",
-            DATA,
-            default="apart",
-            more="An end token follows each document in both cases.",
-        ),
-    ] = None
+    layout: RowLayout = None
+    documents: DocumentBorders = None
     text_column: TextColumn = "text"
     heldout: Annotated[
         TextInput | None,
@@ -322,34 +313,9 @@ class AdaptOptions(TrainingOptions):
         ),
     ] = None
     head_tokens: Annotated[TokenCount, Option("Tokens for training a missing masked-LM head.", MODEL)] = HEAD_TOKENS
-    adapter: Annotated[
-        AdapterName | None,
-        Option(
-            "Low-rank adapter to train in place of the weights, such as lora.",
-            METHOD,
-            default="none, all weights train",
-            more="It is merged into the saved model, and kept beside it in ``out/adapter`` in the format of peft. Any "
-            "method can use it, unless the method itself trains only some of the weights.",
-        ),
-    ] = None
-    adapter_settings: Annotated[
-        dict[str, Any] | None,
-        Option(
-            "Setting of the adapter: r, alpha, dropout, or targets such as q_proj,v_proj.",
-            METHOD,
-            default="r=16 on all linear layers but the head",
-            more="See :class:`acclimate.models.lora.AdapterSettings`.",
-            flag="--adapter-set",
-        ),
-    ] = None
-    quantize: Annotated[
-        Literal["4bit"] | None,
-        Option(
-            "Quantization of the frozen weights under an adapter, to save memory (QLoRA).",
-            MODEL,
-            more="The adapter is merged into the weights before quantization, which are loaded once more.",
-        ),
-    ] = None
+    adapter: Adapter = None
+    adapter_settings: AdapterSetting = None
+    quantize: Quantization = None
     replay: Replay = None
     replay_share: ReplayShare = None
     chat: Chat = None
@@ -358,9 +324,7 @@ class AdaptOptions(TrainingOptions):
     @model_validator(mode="after")
     def check_adapter(self) -> Any:
         """Check that options of an adapter come with an adapter."""
-        for name in ("adapter_settings", "quantize"):
-            if getattr(self, name) is not None and self.adapter is None:
-                raise ValueError(f"'{name}' is for adapters; add 'adapter', such as lora, or remove it")
+        check_adapter(self)
         return self
 
     @model_validator(mode="after")

@@ -25,6 +25,12 @@ def _distill(*args: Any, **options: Any) -> Any:
     return distill(*args, **options)
 
 
+def _merge(*args: Any, **options: Any) -> Any:
+    from acclimate.merging import merge
+
+    return merge(*args, **options)
+
+
 def _lm_loss(model: str, texts: list[str], *, max_length: int) -> dict[str, Any]:
     from acclimate.evaluation import language_model_loss
 
@@ -69,6 +75,7 @@ class Backend:
         adapt: Same signature as :func:`acclimate.adapt`.
         finetune: Same signature as :func:`acclimate.finetune`.
         distill: Same signature as :func:`acclimate.distill`.
+        merge: Same signature as :func:`acclimate.merge`.
         lm_loss: Same signature as :func:`acclimate.evaluation.language_model_loss`.
         likelihood: Same signature as :func:`acclimate.evaluation.likelihood.classify_by_likelihood`.
         instructions: Same signature as :func:`acclimate.evaluation.instructions.measure_instructions`.
@@ -81,6 +88,7 @@ class Backend:
     adapt: Callable[..., Any] = _adapt
     finetune: Callable[..., Any] = _finetune
     distill: Callable[..., Any] = _distill
+    merge: Callable[..., Any] = _merge
     lm_loss: Callable[..., dict[str, Any]] = _lm_loss
     likelihood: Callable[..., Any] = _likelihood
     instructions: Callable[..., dict[str, Any]] = _instructions

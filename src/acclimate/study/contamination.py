@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
 
+from acclimate.corpus import Corpus
 from acclimate.corpus.contamination import ContaminationReport, MatchRules, find_contamination, summarize_contamination
 from acclimate.files import cache_folder, read_json, write_json
 from acclimate.records import fingerprint, texts_fingerprint
@@ -88,14 +89,15 @@ def check_contamination(inputs: StudyInputs, *, progress: bool = False, cached_o
 
 
 def remove_contamination(inputs: StudyInputs, found: Contamination) -> StudyInputs:
-    """Return inputs without the contaminated corpus documents if the study sets ``leakage: remove``."""
+    """Return inputs without the contaminated documents, read or replayed, if the study sets ``leakage: remove``."""
     if inputs.config.leakage != "remove":
         return inputs
     corpora = {
         domain: corpus.without(found.documents[domain]) if found.documents.get(domain) else corpus
         for domain, corpus in inputs.corpora.items()
     }
-    return replace(inputs, corpora=corpora)
+    leaked = {digest for name in found.documents.keys() - corpora.keys() for digest in found.documents[name]}
+    return replace(inputs, corpora=corpora, leaked=frozenset(leaked))
 
 
 def _search_corpora(
@@ -103,6 +105,7 @@ def _search_corpora(
 ) -> Iterator[tuple[str, tuple[ContaminationRow, list[str]] | None]]:
     """Yield each domain with the findings in its corpus and the hashes of the contaminated documents.
 
+    A text that is replayed is treated as the corpus of another domain, since it is training text as well.
     The corpus is read once for all tasks. The findings are None if they are not cached and ``cached_only`` is set.
     """
     tasks = _evaluation_texts(inputs)
@@ -111,8 +114,7 @@ def _search_corpora(
     groups = {str(number): texts for number, (_, texts) in enumerate(tasks)}
     places = {str(number): place for number, (place, _) in enumerate(tasks)}
     rules = asdict(MatchRules())
-    for domain in inputs.config.domains:
-        corpus = inputs.corpora[domain.name]
+    for name, corpus in _read_corpora(inputs).items():
         identity = {
             "version": VERSION,
             "corpus": str(corpus.fingerprint),
@@ -122,10 +124,25 @@ def _search_corpora(
         search = partial(find_contamination, corpus, groups, MatchRules(), progress=progress)
         found = _cached(fingerprint(identity), cached_only, search)
         if found is None:
-            yield domain.name, None
+            yield name, None
         else:
-            values = {"domain": domain.name, "rules": rules, **summarize_contamination(found, places)}
-            yield domain.name, (ContaminationRow.from_dict(values), list(found["digests"]))
+            values = {"domain": name, "rules": rules, **summarize_contamination(found, places)}
+            yield name, (ContaminationRow.from_dict(values), list(found["digests"]))
+
+
+def _read_corpora(inputs: StudyInputs) -> dict[str, Corpus]:
+    """Return the texts that adaptations read, by the name of their domain, or of their files if they are replayed."""
+    found = {domain.name: inputs.corpora[domain.name] for domain in inputs.config.domains}
+    if not inputs.replayed:
+        return found
+    from acclimate.training.mixture import text_name
+
+    texts = {replay.text.fingerprint: replay.text for replay, _ in inputs.replayed}
+    for number, text in enumerate(texts.values(), 1):
+        if isinstance(text, Corpus):
+            name = f"{text_name(text)} (replayed)"
+            found[name if name not in found else f"{name} {number}"] = text
+    return found
 
 
 def _search_train_splits(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -137,6 +138,7 @@ class StudyInputs:
         extras: Further inputs that kinds of jobs read, by kind: see :meth:`acclimate.study.jobs.base.Job.read`.
         unmeasured: The general text without the documents that the study measures on; None if there are no others.
         replaying: Names of the base models whose adaptations replay it by default.
+        leaked: Digests of documents that are not replayed, since they contain dev or test texts.
     """
 
     config: StudyConfig
@@ -152,6 +154,7 @@ class StudyInputs:
     extras: Mapping[str, Any]
     unmeasured: Corpus | None = None
     replaying: frozenset[str] = frozenset()
+    leaked: frozenset[str] = frozenset()
 
     @cached_property
     def trial(self) -> StudyInputs:
@@ -205,11 +208,22 @@ class StudyInputs:
                     "'general' text."
                 )
         measured = [*([self.general] if self.general else []), *self.heldout.values()]
-        digests = {hash_document(text.encode()).hex() for found in measured for text in found.texts}
+        digests = {hash_document(text.encode()).hex() for found in measured for text in found.texts} | self.leaked
         return [
             replace(replay, text=replay.text.without(digests)) if isinstance(replay.text, Corpus) else replay
             for replay in open_replay(given, str(given.get("text_column", "text")))
         ]
+
+    @cached_property
+    def replayed(self) -> list[tuple[Any, list[str]]]:
+        """Everything that is replayed, each with descriptions of the adaptations that read it."""
+        found: dict[str, tuple[Any, list[str]]] = {}
+        for model, method in itertools.product(self.config.models, self.config.methods):
+            if method.name != UNADAPTED:
+                for replay in self.replays(model.name, {**self.config.adapt.given(), **method.adapt}):
+                    _, readers = found.setdefault(str(replay.identity()), (replay, []))
+                    readers.append(f"{model.name} with {method.label}")
+        return list(found.values())
 
     def other_tasks(self, domain: DomainSpec) -> list[TaskSpec]:
         """Return the tasks of other domains, except those whose content equals a task of this domain."""
@@ -251,20 +265,10 @@ def read_inputs(config: StudyConfig, backend: Backend, extras: Mapping[str, Any]
             head_corpus, text = text.split(WARM_UP_SPLIT, SPLIT_SEED)
         general = Texts.sample(text, config.evaluate.documents)
         unmeasured = _unmeasured(text, general)
+    replaying = _find_replaying(config, unmeasured)
+    texts = (corpora, head_corpus, heldout, general)
     return StudyInputs(
-        config,
-        checkpoints,
-        headless,
-        corpora,
-        head_corpus,
-        heldout,
-        general,
-        tasks,
-        methods,
-        options,
-        extras or {},
-        unmeasured,
-        _find_replaying(config, unmeasured),
+        config, checkpoints, headless, *texts, tasks, methods, options, extras or {}, unmeasured, replaying
     )
 
 
@@ -328,11 +332,18 @@ def read_method(method: MethodSpec) -> MethodInput:
 
 
 def _read_methods(config: StudyConfig) -> dict[str, MethodInput]:
+    from acclimate import methods
+    from acclimate.training.adapters import resolve_adapter
+
     found = {}
     for method in config.methods:
         if method.name != UNADAPTED or method.parameters:
             found[method.label] = read_method(method)
         check_not_shared(method.adapt, f"methods.{method.label}.adapt")
+        if method.name != UNADAPTED:
+            given = {**config.adapt.given(), **method.adapt}
+            adapter = [given.get(name) for name in ("adapter", "adapter_settings", "quantize")]
+            resolve_adapter(methods.get(method.name, **method.parameters), *adapter)
         _warn_of_learning_rate(method, config)
     return found
 

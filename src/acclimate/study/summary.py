@@ -5,7 +5,6 @@ Scores of fine-tuned models: means over seeds, paired comparisons, Holm's correc
 
 from __future__ import annotations
 
-import itertools
 import os
 import platform
 from collections.abc import Mapping, Sequence
@@ -48,7 +47,6 @@ from acclimate.rows import (
 from acclimate.study.contamination import Contamination
 from acclimate.study.inputs import StudyInputs
 from acclimate.study.jobs.base import HEAD, Job, JobGraph, JobResult, Outcome, StudyView, kinds
-from acclimate.study.settings import UNADAPTED
 
 PACKAGES = ("acclimate", "torch", "transformers", "tokenizers", "datasets", "accelerate", "scikit-learn", "numpy")
 STATES = ("done", "reused", "failed", "blocked", "missing")
@@ -143,17 +141,14 @@ def _limit_notes(inputs: StudyInputs) -> list[str]:
 
 def replay_notes(inputs: StudyInputs) -> list[str]:
     """Return a sentence for each text that is replayed: its share, and the models and methods that read it."""
+    if not inputs.replayed:
+        return []
     from acclimate.training.mixture import text_name
 
-    config, readers = inputs.config, dict[str, list[str]]()
-    for model, method in itertools.product(config.models, config.methods):
-        if method.name != UNADAPTED:
-            for replay in inputs.replays(model.name, {**config.adapt.given(), **method.adapt}):
-                what = f"{replay.share:.1%} of the tokens of adaptation are from {text_name(replay.text)}"
-                readers.setdefault(what, []).append(f"{model.name} with {method.label}")
     return [
-        f"Replay: {what}, without the documents that are measured on ({', '.join(names)})."
-        for what, names in readers.items()
+        f"Replay: {replay.share:.1%} of the tokens of adaptation are from {text_name(replay.text)}, without the "
+        f"documents that are measured on ({', '.join(readers)})."
+        for replay, readers in inputs.replayed
     ]
 
 

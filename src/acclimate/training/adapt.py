@@ -113,6 +113,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     method = _resolve_method(options.method, options.settings)
     given_layout = options.layout
     options = with_kind_defaults(options, method)
+    assert options.layout and options.max_length
     group = join_process_group()
     progress = options.progress and group.first
     task = open_task(options.task)
@@ -125,7 +126,7 @@ def _adapt(options: AdaptOptions) -> AdaptResult:
     if replays and not method.trains:
         raise UserError(f"Method '{method.name}' does not train, so nothing can be replayed; remove replay and chat.")
     seed, max_length, batch_size = options.seed, options.max_length, options.batch_size
-    adapter = resolve_adapter(options, method)
+    adapter = resolve_adapter(method, options.adapter, options.adapter_settings, options.quantize)
     learning_rate = choose_learning_rate(options, method)
     strategy = resolve(options.masking, options.mask_rate, options.masking_settings)
     if (options.masking or options.masking_settings) and type(method).masking is not Method.masking:

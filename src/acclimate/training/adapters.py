@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from acclimate.corpus import TokenDataset
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel
@@ -16,20 +19,28 @@ ADAPTER_RATE = 10
 2025: about ten, whatever the model and the rank)."""
 
 
-def resolve_adapter(options: AdaptOptions, method: Method) -> AdapterSettings | None:
-    """Return the settings of the adapter, or None if the weights themselves train.
+def resolve_adapter(
+    method: Method, adapter: str | None, settings: Mapping[str, Any] | None, quantize: str | None
+) -> AdapterSettings | None:
+    """Return the settings of an adapter, or None if the weights themselves train.
+
+    Args:
+        method: The method.
+        adapter: Name of the adapter; None for none.
+        settings: Its settings as given.
+        quantize: How the weights are quantized, or None.
 
     Raises:
         UserError: If the method cannot train an adapter, a setting is wrong, or a package is missing.
     """
-    if options.adapter is None:
+    if adapter is None:
         return None
     if method.without_adapter:
         raise UserError(
             f"Method '{method.name}' does not work with an adapter, since {method.without_adapter}. Remove 'adapter', "
             "or use another method, such as lm."
         )
-    return check_adapter(options.adapter, options.adapter_settings, options.quantize)
+    return check_adapter(adapter, settings, quantize)
 
 
 def choose_learning_rate(options: AdaptOptions, method: Method) -> float:

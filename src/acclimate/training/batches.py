@@ -22,7 +22,7 @@ from acclimate.masking import IGNORE_INDEX, Masking, Rewriting, Vocabulary
 from acclimate.models import ModelKind
 from acclimate.models.batching import FEWEST_BATCHES, MINIMAL_PADDING, PaddingPolicy
 from acclimate.objectives import Batch, ViewInput
-from acclimate.options.training import Layout
+from acclimate.options.rows import Layout
 from acclimate.training.distributed import ProcessGroup
 from acclimate.training.packing import pack_best_fit
 

@@ -24,7 +24,8 @@ from acclimate.models import LanguageModel, longest_text
 from acclimate.models.checkpoints import load_config
 from acclimate.models.encoding import check_packable
 from acclimate.modules import add_virtual_tokens, virtual_ids
-from acclimate.options.training import BUDGETS, AdaptOptions, Documents, Layout, TrainingOptions
+from acclimate.options.rows import Documents, Layout
+from acclimate.options.training import BUDGETS, AdaptOptions, TrainingOptions
 from acclimate.registry import Registry
 from acclimate.training.method import Method
 
@@ -255,8 +256,9 @@ def with_kind_defaults(options: AdaptOptions, method: Method) -> AdaptOptions:
     A model that cannot be read gets those of masked models here; loading it will say what is wrong.
     """
     kind, positions = MASKED, None
-    if callable(options.model):  # pretrain has set them
-        return options
+    if callable(options.model):  # pretrain, which knows the kind, sets all of them
+        layout, length = options.layout or kind.layout, options.max_length or kind.max_length
+        return replace(options, layout=layout, max_length=length)
     with suppress(UserError):
         config = load_config(options.model)
         kind = kind_of_checkpoint(config.architectures, options.model)

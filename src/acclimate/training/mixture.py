@@ -31,6 +31,8 @@ from acclimate.training.batches import EpochSampler, StepOrder
 from acclimate.training.inputs import Budget, as_corpus
 from acclimate.training.method import cache_folder
 
+COUNTS = ("documents", "duplicates", "leaked", "broken", "truncated", "repeated")
+"""What is recorded of a text, unless it is 0."""
 MANY_EPOCHS = 16
 """Repetitions of a text after which another one teaches almost nothing (Muennighoff et al., NeurIPS 2023)."""
 
@@ -291,7 +293,8 @@ class Mixture:
     def describe(self, steps: int) -> list[dict[str, Any]]:
         """Return what the first ``steps`` steps read of each text: its share as given and realized, tokens, epochs.
 
-        The list is empty if there is only the domain text.
+        The numbers of its documents, and of those that were left out or cut, are included. The list is empty if there
+        is only the domain text.
         """
         if self._sampler is None:
             return []
@@ -303,6 +306,7 @@ class Mixture:
                 "realized": round(read / max(1, sum(tokens)), 6),
                 "tokens": read,
                 "epochs": round(epochs, 3),
+                **{name: text.rows.report[name] for name in COUNTS if text.rows.report.get(name)},
             }
             for text, read, epochs in zip(self.texts, tokens, self._sampler.epochs(steps), strict=True)
         ]
@@ -369,19 +373,17 @@ def read_mixture(
     Raises:
         UserError: If a text is empty, or conversations are given for a model that cannot learn from them.
     """
-    texts = []
+    texts, cache = [], cache_folder() / "rows"
     for replay in replays:
         if isinstance(replay.text, Chats):
             if loaded.kind.uses_masking or appended:
                 what = "virtual tokens" if appended else f"a {loaded.kind.name} language model"
                 raise UserError(f"Conversations are for causal language models; {what} cannot learn answers.")
-            found = tokenize_chats(replay.text, loaded.tokenizer, max_length)
-            truncated = found.report["truncated"]
-            about = f"{replay.text.report.summary('conversation')}" + (
-                f"; truncated: {truncated:,}" if truncated else ""
-            )
+            found = tokenize_chats(replay.text, loaded.tokenizer, max_length, cache=cache)
+            about = replay.text.report.summary("conversation")
+            for count, words in (("truncated", "truncated"), ("repeated", "in one text per answer, for the template")):
+                about += f"; {found.report[count]:,} {words}" if found.report[count] else ""
         else:
-            cache = cache_folder() / "rows"
             found = tokenize(
                 replay.text, loaded.tokenizer, max_length, framing=framing, cache=cache, progress=progress
             )

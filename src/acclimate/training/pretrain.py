@@ -36,7 +36,7 @@ from acclimate.training.result import AdaptResult, read_manifest, roundtrip_json
 from acclimate.training.tokenizer import TOKENIZER_KINDS, sample_documents, train_tokenizer
 
 ENCODERS = tuple(sorted(name for name, family in FAMILIES.items() if family.tokenizer))
-DECODERS = ("granite", "llama", "mistral", "olmo2", "qwen3", "smollm3")
+DECODERS = ("gpt2", "granite", "llama", "mistral", "olmo2", "phi3", "qwen3", "smollm3")
 ARCHITECTURES: dict[str, ModelKind] = {**dict.fromkeys(ENCODERS, MASKED), **dict.fromkeys(DECODERS, CAUSAL)}
 """The kind of each architecture, by ``model_type``."""
 DEFAULT_ARCHITECTURE = {MASKED.name: "bert", CAUSAL.name: "llama"}

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -152,10 +152,10 @@ class AdaptJob(Job):
     @classmethod
     def models(cls, planner: Planner, model: ModelSpec, domain: DomainSpec) -> Iterator[StudyModel]:
         """Yield the base model, and the models that each method adapts from it."""
-        config = planner.config
-        base: Model = planner.inputs.checkpoints[model.name]
-        if model.name in planner.inputs.headless:
-            base = planner.add(_head_job(planner.inputs, model))
+        config, inputs = planner.config, planner.inputs
+        base = base_model(inputs, model)
+        if isinstance(base, Job):
+            planner.add(base)
         place = Place(model=model.name, domain=domain.name)
         yield StudyModel(base, place, domain, config.seeds)
         for method in config.methods:
@@ -163,14 +163,9 @@ class AdaptJob(Job):
             if method.name == UNADAPTED:
                 yield StudyModel(base, here, domain, config.seeds, measures_loss=False, measures_forgetting=False)
                 continue
-            for scope, task in planner.inputs.methods[method.label].scopes(domain):
-                for number, seed in enumerate(config.adapt_seeds):
-                    there = Place(
-                        model=model.name, domain=domain.name, method=method.label, adapted_for=task, adapt_seed=seed
-                    )
-                    job = planner.add(_adapt_job(planner.inputs, method, base, there, seed))
-                    tuned = config.seeds[number :: len(config.adapt_seeds)]  # see adapt_seeds of StudyConfig
-                    yield StudyModel(job, there, scope, tuned, base)
+            for subject in adapted_models(inputs, method, model, domain):
+                planner.add(cast(Job, subject.model))
+                yield subject
 
     @classmethod
     def method_rows(cls, inputs: StudyInputs) -> list[MethodRow]:
@@ -193,6 +188,24 @@ class AdaptJob(Job):
             "adaptations": [_adaptation_row(entry, view.out / "models" / entry.job.key) for entry in found],
             "masked": masked_samples(found, view.inputs.config.evaluate.masked_texts),
         }
+
+
+def base_model(inputs: StudyInputs, model: ModelSpec) -> Model:
+    """Return the model that adaptations start from: the checkpoint, or the job that trains its missing head."""
+    return _head_job(inputs, model) if model.name in inputs.headless else inputs.checkpoints[model.name]
+
+
+def adapted_models(
+    inputs: StudyInputs, method: MethodSpec, model: ModelSpec, domain: DomainSpec
+) -> Iterator[StudyModel]:
+    """Yield the models that a method adapts, one per scope and seed of adaptation; their jobs are not planned."""
+    config, base = inputs.config, base_model(inputs, model)
+    for scope, task in inputs.methods[method.label].scopes(domain):
+        for number, seed in enumerate(config.adapt_seeds):
+            place = Place(model=model.name, domain=domain.name, method=method.label, adapted_for=task, adapt_seed=seed)
+            job = _adapt_job(inputs, method, base, place, seed)
+            tuned = config.seeds[number :: len(config.adapt_seeds)]  # see adapt_seeds of StudyConfig
+            yield StudyModel(job, place, scope, tuned, base)
 
 
 def _head_job(inputs: StudyInputs, model: ModelSpec) -> AdaptJob:
@@ -263,7 +276,7 @@ def adaptation_seconds(model: Model, view: StudyView) -> float | None:
     """
     if not isinstance(model, Job) or model.is_shared_base:
         return 0.0
-    results = [view.outcomes[link.key].result for link in model.chain]
+    results = [view.outcomes[link.key].result for link in model.chain if link.result_type is Adaptation]
     if any(not isinstance(result, Adaptation) for result in results):
         return None
     return sum(result.total_seconds for result in results)
