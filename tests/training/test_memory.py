@@ -91,7 +91,7 @@ def test_gradient_checkpointing_is_on_where_a_row_does_not_fit():
     set_gradient_checkpointing(engine, False, 10**9)
     assert not model.is_gradient_checkpointing
     tokens = batching.training_tokens(model, 1, 128)
-    size = 128 * batching.token_bytes(model.config, 128) / batching.SHARE / 10**9
+    size = 128 * batching.token_bytes(model.config, 128, eager_attention=False) / batching.SHARE / 10**9
     with limit_memory(0.99 * size):
         before = batching.training_tokens(model, 1, 128)
         set_gradient_checkpointing(engine, None, 128)
