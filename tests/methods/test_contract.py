@@ -22,7 +22,7 @@ from acclimate.tasks import Task
 from acclimate.training import adapt, get, names
 from acclimate.training.method import Method, lookup
 from tests.kills import counted, killed
-from tests.tiny import DECODERS, ENCODERS, HYBRIDS, TEXTS, save_tiny, tiny_model
+from tests.tiny import DECODERS, ENCODERS, TEXTS, save_tiny, tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
@@ -44,8 +44,6 @@ assert sorted(kind for group in SIMILAR for kind in group) == sorted(ENCODERS)
 PAIRS = {(method, group[number % len(group)]) for number, method in enumerate(names()) for group in SIMILAR}
 """Pairs of method and architecture: each method with one architecture per group, in rotation."""
 PAIRS |= {(method, kind) for method in ("mlm", "dga") for kind in ENCODERS}
-WITH_HEADS = sorted(DECODERS.keys() - HYBRIDS)
-"""Decoders whose attention heads can be gated; each method is tested with one of them."""
 SINGLE_STAGE = [name for name in names() if lookup(name).trains and not get(name).stages()]
 """Methods with a single stage."""
 
@@ -98,7 +96,7 @@ def test_trains_saves_and_loads_without_acclimate(models, method, kind, tmp_path
     assert not list(tmp_path.glob(".out*")), "the working folder was not removed"
 
 
-@pytest.mark.parametrize(("method", "kind"), zip(names(), itertools.cycle(WITH_HEADS), strict=False))
+@pytest.mark.parametrize(("method", "kind"), zip(names(), itertools.cycle(sorted(DECODERS)), strict=False))
 def test_adapts_a_decoder_or_says_why_not(decoders, method, kind, tmp_path):
     cls, start = lookup(method), decoders[kind]
     if "causal" not in cls.kinds:

@@ -307,3 +307,9 @@ def test_the_equations_on_a_decoder_with_grouped_heads(monkeypatch):
                 elif head % 2 == 0:  # two query heads share a key head, which has the larger importance of the two
                     change[4 * head : 4 * head + 8] *= 1 - max(of_layer[head], of_layer[head + 1])
         torch.testing.assert_close((ours - start[name]).detach(), change, rtol=1e-2, atol=1e-4, msg=name)
+
+
+def test_layers_without_heads_are_reported(decoders, tmp_path, caplog):
+    settings = {"importance": "random", "contrast_weight": 0}
+    adapt(decoders["lfm2"], Corpus.of(DOCUMENTS), "dga", tmp_path / "out", settings=settings, **{**SHORT, "steps": 1})
+    assert "1 of 2 layers of Lfm2ForCausalLM have no attention heads (conv)" in caplog.text

@@ -21,7 +21,9 @@ def test_steps_without_masked_tokens_train_on(name, kind, tmp_path, monkeypatch)
     counts = []
     score = gradients.RowProjection.forward
     monkeypatch.setattr(
-        gradients.RowProjection, "forward", lambda self, states: counts.append(states.shape[:-1].numel()) or score(self, states)
+        gradients.RowProjection,
+        "forward",
+        lambda self, states: counts.append(states.shape[:-1].numel()) or score(self, states),
     )
     start = save_tiny(kind, tmp_path / "start")
     options = {"steps": 8, "batch_size": 1, "precision": "fp32", "progress": False, "max_length": 16}

@@ -37,7 +37,7 @@ FEED_FORWARD = (
 )
 """Names of the first and the last layer of a feed-forward block, and of the layer that computes the second factor of a
 gated linear unit, where that is a layer of its own."""
-ATTENTION = ("full_attention", "sliding_attention", "chunked_attention")
+ATTENTION = ("attention", "full_attention", "sliding_attention", "chunked_attention")
 """Entries of ``layer_types`` for layers with attention heads."""
 EMBEDDING_NORM = ("LayerNorm", "norm")
 GATES_ATTRIBUTE, UNITS_ATTRIBUTE = "acclimate_gates", "acclimate_units"
@@ -170,11 +170,12 @@ def gate_units(
     if not hasattr(model, GATES_ATTRIBUTE):
         setattr(model, GATES_ATTRIBUTE, {})
         setattr(model, UNITS_ATTRIBUTE, {})
-    headless = [kind for kind in getattr(model.config, "layer_types", None) or () if kind not in ATTENTION]
+    kinds = getattr(model.config, "layer_types", None) or ()
+    headless = [kind for kind in kinds if kind not in ATTENTION]
     if headless and "H" in parts:
         warn_once(
-            f"{len(headless)} layers of {type(model).__name__} have no attention heads ({headless[0]}), so nothing is "
-            "measured or protected in place of them."
+            f"{len(headless)} of {len(kinds)} layers of {type(model).__name__} have no attention heads "
+            f"({', '.join(dict.fromkeys(headless))}). Importance and protection of heads leave them out."
         )
     gates_by_part, known = getattr(model, GATES_ATTRIBUTE), getattr(model, UNITS_ATTRIBUTE)
     for part in parts:
