@@ -137,7 +137,7 @@ def test_no_forward_pass_makes_a_cache_of_keys(stories, tmp_path, monkeypatch):
             made.append(type(self))
         make(self, *args, **kwargs)
 
-    @functools.wraps(forward)
+    @functools.wraps(forward)  # its signature says that it takes use_cache
     def count_forward(self, *args, **kwargs):
         forwards.append(1)
         return forward(self, *args, **kwargs)
