@@ -131,6 +131,19 @@ def test_the_gradients_of_tied_weights_add_up(bf16, monkeypatch):
         assert (found[32][name] - whole).norm() <= (0.03 if bf16 else 1e-5) * whole.norm() + 1e-5, name
 
 
+def test_gradients_of_chunks_are_summed_in_fp32_under_autocast():
+    torch.manual_seed(0)
+    head = nn.Linear(32, 50, bias=False)
+    states, labels = torch.randn(2_000, 32), torch.randint(0, 50, (2_000,))
+    found = {}
+    for name, rows, bf16 in [("exact", None, False), ("whole", None, True), ("chunks", 8, True)]:
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16):
+            total = map_logits(cross_entropy, [head], [states], labels, rows=rows).sum()
+        (found[name],) = torch.autograd.grad(total, [head.weight])
+    errors = {name: (value - found["exact"]).norm() / found["exact"].norm() for name, value in found.items()}
+    assert errors["chunks"] < 1.5 * errors["whole"] < 0.02
+
+
 class Sharpness(Objective):
     """A term that compares the student with its reference at the labelled positions."""
 

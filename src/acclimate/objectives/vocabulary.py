@@ -8,7 +8,9 @@ the backward pass computes the logits again. Values and gradients are those of t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,9 +44,8 @@ def map_logits(
     Returns:
         The results for all positions, in order: (positions, ...).
     """
-    count = len(states[0])
     run = partial(_apply, function, heads)
-    if rows is None or count <= rows:
+    if rows is None or len(states[0]) <= rows:
         return run(states, values)
     chunks = list(zip(*(tensor.split(rows) for tensor in (*states, *values)), strict=True))
     pairs = [(chunk[: len(states)], chunk[len(states) :]) for chunk in chunks]
@@ -56,7 +57,19 @@ def map_logits(
 def _apply(
     function: Callable[..., Tensor], heads: Sequence[Head], states: Sequence[Tensor], values: Sequence[Tensor]
 ) -> Tensor:
-    return function(*(head(state).float() for head, state in zip(heads, states, strict=True)), *values)
+    with _autocast_without_cache(states[0].device.type):
+        logits = [head(state) for head, state in zip(heads, states, strict=True)]
+    return function(*(part.float() for part in logits), *values)
+
+
+def _autocast_without_cache(device: str) -> AbstractContextManager[Any]:
+    """Return a context in which every chunk casts the weights of the head anew, if autocast is on.
+
+    Chunks that share a bfloat16 copy would sum its gradient in bfloat16; so each adds its own to the float32 weights.
+    """
+    if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
+        return nullcontext()
+    return torch.autocast(device, dtype=torch.get_autocast_dtype(device), cache_enabled=False)
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
