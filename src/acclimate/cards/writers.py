@@ -240,11 +240,12 @@ def _adapter_section(adapter: Mapping[str, Any] | None, staged: bool) -> list[tu
     """Say what trained, and how far the merged model is from it; nothing if all weights trained."""
     if not adapter:
         return []
+    size = f"rank {adapter['settings']['r']}, alpha {adapter['settings']['alpha']:g}"
     place = "" if staged else " The adapter itself is in the folder `adapter`, in the format of peft."
     text = (
-        f"An adapter (`{adapter['kind']}`, rank {adapter['settings']['r']}, {adapter['parameters']:,} parameters) was "
-        f"trained in place of the weights, and merged into them in fp32.{place} On training texts, the logits of "
-        f"this model differ by {_logit_difference(adapter['difference'])} from those of the base model with its "
+        f"An adapter (`{adapter['kind']}`, {size}, {adapter['parameters']:,} parameters) was trained in place of the "
+        f"weights, and merged into them in fp32.{place} On training texts, the logits of this model differ by "
+        f"{_logit_difference(adapter['difference'])} from those of the base model with its "
         "adapter."
     )
     if "quantization" in adapter:
