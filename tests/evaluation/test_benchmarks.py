@@ -12,6 +12,7 @@ import pytest
 from acclimate.errors import UserError
 from acclimate.evaluation import benchmarks, language_model_loss
 from acclimate.evaluation.benchmarks import _read_metrics, inspect_benchmarks
+from acclimate.evaluation.likelihood import classify_by_likelihood
 from acclimate.evaluation.statistics import paired_difference
 from tests.tiny import TEXTS, save_tiny
 
@@ -79,6 +80,9 @@ def test_local_tasks_run_offline(tmp_path, decoders, tiny_bert):
         assert bits[side] == pytest.approx(
             language_model_loss(model, texts, max_length=128)["bits_per_byte"], rel=1e-4
         )
+    pairs = [(text, None) for text in texts]
+    ours = classify_by_likelihood(other, pairs, ["good", "a bad soup"], template="{text}", score="sum")
+    assert found["local_choice", "acc"]["after"] == ours.predicted.count(0) / len(rows)
     assert bits["difference"]["difference"] == pytest.approx(bits["after"] - bits["before"])
     with pytest.raises(UserError, match="lm-eval has no task 'local_quiz'"):
         inspect_benchmarks(other, "local_quiz", **options)

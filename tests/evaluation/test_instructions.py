@@ -6,6 +6,8 @@ import json
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from acclimate.errors import UserError
 from acclimate.evaluation import instructions
@@ -53,6 +55,13 @@ GOOD_AND_BAD = [
 def test_checks(name, arguments, good, bad):
     instruction = Instruction("", [{"check": name, **arguments}])
     assert instruction.is_followed(good) and not instruction.is_followed(bad) and not instruction.is_followed(" ")
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.text() | st.text(alphabet='-*[]{}",.1 \n').map(lambda text: text * 50))
+@example("[" * 100_000)
+def test_any_answer_can_be_checked(answer):
+    assert {type(one.is_followed(answer)) for one in read_instructions()} == {bool}
 
 
 def test_all_checks_have_to_pass():

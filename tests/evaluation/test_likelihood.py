@@ -31,7 +31,7 @@ def slow_scores(model, tokenizer, prompt, words):
     return np.array(found)
 
 
-@each("kind", ["llama", "qwen3"])
+@each("kind", ["llama", "smollm3"])
 def test_equals_a_loop_over_labels(kind):
     model, tokenizer = tiny_model(kind), decoder_tokenizer(kind)
     texts = [(text, None) for text in TEXTS]

@@ -141,6 +141,15 @@ def test_all_measurements_and_their_explanations(tiny_bert, folder):
     assert "Only a comparison on the task" in report["words"][3]["does_not_say"]
 
 
+def test_texts_are_compared_in_bits_per_byte_where_these_are_a_code_length(tiny_llama, folder):
+    report = advise(tiny_llama, folder / "cs.txt", folder / "general.txt", pilot_steps=0, progress=False)
+    found = report["loss"]
+    above = found["domain"]["above_general"]
+    assert found["domain"]["kind"] == "causal" and above["unit"] == "bits per byte"
+    difference = found["domain"]["bits_per_byte"] - found["general"]["bits_per_byte"]
+    assert above["difference"] == pytest.approx(difference) and above["low"] < difference < above["high"]
+
+
 def test_a_missing_head_is_trained_first(folder, tmp_path, monkeypatch):
     import transformers
 

@@ -256,7 +256,7 @@ def _is_json(answer: str, keys: list[str] | None = None, items: int | None = Non
     fenced = re.fullmatch(r"```(?:json)?\s*(.*?)\s*```", answer, flags=re.DOTALL)
     try:
         value = json.loads(fenced[1] if fenced else answer)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     if keys is not None:
         return isinstance(value, dict) and sorted(value) == sorted(keys)

@@ -59,7 +59,8 @@ def classify_by_likelihood(
     The score of a label is the log-likelihood of its word after the prompt: as it is (``sum``), per token
     (``mean``), or minus its log-likelihood after a prompt without content (``pmi``; Holtzman et al., 2021), which
     cancels that some words are longer or more frequent than others. A prompt that is too long loses tokens at its
-    start, so that what follows the text in the template is always read.
+    start, so that what follows the text in the template is always read. As in ``lm-eval``, a prompt begins with the
+    special tokens that the tokenizer puts there, if any.
 
     Args:
         model: A causal language model, or its folder or Hub name.
@@ -102,7 +103,7 @@ def classify_by_likelihood(
     found = np.array(summed_losses(model, tokenizer, rows)).reshape(len(prompts), len(labels), 2)
     scores = -found[..., 0]
     if score == "mean":
-        scores = scores / found[..., 1]
+        scores = scores / np.maximum(found[..., 1], 1)
     if score == "pmi":
         scores = scores[:-1] - scores[-1]
     return LabelLikelihoods(scores.argmax(1).tolist(), scores, truncated)

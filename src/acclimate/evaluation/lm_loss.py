@@ -203,16 +203,17 @@ def _mask_documents(
     return documents
 
 
-def read_for_scoring(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[list[int], int]:
+def read_for_scoring(tokenizer: PreTrainedTokenizerBase, text: str, add_begin: bool = False) -> tuple[list[int], int]:
     """Return the ids of a text for a causal model, and how many of them are ordinary tokens.
 
-    Special tokens that the tokenizer puts before the text are kept; without any, the begin token is added, or the end
-    token of a tokenizer that has no other. Those after the text are left out.
+    Special tokens that the tokenizer puts before the text are kept, and those after it are left out.
 
     Args:
         tokenizer: A tokenizer that reads special tokens in a text as text
             (:func:`acclimate.corpus.tokenizing.read_as_text`).
         text: The text.
+        add_begin: Whether to begin a text without special tokens with the begin token, or the end token of a tokenizer
+            that has no other, so that its first token can be predicted.
     """
     encoded = tokenizer(text, return_special_tokens_mask=True, verbose=False)
     ordinary = np.flatnonzero(np.array(encoded["special_tokens_mask"]) == 0)
@@ -220,14 +221,14 @@ def read_for_scoring(tokenizer: PreTrainedTokenizerBase, text: str) -> tuple[lis
         return [], 0
     ids: list[int] = encoded["input_ids"][: ordinary[-1] + 1]
     before = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-    if ordinary[0] == 0 and before is not None:
+    if add_begin and ordinary[0] == 0 and before is not None:
         ids = [before, *ids]
     return ids, len(ordinary)
 
 
 def _read_in_windows(kind: ModelKind, tokenizer: PreTrainedTokenizerBase, text: str, max_length: int) -> _Document:
     """Return the windows of a text, in which each token after the first special ones is predicted once."""
-    ids, ordinary = read_for_scoring(tokenizer, text)
+    ids, ordinary = read_for_scoring(tokenizer, text, add_begin=True)
     if not ordinary:
         return _Document([], 0, 0)
     row, rows = np.array(ids), []

@@ -20,7 +20,7 @@ from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.statistics import paired_difference
 from acclimate.files import check_report_file, write_json
 from acclimate.methods import get, lookup
-from acclimate.model_kinds import loss_terms
+from acclimate.model_kinds import get_kind, loss_terms
 from acclimate.models import load_language_model
 from acclimate.options import verb
 from acclimate.options.inspection import AdviseOptions
@@ -152,20 +152,28 @@ def _losses(model: str, texts: dict[str, list[str]], max_length: int) -> dict[st
 
 
 def _compare_losses(losses: dict[str, Loss]) -> dict[str, Any]:
-    """Return the loss on each text, and its difference to general text with a bootstrap interval over documents."""
+    """Return the loss on each text, and its difference to general text with a bootstrap interval over documents.
+
+    The difference is in bits per byte where the loss is a code length, since a token covers less of a text whose words
+    are split into more of them.
+    """
     keys = ("kind", "nats", "bits_per_byte", "texts", "masked")
     found: dict[str, Any] = {name: {key: loss[key] for key in keys} for name, loss in losses.items()}
+    per_byte = not get_kind(losses["general"]["kind"]).uses_masking
+    key, unit = ("bits_per_byte", "bits per byte") if per_byte else ("nats", "nats")
     for name in found.keys() - {"general"}:
-        drawn = [_bootstrap(losses[text], seed) for seed, text in enumerate((name, "general"))]
+        drawn = [_bootstrap(losses[text], seed, per_byte) for seed, text in enumerate((name, "general"))]
         low, high = np.percentile(drawn[0] - drawn[1], [2.5, 97.5]).tolist()
-        difference = losses[name]["nats"] - losses["general"]["nats"]
-        found[name]["above_general"] = {"difference": difference, "low": low, "high": high}
+        difference = losses[name][key] - losses["general"][key]
+        found[name]["above_general"] = {"difference": difference, "low": low, "high": high, "unit": unit}
     return found
 
 
-def _bootstrap(loss: Loss, seed: int) -> np.ndarray:
-    """Return the mean loss of bootstrap resamples of the documents, (resamples,)."""
+def _bootstrap(loss: Loss, seed: int, per_byte: bool) -> np.ndarray:
+    """Return the mean loss of bootstrap resamples of the documents, per token or in bits per byte, (resamples,)."""
     sums, counts = np.array(loss["per_text"]), np.array(loss["per_text_masked"], dtype=float)
+    if per_byte:
+        counts = np.array(loss["per_text_bytes"]) * np.log(2)
     drawn = np.random.default_rng(seed).multinomial(len(sums), np.full(len(sums), 1 / len(sums)), RESAMPLES)
     return (drawn @ sums) / np.maximum(drawn @ counts, 1)
 

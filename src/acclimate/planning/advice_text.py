@@ -73,7 +73,8 @@ def _loss(found: dict[str, Any]) -> dict[str, str]:
     for name in ("domain", "task"):
         if name in found:
             above = found[name]["above_general"]
-            difference = f"{_signed(above['difference'])} nats against general text, 95 % interval {_interval(above)}"
+            change = f"{_signed(above['difference'])} {above.get('unit', 'nats')}"
+            difference = f"{change} against general text, 95 % interval {_interval(above)}"
             verdict = _by_sign(
                 above,
                 "worse than on general text",
