@@ -101,10 +101,10 @@ def test_manifest_card_and_folder_say_what_trained(models, tmp_path, capsys):
     assert "Adapter: lora on 14 layers" in said.out + said.err
     manifest = read_json(tmp_path / "out" / "acclimate.json")
     assert manifest["learning_rate"] == 1e-3 and manifest["adapter"] == "lora"
-    assert manifest["adapter_settings"] == {"r": 2, "alpha": None, "dropout": 0.0, "targets": []}
+    assert manifest["adapter_settings"] == {"r": 2, "alpha": 4, "dropout": 0.0, "targets": []}
     assert manifest["result"]["adapter"] == json.loads(json.dumps(result.adapter))
     card = (tmp_path / "out" / "README.md").read_text()
-    assert "An adapter (`lora`, rank 2, " in card and "in the folder `adapter`" in card
+    assert "An adapter (`lora`, rank 2, alpha 4, " in card and "in the folder `adapter`" in card
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     assert not [name for name in model.state_dict() if "lora" in name]
     with counted() as steps:

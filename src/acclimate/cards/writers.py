@@ -141,12 +141,12 @@ def eval_results(results: StudyResults, model_kind: ModelKind) -> list[dict[str,
         )
     for loss in results.losses:
         name = "general text" if loss.text == "general" else f"{loss.domain}, held-out text"
-        measured = [
+        measured: list[tuple[str, str, float, float | None, Interval | None]] = [
             ("loss", f"{model_kind.loss_name}, {model_kind.loss_unit}", loss.nats, loss.before, loss.difference)
         ]
-        if entry := loss.bits_per_byte_difference:
+        if per_byte := loss.bits_per_byte_difference:
             before = loss.bits_per_byte_before
-            measured.append(("bits_per_byte", "bits per byte", loss.bits_per_byte or 0.0, before, entry))
+            measured.append(("bits_per_byte", "bits per byte", loss.bits_per_byte or 0.0, before, per_byte))
         for metric, metric_name, value, before, difference in measured:
             details = {"texts": loss.texts}
             if difference and before is not None:
@@ -240,11 +240,12 @@ def _adapter_section(adapter: Mapping[str, Any] | None, staged: bool) -> list[tu
     """Say what trained, and how far the merged model is from it; nothing if all weights trained."""
     if not adapter:
         return []
+    size = f"rank {adapter['settings']['r']}, alpha {adapter['settings']['alpha']:g}"
     place = "" if staged else " The adapter itself is in the folder `adapter`, in the format of peft."
     text = (
-        f"An adapter (`{adapter['kind']}`, rank {adapter['settings']['r']}, {adapter['parameters']:,} parameters) was "
-        f"trained in place of the weights, and merged into them in fp32.{place} On training texts, the logits of "
-        f"this model differ by {_logit_difference(adapter['difference'])} from those of the base model with its "
+        f"An adapter (`{adapter['kind']}`, {size}, {adapter['parameters']:,} parameters) was trained in place of the "
+        f"weights, and merged into them in fp32.{place} On training texts, the logits of this model differ by "
+        f"{_logit_difference(adapter['difference'])} from those of the base model with its "
         "adapter."
     )
     if "quantization" in adapter:

@@ -260,15 +260,11 @@ def load_language_model(path: str | Path, dropout: float | None = None, quantize
     absent = bool(missing & set(head_parameters(model)))
     if absent and not kind.trains_missing_head:
         raise UserError(f"The model in '{path}' has no language-model head; use a checkpoint with one.")
+    if quantize is not None:
+        _prepare_quantized(model, absent, path)
     if absent:
         initialize_head(model, missing)
     model.eval()
-    if quantize is not None:
-        model._hf_peft_config_loaded = True  # ``Trainer`` refuses a quantized model without adapters; they come later
-        for module in model.modules():
-            if hasattr(module, "support_avx512bf16_for_cpu"):
-                # Otherwise a forward pass without gradient repacks the weights in place, and training cannot use them.
-                module.support_avx512bf16_for_cpu = False
     return LanguageModel(model, tokenizer, absent)
 
 
@@ -304,6 +300,24 @@ def _quantization() -> dict[str, Any]:
         bnb_4bit_compute_dtype=computing,
     )
     return {"quantization_config": config, "device_map": {"": str(device)}}
+
+
+def _prepare_quantized(model: PreTrainedModel, absent_head: bool, path: str | Path) -> None:
+    """Prepare a model with weights in four bits for the training of adapters.
+
+    Raises:
+        UserError: If it needs a new head, which ``Trainer`` cannot train on quantized weights.
+    """
+    if absent_head:
+        raise UserError(
+            f"The model in '{path}' has no trained language-model head; train it before the weights are quantized, "
+            "with --method none."
+        )
+    model._hf_peft_config_loaded = True  # ``Trainer`` refuses a quantized model without adapters, which come later
+    for module in model.modules():
+        if hasattr(module, "support_avx512bf16_for_cpu"):
+            # Otherwise a forward pass without gradient repacks the weights in place, and training cannot use them.
+            module.support_avx512bf16_for_cpu = False
 
 
 def check_encoder_weights(model: Any, info: dict[str, Any], path: str | Path) -> set[str]:

@@ -122,6 +122,8 @@ def check_adapter(name: str, settings: Mapping[str, Any] | None, quantize: str |
         raise UserError(f"The adapter 'orthogonal' needs an even rank, not r={made.r}.")
     if quantize and ADAPTERS[name].decomposes:
         raise UserError(f"The adapter '{name}' decomposes weights, which must not be quantized; use lora or dora.")
+    if made.alpha is None:
+        made.alpha = ADAPTERS[name].scale * (made.r**0.5 if name == "rslora" else made.r)
     _peft()
     if quantize and find_spec("bitsandbytes") is None:
         raise UserError("Weights in four bits need bitsandbytes: pip install 'acclimate[qlora]'.")
@@ -251,7 +253,7 @@ class LowRankAdapter:
             kept = base.weight.dtype
             base.weight = nn.Parameter(base.weight.detach().to(torch.float32, copy=True), requires_grad=False)
             layer.merge()
-            base.weight.data = base.weight.data.to(kept)
+            base.weight.data = base.weight.data.to("cpu", kept)  # an accelerator may not have room for two models
             made.set_submodule(name, base)
         del made.peft_config
         return made
@@ -291,8 +293,8 @@ class LowRankAdapter:
         save_model(full.merged(), folder, name)
         tokenizer.save_pretrained(folder)
         self.save(folder / ADAPTER_FOLDER, base)
-        saved = load_language_model(folder).model.to(full.model.device)
-        attach(saved)
+        saved: Any = load_language_model(folder).model
+        attach(saved.to(full.model.device))
         trained = self.model.num_parameters(only_trainable=True)
         report = {"kind": self.name, "settings": asdict(self.settings), "parameters": trained}
         report["difference"] = compare_logits(saved, full.model, self.probe)
@@ -320,12 +322,10 @@ class LowRankAdapter:
         save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
     def _make_config(self, targets: Sequence[str]) -> Any:
-        settings = self.settings
-        root = settings.r**0.5 if self.kind.config.get("use_rslora") else settings.r
         return _peft().LoraConfig(
-            r=settings.r,
-            lora_alpha=self.kind.scale * root if settings.alpha is None else settings.alpha,
-            lora_dropout=settings.dropout,
+            r=self.settings.r,
+            lora_alpha=self.settings.alpha,
+            lora_dropout=self.settings.dropout,
             target_modules=list(targets),
             fan_in_fan_out=any(isinstance(self.model.get_submodule(name), Conv1D) for name in targets),
             **self.kind.config,
@@ -351,8 +351,10 @@ class LowRankAdapter:
 
     def _register_factors(self, factors: dict[str, tuple[Tensor | None, Tensor | None]]) -> None:
         """Let layers scale the output of B by factors of rows, and the input of A by factors of columns."""
-        self._factors, layers = factors, self.layers
-        for name, (rows, columns) in factors.items():
+        here, layers = self.model.device, self.layers
+        for name, parts in factors.items():
+            rows, columns = (part if part is None else part.to(here) for part in parts)
+            self._factors[name] = rows, columns
             for part in layers[name].lora_A:
                 if columns is not None:
                     layers[name].lora_A[part].register_forward_pre_hook(partial(_scale_input, columns))

@@ -421,7 +421,7 @@ class InspectBenchmarksOptions:
     )
     few_shot: Annotated[
         Integer | None,
-        Field(ge=0),
+        Field(ge=0, le=1000),
         Option("Solved examples before each item.", METHOD, default="that of the task"),
     ] = None
     limit: Annotated[Count | None, Option("Maximum items per task.", DATA, default="all")] = None

@@ -298,7 +298,7 @@ class AdaptOptions(TrainingOptions):
         Positive | None,
         Option(
             "Peak learning rate.",
-            default="the method's, usually 1e-4",
+            default="the method's, usually 1e-4; ten times that with an adapter",
             more="It is reached after the warm-up and then falls linearly to zero.",
         ),
     ] = None

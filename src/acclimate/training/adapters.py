@@ -7,7 +7,7 @@ from typing import Any
 
 from acclimate.corpus import TokenDataset
 from acclimate.errors import UserError
-from acclimate.models import LanguageModel
+from acclimate.models import LanguageModel, adapter_size
 from acclimate.models.lora import PROBE_TEXTS, AdapterSettings, LowRankAdapter, check_adapter
 from acclimate.options import AdaptOptions
 from acclimate.progress import print_message
@@ -79,6 +79,8 @@ def add_adapter(
     """
     if settings is None or options.adapter is None:
         return rule
+    if adapter_size(loaded.model):
+        raise UserError("The model has bottleneck adapters; start from one without, or remove 'adapter'.")
     probe = [rows[number] for number in range(min(PROBE_TEXTS, len(rows)))]
     source = loaded.model.name_or_path if options.quantize else None
     loaded.adapter = LowRankAdapter(
