@@ -250,6 +250,8 @@ VERBS = [
     Case("merge: a file elsewhere", MERGE, 2, r"outside the folder", several(remove("bert/model.safetensors"), INDEX)),
     Case("inspect importance: no name", f"{IMPORTANCE} --corpus text.txt", 2, r"expects (?i:name)="),
     Case("inspect importance: an unknown part", f"{IMPORTANCE} --corpus b=text.txt --parts X", 2, r"X"),
+    Case("inspect model: no such folder", "inspect model ./no", 2, r"\./no"),
+    Case("inspect model: works", "inspect model bert --out found.json", 0, r"found\.json"),
     Case("inspect masks: an unknown masking", f"{MASKS} --masking wrod", 2, r"Unknown masking"),
     Case("inspect masks: a rate above one", f"{MASKS} --mask-rate 2", 2, r"(?i)mask.rate"),
     Case(

@@ -38,8 +38,13 @@ def test_a_model_of_another_modality(tmp_path, kind):
     getattr(transformers, f"{kind}Config")().save_pretrained(folder)
     refused(lambda: load_language_model(folder), str(folder))
     tiny_tokenizer().save_pretrained(folder)
-    refused(lambda: load_language_model(folder), "No language model could be loaded", f"{kind}Config")
-    refused(lambda: adapt(folder, Corpus.of(TEXTS), "mlm", tmp_path / "out", **SHORT), f"{kind}Config")
+    words = (
+        ["sequence-to-sequence"]
+        if kind in ("T5", "Whisper")
+        else ["No language model could be loaded", f"{kind}Config"]
+    )
+    refused(lambda: load_language_model(folder), *words)
+    refused(lambda: adapt(folder, Corpus.of(TEXTS), "mlm", tmp_path / "out", **SHORT), words[-1])
     if kind in ("ViT", "CLIP"):
         refused(lambda: tune(folder), "cannot be loaded as a classifier", f"{kind}Config")
     assert not (tmp_path / "out").exists()

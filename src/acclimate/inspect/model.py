@@ -108,7 +108,7 @@ def _ability(probe: Probe, name: str) -> dict[str, Any]:
 
 def _find_parts(model: PreTrainedModel, layers: list[HeadLayer]) -> list[str]:
     """Return the letters of the parts of a model that can be gated."""
-    parts = []
+    parts: list[str] = []
     for part in PARTS:
         try:
             gate_units(model, layers, [part])

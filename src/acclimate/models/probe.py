@@ -116,6 +116,8 @@ class _Reader:
                     )
                 if not self._padding():
                     self.obstacles["padding"] = "its outputs depend on padding"
+        except torch.OutOfMemoryError:  # no fault of the architecture
+            raise
         except (TypeError, ValueError, AttributeError, RuntimeError, LookupError, NotImplementedError) as error:
             raise UserError(f"{name} is not supported: {first_line(error)}. {ALTERNATIVES}") from error
         attention = model.config._attn_implementation
@@ -146,7 +148,8 @@ class _Reader:
 
     def _try_gated_attention(self) -> Calls:
         """Return the calls of the gated attention function; none if the model should keep its own attention."""
-        model, seen = self.model, []
+        model = self.model
+        seen: list[tuple[nn.Module, int, int]] = []
         names = {id(module): name for name, module in model.named_modules()}
         try:
             use_attention(model, kernels_of(model))
