@@ -13,7 +13,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,12 +25,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
 from acclimate.errors import UserError, check_positive
-from acclimate.models.checkpoints import save_model
+from acclimate.models.checkpoints import load_config, save_model
 from acclimate.models.encoding import encode
 from acclimate.models.families import language_head
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
-from acclimate.registry import build_dataclass
 
 log = logging.getLogger(__name__)
 ADAPTER_FOLDER = "adapter"
@@ -105,32 +103,7 @@ class AdapterSettings:
             raise UserError(f"The dropout of an adapter must be from 0 to below 1, not {self.dropout:g}.")
 
 
-def check_adapter(name: str, settings: Mapping[str, Any] | None, quantize: str | None = None) -> AdapterSettings:
-    """Return the settings of an adapter, all checked before a model is loaded.
-
-    Args:
-        name: A name of :data:`ADAPTERS`.
-        settings: Values of fields of :class:`AdapterSettings`.
-        quantize: How the base model is quantized; None if it is not.
-
-    Raises:
-        UserError: If a setting is unknown or wrong, a package is missing, or the variant cannot be used with a
-            quantized base.
-    """
-    made = build_dataclass(AdapterSettings, "adapter", name, settings or {})
-    if name == "orthogonal" and made.r % 2:
-        raise UserError(f"The adapter 'orthogonal' needs an even rank, not r={made.r}.")
-    if quantize and ADAPTERS[name].decomposes:
-        raise UserError(f"The adapter '{name}' decomposes weights, which must not be quantized; use lora or dora.")
-    if made.alpha is None:
-        made.alpha = ADAPTERS[name].scale * (made.r**0.5 if name == "rslora" else made.r)
-    _peft()
-    if quantize and find_spec("bitsandbytes") is None:
-        raise UserError("Weights in four bits need bitsandbytes: pip install 'acclimate[qlora]'.")
-    return made
-
-
-def _peft() -> Any:
+def import_peft() -> Any:
     """Return ``peft``, which is an optional package and takes a second to import.
 
     Raises:
@@ -173,7 +146,7 @@ class LowRankAdapter:
         Args:
             model: A model that :func:`acclimate.models.attach` has prepared.
             name: A name of :data:`ADAPTERS`.
-            settings: Its settings, from :func:`check_adapter`.
+            settings: Its settings, from :func:`acclimate.training.adapters.check_adapter`.
             seed: Random seed of the initial weights.
             probe: Token ids of texts on which the exported model is compared with the trained one.
             source: Where the base model is loaded from once more, if ``model`` is quantized: the adapter is merged
@@ -184,14 +157,14 @@ class LowRankAdapter:
         """
         self.model, self.name, self.kind, self.settings, self.seed = model, name, ADAPTERS[name], settings, seed
         self.probe = [torch.as_tensor(np.asarray(row)[:PROBE_TOKENS]).long() for row in probe[:PROBE_TEXTS]]
-        self.source = source
+        self.source, self.stored_type = source, _stored_type(model)
         self._factors: dict[str, tuple[Tensor | None, Tensor | None]] = {}  # of rows and of columns, by layer
         targets = _find_targets(model, settings.targets)
         self.config = self._make_config(targets)
         bare = {name: model.get_submodule(name) for name in targets}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            _peft().inject_adapter_in_model(copy.deepcopy(self.config), model, TRAINED)
+            import_peft().inject_adapter_in_model(copy.deepcopy(self.config), model, TRAINED)
             for place, layer in self.layers.items():
                 _swap_hooks(bare[place], layer)
                 if self.kind.decomposes:
@@ -243,18 +216,23 @@ class LowRankAdapter:
             found[name] = rows, columns
         self._register_factors(found)
 
-    def merged(self) -> PreTrainedModel:
-        """Return a copy of the model with the adapter merged into its weights in fp32; other weights are shared."""
+    def merged(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+        """Return a copy of the model with the adapter merged into its weights, in fp32, and converted to a type."""
         made = share_weights(self.model)
         for name, layer in _layers(made).items():
             for part, (a, b) in self._masked_factors(name).items():
                 layer.lora_A[part].weight, layer.lora_B[part].weight = nn.Parameter(a), nn.Parameter(b)
             base = layer.get_base_layer()
-            kept = base.weight.dtype
             base.weight = nn.Parameter(base.weight.detach().to(torch.float32, copy=True), requires_grad=False)
             layer.merge()
-            base.weight.data = base.weight.data.to("cpu", kept)  # an accelerator may not have room for two models
+            base.weight.data = base.weight.data.to("cpu", dtype)  # an accelerator may not have room for two models
             made.set_submodule(name, base)
+        converted: dict[int, nn.Parameter] = {}  # tied weights stay tied
+        for module in made.modules():
+            for name, value in module._parameters.items():
+                if value is not None and value.dtype != dtype:
+                    like = nn.Parameter(value.detach().to("cpu", dtype), requires_grad=False)
+                    module._parameters[name] = converted.setdefault(id(value), like)
         del made.peft_config
         return made
 
@@ -276,7 +254,7 @@ class LowRankAdapter:
         return made
 
     def export(self, folder: Path, tokenizer: PreTrainedTokenizerBase, name: Path, base: str) -> dict[str, Any]:
-        """Write the merged model, its tokenizer and the adapter, and compare what was written with what was trained.
+        """Write the merged model in the type of its checkpoint, its tokenizer and the adapter, and compare it.
 
         Args:
             folder: An existing folder.
@@ -290,7 +268,7 @@ class LowRankAdapter:
             base before quantization, and ``quantization`` compares the saved model with the one that was trained.
         """
         full = self.full_precision()
-        save_model(full.merged(), folder, name)
+        save_model(full.merged(self.stored_type), folder, name)
         tokenizer.save_pretrained(folder)
         self.save(folder / ADAPTER_FOLDER, base)
         saved: Any = load_language_model(folder).model
@@ -304,7 +282,9 @@ class LowRankAdapter:
 
     def save(self, folder: Path, base: str) -> None:
         """Write the adapter as ``peft`` does into a new folder, with masks and initial factors applied."""
-        weights = _peft().get_peft_model_state_dict(self.model, adapter_name=TRAINED, save_embedding_layers=False)
+        weights = import_peft().get_peft_model_state_dict(
+            self.model, adapter_name=TRAINED, save_embedding_layers=False
+        )
         for name in self.layers:
             parts = self._masked_factors(name)
             weights[f"{name}.lora_A.weight"] = torch.cat([a for a, _ in parts.values()])
@@ -322,7 +302,7 @@ class LowRankAdapter:
         save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
     def _make_config(self, targets: Sequence[str]) -> Any:
-        return _peft().LoraConfig(
+        return import_peft().LoraConfig(
             r=self.settings.r,
             lora_alpha=self.settings.alpha,
             lora_dropout=self.settings.dropout,
@@ -408,8 +388,14 @@ def compare_logits(model: PreTrainedModel, other: PreTrainedModel, texts: Sequen
     }
 
 
+def _stored_type(model: PreTrainedModel) -> torch.dtype:
+    """Return the type of the weights in the checkpoint of a model, which may be larger when they are loaded."""
+    found = load_config(model.name_or_path).dtype if model.name_or_path else None
+    return found if found in (torch.bfloat16, torch.float16) else torch.float32
+
+
 def _layers(model: nn.Module) -> dict[str, Any]:
-    kind = _peft().tuners.lora.LoraLayer
+    kind = import_peft().tuners.lora.LoraLayer
     return {name: module for name, module in model.named_modules() if isinstance(module, kind)}
 
 
