@@ -119,3 +119,12 @@ def test_the_study_page_has_a_valid_file_and_every_key():
     keys -= {"sections"}
     missing = [key for key in sorted(keys) if f"`{key}`" not in page and f"`{key}:" not in page]
     assert not missing
+
+
+def test_the_studies_on_the_page_of_decoders_are_valid():
+    page = (DOCS / "decoders.md").read_text(encoding="utf-8")
+    study, tasks = (yaml.safe_load(source) for source in re.findall(r"```yaml\n(.*?)```", page, flags=re.S))
+    config = StudyConfig.of(study)
+    assert [method.label for method in config.methods] == ["none", "lm", "lm with replay", "lm with lora"]
+    (task,) = (TaskSpec.model_validate(entry) for entry in tasks["tasks"])
+    assert task.likelihood and task.likelihood.words["bio"] == "biology"

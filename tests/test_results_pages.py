@@ -49,5 +49,8 @@ def test_the_results_are_those_of_the_study_file(name):
     file = PAGES / name / "study.yaml"
     given = relative(StudyConfig.load(file).resolved())
     for key in yaml.safe_load(file.read_text(encoding="utf-8")):
-        assert used[key] == given[key], key
+        now = given[key]
+        if isinstance(now, dict):  # options that are newer than the results
+            now = {name: value for name, value in now.items() if name in used[key]}
+        assert used[key] == now, key
     assert str(ROOT) not in json.dumps(used) and str(Path.home()) not in json.dumps(used)

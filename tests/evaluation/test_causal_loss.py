@@ -15,7 +15,7 @@ from acclimate.evaluation import language_model_loss
 from acclimate.evaluation.lm_loss import MAX_CHARACTERS, _read_in_windows
 from acclimate.model_kinds import CAUSAL
 from tests.cases import each
-from tests.tiny import TEXTS, tiny_model, tiny_tokenizer
+from tests.tiny import DECODERS, TEXTS, decoder_tokenizer, tiny_model, tiny_tokenizer
 
 LONG = " ".join(TEXTS)
 
@@ -51,6 +51,21 @@ def test_equals_a_loop_over_windows(width):
             assert found["per_text"][index] == pytest.approx(sum(losses.values()), rel=1e-4)
     assert found["tokens"] == found["masked"] and found["per_text_bytes"] == [len(LONG), 5, 0]
     assert found["bits_per_byte"] == pytest.approx(sum(found["per_text"]) / (len(LONG) + 5) / math.log(2))
+
+
+@each("kind", sorted(DECODERS))
+def test_all_families_equal_transformers(kind):
+    """Texts of different lengths share a batch, in ours alone."""
+    model, tokenizer = tiny_model(kind), decoder_tokenizer(kind)
+    with torch.no_grad():
+        expected = []
+        for text in TEXTS:
+            ids = tokenizer(text)["input_ids"]
+            ids = ids if ids[0] == tokenizer.bos_token_id else [tokenizer.bos_token_id, *ids]
+            row = torch.tensor([ids])
+            expected.append(model(input_ids=row, labels=row, use_cache=False).loss.item() * (len(ids) - 1))
+    found = language_model_loss(model, TEXTS, tokenizer=tokenizer, max_length=128)
+    assert found["per_text"] == pytest.approx(expected, rel=1e-4)
 
 
 WORD = st.sampled_from(["the", "food", "déjà", "漢", "[SEP]", "[CLS]", "pizza.", "\n", "x y"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import re
 from pathlib import Path
 
@@ -14,14 +15,14 @@ from safetensors.torch import load_file
 from acclimate.corpus import Corpus
 from acclimate.errors import UserError
 from acclimate.files import read_json
-from acclimate.models import load_language_model
+from acclimate.models import dropout_rates, load_language_model
 from acclimate.models.checkpoints import WEIGHTS
 from acclimate.objectives import View
 from acclimate.tasks import Task
 from acclimate.training import adapt, get, names
 from acclimate.training.method import Method, lookup
 from tests.kills import counted, killed
-from tests.tiny import ENCODERS, TEXTS, save_tiny
+from tests.tiny import DECODERS, ENCODERS, HYBRIDS, TEXTS, save_tiny, tiny_model
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCUMENTS = [f"{text} {number}" for text in TEXTS for number in range(4)]
@@ -43,6 +44,8 @@ assert sorted(kind for group in SIMILAR for kind in group) == sorted(ENCODERS)
 PAIRS = {(method, group[number % len(group)]) for number, method in enumerate(names()) for group in SIMILAR}
 """Pairs of method and architecture: each method with one architecture per group, in rotation."""
 PAIRS |= {(method, kind) for method in ("mlm", "dga") for kind in ENCODERS}
+WITH_HEADS = sorted(DECODERS.keys() - HYBRIDS)
+"""Decoders whose attention heads can be gated; each method is tested with one of them."""
 SINGLE_STAGE = [name for name in names() if lookup(name).trains and not get(name).stages()]
 """Methods with a single stage."""
 
@@ -95,16 +98,16 @@ def test_trains_saves_and_loads_without_acclimate(models, method, kind, tmp_path
     assert not list(tmp_path.glob(".out*")), "the working folder was not removed"
 
 
-@pytest.mark.parametrize("method", names())
-def test_adapts_a_decoder_or_says_why_not(tiny_llama, method, tmp_path):
-    cls = lookup(method)
+@pytest.mark.parametrize(("method", "kind"), zip(names(), itertools.cycle(WITH_HEADS), strict=False))
+def test_adapts_a_decoder_or_says_why_not(decoders, method, kind, tmp_path):
+    cls, start = lookup(method), decoders[kind]
     if "causal" not in cls.kinds:
         with pytest.raises(UserError, match=f"Method '{method}' .*is for masked language models, but .*use .* lm"):
-            run(tiny_llama, method, tmp_path / "out", steps=1)
+            run(start, method, tmp_path / "out", steps=1)
         assert not (tmp_path / "out").exists()
         return
-    result = run(tiny_llama, method, tmp_path / "out", steps=2, dropout=0.1)
-    before, after = weights(tiny_llama), weights(tmp_path / "out")
+    result = run(start, method, tmp_path / "out", steps=2, dropout=0.1)
+    before, after = weights(start), weights(tmp_path / "out")
     assert before.keys() <= after.keys()
     assert all(value.isfinite().all() for value in after.values())
     assert any(not torch.equal(value, after[name]) for name, value in before.items()) == (
@@ -114,7 +117,7 @@ def test_adapts_a_decoder_or_says_why_not(tiny_llama, method, tmp_path):
     if cls.loads_without_acclimate:
         model, info = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out", output_loading_info=True)
         assert not info["missing_keys"] and not info["unexpected_keys"]
-        assert model.config.attention_dropout == 0
+        assert dropout_rates(model) == dropout_rates(tiny_model(kind))
     else:
         with pytest.raises(OSError, match=r"model\.safetensors"):
             transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "out")

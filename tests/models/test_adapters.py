@@ -39,7 +39,7 @@ def test_the_bottleneck_is_the_equation():
             torch.testing.assert_close(adapter(hidden)[row, out], value)
 
 
-@pytest.mark.parametrize("kind", sorted(ENCODERS))
+@pytest.mark.parametrize("kind", [*sorted(ENCODERS), "gpt2", "llama"])
 def test_they_start_near_the_identity_and_are_all_used(kind):
     model = tiny_model(kind)
     layers = attach(model)

@@ -80,7 +80,7 @@ def test_a_gate_silences_the_rows_of_its_head(model):
     with torch.no_grad():
         for layer in layers:
             value = layer.inputs[2]
-            rows = head_rows(chosen, value, layer.width).bool()
+            rows = head_rows(chosen, value).bool()
             assert rows.sum() == layer.width
             value.linear.weight[rows] = 0
             if value.linear.bias is not None:

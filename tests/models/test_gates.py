@@ -20,7 +20,7 @@ REAL = TEXT >= 0
 OTHERS = ("I", "O", "E")
 
 
-@pytest.fixture(params=[*sorted(ENCODERS), *sorted(DECODERS.keys() - {"qwen3_5"})])
+@pytest.fixture(params=[*sorted(ENCODERS), *sorted(DECODERS)])
 def model(request):
     return tiny_model(request.param)
 

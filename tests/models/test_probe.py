@@ -79,22 +79,36 @@ def test_decoders_give_the_logits_and_gradients_of_transformers(kind, kernels, m
     assert outputs and all(output.past_key_values is None for output in outputs)
 
 
-@each("kind", [kind for kind in (*DECODERS, "gpt_oss", "opt") if kind != "qwen3_5"])
-def test_a_gate_silences_its_head_in_every_projection_that_is_found(kind):
-    """Zeroing the columns of the output projection that ``split_heads`` finds equals a gate of zero."""
-    config = AutoConfig.for_model("opt", **SMALL, ffn_dim=48, word_embed_proj_dim=32)
-    model = AutoModelForCausalLM.from_config(config).eval() if kind == "opt" else decoder(kind)
+MORE = {"opt": {"ffn_dim": 48, "word_embed_proj_dim": 32}, "gpt_neox": {}, "persimmon": {}}
+
+
+@each("kind", [*DECODERS, "gpt_oss", *MORE])
+def test_the_weights_of_a_head_are_those_that_its_gate_silences(kind):
+    """With a gate of zero the input weights of heads do not matter, and their output weights may as well be zero."""
+    if kind in MORE:
+        torch.manual_seed(0)
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **SMALL, **MORE[kind])).eval()
+    else:
+        model = decoder(kind)
     layers = attach(model)
     ids, text = rows_and_text(packed=False)
-    gates = torch.ones(len(layers), 2, 4)
-    gates[:, :, 1] = 0
-    expected = encode(model, ids, text, {"H": gates})
-    assert (expected - encode(model, ids, text))[text >= 0].abs().max() > 1e-4
+    silenced = torch.tensor([0.0, 0.0, 1.0, 1.0])  # a group of queries with the same key and value
+    gates = (1 - silenced).expand(len(layers), 2, 4)
+    expected = encode(model, ids, text, {"H": gates})[text >= 0]
+    assert (expected - encode(model, ids, text)[text >= 0]).abs().max() > 1e-4
     with torch.no_grad():
         for layer in layers:
-            weight, values = layer.spread_over_parameters(torch.tensor([0.0, 1.0, 0.0, 0.0]))[-1]
-            weight *= 1 - values
-    torch.testing.assert_close(encode(model, ids, text)[text >= 0], expected[text >= 0], atol=1e-5, rtol=1e-4)
+            *inputs, (output, columns) = layer.spread_over_parameters(silenced)
+            for value, rows in inputs:
+                assert rows.mean() == 0.5
+                value += rows * torch.randn_like(value)
+    torch.testing.assert_close(encode(model, ids, text, {"H": gates})[text >= 0], expected, atol=1e-5, rtol=1e-4)
+    assert (encode(model, ids, text)[text >= 0] - expected).abs().max() > 1e-3
+    with torch.no_grad():
+        for layer in layers:
+            output, columns = layer.spread_over_parameters(silenced)[-1]
+            output *= 1 - columns
+    torch.testing.assert_close(encode(model, ids, text)[text >= 0], expected, atol=1e-5, rtol=1e-4)
 
 
 def without(*names, change=None):

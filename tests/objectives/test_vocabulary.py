@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,13 +13,17 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
+from acclimate.evaluation import language_model_loss
 from acclimate.kernels import Kernels, gradients
 from acclimate.kernels.gradients import BF16Weights, deferred_vocabulary_grads
-from acclimate.models import attach, encode, language_head
-from acclimate.objectives import Objective, Outputs, View
+from acclimate.masking import RandomMasking
+from acclimate.models import attach, batching, encode, kind_of, language_head
+from acclimate.objectives import LanguageModelling, Objective, Outputs, View
 from acclimate.objectives.vocabulary import cross_entropy, map_logits
+from acclimate.training.batches import Collator
+from acclimate.training.engine import Engine
 from tests.objectives.layouts import padded
-from tests.tiny import tiny_model
+from tests.tiny import TEXTS, decoder_tokenizer, tiny_model
 
 WORDS, WIDTH = 37, 5
 
@@ -172,3 +177,26 @@ def test_no_tensor_of_all_tokens_and_the_vocabulary():
         assert model.lm_head.weight.grad is model.model.embed_tokens.weight.grad is not None
         most[rows] = widest.most_rows(128_256)
     assert most == {1_024: 1_024, None: 2 * 4_096}, "and the check itself sees what it should"
+
+
+@pytest.mark.parametrize("kind", ["llama", "gemma2"])  # the latter caps its logits
+def test_steps_and_held_out_losses_hold_few_logits(kind, monkeypatch):
+    """The engine and the held-out loss of a decoder, with the same results."""
+    tokenizer, texts = decoder_tokenizer(kind), [" ".join(TEXTS)[:400]] * 2
+    words = len(tokenizer)
+    found = []
+    for logits in (None, 1):
+        if logits:
+            monkeypatch.setitem(batching.LOGITS_AT_ONCE, "cpu", logits)
+        model = tiny_model(kind)
+        attach(model)
+        collator = Collator.of(tokenizer, RandomMasking(), kind_of(model), 10_000)
+        batches = collator([np.array(tokenizer(text)["input_ids"][:120]) for text in texts], np.random.default_rng(0))
+        with Widest() as widest:
+            terms = Engine(model, [LanguageModelling()]).step(batches)
+            nats = language_model_loss(model, texts, tokenizer=tokenizer, max_length=120)["nats"]
+        grads = {name: value.grad for name, value in model.named_parameters() if value.grad is not None}
+        found.append((terms, grads, torch.tensor(nats)))
+        assert words == model.config.vocab_size
+        assert widest.most_rows(words) <= 32 if logits else widest.most_rows(words) > 64
+    torch.testing.assert_close(found[1], found[0], atol=1e-5, rtol=1e-5)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
 import transformers
 
-from acclimate.evaluation import language_model_loss
+from acclimate.evaluation import instructions, language_model_loss
 from acclimate.study import compare
 from tests.tiny import TEXTS, decoder_tokenizer, tiny_model
 
@@ -72,10 +73,17 @@ def test_without_tasks_a_study_measures_bits_per_byte(folder):
     assert model.generate(**inputs, max_new_tokens=3, do_sample=False).shape[1] > inputs["input_ids"].shape[1]
 
 
-def test_a_task_is_fine_tuned_and_answered_without_training(folder):
-    results = run(folder, domain={"tasks": [{"path": str(folder / "task"), "likelihood": True}]})
+def test_a_task_is_fine_tuned_and_answered_without_training(folder, monkeypatch):
+    short = functools.partial(instructions.measure_instructions, max_tokens=3)
+    monkeypatch.setattr(instructions, "measure_instructions", short)
+    results = run(
+        folder,
+        domain={"tasks": [{"path": str(folder / "task"), "likelihood": True}]},
+        evaluate={"documents": 10, "max_length": 32, "instructions": True},
+    )
     assert {row.method for row in results.scores} == {"none", "lm"}
     assert all(len(row.seeds) == 2 for row in results.scores)
-    (table,) = results.tables
+    sheet, table = results.tables
+    assert [row[2] for row in sheet.rows] == ["base model", "lm"] and sheet.rows[1][4] is not None
     assert [row[3] for row in table.rows] == ["base model", "lm"]
     assert all(0 <= row[4] <= 100 for row in table.rows) and "to" in table.rows[1][7]

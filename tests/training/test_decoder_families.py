@@ -11,11 +11,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from acclimate.corpus import Corpus
 from acclimate.masking import RandomMasking
-from acclimate.models import CAUSAL, attach
-from acclimate.objectives import LanguageModelling
+from acclimate.models import CAUSAL, attach, dropout_rates, encode, load_language_model
+from acclimate.objectives import ContextContrast, Distillation, LanguageModelling, TextContrast
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine
+from tests.cases import each
 from tests.tiny import DECODERS, HYBRIDS, TEXTS, decoder_tokenizer, tiny_model
 
 LAYOUTS = [(kind, layout) for kind in sorted(DECODERS) for layout in ("padded", "packed")[: 2 - (kind in HYBRIDS)]]
@@ -72,3 +73,46 @@ def test_adapts_and_loads_without_acclimate(decoders, kind, tmp_path):
     with torch.no_grad():
         assert made[0, inputs["input_ids"].shape[1]] == model(**inputs).logits[0, -1].argmax()
         assert not torch.equal(model(**inputs).logits, before(**inputs).logits)
+
+
+@pytest.mark.parametrize("kind", sorted(DECODERS))
+def test_dropout_is_applied_and_not_saved(decoders, kind, tmp_path):
+    """LFM2 has no dropout of its own, GPT-2 has other names for it, and most others have it in the attention."""
+    loaded = load_language_model(decoders[kind], dropout=0.2)
+    model, ids = loaded.model, torch.arange(5, 25)[None]
+    attach(model)
+    assert {0.2} <= set(dropout_rates(model)) <= {0.0, 0.2}
+    first, second = (encode(model.train(), ids, torch.zeros_like(ids)) for _ in range(2))
+    assert (first - second).abs().max() > 1e-4
+    plain = load_language_model(decoders[kind], dropout=0.0).model
+    attach(plain)
+    expected = encode(plain, ids, torch.zeros_like(ids))
+    torch.testing.assert_close(encode(model.eval(), ids, torch.zeros_like(ids)), expected)
+    torch.testing.assert_close(encode(plain.train(), ids, torch.zeros_like(ids)), expected)
+    model.save_pretrained(tmp_path)
+    saved, before = (json.loads((folder / "config.json").read_text()) for folder in (tmp_path, decoders[kind]))
+    assert saved == before | {"dtype": saved["dtype"]}
+
+
+@each("tokens", ["masked", "original"])
+def test_where_nothing_is_masked_both_views_are_one(tiny_llama, tokens):
+    """Each text is read once where terms ask for the masked and for the original tokens, with equal values."""
+    model, plain = (load_language_model(tiny_llama).model for _ in range(2))
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(0.02 * torch.randn(value.shape, generator=torch.Generator().manual_seed(0)))
+    for reader in (model, plain):
+        attach(reader)
+    rows = [np.array(decoder_tokenizer()(text)["input_ids"]) for text in TEXTS]
+    batches = Collator.of(decoder_tokenizer(), RandomMasking(), CAUSAL, 120)(rows, np.random.default_rng(0))
+    terms = [LanguageModelling(), Distillation(tokens=tokens), ContextContrast(tokens=tokens)]
+    engine = Engine(model, terms, reference=plain)
+    assert engine.student_views == 1 and len(engine.views) == 2
+    found = engine.step(batches, backward=False)
+    states = [
+        [reader.model(torch.from_numpy(row)[None]).last_hidden_state[0] for row in rows] for reader in (plain, model)
+    ]
+    before, after = (torch.cat(of_model).log_softmax(-1) for of_model in states)
+    assert found["kd"].item() == pytest.approx((before.exp() * (before - after)).sum(-1).mean().item(), rel=1e-4)
+    assert found["taco"] > 0
+    assert Engine(model, [LanguageModelling(), TextContrast(tokens=tokens)]).student_views == 2

@@ -18,6 +18,7 @@ from acclimate.masking import RandomMasking
 from acclimate.methods import get
 from acclimate.models import attach, batching, gate_units, kind_of, load_language_model
 from acclimate.models.batching import limit_memory
+from acclimate.models.families import kernels_of
 from acclimate.objectives import GeneralKnowledgeContrast, LanguageModelling
 from acclimate.training import adapt
 from acclimate.training.batches import Collator
@@ -91,7 +92,8 @@ def test_gradient_checkpointing_is_on_where_a_row_does_not_fit():
     set_gradient_checkpointing(engine, False, 10**9)
     assert not model.is_gradient_checkpointing
     tokens = batching.training_tokens(model, 1, 128)
-    size = 128 * batching.token_bytes(model.config, 128) / batching.SHARE / 10**9
+    eager = kernels_of(model).eager_attention
+    size = 128 * batching.token_bytes(model.config, 128, eager) / batching.SHARE / 10**9
     with limit_memory(0.99 * size):
         before = batching.training_tokens(model, 1, 128)
         set_gradient_checkpointing(engine, None, 128)
@@ -201,13 +203,15 @@ def test_what_needs_torchao_says_so(llama, tmp_path, monkeypatch):
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *rest: None if name == "torchao" else find(name, *rest)
     )
-    with pytest.raises(UserError, match=r"--weights bf16 needs torchao: pip install .* 57 % as far as fp32 weights"):
+    with pytest.raises(UserError, match=r"--weights bf16 needs torchao: pip install .* 48 % as far as fp32 weights"):
         adapt(llama, Corpus.of(TEXTS), "lm", tmp_path / "no", weights="bf16", **OPTIONS)
     with pytest.raises(UserError, match=r"--optimizer adamw-8bit needs torchao: pip install 'acclimate\[memory\]'\.$"):
         adapt(llama, Corpus.of(TEXTS), "lm", tmp_path / "no", optimizer="adamw-8bit", **OPTIONS)
 
 
-def test_update_rules_need_fp32_weights(tiny_bert, tmp_path):
+def test_update_rules_and_adapters_need_fp32_weights(tiny_bert, tmp_path):
+    with pytest.raises(UserError, match="dapters are merged into fp32 weights"):
+        adapt(tiny_bert, Corpus.of(TEXTS), "lm", tmp_path / "no", adapter="lora", weights="bf16", **OPTIONS)
     pytest.importorskip("torchao")
     with pytest.raises(UserError, match="too coarse; use weights=fp32"):
         adapt(

@@ -29,7 +29,7 @@ from acclimate.training.inputs import document_framing
 from acclimate.training.packing import pack_best_fit
 from tests.cases import each
 from tests.conftest import SHARED
-from tests.tiny import TEXTS, tiny_tokenizer
+from tests.tiny import TEXTS, save_tiny, tiny_tokenizer
 
 TOKENIZER = tiny_tokenizer()
 START, END = 2, 3
@@ -251,3 +251,13 @@ def test_generation_stops_by_itself(stories, tmp_path, monkeypatch):
             lengths.setdefault(end, []).append(len(ids) - given["input_ids"].shape[1])
             assert (ids[-1] == tokenizer.eos_token_id) == end, tokenizer.decode(ids)
     assert max(lengths[True]) < 20 and lengths[False] == [40, 40, 40]
+
+
+def test_a_model_that_cannot_separate_texts_reads_one_per_row_unless_packing_was_asked_for(tmp_path, caplog):
+    warn_once.cache_clear()
+    model = save_tiny("lfm2", tmp_path / "lfm2")
+    options = {**SHORT, "steps": 1, "max_length": 16}
+    result = adapt(model, Corpus.of(TEXTS), "lm", tmp_path / "out", **options)
+    assert result.steps == 1 and "each text has a row by itself" in caplog.text
+    with pytest.raises(UserError, match="Texts cannot share a row of Lfm2ForCausalLM"):
+        adapt(model, Corpus.of(TEXTS), "lm", tmp_path / "no", layout="packed", **options)

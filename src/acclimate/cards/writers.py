@@ -141,12 +141,12 @@ def eval_results(results: StudyResults, model_kind: ModelKind) -> list[dict[str,
         )
     for loss in results.losses:
         name = "general text" if loss.text == "general" else f"{loss.domain}, held-out text"
-        measured = [
+        measured: list[tuple[str, str, float, float | None, Interval | None]] = [
             ("loss", f"{model_kind.loss_name}, {model_kind.loss_unit}", loss.nats, loss.before, loss.difference)
         ]
-        if entry := loss.bits_per_byte_difference:
+        if per_byte := loss.bits_per_byte_difference:
             before = loss.bits_per_byte_before
-            measured.append(("bits_per_byte", "bits per byte", loss.bits_per_byte or 0.0, before, entry))
+            measured.append(("bits_per_byte", "bits per byte", loss.bits_per_byte or 0.0, before, per_byte))
         for metric, metric_name, value, before, difference in measured:
             details = {"texts": loss.texts}
             if difference and before is not None:

@@ -227,8 +227,7 @@ def _write(
                 chats.reject(f"the chat template does not accept it: {first_line(error)}")
                 continue
             whole = [encode_answers(tokenizer, text, answers) for text, answers in texts]
-            rows = [row[:max_length] for row in whole]
-            rows = [row.tolist() for row in rows if (row[1:] >= 0).any()]
+            rows = [row[:max_length].tolist() for row in whole if (row[1:max_length] >= 0).any()]
             if not rows:
                 chats.reject(f"it has no answer in its first {max_length} tokens")
                 continue

@@ -196,7 +196,7 @@ class TokenDatasetWriter:
     ) -> None:
         self._open.close()
 
-    def add(self, rows: Sequence[Sequence[int]], document: int | Sequence[int]) -> None:
+    def add(self, rows: Sequence[Sequence[int] | np.ndarray], document: int | Sequence[int]) -> None:
         """Append rows, given the index of the document of all of them or of each."""
         ends = self.tokens + np.cumsum([len(row) for row in rows], dtype="<i8")
         self.tokens = int(ends[-1])

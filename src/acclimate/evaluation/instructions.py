@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from acclimate.device import to_device
 from acclimate.errors import UserError, unknown_name_error
@@ -133,7 +133,7 @@ def measure_instructions(
 
 
 def generate_answers(
-    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], max_tokens: int
+    model: Any, tokenizer: PreTrainedTokenizerBase, prompts: Sequence[str], max_tokens: int
 ) -> tuple[list[str], int]:
     """Return the greedy answer to each prompt under the chat template, and how many of them were cut."""
     tokenizer = copy.copy(tokenizer)
@@ -160,7 +160,7 @@ def generate_answers(
         )
         ids, mask = inputs["input_ids"].to(model.device), inputs["attention_mask"].to(model.device)
         with torch.inference_mode():
-            output: Any = model.generate(
+            output = model.generate(
                 input_ids=ids,
                 attention_mask=mask,
                 max_new_tokens=max_tokens,
@@ -190,8 +190,8 @@ def _inspect_instructions(options: InspectInstructionsOptions) -> dict[str, Any]
     report["after"] = after = measure_instructions(options.model, instructions, max_tokens=options.max_tokens)
     if options.base is not None:
         before = measure_instructions(options.base, instructions, max_tokens=options.max_tokens)
-        sides = ([list(map(int, side["followed"]))] for side in (after, before))
-        difference = paired_bootstrap([1] * len(instructions), *sides, metric="accuracy")
+        new, old = ([list(map(int, side["followed"]))] for side in (after, before))
+        difference = paired_bootstrap([1] * len(instructions), new, old, "accuracy")
         report |= {"base": str(options.base), "before": before, "difference": difference.as_dict()}
     if options.out is not None:
         write_json(options.out, report)

@@ -34,9 +34,10 @@ from acclimate.version import __version__
 if TYPE_CHECKING:
     from rich.table import Table
 
-WEIGHT, GRADIENT, ADAMW, ADAMW_8BIT, FOUR_BIT = 4, 4, 8, 2, 0.52
+WEIGHT, GRADIENT, ADAMW, ADAMW_8BIT, BF16, FOUR_BIT = 4, 4, 8, 2, 2, 0.52
 """Bytes per parameter in training: of an fp32 weight and its gradient, of the two moments of AdamW in fp32 and in 8
-bits, and of a 4-bit weight with its double-quantized scales (64 weights share 8 bits, and 256 of these 32 bits)."""
+bits, of a weight or gradient in bf16, and of a 4-bit weight with its double-quantized scales (64 weights share 8 bits,
+and 256 of these 32 bits)."""
 TOKENS = 1_000
 """Number of tokens whose activations are estimated."""
 
@@ -46,11 +47,10 @@ def _inspect_model(options: InspectModelOptions) -> dict[str, Any]:
 
     Returns:
         ``model``, ``class``, ``kind`` and the sizes of the model; ``attention``: the implementation that it was loaded
-        with, the one that it runs, and why if they are the same; ``computation``: the faster
-        implementations; ``checks``: each comparison with its
-        largest relative difference and bound (see :class:`acclimate.models.families.Check`); ``gates``, ``packing``
-        and ``padding``: whether they are possible, and why not; ``memory``: see :func:`estimate_memory`; ``methods``:
-        the names of those for models of this kind.
+        with, the one that it runs, and why if they are the same; ``computation``: the faster implementations;
+        ``checks``: each comparison with its largest relative difference and bound (see
+        :class:`acclimate.models.families.Check`); ``gates``, ``packing`` and ``padding``: whether they are possible,
+        and why not; ``memory``: see :func:`estimate_memory`; ``methods``: the names of those for models of this kind.
 
     Raises:
         UserError: If the model cannot be loaded, or acclimate cannot run it.
@@ -146,6 +146,7 @@ def estimate_memory(model: PreTrainedModel, length: int) -> dict[str, Any]:
         "training": {
             "full, AdamW": total * (trained + ADAMW),
             "full, 8-bit AdamW": total * (trained + ADAMW_8BIT),
+            "full, bf16 weights, 8-bit AdamW": total * (2 * BF16 + ADAMW_8BIT),
             "LoRA": total * WEIGHT + adapter * (trained + ADAMW),
             "QLoRA": round((total - inside) * WEIGHT + inside * FOUR_BIT + adapter * (trained + ADAMW)),
         },
@@ -185,7 +186,7 @@ def model_tables(report: dict[str, Any]) -> list[Table | str]:
         f"Weights in the checkpoint: {report['checkpoint_dtype'] or 'of unknown type'}; loaded as float32",
         f"Attention: {attention['used']} on {report['device']}"
         + (f", since {attention['reason']}" if attention["reason"] else f"; the model's own is {attention['own']}"),
-        f"Gates: {_answer(report['gates'], 'on the parts ' + ', '.join(report['gates']['parts']))}",
+        f"Gates on heads and units: {_answer(report['gates'], 'on ' + ', '.join(report['gates']['parts']))}",
         f"Several texts per row: {_answer(report['packing'], 'yes')}",
         f"Padding: {_answer(report['padding'], 'yes')}",
         f"Methods: {', '.join(report['methods'])}",

@@ -7,7 +7,6 @@ attention operation by operation. Models pass unknown keyword arguments of their
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
@@ -200,11 +199,13 @@ def use_attention(model: PreTrainedModel, kernels: Kernels) -> None:
 
 
 def prepare_for_device(model: PreTrainedModel, device: torch.device) -> None:
-    """Prepare a model of an end task, which needs no gates, for the device that it will run on."""
+    """Prepare a model of an end task, which needs no gates, for the device that it will run on.
+
+    An architecture without a row in the table of families keeps its own attention.
+    """
     kernels = use_kernels(model, device)
-    if kernels.eager_attention or uses_gated_attention(model):
-        with suppress(ValueError, AttributeError):  # an architecture with its own attention keeps it
-            use_attention(model, kernels)
+    if (kernels.eager_attention and model.config.model_type in FAMILIES) or uses_gated_attention(model):
+        use_attention(model, kernels)
 
 
 def uses_gated_attention(model: PreTrainedModel) -> bool:
@@ -216,6 +217,8 @@ ALTERNATIVES = f"Use an architecture such as {', '.join(FAMILIES)}, llama or qwe
 QUERY, KEY, VALUE = ("query", "q_lin", "q_proj"), ("key", "k_lin", "k_proj"), ("value", "v_lin", "v_proj")
 FUSED = ("Wqkv", "qkv_proj", "c_attn")
 """Names of a layer whose outputs are all queries, then all keys, then all values."""
+INTERLEAVED = ("query_key_value",)
+"""Names of a layer whose outputs are the query, the key and the value of each head in turn."""
 OUTPUT = ("out_lin", "o_proj", "out_proj", "c_proj", "Wo", "dense")
 
 
@@ -223,17 +226,22 @@ OUTPUT = ("out_lin", "o_proj", "out_proj", "c_proj", "Wo", "dense")
 class Projection:
     """A linear layer, or a part of a fused one, whose output rows are split among heads.
 
-    GPT-2's ``Conv1D`` is a linear layer with a transposed weight.
+    Attributes:
+        linear: The layer. GPT-2's ``Conv1D`` is a linear layer with a transposed weight.
+        first_row: The first row.
+        heads: Number of heads; fewer than in the layer for the keys and values of grouped queries.
+        width: Rows per head. Qwen3.5 computes a gate beside each query, GPT-NeoX keys and values.
     """
 
     linear: Any
     first_row: int
     heads: int
+    width: int
 
 
 @dataclass(frozen=True)
 class HeadLayer:
-    """One attention module: its number of heads, their width, and its four projections.
+    """One attention module: its number of heads, the width of their context vectors, and its projections.
 
     ALBERT calls the same module in every layer, so it has one ``HeadLayer``: its heads share their weights.
     """
@@ -241,7 +249,7 @@ class HeadLayer:
     name: str
     heads: int
     width: int
-    inputs: tuple[Projection, Projection, Projection]
+    inputs: tuple[Projection, ...]
     output: Any
 
     @property
@@ -264,7 +272,7 @@ class HeadLayer:
         rows: dict[int, tuple[Any, Tensor]] = {}
         for projection in self.inputs:  # the three parts of a fused layer share one parameter
             linear, before = rows.get(id(projection.linear), (projection.linear, 0))
-            rows[id(linear)] = (linear, before + head_rows(values, projection, self.width))
+            rows[id(linear)] = (linear, before + head_rows(values, projection))
         result: list[tuple[Tensor, Tensor]] = []
         for linear, shares in rows.values():
             result.append((linear.weight, shares[None, :] if isinstance(linear, Conv1D) else shares[:, None]))
@@ -306,41 +314,54 @@ def _outputs(linear: Any) -> int:
 
 
 def _layer(model: PreTrainedModel, module: nn.Module, name: str, heads: int, width: int) -> HeadLayer:
-    fused = _first_linear(module, FUSED)
-    if fused is not None:
-        key_heads = (_outputs(fused) // width - heads) // 2
-        starts = (0, heads, heads + key_heads)
-        inputs = [
-            Projection(fused, start * width, count)
-            for start, count in zip(starts, (heads, key_heads, key_heads), strict=True)
-        ]
-    else:
-        linears = [_first_linear(module, names) for names in (QUERY, KEY, VALUE)]
-        inputs = [Projection(linear, 0, _outputs(linear) // width) for linear in linears if linear is not None]
+    inputs = _inputs(module, heads, width)
     output = _first_linear(module, OUTPUT)
     if output is None:  # in BERT and similar models it is next to the attention module, not inside
         parent = model.get_submodule(name.rpartition(".")[0])
         output = _first_linear(getattr(parent, "output", nn.Module()), OUTPUT)
-    grouped = all(part.heads and heads % part.heads == 0 for part in inputs)
     width_read = output.nx if isinstance(output, Conv1D) else getattr(output, "in_features", 0)
-    if len(inputs) != 3 or not grouped or inputs[0].heads != heads or width_read != heads * width:
+    if not inputs or width_read != heads * width:
         raise UserError(f"The projections of {type(model).__name__}.{name} cannot be split by head.")
-    return HeadLayer(name, heads, width, (inputs[0], inputs[1], inputs[2]), output)
+    return HeadLayer(name, heads, width, inputs, output)
 
 
-def head_rows(values: Tensor, projection: Projection, width: int) -> Tensor:
+def _inputs(module: nn.Module, heads: int, width: int) -> tuple[Projection, ...]:
+    """Return the projections to queries, keys and values; none if their rows are not split among heads."""
+    if (fused := _first_linear(module, INTERLEAVED)) is not None:
+        whole = _outputs(fused) == 3 * heads * width
+        return (Projection(fused, 0, heads, 3 * width),) if whole else ()
+    if (fused := _first_linear(module, FUSED)) is not None:
+        key_heads, rest = divmod(_outputs(fused) - heads * width, 2 * width)
+        counts, first, inputs = (heads, key_heads, key_heads), 0, []
+        for count in counts:
+            inputs.append(Projection(fused, first * width, count, width))
+            first += count
+        return tuple(inputs) if not rest and key_heads and heads % key_heads == 0 else ()
+    linears = [_first_linear(module, names) for names in (QUERY, KEY, VALUE)]
+    if None in linears or _outputs(linears[0]) % (heads * width):
+        return ()
+    inputs = [Projection(linears[0], 0, heads, _outputs(linears[0]) // heads)]
+    for linear in linears[1:]:
+        key_heads, rest = divmod(_outputs(linear), width)
+        if rest or not key_heads or heads % key_heads:
+            return ()
+        inputs.append(Projection(linear, 0, key_heads, width))
+    return tuple(inputs)
+
+
+def head_rows(values: Tensor, projection: Projection) -> Tensor:
     """Spread one value per head over the rows of a projection; rows of other parts of a fused layer get zero.
 
     Args:
         values: (heads,).
         projection: The projection. If it has fewer heads than there are values (grouped queries), each of its heads
             gets the maximum of its group.
-        width: Rows per head.
 
     Returns:
         (rows of the linear layer,).
     """
     grouped = values.view(projection.heads, -1).amax(1)
     rows = torch.zeros(_outputs(projection.linear), device=values.device, dtype=values.dtype)
-    rows[projection.first_row : projection.first_row + projection.heads * width] = grouped.repeat_interleave(width)
+    spread = grouped.repeat_interleave(projection.width)
+    rows[projection.first_row : projection.first_row + len(spread)] = spread
     return rows

@@ -420,8 +420,7 @@ class InspectBenchmarksOptions:
         None
     )
     few_shot: Annotated[
-        Integer | None,
-        Field(ge=0),
+        Annotated[Integer, Field(ge=0, le=1000)] | None,
         Option("Solved examples before each item.", METHOD, default="that of the task"),
     ] = None
     limit: Annotated[Count | None, Option("Maximum items per task.", DATA, default="all")] = None

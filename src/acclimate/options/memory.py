@@ -78,7 +78,7 @@ Quantization = Annotated[
 
 
 def check_adapter(given: Any) -> None:
-    """Check that options of an adapter come with an adapter, and that one option sets the type of the weights.
+    """Check that options of an adapter come with an adapter, whose base model is in fp32 or quantized.
 
     Raises:
         ValueError: If not.
@@ -86,5 +86,5 @@ def check_adapter(given: Any) -> None:
     for name in ("adapter_settings", "quantize"):
         if getattr(given, name) is not None and given.adapter is None:
             raise ValueError(f"'{name}' is for adapters; add 'adapter', such as lora, or remove it")
-    if given.quantize is not None and given.weights != "fp32":
-        raise ValueError("'quantize' and 'weights' both set the type of the weights; remove one of them")
+    if given.adapter is not None and given.weights != "fp32":
+        raise ValueError("adapters are merged into fp32 weights; remove 'weights', or save memory with 'quantize'")

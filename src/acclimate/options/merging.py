@@ -134,7 +134,9 @@ class MergeOptions:
         Option("Share of each difference to the base model that ties and dare keep.", METHOD, default=str(DENSITY)),
     ] = None
     seed: Annotated[Seed, Option("Random seed of dare.", METHOD)] = 0
-    max_shard_gb: Annotated[Positive, Option("Maximum size of a file of weights.", OUTPUT, unit="GB")] = 5.0
+    max_shard_gb: Annotated[
+        Annotated[Positive, Field(le=10**6)], Option("Maximum size of a file of weights.", OUTPUT, unit="GB")
+    ] = 5.0
     overwrite: Overwrite = False
     progress: Progress = True
 

@@ -309,7 +309,7 @@ def usable_layout(model: PreTrainedModel, layout: Layout, given: Layout | None) 
         except UserError as error:
             if given is not None:
                 raise
-            warn_once(f"One text per row instead of several: {error}")
+            warn_once(f"{str(error).removesuffix(': use layout=padded.')}; each text has a row by itself.")
             return "padded"
     return layout
 
