@@ -220,7 +220,7 @@ class LowRankAdapter:
         """Return a copy of the model with the adapter merged into its weights, in fp32, and converted to a type."""
         made = share_weights(self.model)
         for name, layer in _layers(made).items():
-            for part, (a, b) in self._masked_factors(name).items():
+            for part, (a, b) in self._masked_factors(name, layer).items():
                 layer.lora_A[part].weight, layer.lora_B[part].weight = nn.Parameter(a), nn.Parameter(b)
             base = layer.get_base_layer()
             base.weight = nn.Parameter(base.weight.detach().to(torch.float32, copy=True), requires_grad=False)
@@ -285,8 +285,8 @@ class LowRankAdapter:
         weights = import_peft().get_peft_model_state_dict(
             self.model, adapter_name=TRAINED, save_embedding_layers=False
         )
-        for name in self.layers:
-            parts = self._masked_factors(name)
+        for name, layer in self.layers.items():
+            parts = self._masked_factors(name, layer)
             weights[f"{name}.lora_A.weight"] = torch.cat([a for a, _ in parts.values()])
             signed = [-b if part == INITIAL else b for part, (_, b) in parts.items()]
             weights[f"{name}.lora_B.weight"] = torch.cat(signed, 1)
@@ -341,9 +341,9 @@ class LowRankAdapter:
                 if rows is not None:
                     layers[name].lora_B[part].register_forward_hook(partial(_scale_output, rows))
 
-    def _masked_factors(self, name: str) -> dict[str, tuple[Tensor, Tensor]]:
+    def _masked_factors(self, name: str, layer: Any) -> dict[str, tuple[Tensor, Tensor]]:
         """Return A and B of each adapter of a layer, by its name, with the factors of the mask."""
-        layer, (rows, columns) = self.layers[name], self._factors.get(name, (None, None))
+        rows, columns = self._factors.get(name, (None, None))
         found = {}
         for part in layer.lora_A:
             a, b = layer.lora_A[part].weight.detach(), layer.lora_B[part].weight.detach()
