@@ -40,8 +40,9 @@ HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks", "
 """Attributes of a module with its hooks."""
 PROBE_TEXTS, PROBE_TOKENS = 4, 64
 """Size of the text on which an exported model is compared with the trained one."""
-LARGE_DIFFERENCE = 0.05
-"""Relative difference of the logits above which the result has a warning; rounding to bfloat16 gives about 0.01."""
+LARGE_DIFFERENCE, LARGE_SHARE = 1e-3, 0.5
+"""Relative difference of the logits of the saved model above which a result has a warning, if it is also above this
+share of what the adapter changes. Weights that move by less than half a unit in the last place of bf16 do not move."""
 
 
 @dataclass(frozen=True)
@@ -264,8 +265,9 @@ class LowRankAdapter:
 
         Returns:
             ``kind``, ``settings``, ``parameters``, and ``difference``, how far the logits of the saved model are from
-            those of the model with its adapter, as :func:`compare_logits` returns it. For a quantized base that is the
-            base before quantization, and ``quantization`` compares the saved model with the one that was trained.
+            those of the model with its adapter, as :func:`compare_logits` returns it; ``change`` is the same for the
+            model without its adapter. For a quantized base both models are those before quantization, and
+            ``quantization`` compares the saved model with the one that was trained.
         """
         full = self.full_precision()
         save_model(full.merged(self.stored_type), folder, name)
@@ -276,9 +278,17 @@ class LowRankAdapter:
         trained = self.model.num_parameters(only_trainable=True)
         report = {"kind": self.name, "settings": asdict(self.settings), "parameters": trained}
         report["difference"] = compare_logits(saved, full.model, self.probe)
+        report["change"] = full._change(self.probe)
         if full is not self:
             report["quantization"] = compare_logits(saved, self.model, self.probe)
         return report
+
+    def _change(self, texts: Sequence[Tensor]) -> dict[str, float]:
+        """Return how far the adapter moves the logits; ``enable_adapters`` of peft would also train other factors."""
+        base = share_weights(self.model)
+        for layer in _layers(base).values():
+            layer._disable_adapters = True
+        return compare_logits(base, self.model, texts)
 
     def save(self, folder: Path, base: str) -> None:
         """Write the adapter as ``peft`` does into a new folder, with masks and initial factors applied."""
@@ -352,12 +362,16 @@ class LowRankAdapter:
 
 
 def warn_of_export(report: Mapping[str, Any]) -> str:
-    """Return a warning if a merged model differs from the trained one, from :meth:`LowRankAdapter.export`; else ""."""
-    if (found := report["difference"]["relative"]) > LARGE_DIFFERENCE:
-        warning = f"The logits of the merged model differ by {found:.1%} from those of the model with its adapter."
-        log.warning("%s", warning)
-        return warning
-    return ""
+    """Return a warning if a saved model lost much of what an adapter learned, from :meth:`LowRankAdapter.export`."""
+    lost, moved = report["difference"]["relative"], report["change"]["relative"]
+    if lost <= max(LARGE_DIFFERENCE, LARGE_SHARE * moved):
+        return ""
+    warning = (
+        f"Rounding to the type of the checkpoint moved the logits of the merged model by {lost:.2g} of their norm, "
+        f"the adapter by {moved:.2g}: use the base model with the adapter in '{ADAPTER_FOLDER}', or train for longer."
+    )
+    log.warning("%s", warning)
+    return warning
 
 
 @torch.no_grad()
