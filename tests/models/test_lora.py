@@ -10,14 +10,16 @@ import peft
 import pytest
 import torch
 import transformers
+from safetensors.torch import load_file
 from torch import nn
 
 from acclimate.errors import UserError
 from acclimate.masking import RandomMasking
 from acclimate.models import attach, encode, gate_units, kind_of, language_head, load_language_model
-from acclimate.models.lora import ADAPTERS, LowRankAdapter, check_adapter, compare_logits
+from acclimate.models.lora import ADAPTERS, LowRankAdapter, compare_logits, warn_of_export
 from acclimate.objectives import Distillation, LanguageModelling
 from acclimate.options.memory import AdapterName
+from acclimate.training.adapters import check_adapter
 from acclimate.training.batches import Collator
 from acclimate.training.engine import Engine, make_reference
 from acclimate.updates import SoftMask
@@ -260,7 +262,7 @@ def test_missing_packages_are_named(monkeypatch):
     with pytest.raises(UserError, match=r"acclimate\[lora\]"):
         check_adapter("lora", None)
     monkeypatch.undo()
-    monkeypatch.setattr("acclimate.models.lora.find_spec", lambda name: None)
+    monkeypatch.setattr("acclimate.training.adapters.find_spec", lambda name: None)
     with pytest.raises(UserError, match=r"acclimate\[qlora\]"):
         check_adapter("lora", None, "4bit")
     with pytest.raises(UserError, match="must not be quantized"):
@@ -284,3 +286,27 @@ def test_an_adapter_trained_on_four_bits_is_merged_into_the_original_weights(tmp
         expected = plain.get_submodule(name).weight + wrapped.get_delta_weight("default")
         torch.testing.assert_close(merged.get_submodule(name).weight, expected, atol=1e-6, rtol=1e-5)
     assert report["difference"]["relative"] < 1e-5 < 1e-3 < report["quantization"]["relative"]
+
+
+def test_the_merged_model_has_the_type_of_the_checkpoint_and_stays_tied(tmp_path):
+    model = tiny_model("llama", tie_word_embeddings=True).to(torch.bfloat16)
+    model.save_pretrained(tmp_path / "base")
+    decoder_tokenizer().save_pretrained(tmp_path / "base")
+    loaded = load_language_model(tmp_path / "base")
+    attach(loaded.model)
+    adapter = LowRankAdapter(loaded.model, "lora", check_adapter("lora", {"r": 4}), probe=PROBE)
+    train(adapter)
+    (tmp_path / "out").mkdir()
+    report = adapter.export(tmp_path / "out", loaded.tokenizer, tmp_path / "out", "base")
+    first, second = (load_file(tmp_path / name / "model.safetensors") for name in ("base", "out"))
+    assert first.keys() == second.keys() and {value.dtype for value in second.values()} == {torch.bfloat16}
+    assert 1e-4 < report["difference"]["relative"] < report["change"]["relative"] / 2 and not warn_of_export(report)
+    plain = load_language_model(tmp_path / "base").model
+    attach(plain)
+    assert report["change"] == compare_logits(plain, loaded.model, adapter.probe)
+    assert "Rounding" in warn_of_export({**report, "change": {"relative": 1e-3}, "difference": {"relative": 2e-3}})
+    assert not warn_of_export({**report, "change": {"relative": 0}, "difference": {"relative": 1e-6}})
+    for name, layer in adapter.layers.items():
+        exact = layer.get_base_layer().weight + layer.get_delta_weight("default")
+        assert torch.equal(second[f"{name}.weight"], exact.to(torch.bfloat16))
+    assert all(value.dtype == torch.float32 for value in loaded.model.parameters())

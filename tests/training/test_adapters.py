@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import peft  # noqa: F401 (before the garbage collector is frozen, see conftest.py)
 import pytest
 import torch
 from safetensors.torch import load_file

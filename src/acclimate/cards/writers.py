@@ -246,7 +246,7 @@ def _adapter_section(adapter: Mapping[str, Any] | None, staged: bool) -> list[tu
         f"An adapter (`{adapter['kind']}`, {size}, {adapter['parameters']:,} parameters) was trained in place of the "
         f"weights, and merged into them in fp32.{place} On training texts, the logits of this model differ by "
         f"{_logit_difference(adapter['difference'])} from those of the base model with its "
-        "adapter."
+        f"adapter, which itself changes them by {_logit_difference(adapter['change'])}."
     )
     if "quantization" in adapter:
         text += (

@@ -13,7 +13,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,12 +25,11 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 from transformers.pytorch_utils import Conv1D
 
 from acclimate.errors import UserError, check_positive
-from acclimate.models.checkpoints import save_model
+from acclimate.models.checkpoints import load_config, save_model
 from acclimate.models.encoding import encode
 from acclimate.models.families import language_head
 from acclimate.models.loading import load_language_model
 from acclimate.models.probe import attach
-from acclimate.registry import build_dataclass
 
 log = logging.getLogger(__name__)
 ADAPTER_FOLDER = "adapter"
@@ -42,8 +40,9 @@ HOOKS = ("_forward_hooks", "_forward_hooks_with_kwargs", "_forward_pre_hooks", "
 """Attributes of a module with its hooks."""
 PROBE_TEXTS, PROBE_TOKENS = 4, 64
 """Size of the text on which an exported model is compared with the trained one."""
-LARGE_DIFFERENCE = 0.05
-"""Relative difference of the logits above which the result has a warning; rounding to bfloat16 gives about 0.01."""
+LARGE_DIFFERENCE, LARGE_SHARE = 1e-3, 0.5
+"""Relative difference of the logits of the saved model above which a result has a warning, if it is also above this
+share of what the adapter changes. Weights that move by less than half a unit in the last place of bf16 do not move."""
 
 
 @dataclass(frozen=True)
@@ -105,32 +104,7 @@ class AdapterSettings:
             raise UserError(f"The dropout of an adapter must be from 0 to below 1, not {self.dropout:g}.")
 
 
-def check_adapter(name: str, settings: Mapping[str, Any] | None, quantize: str | None = None) -> AdapterSettings:
-    """Return the settings of an adapter, all checked before a model is loaded.
-
-    Args:
-        name: A name of :data:`ADAPTERS`.
-        settings: Values of fields of :class:`AdapterSettings`.
-        quantize: How the base model is quantized; None if it is not.
-
-    Raises:
-        UserError: If a setting is unknown or wrong, a package is missing, or the variant cannot be used with a
-            quantized base.
-    """
-    made = build_dataclass(AdapterSettings, "adapter", name, settings or {})
-    if name == "orthogonal" and made.r % 2:
-        raise UserError(f"The adapter 'orthogonal' needs an even rank, not r={made.r}.")
-    if quantize and ADAPTERS[name].decomposes:
-        raise UserError(f"The adapter '{name}' decomposes weights, which must not be quantized; use lora or dora.")
-    if made.alpha is None:
-        made.alpha = ADAPTERS[name].scale * (made.r**0.5 if name == "rslora" else made.r)
-    _peft()
-    if quantize and find_spec("bitsandbytes") is None:
-        raise UserError("Weights in four bits need bitsandbytes: pip install 'acclimate[qlora]'.")
-    return made
-
-
-def _peft() -> Any:
+def import_peft() -> Any:
     """Return ``peft``, which is an optional package and takes a second to import.
 
     Raises:
@@ -173,7 +147,7 @@ class LowRankAdapter:
         Args:
             model: A model that :func:`acclimate.models.attach` has prepared.
             name: A name of :data:`ADAPTERS`.
-            settings: Its settings, from :func:`check_adapter`.
+            settings: Its settings, from :func:`acclimate.training.adapters.check_adapter`.
             seed: Random seed of the initial weights.
             probe: Token ids of texts on which the exported model is compared with the trained one.
             source: Where the base model is loaded from once more, if ``model`` is quantized: the adapter is merged
@@ -184,14 +158,14 @@ class LowRankAdapter:
         """
         self.model, self.name, self.kind, self.settings, self.seed = model, name, ADAPTERS[name], settings, seed
         self.probe = [torch.as_tensor(np.asarray(row)[:PROBE_TOKENS]).long() for row in probe[:PROBE_TEXTS]]
-        self.source = source
+        self.source, self.stored_type = source, _stored_type(model)
         self._factors: dict[str, tuple[Tensor | None, Tensor | None]] = {}  # of rows and of columns, by layer
         targets = _find_targets(model, settings.targets)
         self.config = self._make_config(targets)
         bare = {name: model.get_submodule(name) for name in targets}
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
-            _peft().inject_adapter_in_model(copy.deepcopy(self.config), model, TRAINED)
+            import_peft().inject_adapter_in_model(copy.deepcopy(self.config), model, TRAINED)
             for place, layer in self.layers.items():
                 _swap_hooks(bare[place], layer)
                 if self.kind.decomposes:
@@ -243,18 +217,23 @@ class LowRankAdapter:
             found[name] = rows, columns
         self._register_factors(found)
 
-    def merged(self) -> PreTrainedModel:
-        """Return a copy of the model with the adapter merged into its weights in fp32; other weights are shared."""
+    def merged(self, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+        """Return a copy of the model with the adapter merged into its weights, in fp32, and converted to a type."""
         made = share_weights(self.model)
         for name, layer in _layers(made).items():
-            for part, (a, b) in self._masked_factors(name).items():
+            for part, (a, b) in self._masked_factors(name, layer).items():
                 layer.lora_A[part].weight, layer.lora_B[part].weight = nn.Parameter(a), nn.Parameter(b)
             base = layer.get_base_layer()
-            kept = base.weight.dtype
             base.weight = nn.Parameter(base.weight.detach().to(torch.float32, copy=True), requires_grad=False)
             layer.merge()
-            base.weight.data = base.weight.data.to("cpu", kept)  # an accelerator may not have room for two models
+            base.weight.data = base.weight.data.to("cpu", dtype)  # an accelerator may not have room for two models
             made.set_submodule(name, base)
+        converted: dict[int, nn.Parameter] = {}  # tied weights stay tied
+        for module in made.modules():
+            for name, value in module._parameters.items():
+                if value is not None and value.dtype != dtype:
+                    like = nn.Parameter(value.detach().to("cpu", dtype), requires_grad=False)
+                    module._parameters[name] = converted.setdefault(id(value), like)
         del made.peft_config
         return made
 
@@ -276,7 +255,7 @@ class LowRankAdapter:
         return made
 
     def export(self, folder: Path, tokenizer: PreTrainedTokenizerBase, name: Path, base: str) -> dict[str, Any]:
-        """Write the merged model, its tokenizer and the adapter, and compare what was written with what was trained.
+        """Write the merged model in the type of its checkpoint, its tokenizer and the adapter, and compare it.
 
         Args:
             folder: An existing folder.
@@ -286,11 +265,12 @@ class LowRankAdapter:
 
         Returns:
             ``kind``, ``settings``, ``parameters``, and ``difference``, how far the logits of the saved model are from
-            those of the model with its adapter, as :func:`compare_logits` returns it. For a quantized base that is the
-            base before quantization, and ``quantization`` compares the saved model with the one that was trained.
+            those of the model with its adapter, as :func:`compare_logits` returns it; ``change`` is the same for the
+            model without its adapter. For a quantized base both models are those before quantization, and
+            ``quantization`` compares the saved model with the one that was trained.
         """
         full = self.full_precision()
-        save_model(full.merged(), folder, name)
+        save_model(full.merged(self.stored_type), folder, name)
         tokenizer.save_pretrained(folder)
         self.save(folder / ADAPTER_FOLDER, base)
         saved: Any = load_language_model(folder).model
@@ -298,15 +278,25 @@ class LowRankAdapter:
         trained = self.model.num_parameters(only_trainable=True)
         report = {"kind": self.name, "settings": asdict(self.settings), "parameters": trained}
         report["difference"] = compare_logits(saved, full.model, self.probe)
+        report["change"] = full._change(self.probe)
         if full is not self:
             report["quantization"] = compare_logits(saved, self.model, self.probe)
         return report
 
+    def _change(self, texts: Sequence[Tensor]) -> dict[str, float]:
+        """Return how far the adapter moves the logits; ``enable_adapters`` of peft would also train other factors."""
+        base = share_weights(self.model)
+        for layer in _layers(base).values():
+            layer._disable_adapters = True
+        return compare_logits(base, self.model, texts)
+
     def save(self, folder: Path, base: str) -> None:
         """Write the adapter as ``peft`` does into a new folder, with masks and initial factors applied."""
-        weights = _peft().get_peft_model_state_dict(self.model, adapter_name=TRAINED, save_embedding_layers=False)
-        for name in self.layers:
-            parts = self._masked_factors(name)
+        weights = import_peft().get_peft_model_state_dict(
+            self.model, adapter_name=TRAINED, save_embedding_layers=False
+        )
+        for name, layer in self.layers.items():
+            parts = self._masked_factors(name, layer)
             weights[f"{name}.lora_A.weight"] = torch.cat([a for a, _ in parts.values()])
             signed = [-b if part == INITIAL else b for part, (_, b) in parts.items()]
             weights[f"{name}.lora_B.weight"] = torch.cat(signed, 1)
@@ -322,7 +312,7 @@ class LowRankAdapter:
         save_file(named, folder / "adapter_model.safetensors", metadata={"format": "pt"})
 
     def _make_config(self, targets: Sequence[str]) -> Any:
-        return _peft().LoraConfig(
+        return import_peft().LoraConfig(
             r=self.settings.r,
             lora_alpha=self.settings.alpha,
             lora_dropout=self.settings.dropout,
@@ -361,9 +351,9 @@ class LowRankAdapter:
                 if rows is not None:
                     layers[name].lora_B[part].register_forward_hook(partial(_scale_output, rows))
 
-    def _masked_factors(self, name: str) -> dict[str, tuple[Tensor, Tensor]]:
+    def _masked_factors(self, name: str, layer: Any) -> dict[str, tuple[Tensor, Tensor]]:
         """Return A and B of each adapter of a layer, by its name, with the factors of the mask."""
-        layer, (rows, columns) = self.layers[name], self._factors.get(name, (None, None))
+        rows, columns = self._factors.get(name, (None, None))
         found = {}
         for part in layer.lora_A:
             a, b = layer.lora_A[part].weight.detach(), layer.lora_B[part].weight.detach()
@@ -372,12 +362,16 @@ class LowRankAdapter:
 
 
 def warn_of_export(report: Mapping[str, Any]) -> str:
-    """Return a warning if a merged model differs from the trained one, from :meth:`LowRankAdapter.export`; else ""."""
-    if (found := report["difference"]["relative"]) > LARGE_DIFFERENCE:
-        warning = f"The logits of the merged model differ by {found:.1%} from those of the model with its adapter."
-        log.warning("%s", warning)
-        return warning
-    return ""
+    """Return a warning if a saved model lost much of what an adapter learned, from :meth:`LowRankAdapter.export`."""
+    lost, moved = report["difference"]["relative"], report["change"]["relative"]
+    if lost <= max(LARGE_DIFFERENCE, LARGE_SHARE * moved):
+        return ""
+    warning = (
+        f"Rounding to the type of the checkpoint moved the logits of the merged model by {lost:.2g} of their norm, "
+        f"the adapter by {moved:.2g}: use the base model with the adapter in '{ADAPTER_FOLDER}', or train for longer."
+    )
+    log.warning("%s", warning)
+    return warning
 
 
 @torch.no_grad()
@@ -408,8 +402,14 @@ def compare_logits(model: PreTrainedModel, other: PreTrainedModel, texts: Sequen
     }
 
 
+def _stored_type(model: PreTrainedModel) -> torch.dtype:
+    """Return the type of the weights in the checkpoint of a model, which may be larger when they are loaded."""
+    found = load_config(model.name_or_path).dtype if model.name_or_path else None
+    return found if found in (torch.bfloat16, torch.float16) else torch.float32
+
+
 def _layers(model: nn.Module) -> dict[str, Any]:
-    kind = _peft().tuners.lora.LoraLayer
+    kind = import_peft().tuners.lora.LoraLayer
     return {name: module for name, module in model.named_modules() if isinstance(module, kind)}
 
 

@@ -3,20 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from typing import Any
 
 from acclimate.corpus import TokenDataset
 from acclimate.errors import UserError
 from acclimate.models import LanguageModel, adapter_size
-from acclimate.models.lora import PROBE_TEXTS, AdapterSettings, LowRankAdapter, check_adapter
+from acclimate.models.lora import ADAPTERS, PROBE_TEXTS, AdapterSettings, LowRankAdapter, import_peft
 from acclimate.options import AdaptOptions
 from acclimate.progress import print_message
+from acclimate.registry import build_dataclass
 from acclimate.training.method import Method
 from acclimate.updates import UpdateRule
 
 ADAPTER_RATE = 10
 """Default learning rate of an adapter in multiples of that of all weights (Schulman et al., "LoRA without regret",
 2025: about ten, whatever the model and the rank)."""
+
+
+def check_adapter(name: str, settings: Mapping[str, Any] | None, quantize: str | None = None) -> AdapterSettings:
+    """Return the settings of an adapter, all checked before a model is loaded.
+
+    Args:
+        name: A name of :data:`ADAPTERS`.
+        settings: Values of fields of :class:`AdapterSettings`.
+        quantize: How the base model is quantized; None if it is not.
+
+    Raises:
+        UserError: If a setting is unknown or wrong, a package is missing, or the variant cannot be used with a
+            quantized base.
+    """
+    made = build_dataclass(AdapterSettings, "adapter", name, settings or {})
+    if name == "orthogonal" and made.r % 2:
+        raise UserError(f"The adapter 'orthogonal' needs an even rank, not r={made.r}.")
+    if quantize and ADAPTERS[name].decomposes:
+        raise UserError(f"The adapter '{name}' decomposes weights, which must not be quantized; use lora or dora.")
+    if made.alpha is None:
+        made.alpha = ADAPTERS[name].scale * (made.r**0.5 if name == "rslora" else made.r)
+    import_peft()
+    if quantize and find_spec("bitsandbytes") is None:
+        raise UserError("Weights in four bits need bitsandbytes: pip install 'acclimate[qlora]'.")
+    return made
 
 
 def resolve_adapter(

@@ -190,7 +190,7 @@ class StepTrainer(Trainer):
         weights = adapter_weights(self.engine.model)
         if weights is None:
             super()._save(output_dir, state_dict)
-        else:
+        elif self.args.should_save:
             folder = Path(str(output_dir))
             folder.mkdir(parents=True, exist_ok=True)
             save_file({name: value.contiguous() for name, value in weights.items()}, folder / SAFE_WEIGHTS_NAME)
