@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
 GGUF = {"gguf_file": "SmolLM2-135M-Instruct.Q4_1.gguf"}
-ONLY_OF_THE_FILE = {"quantization_config", "_name_or_path", "dtype"}
+ONLY_OF_THE_FILE = {"quantization_config", "_name_or_path", "_model_name_or_path", "dtype"}
 """Entries of the configuration that describe the quantized file."""
 
 
