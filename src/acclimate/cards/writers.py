@@ -176,11 +176,11 @@ def _slug(name: str) -> str:
 
 TRAINING_KEYS = (
     *("seed", "batch_size", "max_length", "learning_rate", "warmup", "weight_decay", "max_gradient_norm"),
-    *("mask_rate", "precision", "layout"),
+    *("precision", "layout"),
 )
 NOT_MEASURED = (
-    "Not evaluated. `acclimate compare` fine-tunes this model and its base model on end tasks with several seeds, "
-    "measures forgetting on general text, and writes the differences with intervals here."
+    "Not evaluated. `acclimate compare` measures such a model and its base model on held-out text, general text and "
+    "end tasks, with several seeds, and writes the differences with intervals here."
 )
 LIMITS = "The model reproduces errors and biases of its training text. It was not evaluated beyond the results above."
 
@@ -223,7 +223,7 @@ def write_adapted_card(folder: str | Path, name: str, results: StudyResults | No
         *_warning(manifest["result"].get("warning")),
         *(result_sections(results, kind) if results else [("Results", NOT_MEASURED)]),
         ("Method", settings_table({"method": method + paper, **_method_settings(manifest.get("settings", {}))})),
-        ("Training", settings_table(_training_settings(manifest))),
+        ("Training", settings_table(_training_settings(manifest, kind))),
         *_adapter_section(manifest["result"].get("adapter"), bool(manifest.get("stages"))),
         ("Data", _data_section(manifest)),
         *_replay_section(manifest),
@@ -322,7 +322,7 @@ def _strip_folders(name: str) -> str:
     return name if name.startswith("hf:") else Path(name).name or name
 
 
-def _training_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
+def _training_settings(manifest: Mapping[str, Any], kind: ModelKind) -> dict[str, Any]:
     result = manifest["result"]
     losses = ", ".join(f"{name} {value:.3f}" for name, value in result.get("losses", {}).items() if name != "loss")
     masking = manifest.get("masking") or {}
@@ -330,6 +330,7 @@ def _training_settings(manifest: Mapping[str, Any]) -> dict[str, Any]:
         "steps": f"{result['steps']:,}",
         "tokens read": f"{result['tokens']:,}",
         **{name.replace("_", " "): manifest.get(name) for name in TRAINING_KEYS},
+        "mask rate": manifest.get("mask_rate") if kind.uses_masking else None,
         "masking": masking.get("name") if isinstance(masking, dict) else masking,
         "final loss, nats": losses or None,
         "acclimate": manifest.get("acclimate"),
