@@ -231,8 +231,8 @@ def _physical_memory(device: torch.device) -> int:
 
 
 def _tokens_that_fit(model: PreTrainedModel, share: float, length: int) -> int:
-    # The second name is that of transformers before 5.23, and is a warning since.
-    names = ("is_activation_checkpointing", "is_gradient_checkpointing")
-    checkpointing = next((getattr(model, name) for name in names if hasattr(type(model), name)), False)
+    # The second name is that of transformers before 5.23; later ones warn about it.
+    new, old = "is_activation_checkpointing", "is_gradient_checkpointing"
+    checkpointing = getattr(model, new if hasattr(model, new) else old, False)
     size = token_bytes(model.config, length, kernels_of(model).eager_attention, checkpointing)
     return int(share * machine_memory(model.device) / size)
