@@ -366,7 +366,7 @@ def _read_section(key: str, entry: type[SectionEntry], value: Any) -> list[Any]:
 
 
 def _explain(error: ValidationError, root: type[BaseModel], where: str = "") -> str:
-    """Describe the first validation error in one line, with the path of the key.
+    """Describe all unknown keys, or else the first validation error, with the paths of the keys.
 
     Args:
         error: The error of a ``root`` model, or of a list of them.
@@ -374,8 +374,12 @@ def _explain(error: ValidationError, root: type[BaseModel], where: str = "") -> 
         where: Path of the list; empty for a single model.
     """
     # A misspelled key also causes a "missing" error; the unknown key is the one to report.
-    errors = error.errors(include_url=False)
-    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+    errors: list[Any] = error.errors(include_url=False)
+    unknown = [one for one in errors if one["type"] == "extra_forbidden"]
+    return " ".join(dict.fromkeys(_explain_one(one, root, where) for one in unknown or errors[:1]))
+
+
+def _explain_one(first: Mapping[str, Any], root: type[BaseModel], where: str) -> str:
     for part in (part for part in first["loc"] if "[" not in str(part)):  # a type among several, as list[int]
         where += f"[{part}]" if isinstance(part, int) else f"{'.' if where else ''}{part}"
     if first["type"] == "extra_forbidden":
