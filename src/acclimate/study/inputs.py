@@ -194,7 +194,7 @@ class StudyInputs:
             if method.name != UNADAPTED:
                 for replay in self.replays(model.name, {**self.config.adapt.given(), **method.adapt}):
                     _, readers = found.setdefault(str(replay.identity()), (replay, []))
-                    readers.append(f"{model.name} with {method.label}")
+                    readers.append(f"{model.name}: {method.label}")
         return list(found.values())
 
     def other_tasks(self, domain: DomainSpec) -> list[TaskSpec]:
