@@ -30,7 +30,7 @@ EMBEDDINGS = "inspect embeddings --before bert --after bert --out out --quiet"
 MASKS = "inspect masks --model bert --corpus text.txt --out out --quiet"
 MERGE = "merge --method interpolation --model bert --base bert --alpha 0.5 --out out --quiet"
 LEAKAGE = "inspect leakage --quiet"
-DONE = r"^out: mlm, 1 steps"
+DONE = r"^out: lm, 1 steps"
 TUNED = r"^F1 .* \(\d+ in test\)"
 
 

@@ -72,7 +72,15 @@ def check_folder(path: str | Path) -> None:
 
 
 def _suggest(folder: Path) -> str:
-    """Name a subfolder that holds a model, as in old folders of sentence-transformers; empty if there is none."""
+    """Name a subfolder that holds a model, as in old folders of sentence-transformers; empty if there is none.
+
+    Of an adapter without its base model, say so.
+    """
+    if (folder / "adapter_config.json").is_file():
+        return (
+            " It is an adapter of peft: give a model with the adapter merged into it (in peft merge_and_unload; "
+            "acclimate saves it in the folder above)."
+        )
     model = next((child for child in sorted(folder.iterdir()) if _model_type(child)), None)
     return f" The folder '{model}' is one." if model else ""
 
