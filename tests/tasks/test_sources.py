@@ -124,6 +124,7 @@ def test_columns_can_be_named_in_every_place(tmp_path, tiny_bert):
         (("review", "body", "label"), "the text can be in 'review' or 'body'"),
         (("a", "label"), "no column 'text'.*The columns are: a, label"),
         (("tokens", "ner_tags"), "label per token"),
+        (("context", "question", "answers"), "Question answering is read from a folder"),
         (("text", "class", "topic"), "the label can be in 'class' or 'topic'"),
         (("text", "x"), "no column 'label'"),
     ],
@@ -187,6 +188,20 @@ def test_names_of_splits_are_guessed(tmp_path, caplog):
         "train": "train",
         "dev": "validation_1",
     }
+
+
+def test_a_column_can_name_the_splits(tmp_path, caplog):
+    splits = ["train"] * 40 + ["Validation"] * 5 + ["test"] * 15
+    rows = [{**row, "split": split} for row, split in zip(REVIEWS, splits, strict=True)]
+    with caplog.at_level(logging.WARNING, "acclimate"):
+        task = load_task(write_csv(tmp_path / "r.csv", rows))
+    assert task.fingerprint() == load_task({"train": rows[:40], "dev": rows[40:45], "test": rows[45:]}).fingerprint()
+    assert not task.drawn
+    assert "in the column 'split': 40 train, 5 dev, 15 test" in caplog.text
+    with pytest.raises(UserError, match="row 2: the column 'split' is 'old', not train, dev or test"):
+        load_task([rows[0], {**rows[1], "split": "old"}])
+    with pytest.raises(UserError, match="No row of the task 'task' has 'train'"):
+        load_task(rows[45:])
 
 
 def test_a_folder_with_one_file_is_that_file(tmp_path):

@@ -24,6 +24,7 @@ from acclimate.models import LanguageModel, longest_text
 from acclimate.models.checkpoints import load_config
 from acclimate.models.encoding import check_packable
 from acclimate.modules import add_virtual_tokens, virtual_ids
+from acclimate.options.declaration import build
 from acclimate.options.reading import DEFAULT_READING, ReadingOptions, default_task_name, reading_names
 from acclimate.options.rows import Documents, Layout
 from acclimate.options.training import BUDGETS, AdaptOptions, TrainingOptions
@@ -147,8 +148,12 @@ def load_task(
     Raises:
         UserError: If the folder or a file is missing, a row is invalid, or the labels cannot be learned.
     """
-    options = ReadingOptions(
-        text_column=text_column, pair_column=pair_column, label_column=label_column, split_seed=split_seed
+    options = build(
+        ReadingOptions,
+        text_column=text_column,
+        pair_column=pair_column,
+        label_column=label_column,
+        split_seed=split_seed,
     )
     kinds = sorted((TASK_KINDS.lookup(kind)() for kind in TASK_KINDS.names()), key=lambda kind: kind.fallback)
     if not isinstance(source, str | Path):
