@@ -173,6 +173,7 @@ def test_the_method_lm_adapts_a_decoder(stories, tmp_path):
     assert not result.masked and "clm" in result.losses
     card = (tmp_path / "out" / "README.md").read_text()
     assert "pipeline_tag: text-generation" in card and "AutoModelForCausalLM" in card
+    assert "mask rate" not in card
     assert language_model_loss(tmp_path / "out", TEXTS)["nats"] < before - 0.1
     AutoModelForCausalLM.from_pretrained(tmp_path / "out")
     with pytest.raises(UserError, match="trained without masking; remove the option 'masking'"):

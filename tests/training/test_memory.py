@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import warnings
 
 import numpy as np
 import pytest
@@ -91,7 +92,9 @@ def test_gradient_checkpointing_is_on_where_a_row_does_not_fit():
     set_gradient_checkpointing(engine, None, 128)
     set_gradient_checkpointing(engine, False, 10**9)
     assert not batching.recomputes_layers(model)
-    tokens = batching.training_tokens(model, 1, 128)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # transformers deprecates names
+        tokens = batching.training_tokens(model, 1, 128)
     eager = kernels_of(model).eager_attention
     size = 128 * batching.token_bytes(model.config, 128, eager) / batching.SHARE / 10**9
     with limit_memory(0.99 * size):

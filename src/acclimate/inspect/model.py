@@ -201,7 +201,7 @@ def model_tables(report: dict[str, Any]) -> list[Table | str]:
             check["name"],
             f"{check['difference']:.1e}",
             f"{sign} {check['tolerance']:.0e}",
-            "right" if check["passed"] else "differs",
+            "passed" if check["passed"] else "failed",
         )
     costs = table("Memory of training", "way of training", "weights, gradients and optimizer states")
     for name, size in memory["training"].items():

@@ -326,7 +326,8 @@ def _prepare_quantized(model: PreTrainedModel, absent_head: bool, path: str | Pa
             "with --method none."
         )
     model._hf_peft_config_loaded = True  # ``Trainer`` refuses a quantized model without adapters, which come later
-    for module in model.modules():
+    layers: list[Any] = list(model.modules())
+    for module in layers:
         if hasattr(module, "support_avx512bf16_for_cpu"):
             # Otherwise a forward pass without gradient repacks the weights in place, and training cannot use them.
             module.support_avx512bf16_for_cpu = False

@@ -42,7 +42,7 @@ PROBE_TEXTS, PROBE_TOKENS = 4, 64
 """Size of the text on which an exported model is compared with the trained one."""
 LARGE_DIFFERENCE, LARGE_SHARE = 1e-3, 0.5
 """Relative difference of the logits of the saved model above which a result has a warning, if it is also above this
-share of what the adapter changes. Weights that move by less than half a unit in the last place of bf16 do not move."""
+share of what the adapter changes. Rounding to bf16 undoes changes of less than half a unit in the last place."""
 
 
 @dataclass(frozen=True)
@@ -403,7 +403,7 @@ def compare_logits(model: PreTrainedModel, other: PreTrainedModel, texts: Sequen
 
 
 def _stored_type(model: PreTrainedModel) -> torch.dtype:
-    """Return the type of the weights in the checkpoint of a model, which may be larger when they are loaded."""
+    """Return the type of the weights in the checkpoint of a model, which is loaded in fp32."""
     found = load_config(model.name_or_path).dtype if model.name_or_path else None
     return found if found in (torch.bfloat16, torch.float16) else torch.float32
 

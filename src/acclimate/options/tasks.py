@@ -1,4 +1,4 @@
-"""Options of ``finetune``, ``distill``, ``annotate`` and ``compare``."""
+"""Options of ``finetune``, ``distill`` and ``annotate``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 from pydantic import BeforeValidator, Field, model_validator
 from pydantic_core import ArgsKwargs
 
-from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, TRAINING, Option, options
+from acclimate.options.declaration import DATA, METHOD, MODEL, OUTPUT, Option, options
 from acclimate.options.numbers import Count, Integer, NonNegative, Number, Positive, SeedNumber, Size
 from acclimate.options.training import LearningRate, MaxGradientNorm, MaxLength, Precision, Progress, ReportTo, Seed
 from acclimate.registry import Published, fill_from_preset, preset_names
@@ -375,34 +375,3 @@ class AnnotateOptions(AnnotatorOptions):
     samples: Annotated[Integer, Field(ge=0, le=10**6), Option("Number of annotated texts to print.", OUTPUT)] = 5
     precision: Precision = "auto"
     progress: Progress = True
-
-
-@options
-class CompareOptions:
-    """Options of :func:`acclimate.compare`."""
-
-    config: Annotated[
-        Any,
-        Option(
-            "YAML or TOML file that describes the study.",
-            DATA,
-            more="Or a study, as an object or a dictionary.",
-            flag="STUDY",
-        ),
-    ]
-    out: Annotated[str | Path, Option("Output directory.", OUTPUT)]
-    _: KW_ONLY
-    shard: Annotated[
-        str | None,
-        Option(
-            "Share of the jobs to run, as i/n, for job arrays.",
-            TRAINING,
-            more="Shares are counted from 1. The shard that completes the study writes results and report, as does a "
-            "later call without a shard.",
-        ),
-    ] = None
-    report_only: Annotated[bool, Option("Run no jobs; write the report from existing results.", OUTPUT)] = False
-    progress: Progress = True
-    backend: Annotated[
-        Any, Option("The expensive functions.", TRAINING, default="those of this package", cli=False)
-    ] = None

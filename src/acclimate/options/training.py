@@ -177,11 +177,13 @@ class TrainingOptions:
     seed: Seed = 0
     max_length: Annotated[Length | None, replace(LENGTH, default=f"{MASKED.max_length}; {LENGTH_OF_CAUSAL}")] = None
     batch_size: BatchSize = 64
-    mask_rate: Annotated[Number, Field(gt=0, lt=1), Option("Share of tokens to predict.", METHOD)] = MASK_RATE
+    mask_rate: Annotated[
+        Number, Field(gt=0, lt=1), Option("Share of tokens that a masked model predicts.", METHOD)
+    ] = MASK_RATE
     masking: Annotated[
         str | Strategy | None,
         Option(
-            "Masking strategy, such as whole-word; see docs/masking.md.",
+            "Masking strategy of a masked model, such as whole-word; see docs/masking.md.",
             METHOD,
             default="random",
             more="A name, or a strategy with its parameters and its own rate.",
@@ -367,7 +369,7 @@ class PretrainOptions(TrainingOptions):
         Option(
             "Model size: tiny, mini, small, medium (Turc et al., 2019) or base.",
             MODEL,
-            default="that of the configuration; base for a decoder by name",
+            default="that of the configuration; base for a decoder named by its architecture",
         ),
     ] = None
     changes: Annotated[

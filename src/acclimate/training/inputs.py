@@ -251,9 +251,9 @@ def check_length(loaded: LanguageModel, max_length: int) -> None:
 
 
 def with_kind_defaults(options: AdaptOptions, method: Method) -> AdaptOptions:
-    """Return options with the defaults that the kind of the model sets, which its configuration tells.
+    """Return options with the defaults for the kind of the model, which is read from its configuration.
 
-    A model that cannot be read gets those of masked models here; loading it will say what is wrong.
+    A model that cannot be read gets the defaults of masked models; loading it later reports what is wrong.
     """
     kind, positions = MASKED, None
     if callable(options.model):  # pretrain, which knows the kind, sets all of them
@@ -275,8 +275,8 @@ def default_rows(
     Args:
         options: The options as given.
         kind: The kind of the model.
-        positions: Maximum tokens per text of the model, if known. Only a causal model is cut to it by default, since
-            it has no other limit.
+        positions: Maximum tokens per text of the model, if known. It limits the default for causal models only;
+            for others a longer default is an error.
         max_length: The default maximum tokens per text.
         virtual: Number of virtual tokens that the method adds to each text.
 
