@@ -322,10 +322,9 @@ class StudyConfig(Strict):
         for method in copy.methods:
             for given in (method.model_extra, method.search and method.search.model_extra):
                 locate_settings(given, _files_of(method.name), folder)
-        options = [copy.adapt.given(), *(method.adapt for method in copy.methods)]
-        copy.adapt.replay, copy.adapt.chat = (
-            locate_texts(copy.adapt.given().get(n), folder) for n in ("replay", "chat")
-        )
+        adapt: Any = copy.adapt
+        options = [adapt.given(), *(method.adapt for method in copy.methods)]
+        adapt.replay, adapt.chat = (locate_texts(adapt.given().get(name), folder) for name in ("replay", "chat"))
         for given in (method.adapt for method in copy.methods):
             given |= {name: locate_texts(given[name], folder) for name in ("replay", "chat") if name in given}
         for given in (*options, *(search.adapt for search in searches if search)):
